@@ -336,7 +336,7 @@ def test_a_job_that_ended_with_its_raycluster_outlives_the_grace_of_its_head() -
     it.delete_cluster("shared").pods["shared"] = [head]
     it.settle()
     assert (it.phase, it.status["reason"]) == ("Failed", "ClusterRestartsExhausted")
-    assert it.look().reason == "the job is over, and its head lives on for its grace"
+    assert it.look().reason == "the job is over, and its head may run until its grace is over"
     it.pods["shared"] = [replace(head, phase="Succeeded")]
     assert it.settle().job is None
 

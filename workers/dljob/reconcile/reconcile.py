@@ -1,7 +1,7 @@
-"""One pass over one job: the first policy that wants something decides; then the whole status follows.
+"""One reconcile of one DLJob: the first policy with something to do decides, then the whole status is computed anew.
 
-Level-triggered: nothing is remembered but the status, so any pass from any state, after a crash between any two
-actions, comes to the same end.
+`reconcile` is level-triggered: it remembers nothing but the status. So a pass from any state, also after a crash
+between any two API calls, converges to the same end (ADR 9).
 """
 
 from __future__ import annotations
@@ -33,46 +33,78 @@ from dljob.reconcile.status import status as statuses
 Policy = Callable[[ReconcileContext], PolicyDecision | None]
 
 LOOK_SECONDS, WAIT_SECONDS = 30.0, 5.0
-"""Between looks at a RayCluster that is not the job's: while PrimeMaster answers, and while something is waited for."""
+"""Seconds between reads of a RayCluster named by spec.rayClusterRef, which the operator does not watch.
 
+The first holds while PrimeMaster answers, the second while the job waits for the RayCluster or for PrimeMaster.
+"""
+
+# The order matters. What ends or interrupts the job comes before what makes anything for it, so that no pass creates
+# what the next one would delete. What is optional for the job comes last.
 POLICIES: tuple[Policy, ...] = (
+    # The end of the job is recorded first: no stop, suspension or lost attempt may overwrite a result that is known.
     finish.verdict,
+    # An order to stop, or a deadline, beats a suspension and a new attempt: nothing is started only to be stopped.
     stopping.stop,
+    # A suspension has the pass until it is over: its own steps delete the RayCluster.
     suspending.suspend,
+    # A lost attempt is counted before anything of it is deleted.
     attempts.lost,
+    # Pods on dead nodes go by force before their end is awaited: no kubelet will ever report it.
     machines.force,
+    # The RayCluster of the last attempt, and its ranks' lease, end before the next attempt can write a checkpoint.
     attempts.leftover,
+    # ConfigMap, Secret, NetworkPolicy, RayCluster.
     children.missing,
+    # On a RayCluster of somebody else the finalizer must be there before anything is submitted.
     leaving.hold,
+    # The launcher, once the head is ready.
     submission,
+    # From here on PrimeMaster runs the job. Orders of users come before what the operator wants itself.
     commands.restart,
     elastic.scale,
+    # PrimeMaster gets the cause of a pod's end while the pod's annotations still name the Ray node that it was.
     evidence.tell,
     machines.exclude,
     elastic.machines,
+    # Annotating pods comes after `evidence.tell`, since a pod that restarted gets the id of its new Ray node here.
     annotate.pods,
 )
-"""Asked in this order; one step a pass."""
+"""The policies in the order in which they are asked; a pass takes one step."""
 
 
 def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileResult:
-    """What to do now about one job. `now` in unix seconds."""
+    """Return what to do now about one DLJob. `now` is in unix seconds."""
     case = ReconcileContext(observed, settings, now)
+
+    # A DLJob that is being deleted gets no status any more: at most PrimeMaster is stopped and our finalizer removed.
     if case.meta.get("deletionTimestamp"):
         return leaving.leave(case)
+
+    # Another controller's job (spec.managedBy), and one that somebody paused, are left as they are.
     manager = text(observed.job, "spec", "managedBy")
     if manager not in ("", names.CONTROLLER):
         return ReconcileResult(f"{manager} manages this job")
     if case.annotations.get(names.PAUSE) == "true":
-        return ReconcileResult(f"annotation {names.PAUSE} says hands off")
+        return ReconcileResult(f"annotation {names.PAUSE} pauses this job's reconcile")
+
+    # One step: after the end only what is left of the job is cleaned up, before it the first policy decides.
     step = (leaving.release(case) or machines.force(case) or finish.after(case)) if case.finished else _step(case)
+
+    # The status follows from what was observed and from the step, whatever the step was.
     new = statuses.status(case, step.change)
     write, later = statuses.due(case, new)
     if any(isinstance(action, Delete) and action.kind == "DLJob" for action in step.actions):
         write = False  # there is no status to write after it
+
+    # The plan's annotations wait for a pass without anything else: patching the DLJob changes its resourceVersion, and
+    # the status of the same pass would then be refused.
     if not write and not step.actions:
         step = annotate.plans(case) or step
+
+    # Events tell what changed between the old status and the new one, so that each is emitted once.
     events = (*step.events, *telling.events(case.old, new))
+
+    # The next pass comes with the next change in the cluster, or when the first of these times is over.
     waits = [seconds for seconds in (step.requeue, later, *_waits(case)) if seconds is not None]
     return ReconcileResult(
         step.reason,
@@ -95,14 +127,14 @@ def _step(case: ReconcileContext) -> PolicyDecision:
 
 
 def _waits(case: ReconcileContext) -> tuple[float | None, ...]:
-    """Seconds until something is to be looked at again for no other reason than that time passes."""
+    """Seconds until the passing of time alone can change a decision, one entry for each clock that runs."""
     if case.finished:
         return (machines.wait(case),)
     return stopping.wait(case), attempts.patience(case), cluster.silence(case), machines.wait(case), _look(case)
 
 
 def _look(case: ReconcileContext) -> float | None:
-    """No watch tells of a RayCluster that is not ours: it is looked at now and then."""
+    """Return when to read the RayCluster of spec.rayClusterRef again: the operator watches only its own RayClusters."""
     if not case.ref:
         return None
     return LOOK_SECONDS if case.reachable else WAIT_SECONDS

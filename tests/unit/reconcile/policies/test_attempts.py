@@ -292,7 +292,7 @@ def test_a_cluster_that_is_leaving_is_waited_for():
     world.settle()
     assert list(world.clusters) == [names.cluster_name("hello", UID, 1)]
     assert world.look().requeue is not None
-    assert world.look().reason == "the last attempt's RayCluster and its pods are leaving"
+    assert world.look().reason == "the last attempt's RayCluster and pods are being deleted"
 
 
 def test_pods_that_linger_are_waited_for_until_their_lease_is_over():

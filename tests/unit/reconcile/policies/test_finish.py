@@ -181,7 +181,7 @@ def test_a_cluster_that_is_leaving_is_not_deleted_again():
     world.step()
     world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:02:00Z"
     assert world.look().actions == ()
-    assert world.look().reason == "the ended job's RayCluster is leaving"
+    assert world.look().reason == "the ended job's RayCluster is being deleted"
 
 
 def test_retain_keeps_the_cluster_and_saves_the_logs():

@@ -134,7 +134,7 @@ def test_not_before_the_heads_pod_is_seen():
     pods = world.pods[world.name]
     for seen in ([], [replace(pods[0], ready=False, container="")]):
         world.pods[world.name] = seen
-        assert world.look().reason == "the head is ready, and its pod is not seen so yet"
+        assert world.look().reason == "KubeRay reports a ready head, and the pod is not known as ready yet"
         world.settle()
         assert "submissionId" not in world.status
     world.pods[world.name] = pods

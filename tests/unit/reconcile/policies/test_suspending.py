@@ -286,7 +286,7 @@ def test_pods_are_waited_for_as_long_as_the_job_is_to_be_suspended():
             world.step()
         world.pods[name] = [keep]
         assert world.later(500).settle().phase == "Suspending"
-        assert world.look().reason == "the last attempt's pods are leaving"
+        assert world.look().reason == "the last attempt's pods are being deleted"
         told = "attempt 1 was stopped; it has saved no checkpoint; still there: left"
         assert (world.message("Suspended"), world.status["message"]) == (told, told)
         if suspend:

@@ -110,7 +110,7 @@ def test_a_refused_spec_waits_for_a_better_one():
     world = World(dljob(roles=[])).settle()
     assert (world.phase, world.status["reason"]) == ("Invalid", "InvalidSpec")
     assert world.cond("Accepted") == ("False", "InvalidSpec")
-    assert world.message("ClusterReady") == "the spec is not accepted"
+    assert world.message("ClusterReady") == "the spec is not accepted; condition Accepted says why"
     assert world.log == ["status Invalid/InvalidSpec"]
     world.job["spec"] = dljob()["spec"]
     world.job["metadata"]["generation"] = 2

@@ -33,7 +33,10 @@ def pods(case: ReconcileContext) -> PolicyDecision | None:
         return None
     now, left = tuple(actions[:PODS_A_PASS]), max(0, len(actions) - PODS_A_PASS)
     return PolicyDecision(
-        f"other units than they say: {counted(len(actions), 'pod')}", now, requeue=0.0 if left else None, left=left
+        f"the annotations of {counted(len(actions), 'pod')} name other units than they hold",
+        now,
+        requeue=0.0 if left else None,
+        left=left,
     )
 
 
@@ -46,7 +49,9 @@ def plans(case: ReconcileContext) -> PolicyDecision | None:
     if case.cluster is None or isinstance(terms, Refused) or text(case.old, "attemptSpecHash") != terms.hash:
         return None
     actions = tuple(_on_plan(case, terms.plan_hash))
-    return PolicyDecision("the placement plan is to be seen", actions) if actions else None
+    return (
+        PolicyDecision("the annotations with the placement plan are missing or outdated", actions) if actions else None
+    )
 
 
 def _on_plan(case: ReconcileContext, digest: str) -> Iterator[Annotate]:

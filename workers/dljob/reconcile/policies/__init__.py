@@ -1,5 +1,6 @@
 """Policies of a pass, each for one subject.
 
-`submit` (the launcher), `attempts`, `stopping`, `suspending`, `finish`, `leaving`, `commands`, `elastic`, `evidence`,
-`machines`.
+`submit` (the launcher), `attempts` (lost attempts and the next one), `stopping` (stop orders and deadlines),
+`suspending`, `finish` (the end and the cleanup), `leaving` (deletion of the DLJob), `commands` (restarts by
+annotation), `elastic` (replicas), `evidence` (causes for PrimeMaster), `machines` (bad Kubernetes nodes).
 """

@@ -1,7 +1,7 @@
-"""When an attempt is lost, what the next one costs, and what must be gone before it begins.
+"""Attempts: when one is lost, what that costs, and what must be gone before the next begins.
 
-A new attempt is written to the status before anything is done about it: `attempt` is counted up while `rayCluster`
-still names the old one; that is deleted first, and only then do the children of the new attempt follow.
+A new attempt is written to the status before any action: `attempt` is counted up while `rayCluster` still names the old
+RayCluster. That one is deleted first; only then are the children of the new attempt created.
 """
 
 from __future__ import annotations
@@ -14,46 +14,51 @@ from dljob.reconcile.state.model import Delete, Object, Pod
 from dljob.reconcile.state.steps import JobEnd, NewAttempt, PolicyDecision
 
 CLUSTER = "Cluster"
-"""Level of a fault that cost the whole attempt; PrimeMaster knows nothing of those."""
+"""The level of a fault that cost the whole attempt. PrimeMaster does not know such faults: it died with them."""
 TOO_OFTEN, TOO_LONG_SECONDS = 20, 60.0
-"""A submission refused so often in a row, and for so long, has failed: news of the job repeat it without a pause."""
+"""A submission has failed after so many refusals in a row over so long a time.
+
+Both must hold: each change of the job repeats the submission without a pause, so the count alone is reached too soon.
+"""
 ORPHAN_SECONDS = 60.0
-"""PrimeMaster may be silent for so long after its launcher went away."""
+"""How long PrimeMaster may be silent after its launcher ended, before it counts as lost."""
 DEFAULT_LEASE = 30
 GRACE_SECONDS = 30.0
-"""What a kubelet gives a pod that is deleted and says nothing else. Source: kubernetes.io, Termination of Pods."""
+"""The kubelet's default grace for a deleted pod. Source: kubernetes.io, Termination of Pods."""
 COLLECTED_SECONDS = 5.0
-"""Between looks at pods that the garbage collector is to delete."""
+"""Seconds between looks at pods that the garbage collector has yet to delete."""
 CLOCKS_SECONDS = 5.0
-"""The clocks of two operators' machines may differ by so much, and what is written has whole seconds."""
+"""Allowance for the clocks of two operators' machines, and for times in the status having whole seconds."""
 ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
 TOLD = {1: reasons.JOB_FAILED, 6: reasons.STOPPED}
-"""Exit code of a launcher that saw its job end -> what it says of the end."""
+"""Exit code of a launcher that saw its job end -> the reason it stands for."""
 
 
 def lost(case: ReconcileContext) -> PolicyDecision | None:
-    """A new attempt for one that is lost, within maxClusterRestarts."""
+    """Begin a new attempt when this one is lost, as long as faultTolerance.maxClusterRestarts allows."""
     if case.replaced or (case.ref and case.suspended):
-        return None  # nothing runs, and none can be begun, until its owner resumes it
+        return None  # on a RayCluster that its owner suspended nothing runs, and no attempt can begin
     found = _changed(case) or _upgraded(case) or broken(case)
     if found is None:
         return None
-    # Without terms nothing is made: the next attempt, where there is one left, waits for a better spec.
+    # This holds for a spec that is refused, too: the next attempt, if one is left, then waits for a better spec.
     limit = case.live.max_cluster_restarts
     if found.counted and case.restarted >= limit:
         message = f"{found.message}; faultTolerance.maxClusterRestarts of {limit} are used up"
         verdict = JobEnd("Failed", reasons.CLUSTER_RESTARTS_EXHAUSTED, message, case.now)
-        return PolicyDecision(f"attempt {case.attempt} is lost, and was the last: {found.reason}", change=verdict)
+        return PolicyDecision(
+            f"attempt {case.attempt} is lost, and maxClusterRestarts allows no other: {found.reason}", change=verdict
+        )
     return PolicyDecision(f"attempt {case.attempt} is lost: {found.reason}", change=found)
 
 
 def broken(case: ReconcileContext) -> NewAttempt | None:
-    """What cost the attempt everything that it had in memory."""
+    """Return the loss that cost the attempt everything it had in memory; None: nothing is lost."""
     return _cluster_lost(case) or _head_lost(case) or _submission_lost(case)
 
 
 def patience(case: ReconcileContext) -> float | None:
-    """Seconds until a silence of PrimeMaster's means more than it does now."""
+    """Return the seconds until PrimeMaster's silence leads to a condition or costs the attempt; None: it does not."""
     master = case.observed.master
     if not case.submitted or master is None or not master.error:
         return None
@@ -62,13 +67,13 @@ def patience(case: ReconcileContext) -> float | None:
 
 
 def leftover(case: ReconcileContext) -> PolicyDecision | None:
-    """Delete the RayCluster of the last attempt, and wait for its pods as long as they may hold what the next needs."""
+    """Delete the RayCluster of the last attempt, then wait until its pods cannot hold what the next one needs."""
     if case.ref:
         left = clearing(case)
         return (
             None
             if left is None
-            else PolicyDecision("the last attempt's ranks may still live for a while", requeue=left)
+            else PolicyDecision("the last attempt's ranks may live until their lease is over", requeue=left)
         )
     if not case.replaced:
         return None
@@ -76,18 +81,20 @@ def leftover(case: ReconcileContext) -> PolicyDecision | None:
     if old is not None and not old["metadata"].get("deletionTimestamp"):
         meta = old["metadata"]
         return PolicyDecision(
-            "the last attempt's RayCluster goes first", (Delete("RayCluster", meta["name"], meta["uid"]),)
+            "the last attempt's RayCluster is deleted first", (Delete("RayCluster", meta["name"], meta["uid"]),)
         )
     left = clearing(case)
     return (
-        None if left is None else PolicyDecision("the last attempt's RayCluster and its pods are leaving", requeue=left)
+        None
+        if left is None
+        else PolicyDecision("the last attempt's RayCluster and pods are being deleted", requeue=left)
     )
 
 
 def clearing(case: ReconcileContext) -> float | None:
-    """Seconds that what is left of the last attempt is to be waited for at most; None: not at all.
+    """Return how many seconds the remains of the last attempt must still be waited for, at most; None: not at all.
 
-    Its ranks may still write where the next attempt reads, until their lease is over.
+    Its ranks may write to the checkpoint path that the next attempt reads, until their lease is over.
     """
     if not (case.replaced or (case.ref and _between(case))):
         return None
@@ -95,21 +102,22 @@ def clearing(case: ReconcileContext) -> float | None:
     if case.leftover is not None:
         return max(left, 1.0)
     if not case.ref:
-        # Where this attempt's own is there, and not yet in the status, all of that was waited for.
+        # This attempt's RayCluster exists, and only the status does not name it yet: the wait ended before it was made.
         pods = () if case.cluster is not None else case.observed.pods
         if not pods:
             return None
-        ours = case.observed.cluster is None  # pods of somebody else's RayCluster of that name are theirs
+        # A RayCluster of this name that still exists belongs to somebody else, and so do its pods.
+        ours = case.observed.cluster is None
         if ours and not _head_is_dead(case) and any(_untold(pod) for pod in pods):
             return max(left, COLLECTED_SECONDS)
     return left if left > 0 else None
 
 
 def _ranks_until(case: ReconcileContext) -> float:
-    """When the lease of the last attempt's ranks is over at the latest: its head renewed it until it ended.
+    """Return when the lease of the last attempt's ranks is over at the latest, in unix seconds.
 
-    The head of a RayCluster that is deleted lives on until its pod's grace is over, which the pods themselves tell:
-    they are deleted together, at times long after the attempt was given up.
+    The head renewed the lease until it ended. The head of a deleted RayCluster lives until its pod's grace is over,
+    which its deletionTimestamp tells: pods are deleted together, possibly long after the attempt was given up.
     """
     lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
     fault = _last_fault(case)
@@ -121,27 +129,27 @@ def _ranks_until(case: ReconcileContext) -> float:
 
 
 def _untold(pod: Pod) -> bool:
-    """Whether nobody has told a pod to end: the garbage collector has not come to it yet."""
+    """Whether a pod has no deletionTimestamp yet: the garbage collector has not reached it."""
     return not pod.leaving and pod.phase not in ("Succeeded", "Failed")
 
 
 def _last_fault(case: ReconcileContext) -> Object:
-    """The fault that cost the last attempt; empty: it was given up for another reason."""
+    """Return the fault that cost the last attempt; empty: the attempt ended for another reason."""
     fault = part(case.old, "lastFault")
     whose = text(fault, "target") == case.recorded.get("name", case.cluster_name)
     return fault if whose and text(fault, "level") == CLUSTER else {}
 
 
 def _head_is_dead(case: ReconcileContext) -> bool:
-    """Whether the last attempt's PrimeMaster had ended when the attempt was given up."""
+    """Whether the last attempt's head, and PrimeMaster with it, had ended when the attempt was given up."""
     reason = text(_last_fault(case), "reason")
     return reason != reasons.CLUSTER_GONE if case.ref else reason == reasons.HEAD_LOST
 
 
 def lingering(case: ReconcileContext) -> float | None:
-    """Seconds for which the head that took the submission may live on, on a RayCluster that is gone; None: it cannot.
+    """Return how long the head with the submission may live on after its RayCluster is gone; None: it is dead.
 
-    A pod that is deleted runs until its grace is over, and PrimeMaster in it.
+    A deleted pod runs until its grace is over, and PrimeMaster in it.
     """
     if not case.ref or (case.cluster is not None and not case.suspended and not _another(case)):
         return None
@@ -157,17 +165,20 @@ def lingering(case: ReconcileContext) -> float | None:
 
 
 def _another(case: ReconcileContext) -> bool:
-    """Whether the RayCluster is another one than the status remembers."""
+    """Whether the RayCluster has another uid than the status remembers: somebody made it anew."""
     return case.cluster is not None and case.cluster["metadata"]["uid"] != case.recorded.get("uid")
 
 
 def _between(case: ReconcileContext) -> bool:
-    """Whether an attempt failed and the next has not begun, on a RayCluster that outlives attempts."""
+    """Whether an attempt failed and the next has not begun, on a RayCluster that stays (spec.rayClusterRef)."""
     return case.attempt > 1 and not case.submitted and case.holds("Recovering")
 
 
 def _changed(case: ReconcileContext) -> NewAttempt | None:
-    """Whoever mends a spec that cannot start need not make the job anew; the names of its children are used up."""
+    """Begin a new attempt for a spec that was edited before anything ran, so that nobody has to create the job again.
+
+    A new attempt is needed since children have fixed names, and the ConfigMap with the old spec is immutable.
+    """
     made_of = text(case.old, "attemptSpecHash")
     if not made_of or isinstance(case.terms, Refused) or case.terms.hash == made_of:
         return None
@@ -178,20 +189,21 @@ def _changed(case: ReconcileContext) -> NewAttempt | None:
 
 
 def _unused(case: ReconcileContext) -> bool:
-    """Whether nothing of the attempt runs, nor will without another pass."""
-    # Once it was ordered only Ray can say that it was not posted. On a RayCluster that is there the change is posted.
+    """Whether nothing of the attempt runs, and nothing will without another pass."""
+    # Once the submission is ordered, only Ray can tell that it was not posted. On somebody else's RayCluster the spec
+    # travels with the submission, so an edited one is simply posted.
     missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
     return not case.submitted or missing
 
 
 def outdated(case: ReconcileContext) -> bool:
-    """Whether the attempt's pods have the dljob of an operator whose launchers refuse this one's: another minor."""
+    """Whether the pods have dljob of another minor version, whose launcher refuses this operator's submission."""
     made = made_by(case)
     return not case.ref and made != "" and _minor(made) != _minor(case.settings.version)
 
 
 def made_by(case: ReconcileContext) -> str:
-    """The version of the operator that made the RayCluster; empty: none did."""
+    """Return the version of the operator that made the RayCluster; empty: no operator made it."""
     return text(case.cluster, "metadata", "annotations", names.MADE_BY)
 
 
@@ -200,7 +212,7 @@ def _minor(version: str) -> list[str]:
 
 
 def _upgraded(case: ReconcileContext) -> NewAttempt | None:
-    """A job that waited in a queue, or for its images, while the operator was upgraded."""
+    """Begin a new attempt for a job that waited, for a queue or its images, while the operator was upgraded."""
     if isinstance(case.terms, Refused) or not outdated(case) or not _unused(case):
         return None
     message = f"RayCluster {case.cluster_name} is of another version than operator {case.settings.version}; nothing ran"
@@ -219,7 +231,11 @@ def _cluster_lost(case: ReconcileContext) -> NewAttempt | None:
 
 
 def _head_lost(case: ReconcileContext) -> NewAttempt | None:
-    """Ray's head keeps its memory in its process, unless it was told to keep it elsewhere: then its session tells."""
+    """Return the loss of a head with Ray's state.
+
+    The state is in the head's process, so another pod or container means a loss. With GCS fault tolerance it survives
+    these, and only another session of Ray means a loss.
+    """
     if not case.submitted:
         return None
     uid = case.recorded.get("headPodUID")
@@ -238,12 +254,12 @@ def _head_lost(case: ReconcileContext) -> NewAttempt | None:
 
 
 def _why(case: ReconcileContext) -> str:
-    """What the kubelet says of the head, to be put behind."""
+    """Return the kubelet's words on the head, as the end of a message."""
     return f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
 
 
 def _resumed(case: ReconcileContext) -> NewAttempt | None:
-    """The RayCluster that is not the job's was suspended under it, which is no fault of anybody's."""
+    """Return the uncounted attempt after the owner of somebody else's RayCluster suspended and resumed it."""
     if not (case.ref and case.on_hold):
         return None
     message = f"RayCluster {case.ref} was suspended while the job ran, and is back"

@@ -1,8 +1,8 @@
 """Restarts by annotation: `dljob.io/restart: <when>` with `dljob.io/restart-target: <target>`.
 
-The value and the target together are the command's id, so that a command happens once: PrimeMaster knows the ids that
-it took, and the status those that are settled. Of texts that the gateway takes in no id, such as what `date` prints,
-the digest is.
+Value and target together are the id of the command, so that a command happens once: PrimeMaster remembers the ids that
+it accepted, and the status those that are settled. A text that the gateway does not accept as an id, such as the output
+of `date`, is replaced by its digest.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dljob.reconcile.state.steps import Noted, PolicyDecision
 
 SIZE = 64
 PLAIN = re.compile(r"[\x21-\x7e]{1,64}")
-"""The gateway takes ids of these signs, 253 at most."""
+"""The characters that the gateway accepts in an id; its limit is 253 in all."""
 STOP_SECONDS = 60.0
-"""PrimeMaster may take so long to end the job's processes, beside what saving takes."""
+"""How long PrimeMaster may take to end the job's processes, beside the time for saving."""
 SAVES = 2
-"""So often saving may take checkpoint.gracePeriodSeconds when a job ends."""
+"""How many times checkpoint.gracePeriodSeconds the saving at the end of a job may take; see `limit`."""
 REFUSED = 400
-"""What the gateway answers to a command that makes no sense."""
+"""The HTTP status with which the gateway answers a command that it does not know or cannot apply."""
 
 
 def restart(case: ReconcileContext) -> PolicyDecision | None:
-    """Pass on a restart that was not settled yet."""
+    """Pass a restart on to PrimeMaster, and note in the status what became of it."""
     when = case.annotations.get(names.RESTART)
     if not when:
         return None
@@ -52,18 +52,18 @@ def restart(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def command_id(kind: str, target: str, when: str) -> str:
-    """What PrimeMaster and the status know a command by."""
+    """Return the id by which PrimeMaster and the status know a command."""
     if PLAIN.fullmatch(target) and PLAIN.fullmatch(when):
         return f"{kind}/{target}/{when}"
     return f"{kind}/{hashlib.sha256(repr((target, when)).encode()).hexdigest()[:32]}"
 
 
 def limit(case: ReconcileContext) -> float:
-    """Seconds that PrimeMaster is waited for when the job is stopped or suspended, before its pods go anyway.
+    """Return how many seconds PrimeMaster has for a stop or a suspension before its pods are deleted anyway.
 
-    Saving has its grace twice: all savers flush what their node's ranks copied, then they bring what they keep for
-    nodes that are gone (`Executor.sweep`). A PrimeMaster that has not spoken yet has nothing to save, but on a
-    RayCluster that stays it would go on, so it is waited for until it should have spoken.
+    Saving gets its grace twice: all savers flush the copies of their node's ranks, then they write the copies that they
+    keep for lost nodes (`Executor.sweep`). A PrimeMaster that has not reported yet has nothing to save. On somebody
+    else's RayCluster it would run on, so the operator waits until it should have reported.
     """
     if not case.told:
         return START_SECONDS if case.ref else PATIENCE_SECONDS
@@ -72,9 +72,12 @@ def limit(case: ReconcileContext) -> float:
 
 
 def asked(case: ReconcileContext, id_: str, seconds: float) -> bool:
-    """Whether PrimeMaster was ordered to stop, as far as it can be: an operator that was away begins only now.
+    """Whether PrimeMaster got this order, as far as it can: an operator that was away must not give up before it asked.
 
-    `seconds`: of a silence after which it cannot.
+    Args:
+        case: The job.
+        id_: The id of the order.
+        seconds: The length of a silence after which PrimeMaster cannot be asked.
     """
     master = case.observed.master
     in_vain = master is not None and bool(master.error) and master.age >= seconds
@@ -83,7 +86,7 @@ def asked(case: ReconcileContext, id_: str, seconds: float) -> bool:
 
 
 def refusal(case: ReconcileContext, id_: str) -> Trouble | None:
-    """The gateway's word that a command makes no sense; None: it has not said so of this one."""
+    """Return the failure of a command that the gateway refused as meaningless; None: it did not refuse it."""
     trouble = _failed(case, id_)
     return trouble if trouble is not None and trouble.code == REFUSED else None
 
@@ -93,7 +96,7 @@ def _failed(case: ReconcileContext, id_: str) -> Trouble | None:
 
 
 def entry(case: ReconcileContext, kind: str, target: str, when: str, state: str, message: str) -> Object:  # noqa: PLR0917
-    """A settled command, as `status.lastCommands` keeps it."""
+    """Return a settled command in the form of `status.lastCommands`."""
     return {
         "id": command_id(kind, target, when),
         "kind": kind,
@@ -106,7 +109,7 @@ def entry(case: ReconcileContext, kind: str, target: str, when: str, state: str,
 
 
 def _settled(case: ReconcileContext, id_: str) -> tuple[str, str, str] | None:
-    """(state, reason, message) of a command that needs no more doing."""
+    """Return (state, reason, message) of a command that needs no further action; None: it is still to be sent."""
     if not case.submitted:
         return "Ignored", reasons.COMMAND_IGNORED, "nothing of the job runs yet"
     if id_ in case.observed.commands:

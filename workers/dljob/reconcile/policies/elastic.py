@@ -1,7 +1,7 @@
-"""Elastic roles on Kubernetes: an edit of `replicas` becomes an order, and what a job wants becomes worker pods.
+"""Elastic roles on Kubernetes: an edit of `replicas` becomes an order to PrimeMaster, whose wishes become worker pods.
 
-Pods that hold nothing are named when some are to go: KubeRay would else end any. A queue's RayCluster keeps its pods:
-Kueue evicts who changes their number.
+When pods are to go, those that hold no unit are named, since KubeRay would delete any. The number of pods in a queued
+RayCluster never changes: Kueue evicts a workload whose pod count is edited.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dljob.telemetry.wording import counted
 
 
 def scale(case: ReconcileContext) -> PolicyDecision | None:
-    """Order the numbers of ranks that the spec has now, where PrimeMaster wants others."""
+    """Order the numbers of ranks in the spec where PrimeMaster aims at others."""
     if isinstance(case.terms, Refused) or not case.reachable:
         return None
     wanted = {text(row, "name"): number(row, "wanted") for row in items(case.snapshot, "roles") if "wanted" in row}
     for role, count in case.terms.roles:
         if role in wanted and wanted[role] != count:
+            # The generation makes the id unique, so that going back to an earlier number is a new order.
             target = f"{role}={count}"
             id_ = f"scale/{target}/{case.generation}"
             if id_ not in case.observed.commands and refusal(case, id_) is None:
@@ -35,7 +36,7 @@ def scale(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def machines(case: ReconcileContext) -> PolicyDecision | None:
-    """Have as many worker pods as PrimeMaster wants; of those that hold something none goes."""
+    """Scale worker groups to what PrimeMaster wants; a pod that holds a unit is never removed."""
     wanted = part(case.snapshot, "nodes", "wanted")
     if case.ref or case.queued or not wanted or case.cluster is None:
         return None
@@ -44,7 +45,7 @@ def machines(case: ReconcileContext) -> PolicyDecision | None:
         return None
     words = ", ".join(f"{one.replicas} of {one.group}" for one in scales)
     action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], scales=scales)
-    return PolicyDecision(f"the job wants other machines: {words}", (action,))
+    return PolicyDecision(f"PrimeMaster wants other numbers of worker pods: {words}", (action,))
 
 
 def _scales(case: ReconcileContext, wanted: Object) -> Iterator[Scale]:
@@ -62,9 +63,9 @@ def _scales(case: ReconcileContext, wanted: Object) -> Iterator[Scale]:
 
 
 def _empty(case: ReconcileContext, group: str) -> tuple[str, ...]:
-    """The pods of a group that hold no unit, those without a node first; none while nobody knows who holds what.
+    """Return the pods of a group that hold no unit, those that are not ready first; empty: none, or not known.
 
-    Nor while a unit has no place yet: it may have been promised one that holds nothing now.
+    It is empty, too, while a unit has no place: PrimeMaster may have chosen one of these pods for it.
     """
     master, units = case.observed.master, part(case.snapshot, "placement")
     if master is None or master.error or not master.placement or number(units, "ready") < number(units, "units"):

@@ -1,7 +1,7 @@
-"""What Kubernetes says of a pod's end goes down to PrimeMaster, so that the first cause of a failure is named.
+"""Evidence for PrimeMaster: why Kubernetes ended a pod, so that the first cause of a failure has a name.
 
-Ray says of a lost machine that it is lost; the kubelet, the scheduler and the eviction API say why. What was told
-stands on the pod: another operator does not tell it again, when the pod may already be another Ray node.
+Ray reports a lost node without a reason; kubelet, scheduler and eviction API know it. An annotation on the pod
+remembers what was sent, so that another operator does not send it again when the pod may already be another Ray node.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dljob.reconcile.state.steps import PolicyDecision
 from dljob.telemetry.wording import counted
 
 SIZE = 240
-"""Letters of what is told; the gateway takes 253."""
+"""The length of a cause; the gateway accepts 253 characters."""
 PODS_A_PASS = 20
 CAUSES = ("Command cause/", "Command leave/")
 
 
 def tell(case: ReconcileContext) -> PolicyDecision | None:
-    """Tell PrimeMaster why pods end, before their annotations are those of other Ray nodes."""
+    """Send PrimeMaster the ends of pods, before `annotate.pods` gives these pods the ids of other Ray nodes."""
     if not case.reachable:
         return None
     ends = [(pod, node) for pod in case.observed.pods if (node := _node(case, pod)) and _news(pod)]
@@ -35,7 +35,7 @@ def tell(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def announce(case: ReconcileContext, pod: Pod, why: str) -> tuple[Action, ...]:
-    """Tell PrimeMaster that a pod will be deleted, and why: once it is, it may be gone before anybody looks again."""
+    """Tell PrimeMaster that the operator is about to delete a pod, and why: it may be gone before the next pass."""
     node, id_ = _held(case, pod), f"leave/{pod.uid}"
     if not node or not case.reachable or _unheard(case) or id_ in case.observed.commands:
         return ()
@@ -53,12 +53,12 @@ def _told(case: ReconcileContext, pod: Pod, node: str) -> tuple[Action, ...]:
 
 
 def _unheard(case: ReconcileContext) -> bool:
-    """Whether the gateway is of an older version and knows no such command: PrimeMaster goes on without."""
+    """Whether the gateway has an older version without this command: the job goes on without it."""
     return any(one.code == REFUSED and one.action.startswith(CAUSES) for one in case.observed.troubles)
 
 
 def _node(case: ReconcileContext, pod: Pod) -> str:
-    """The Ray node that a pod is, or was, that ends; empty for one that holds nothing of the job."""
+    """Return the Ray node of a pod that ends or has ended; empty for a pod that holds nothing of the job."""
     return _held(case, pod) if pod.end else ""
 
 

@@ -1,4 +1,4 @@
-"""How a job ends, and what is done after: logs kept, RayCluster deleted or kept, the DLJob deleted in time."""
+"""The end of a job, and the cleanup after it: logs kept, RayCluster deleted or kept, DLJob deleted after its TTL."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dljob.reconcile.state.steps import ENDINGS, JobEnd, PolicyDecision, ending
 from dljob.spec.status import TERMINAL
 
 NO_DLJOB = ("No module named 'dljob'", "No module named 'dljob.", "No module named dljob")
-"""What Python says in an image without dljob, and with one that has no launcher. Source: CPython, Lib/runpy.py."""
+"""Python's messages in an image without dljob, or with a dljob without launcher. Source: CPython, Lib/runpy.py."""
 ANEW = "then delete this job and apply it again"
 LOGS_SECONDS = 60.0
-"""The RayCluster waits for its logs to be saved for so long after the operator learned of the end."""
+"""How long the RayCluster stays for its logs to be saved, from when the operator learned of the end."""
 LOGS_TRIES = 5
 
 
 def verdict(case: ReconcileContext) -> PolicyDecision | None:
-    """The end, when PrimeMaster has said it, the launcher refused, or nobody but the launcher can say."""
+    """End the job when PrimeMaster reports its end, the launcher refused it, or only the launcher can tell."""
     found = _masters(case) or _launchers(case)
     return None if found is None else PolicyDecision(f"the job is over: {found.reason}", change=found)
 
 
 def after(case: ReconcileContext) -> PolicyDecision:
-    """What a job that is over still needs, one thing a pass."""
+    """Return the next step of the cleanup: logs, then the RayCluster, then the DLJob."""
     return logs(case, _learned(case)) or _cluster(case) or _ttl(case)
 
 
@@ -35,12 +35,13 @@ def _masters(case: ReconcileContext) -> JobEnd | None:
     if phase not in TERMINAL and not (phase == "Suspended" and stopping is not None):
         return None
     success = phase == "Succeeded"
+    # A job that ended well while it was being stopped has succeeded all the same.
     at = seconds(text(case.snapshot, "completionTime")) or case.now
     if stopping is not None and not success:
         condition, ordered = stopping
         return JobEnd(condition, ordered.reason, ordered.message, at)
     reason = text(case.snapshot, "reason") or (reasons.COMPLETED if success else reasons.JOB_FAILED)
-    # A PrimeMaster of an earlier version says Failed of a job that somebody stopped.
+    # A PrimeMaster before the phase Stopped reports Failed for a job that somebody stopped.
     return JobEnd("Complete" if success else ending(reason), reason, text(case.snapshot, "message"), at)
 
 
@@ -48,10 +49,12 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
     view = case.ray_job
     if view is None or view.status not in ENDED:
         return None
+    # The launcher refused the job, with a record of why.
     if view.refusal:
         message, hint = view.refusal.get("message", ""), view.refusal.get("hint")
         message = f"{message}; {hint}; {ANEW}" if hint else message
         return JobEnd("Failed", view.refusal.get("reason", reasons.JOB_FAILED), message, case.now)
+    # The launcher did not even start, since Python found no dljob.
     if not case.told and any(words in view.tail + view.message for words in NO_DLJOB):
         image = text(case.old, "effective", "image")
         message = f"image {image} has no dljob; install it there, or let the operator bring it (--init-image)"
@@ -60,6 +63,7 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
                 f"RayCluster {case.ref} has pods without dljob: install dljob=={case.settings.version} in its image"
             )
         return JobEnd("Failed", reasons.IMAGE_WITHOUT_DLJOB, f"{message}; {ANEW}", case.now)
+    # While PrimeMaster answers its own report counts. The launcher's exit code is the last resort.
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:
         return None
@@ -74,7 +78,7 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
 
 
 def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
-    """Keep the tails of the ranks' logs, while the head can give them. `since`: when that could begin."""
+    """Save the tails of the ranks' logs while the head can still deliver them. `since`: when that became possible."""
     if case.observed.logs_saved or not case.told or case.cluster is None or case.leaving:
         return None
     trouble = case.trouble("SaveLogs")
@@ -86,7 +90,7 @@ def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
     name = names.logs_map(case.name)
     marks = {**labels(case), names.ATTEMPT: str(case.attempt)}
     action = SaveLogs(name, case.cluster_name, case.address, case.owner, marks)
-    return PolicyDecision("the logs are to be kept", (action,), requeue=left)
+    return PolicyDecision("the tails of the logs are saved", (action,), requeue=left)
 
 
 def _cluster(case: ReconcileContext) -> PolicyDecision | None:
@@ -95,15 +99,15 @@ def _cluster(case: ReconcileContext) -> PolicyDecision | None:
         return None
     meta = cluster["metadata"]
     if meta.get("deletionTimestamp"):
-        return PolicyDecision("the ended job's RayCluster is leaving")
+        return PolicyDecision("the ended job's RayCluster is being deleted")
     action = Delete("RayCluster", meta["name"], meta["uid"])
     events = (word_on_logs(case),) if case.told else ()
     actions = (*over(case, case.attempt), action)
-    return PolicyDecision("the ended job's RayCluster gives its machines back", actions, events=events)
+    return PolicyDecision("the job has ended: its RayCluster is deleted", actions, events=events)
 
 
 def word_on_logs(case: ReconcileContext) -> Event:
-    """Whether the logs were kept, before their RayCluster goes."""
+    """Return an Event that tells, before the RayCluster goes, whether the logs were saved."""
     if case.observed.logs_saved:
         message = f"ConfigMap {names.logs_map(case.name)} has the last lines of each rank's log"
         return Event("Normal", reasons.LOGS_SAVED, message, "SaveLogs")
@@ -118,18 +122,19 @@ def _ttl(case: ReconcileContext) -> PolicyDecision:
         return PolicyDecision("the job is over")
     left = ended(case) + case.live.ttl - case.now
     if left > 0:
-        return PolicyDecision("the job is over; it is deleted in time", requeue=left)
-    version = text(case.meta, "resourceVersion")  # whoever takes the field away to keep the job may not be heard yet
+        return PolicyDecision("the job is over; its DLJob is deleted after ttlSecondsAfterFinished", requeue=left)
+    version = text(case.meta, "resourceVersion")  # a user may just have removed the TTL to keep the job
     return PolicyDecision(
-        "ttlSecondsAfterFinished have passed", (Delete("DLJob", case.name, case.uid, version=version),)
+        "ttlSecondsAfterFinished has passed: the DLJob is deleted",
+        (Delete("DLJob", case.name, case.uid, version=version),),
     )
 
 
 def _learned(case: ReconcileContext) -> float:
-    """When the operator wrote the verdict: long after the end, when it was away meanwhile."""
+    """Return when the operator wrote the end of the job, which may be long after the end itself."""
     return case.since(next(kind for kind in ENDINGS if case.holds(kind)))
 
 
 def ended(case: ReconcileContext) -> float:
-    """When the job ended."""
+    """Return when the job ended, in unix seconds."""
     return seconds(text(case.old, "completionTime")) or case.now

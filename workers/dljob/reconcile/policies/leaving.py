@@ -1,7 +1,7 @@
-"""A job that runs on a RayCluster that is there does not end with it: its DLJob is held until the job has been stopped.
+"""Deletion of a DLJob that runs on somebody else's RayCluster: a finalizer holds it until the job has been stopped.
 
-A finalizer holds it, from before the submission to the end of the job. A job with a RayCluster of its own needs none:
-the RayCluster is deleted with the DLJob, whoever is there to see it.
+The finalizer is there from before the submission to the end of the job. A job with its own RayCluster needs none: the
+garbage collector deletes the RayCluster with the DLJob, with or without an operator.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from dljob.reconcile.state.steps import PolicyDecision
 from dljob.spec.status import TERMINAL
 
 LEAVE_SECONDS = 60.0
-"""A deleted job may take so long to stop, and PrimeMaster to answer; then its DLJob goes, and what is left runs on."""
+"""How long stopping a deleted job may take, or PrimeMaster's silence last. Then the finalizer goes and ranks run on."""
 AGAIN_SECONDS = 5.0
 
 
 def hold(case: ReconcileContext) -> PolicyDecision | None:
-    """Hold the DLJob before anything of it is submitted to a RayCluster that stays."""
+    """Add the finalizer before anything is submitted to a RayCluster that stays."""
     if not case.ref or case.held or not case.head_ready:
         return None
-    return PolicyDecision("the job must be stopped before its DLJob goes", (Finalize(on=True),))
+    return PolicyDecision("the finalizer is added: the job must be stopped before its DLJob goes", (Finalize(on=True),))
 
 
 def release(case: ReconcileContext) -> PolicyDecision | None:
-    """The job is over: its DLJob may go as soon as its head does not live on for its grace."""
+    """Remove the finalizer of a job that is over, once its head cannot run on."""
     if not case.held:
         return None
     left = lingering(case)
     if left is not None:
-        return PolicyDecision("the job is over, and its head lives on for its grace", requeue=left)
+        return PolicyDecision("the job is over, and its head may run until its grace is over", requeue=left)
     return PolicyDecision("nothing is left to stop", (Finalize(on=False),))
 
 
 def leave(case: ReconcileContext) -> ReconcileResult:
-    """What to do about a DLJob that is being deleted."""
+    """Return what to do about a DLJob that is being deleted."""
     if not case.held:
         return ReconcileResult("the DLJob is being deleted, and its children go with it")
     began = seconds(text(case.meta, "deletionTimestamp")) or case.now
@@ -58,7 +58,7 @@ def leave(case: ReconcileContext) -> ReconcileResult:
 
 
 def _stopped(case: ReconcileContext) -> bool:
-    """Whether nothing of the job runs, as far as can be seen."""
+    """Whether nothing of the job runs, as far as the operator can see."""
     if case.finished or not case.submitted or case.cluster is None or case.suspended:
         return lingering(case) is None
     if case.snapshot.get("phase") in TERMINAL:

@@ -1,7 +1,7 @@
-"""What is done about bad Kubernetes nodes: new pods keep away, old ones leave, and by force where nobody answers.
+"""Bad Kubernetes nodes: new pods avoid them, old pods leave them, by force where the node does not answer.
 
-KubeRay replaces a pod that is gone. One that is being deleted counts as there, and on a node that is lost it would be
-so for ever: no kubelet tells of its end.
+KubeRay replaces a pod that is gone, but counts one that is being deleted as present. On a lost node it would be so for
+ever, since no kubelet reports its end (ADR 38).
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from dljob.telemetry import reasons as told
 from dljob.telemetry.wording import counted
 
 GRACE_SECONDS = 5
-"""Of a pod that PrimeMaster has left already: there is nothing to be saved."""
+"""The grace of a pod that PrimeMaster has left already: it has nothing to save."""
 FORCE_SECONDS = 10.0
-"""A kubelet that answers has ended a pod so long after its time."""
+"""How long after the end of its grace a pod may still exist: a kubelet that answers has removed it by then."""
 LOOK_SECONDS = 15.0
-"""Between looks at the node of a pod that does not end."""
+"""Seconds between looks at the node of a pod that does not end."""
 PODS_A_PASS = 20
 GONE = ("NotReady", "Gone")
 TAINTED = "DeletionByTaintManager"
-"""Why a pod on a node that is not ready is deleted; it stands on the pod, for those who may not look at nodes."""
+"""The taint manager's reason to delete a pod on a node that is not ready.
+
+It stands on the pod, and so serves an operator that may not read nodes.
+"""
 
 
 def force(case: ReconcileContext) -> PolicyDecision | None:
-    """Take away pods that are over and on nodes where nobody says so."""
+    """Delete pods by force that should be gone, on nodes that cannot report it."""
     pods = () if case.ref else case.observed.pods
     lost = [pod for pod in pods if _overdue(case, pod) and _dead(case, pod)]
     if not lost:
@@ -39,7 +42,7 @@ def force(case: ReconcileContext) -> PolicyDecision | None:
     actions = tuple(Delete("Pod", pod.name, pod.uid, grace=0) for pod in lost[:PODS_A_PASS])
     events = tuple(Event("Warning", reasons.POD_FORCED, _words(pod), "DeletePod") for pod in lost[:PODS_A_PASS])
     return PolicyDecision(
-        f"{counted(len(lost), 'pod')} over without a word from the node",
+        f"{counted(len(lost), 'pod')} should be gone, on nodes that cannot report it: deleted by force",
         actions,
         events=events,
         left=len(lost) - len(actions),
@@ -47,13 +50,13 @@ def force(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def exclude(case: ReconcileContext) -> PolicyDecision | None:
-    """Keep new pods away from bad nodes, and let old ones leave them."""
+    """Keep new pods away from bad nodes, and delete old pods there."""
     if case.ref or case.cluster is None or case.leaving:
         return None
     entries = exclusions.every(case)
     if exclusions.state({"excluded": exclusions.entries(case)}) != exclusions.state(part(case.old, "nodes")):
-        # The pods that told which Kubernetes nodes these are may be gone in the next pass.
-        return PolicyDecision("nodes are excluded, or no longer: that is written first")
+        # Written first, since the pods that tell which Kubernetes nodes these are may be gone in the next pass.
+        return PolicyDecision("the set of excluded nodes changed: the status is written first")
     nodes = exclusions.avoided(entries)
     if nodes != patches.excluded(case.cluster):
         action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
@@ -64,14 +67,14 @@ def exclude(case: ReconcileContext) -> PolicyDecision | None:
         return None
     now = tuple(action for pod in pods[:PODS_A_PASS] for action in pod)
     return PolicyDecision(
-        f"{counted(len(pods), 'pod')} to leave their nodes, or to look for one anew",
+        f"{counted(len(pods), 'pod')} on excluded nodes, or waiting under an outdated exclusion",
         now,
         left=max(0, len(pods) - PODS_A_PASS),
     )
 
 
 def wait(case: ReconcileContext) -> float | None:
-    """Seconds until time alone changes something about nodes and the pods on them; None: it does not."""
+    """Return the seconds until time alone changes a decision about nodes or pods on them; None: it does not."""
     left = [at for at in _dues(case) if at > 0]
     return min(left) if left else None
 
@@ -90,12 +93,16 @@ def _dues(case: ReconcileContext) -> Iterator[float]:
 
 
 def _overdue(case: ReconcileContext, pod: Pod) -> bool:
-    """Whether a pod that is being deleted should have been gone."""
+    """Whether a pod that is being deleted should be gone by now."""
     return pod.ends is not None and pod.ends + FORCE_SECONDS <= case.now
 
 
 def _dead(case: ReconcileContext, pod: Pod) -> bool:
-    """Whether nobody will ever tell of a pod's end: two that do not answer, or the API server's word on its node."""
+    """Whether nobody will ever report a pod's end.
+
+    The API server says so of the node; or both kubelet and Ray node do not answer; or the taint manager deleted the
+    pod.
+    """
     if pod.machine in GONE:
         return True
     known = items(case.old, "nodes", "excluded")
@@ -110,8 +117,13 @@ def _words(pod: Pod) -> str:
 
 
 def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[tuple[Action, ...]]:
-    """What to do about pods on excluded nodes, the head apart; and those that wait for a node by what was so before."""
+    """Yield the actions for each pod on an excluded node, and for pods that wait under an outdated exclusion.
+
+    The head stays on a node that a user names, until it is replaced for another reason.
+    """
     left = {text(one, "pod") for one in entries if one.get("attempt") == case.attempt}
+    # After the submission nothing is deleted before the gateway was polled: only its placement tells which Ray node a
+    # pod is, and PrimeMaster must learn why that one goes.
     asked = case.observed.master is not None or not case.submitted
     barred = {one["kubernetesNode"] for one in entries if asked and one["reason"] == exclusions.REQUESTED}
     allowed = patches.away(case.cluster)
@@ -128,5 +140,5 @@ def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[
 
 
 def _stale(pod: Pod, away: frozenset[str] | None) -> bool:
-    """Whether a pod keeps away from more nodes than its successor would."""
+    """Whether a pod avoids more nodes than a new pod would."""
     return away is not None and not away.issuperset(pod.away)

@@ -1,8 +1,8 @@
-"""Ending a job before its end: by the annotation `dljob.io/stop`, or by a deadline.
+"""Stopping a job before its end: by the annotation `dljob.io/stop`, or by a deadline.
 
 The intent is written first, as the condition Stopped=False, or Failed=False for a deadline, with its reason. Then
-PrimeMaster is asked to stop, and when it has, or cannot, or takes too long, or is lost, the condition is True; unless
-the job ended well in the meantime.
+PrimeMaster is asked to stop. The condition becomes True when it has stopped, cannot stop, takes too long, or is lost; a
+job that ended well in the meantime is Complete instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from dljob.reconcile.state.model import Command
 from dljob.reconcile.state.steps import Ending, Intent, JobEnd, PolicyDecision
 
 AGAIN_SECONDS = 5.0
+# Phases before the job ran, to which preRunningDeadlineSeconds applies.
 BEFORE_RUNNING = ("", "Invalid", "Pending", "Provisioning", "Scheduling")
 
 
 def stop(case: ReconcileContext) -> PolicyDecision | None:
-    """Stop a job that is to be stopped."""
+    """Stop a job that a user or a deadline ends."""
     if case.stopping is not None:
         return _carry_out(case, *case.stopping)
     wanted = _annotated(case) or _overdue(case)
@@ -36,13 +37,13 @@ def stop(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def wait(case: ReconcileContext) -> float | None:
-    """Seconds until the next deadline; None without one."""
+    """Return the seconds until the next deadline; None without one."""
     left = [at - case.now for at, _ in _deadlines(case) if at > case.now]
     return min(left) if left else None
 
 
 def command_id(case: ReconcileContext) -> str:
-    """The id of the stop in this attempt."""
+    """Return the id of the stop order in this attempt."""
     return f"stop/{case.attempt}"
 
 
@@ -59,7 +60,7 @@ def _overdue(case: ReconcileContext) -> Intent | None:
 
 
 def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
-    """(unix seconds, what happens then)."""
+    """Yield (unix seconds, what happens then) for each deadline that runs."""
     start = seconds(text(case.old, "startTime"))
     if start is None or _waits_for_a_better_spec(case) or case.halt or not case.wanted or _ended_well(case):
         return
@@ -74,17 +75,17 @@ def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
 
 
 def _ended_well(case: ReconcileContext) -> bool:
-    """Whether PrimeMaster has said that the job succeeded, and only saves yet; an operator that was away remembers."""
+    """Whether PrimeMaster reported success and only saves now. The status remembers it while PrimeMaster is silent."""
     return text(case.snapshot or case.old, "reason") == reasons.COMPLETED
 
 
 def _waits_for_a_better_spec(case: ReconcileContext) -> bool:
-    """Whether the job has not begun and cannot: no deadline counts. One that lost an attempt has begun."""
+    """Whether the job has not begun and cannot: no deadline runs. A job that lost an attempt has begun."""
     return case.invalid is not None and not case.holds("Recovering")
 
 
 def _never_ran(case: ReconcileContext) -> bool:
-    """Whether the job has not run yet: an operator that was away hears PrimeMaster before it says so."""
+    """Whether the job has not run yet. An operator that was away waits for PrimeMaster's report before it says so."""
     if text(case.old, "phase") not in BEFORE_RUNNING or (case.invalid is not None and case.holds("Recovering")):
         return False
     if case.snapshot:
@@ -96,12 +97,13 @@ def _never_ran(case: ReconcileContext) -> bool:
 
 def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionState) -> PolicyDecision:
     verdict = JobEnd(condition, ordered.reason, ordered.message, case.now)
+    # The launcher ended before PrimeMaster ever reported: there is nothing to be stopped.
     left = (seconds(ordered.since) or case.now) + commands.limit(case) - case.now
     over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
     id_ = command_id(case)
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
     if late or over or _gone(case):
-        return PolicyDecision(f"the job was to be stopped, and is taken for stopped: {verdict.reason}", change=verdict)
+        return PolicyDecision(f"the job counts as stopped: {verdict.reason}", change=verdict)
     left = left if left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
         action = Command(id_, case.cluster_name, case.address, "stop", "job", _who(verdict.reason))
@@ -110,7 +112,7 @@ def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionStat
 
 
 def _gone(case: ReconcileContext) -> bool:
-    """Whether nobody is left who could stop the job, or save anything of it."""
+    """Whether nobody is left who could stop the job or save anything of it."""
     return case.cluster is None or case.suspended or broken(case) is not None
 
 

@@ -1,11 +1,12 @@
-"""When the launcher is posted to the head, and what is posted.
+"""Submission: when the launcher is posted to the head, and what is posted.
 
-The id goes into the status first, with the head's pod and container; the POST comes in a later pass, and again until
-Ray knows the id. Ray refuses an id that it has, and the shell adopts it; a head that restarted meanwhile knows none,
-but is another container. So one attempt is one submission, wherever the operator dies and whatever the head does.
+The status gets the id first, with the head's pod and container. The POST follows in a later pass and is repeated until
+Ray knows the id. Ray refuses an id that it has, which the shell takes for success; a head that restarted in between
+knows no id, but it is another container. So one attempt is one submission, wherever the operator dies and whatever the
+head does.
 
-Where Ray's memory outlives its head the launcher is posted once more, under an id of its own, to each head that comes
-with that memory: it finds the job, and waits for it.
+With GCS fault tolerance the launcher is posted once more to each later head with the same Ray state, under an id of its
+own: it finds the running PrimeMaster and waits for the job (ADR 39).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from dljob.reconcile.state.steps import PolicyDecision, SubmitOrder
 
 
 def submission(case: ReconcileContext) -> PolicyDecision | None:
-    """Order the submission as soon as the head is ready, whatever the workers are; then post it."""
+    """Order the submission once the head is ready, without waiting for workers; then post it."""
     if not case.head_ready:
         return None
     if not case.submitted and (case.head is None or not case.head.ready):
-        # Its container is a part of the order: an id that is ordered for an unknown one may be taken by two.
-        return PolicyDecision("the head is ready, and its pod is not seen so yet")
+        # The order names the head's container. Without it two heads in a row could take the same id.
+        return PolicyDecision("KubeRay reports a ready head, and the pod is not known as ready yet")
     if not case.submitted:
         return PolicyDecision("the head is ready: the submission is ordered", change=SubmitOrder())
     if case.kept and case.moved:
@@ -42,30 +43,33 @@ def submission(case: ReconcileContext) -> PolicyDecision | None:
     if isinstance(case.terms, Refused):
         return PolicyDecision(f"waits for a better spec: {case.terms.reason}")
     if not case.ref and text(case.old, "attemptSpecHash") != case.terms.hash:
-        # Its RayCluster has the old spec; its runtime environment would be the new one's.
+        # The RayCluster has the old spec, and the launcher would get the new one's runtime environment.
         return PolicyDecision(
-            "the spec was changed since the submission was ordered: Ray is asked whether it has taken that one"
+            "the spec was changed since the submission was ordered: waits until Ray tells whether it has that one"
         )
     if outdated(case):
         return PolicyDecision(
-            "the operator was upgraded since the submission was ordered: Ray is asked whether it has taken it"
+            "the operator was upgraded since the submission was ordered: waits until Ray tells whether it has it"
         )
-    return PolicyDecision("the submission is ordered and Ray does not know it", actions=(launcher(case, case.terms),))
+    return PolicyDecision(
+        "the submission is ordered, and Ray has none with its id", actions=(launcher(case, case.terms),)
+    )
 
 
 def _again(case: ReconcileContext) -> PolicyDecision | None:
-    """Order the launcher once more: it went with its head, and the job did not."""
+    """Order the launcher once more: it died with its head, and the job did not."""
     if outdated(case):
-        return None  # it would refuse the image's older dljob; the job goes on without it
+        return None  # the image's older dljob would refuse this operator's launcher; the job goes on without one
     return PolicyDecision(
-        "the head is another one with the memory of the last: the launcher is ordered again", change=SubmitOrder()
+        "another head has the Ray state of the last one: the launcher is ordered again", change=SubmitOrder()
     )
 
 
 def _posted_again(case: ReconcileContext) -> PolicyDecision | None:
-    """Post what was ordered once more; whatever the spec is by now, the pods have what the attempt was made of.
+    """Post the launcher that was ordered again, with the spec of the attempt.
 
-    So does the launcher: the runtime environment is that of the attempt's ConfigMap, where the DLJob's may be another.
+    The spec may have been edited since. Pods and runtime environment are those of the attempt's ConfigMap, so the
+    launcher takes both from there.
     """
     if isinstance(case.terms, Refused) or outdated(case):
         return None
@@ -73,11 +77,14 @@ def _posted_again(case: ReconcileContext) -> PolicyDecision | None:
     order = launcher(case, replace(case.terms, hash=made_of))
     if not case.ref and made_of != case.terms.hash:
         order = replace(order, spec_map=names.spec_map(case.cluster_name))
-    return PolicyDecision("the launcher is ordered again and Ray does not know it", actions=(order,))
+    return PolicyDecision("the launcher is ordered again, and Ray has no submission with its id", actions=(order,))
 
 
 def launcher(case: ReconcileContext, terms: Terms) -> Submit:
-    """The launcher's command line: nothing of it is from the user but Ray's version, which has a pattern."""
+    """Return the launcher's submission.
+
+    Of the user's input the command line has only Ray's version, which has a pattern.
+    """
     version = text(case.old, "effective", "rayVersion") or case.settings.ray_version
     files, packages = _packed(case) if case.ref else _mounted(case)
     argv = (
@@ -98,13 +105,13 @@ def launcher(case: ReconcileContext, terms: Terms) -> Submit:
 
 
 def _mounted(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What the launcher reads from the ConfigMap of the attempt; Ray keeps nothing."""
+    """Return the launcher's file arguments for pods that mount the attempt's ConfigMap; Ray stores no files."""
     carried = ("--carried", CARRIED_FILE) if handover.handed(case) else ()
     return ("--spec", SPEC_FILE, *carried), {}
 
 
 def _packed(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The same for pods that mount nothing of ours: Ray keeps it, under names that say what is in it."""
+    """Return the same for pods of somebody else's RayCluster: Ray stores the files, under names with their digest."""
     texts = {"--spec": spec_text(accept.blueprint(case.source, case.settings).manifest)}
     if carried := handover.handed(case):
         texts["--carried"] = carried
@@ -119,7 +126,7 @@ def _packed(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def watch(case: ReconcileContext) -> Watch | None:
-    """Whom to keep asking: the head, from the order of the submission on."""
+    """Return the head to poll, from the order of the submission until the attempt ends; None: no head."""
     if not case.submitted or case.replaced or not case.address or case.leaving:
         return None
     return Watch(case.cluster_name, case.address, names.job_uid(case.uid), case.submission)

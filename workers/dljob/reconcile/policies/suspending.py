@@ -1,11 +1,13 @@
-"""Suspending a job and resuming it: `spec.suspend`.
+"""Suspending and resuming a job: `spec.suspend`.
 
-The intent is written first, as the condition Suspended=False with reason Suspending. Then PrimeMaster is asked to bring
-to disk what is in memory and to stop; when it has, or cannot, or takes too long, logs are kept and the next attempt is
-counted, which costs nothing. So the RayCluster goes as one does whose attempt was lost, and Suspended is True when
-nothing of it is left. Resumed, that attempt begins, with the spec as it is then.
+The intent is written first, as the condition Suspended=False with reason Suspending. Then PrimeMaster is asked to write
+checkpoints from memory to disk and to stop. Once it has stopped, cannot stop, or takes too long, the logs are kept and
+the next attempt is counted, at no cost to maxClusterRestarts. From there the RayCluster is deleted like that of a lost
+attempt, and Suspended becomes True when nothing of it is left. A resumed job begins that next attempt, with the spec as
+it is then.
 
-What was begun is finished: a job that is wanted back while it still stops goes on when it has stopped.
+A suspension that has begun is finished: a job that is resumed meanwhile starts after it has stopped. An order that
+PrimeMaster may have taken cannot be called back (ADR 35).
 """
 
 from __future__ import annotations
@@ -20,17 +22,21 @@ from dljob.reconcile.state.steps import Halt, NewAttempt, PolicyDecision
 
 AGAIN_SECONDS = 5.0
 SHOWN = 3
-"""So many pods are named."""
+"""How many pods a message names."""
 SAVED = "Suspended"
-"""PrimeMaster's phase when nothing of the attempt is left, and what was in memory is on disk."""
+"""PrimeMaster's phase once nothing of the attempt runs and everything in memory is on disk."""
 
 
 def suspend(case: ReconcileContext) -> PolicyDecision | None:
-    """Suspend a job that is not wanted to run, and keep it so; resume one that is."""
+    """Suspend a job that spec.suspend holds, and keep it suspended; resume one that spec.suspend releases."""
+    # Suspended, and nothing of the job is left.
     if case.halt == reasons.JOB_SUSPENDED and not _begun(case):
         return _rest(case)
+    # Being suspended: end the attempt, then clear its RayCluster away.
     if case.halt == reasons.SUSPENDING:
         return _end_attempt(case) or _clear(case)
+    # A status may have been restored from before the order: a PrimeMaster that reports Suspended has ended the attempt
+    # all the same.
     if case.wanted and case.snapshot.get("phase") != SAVED and not case.halt:
         return None
     if not _begun(case):
@@ -43,7 +49,7 @@ def suspend(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def _begun(case: ReconcileContext) -> bool:
-    """Whether anything was made for the attempt, or is left of the one before."""
+    """Whether anything was created for the attempt, or is left of the one before."""
     made = bool(text(case.old, "attemptSpecHash") or case.recorded.get("uid")) or case.cluster is not None
     return made or case.replaced
 
@@ -55,9 +61,10 @@ def _rest(case: ReconcileContext) -> PolicyDecision:
 
 
 def _end_attempt(case: ReconcileContext) -> PolicyDecision | None:
-    """End the attempt in good order and count the next one; None: it has ended."""
+    """End the attempt in order and count the next one; None: the attempt has ended."""
     if case.replaced or not _begun(case):
         return None
+    # Without a head, or with another one, nobody is left who could save anything.
     if case.submitted and not case.suspended and attempts.broken(case) is None:
         until = case.since("Suspended") + commands.limit(case)
         step = _ask(case, until) or finish.logs(case, until)
@@ -65,17 +72,19 @@ def _end_attempt(case: ReconcileContext) -> PolicyDecision | None:
             return step
     events = (finish.word_on_logs(case),) if case.told and case.cluster is not None else ()
     change = NewAttempt(reasons.SUSPENDING, _stopped(case, case.attempt), counted=False, fault=False)
-    return PolicyDecision(f"attempt {case.attempt} has ended, to be suspended", change=change, events=events)
+    return PolicyDecision(
+        f"attempt {case.attempt} has ended, and the job is being suspended", change=change, events=events
+    )
 
 
 def _ask(case: ReconcileContext, until: float) -> PolicyDecision | None:
-    """Have PrimeMaster save and stop; None: it has, or will not."""
+    """Order PrimeMaster to save and stop; None: it has stopped, or will not."""
     if case.cluster is None or case.leaving or case.snapshot.get("phase") == SAVED:
         return None
     nowhere = case.ray_job is not None and case.ray_job.status in (*ENDED, "MISSING") and not case.told
     id_, left = f"suspend/{case.attempt}", until - case.now
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
-    unknown = commands.refusal(case, id_) is not None  # by a PrimeMaster of a version that cannot be suspended
+    unknown = commands.refusal(case, id_) is not None  # a PrimeMaster of a version without this command
     if nowhere or late or unknown:
         return None
     left = left if left > 0 else AGAIN_SECONDS
@@ -86,7 +95,7 @@ def _ask(case: ReconcileContext, until: float) -> PolicyDecision | None:
 
 
 def words(case: ReconcileContext) -> str:
-    """What is to be said of a suspension now: what the job goes on from, and what is still there of it."""
+    """Return the message of a suspension: the checkpoint to resume from, and the pods that are still there."""
     if not case.replaced:
         return case.conditions["Suspended"].message
     pods = case.observed.pods if case.leftover is not None or case.observed.cluster is None else ()
@@ -96,24 +105,24 @@ def words(case: ReconcileContext) -> str:
 
 
 def _stopped(case: ReconcileContext, attempt: int) -> str:
-    """What the next attempt goes on from."""
+    """Return which checkpoint the next attempt resumes from."""
     step = field(case.snapshot or case.old, "progress", "lastCheckpointStep")
     saved = f"its last checkpoint is of step {step}" if isinstance(step, int) else "it has saved no checkpoint"
     return f"attempt {attempt} was stopped; {saved}"
 
 
 def _clear(case: ReconcileContext) -> PolicyDecision:
-    """Let the RayCluster and its pods go; only then is the job suspended.
+    """Delete the RayCluster and wait for its pods; only then is the job suspended.
 
-    A RayCluster that is deleted in the foreground stays until its pods are gone, also those that nobody tells of.
+    A RayCluster deleted in the foreground stays until its pods are gone, which includes pods on a lost node.
     """
     left = machines.force(case) or attempts.leftover(case)
     if left is not None:
         return left
     if case.wanted:
-        return PolicyDecision("the job is wanted back", change=_resumed(case))
-    if case.observed.pods and case.observed.cluster is None:  # one that is there is somebody else's
-        return PolicyDecision("the last attempt's pods are leaving")
+        return PolicyDecision("spec.suspend was withdrawn: the job is resumed", change=_resumed(case))
+    if case.observed.pods and case.observed.cluster is None:  # pods of an existing RayCluster are somebody else's
+        return PolicyDecision("the last attempt's pods are being deleted")
     return PolicyDecision("nothing of the job is left", change=_halted(case, words(case)))
 
 

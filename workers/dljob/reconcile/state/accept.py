@@ -1,7 +1,7 @@
-"""Reading a spec: what the operator needs of it at each pass, or why it cannot be accepted, in the loader's words.
+"""Reading a spec: what each pass needs of it, or why it cannot be accepted, in the loader's words.
 
-The functions are pure and remember their last answers: `terms` and `forbidden` are asked at each pass of each job, so
-their answers are small; `blueprint`, with the whole plan, only when a RayCluster is made.
+The functions are pure and cache their last answers by the text of the spec. `terms` and `forbidden` run at each pass of
+each job, so their answers are small; `blueprint`, with the whole plan, is needed only when a RayCluster is made.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from dljob.spec.text.words import path_of
 
 API_VERSION = "dljob.io/v1alpha1"
 QUEUE = "kueue.x-k8s.io/queue-name"
-"""The label of a RayCluster that Kueue suspends until there is room."""
+"""The label of a RayCluster that Kueue keeps suspended until its quota has room."""
 LIVE_FIELDS = (
     *("ttlSecondsAfterFinished", "cleanupPolicy", "activeDeadlineSeconds", "preRunningDeadlineSeconds"),
     "suspend",
 )
-"""What the operator obeys itself, at once: a change of it does not wait for the next attempt."""
+"""Fields that the operator itself applies at once: a change of them does not wait for the next attempt."""
 
 _RESTARTS = FaultTolerance().max_cluster_restarts
 GRACE_SECONDS = 120
-"""checkpoint.gracePeriodSeconds of a spec that says nothing of checkpoints."""
+"""The default of checkpoint.gracePeriodSeconds for a spec without `checkpoint`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class Terms:
     """What each pass needs to know of an accepted spec."""
 
     hash: str
-    """As the blueprint's."""
+    """The digest that `Blueprint.hash` describes."""
     image: str
     ray_version: str
-    """Both empty where the spec leaves them to a RayCluster that is there."""
+    """Image and version are empty where the spec leaves them to the RayCluster of spec.rayClusterRef."""
     roles: tuple[tuple[str, int], ...]
-    """(name, ranks), in the order of the spec."""
+    """(name, ranks) of each role, in the order of the spec."""
     accelerators: str
-    """All devices of the machines: "16 NPU"; empty without any."""
+    """The total of all devices, such as "16 NPU"; empty without devices."""
     plan_hash: str
     lease_seconds: int
     grace_seconds: int
-    """How long what is in memory may take to come to disk."""
+    """Seconds for writing checkpoints that are only in memory to disk."""
     pending_timeout: int
     queued: bool
     """Whether a queue decides when the RayCluster may run."""
@@ -77,33 +77,36 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What the operator obeys itself, at once: of a spec that it does not accept, too, while the job runs or is over.
+    """Fields that the operator applies at once, at any time of a job, even from a spec that it does not accept.
 
-    The API server's schema has checked each by itself.
+    The API server's schema has checked each of them by itself.
     """
 
     active_deadline: int | None
     pre_running_deadline: int | None
     ttl: int | None
     retain: bool
-    """Whether the RayCluster stays after the end."""
+    """Whether the RayCluster stays after the end of the job (cleanupPolicy: Retain)."""
     max_cluster_restarts: int
-    """Read when an attempt is lost."""
+    """faultTolerance.maxClusterRestarts, which is read when an attempt is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A spec, read, completed and planned."""
+    """A spec that was read, completed with defaults, and planned."""
 
     manifest: DLJobManifest
-    """Effective: image and Ray's version are filled in, unless the job runs on a RayCluster that is there."""
+    """The spec with image and Ray version filled in, unless the job runs on the RayCluster of spec.rayClusterRef."""
     plan: JobPlan
     hash: str
-    """16 hex digits of what the user wrote, as far as an attempt is made of it: not of the operator's own defaults."""
+    """16 hex digits over the part of the user's spec that an attempt is made of.
+
+    The operator's own defaults are not part of it: changing them must not look like an edit of every job.
+    """
 
 
 def source(job: Object) -> str:
-    """What a plan depends on, as text: the key of everything that is remembered here."""
+    """Return what a plan depends on, as text: the key of every cache in this module."""
     metadata: Object = job["metadata"]
     kept: Object = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
     return json.dumps({"metadata": kept, "spec": job.get("spec") or {}}, separators=(",", ":"))
@@ -111,7 +114,7 @@ def source(job: Object) -> str:
 
 @lru_cache(maxsize=4096)
 def terms(text: str, settings: Settings) -> Terms | Refused:
-    """The terms of a job; `text` is its `source`."""
+    """Return the terms of a job, or why its spec is refused. `text` is the job's `source`."""
     try:
         made = blueprint(text, settings)
     except SpecError as error:
@@ -140,7 +143,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
 
 @lru_cache(maxsize=4096)
 def live(text: str) -> Live:
-    """What a job says of it, whatever else it says; `text` is its `source`."""
+    """Return the fields that are applied at once, whether or not the spec is valid. `text` is the job's `source`."""
     spec: Object = json.loads(text)["spec"]
     restarts = _whole(field(spec.get("faultTolerance"), "maxClusterRestarts"))
     return Live(
@@ -158,9 +161,10 @@ def _whole(found: object) -> int | None:
 
 @lru_cache(maxsize=4096)
 def forbidden(text: str, settings: Settings) -> Refused | None:
-    """What the pods of an accepted spec may not have; `text` is its `source`.
+    """Return what the pod policy forbids in an accepted spec; None: nothing. `text` is the job's `source`.
 
-    No part of its terms: it is judged when an attempt is made, and never held against one that runs.
+    This is not part of `Terms`: the policy is checked when an attempt is made, and a stricter policy never stops one
+    that runs.
     """
     made = blueprint(text, settings)
     found = breaches(made.manifest, made.plan, settings.pods)
@@ -169,17 +173,19 @@ def forbidden(text: str, settings: Settings) -> Refused | None:
 
 @lru_cache(maxsize=64)
 def blueprint(text: str, settings: Settings) -> Blueprint:
-    """The whole of a spec; `text` is its `source`. Kept from its first sight until its RayCluster is made.
+    """Return a spec with its plan.
+
+    `text` is the job's `source`. The cache spans the passes until the RayCluster is made.
 
     Raises:
-        SpecError: It is wrong.
-        PlacementError: It fits on no machines.
+        SpecError: The spec is wrong.
+        PlacementError: The roles fit on no machines.
     """
     return read(text, settings)
 
 
 def read(text: str, settings: Settings) -> Blueprint:
-    """As `blueprint`, and remembers nothing: for specs that nobody may ever apply."""
+    """Return a spec with its plan, without a cache: admission sees many specs that nobody ever applies."""
     data: dict[str, Any] = json.loads(text)
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
     there = written.spec.ray_cluster_ref is not None
@@ -197,7 +203,7 @@ def _hash(manifest: DLJobManifest) -> str:
 
 
 def _without_count(one: Object) -> Object:
-    """A role or node group as an attempt is made of it: where it has bounds, its number follows at once."""
+    """Return a role or node group as the digest covers it: with bounds, `replicas` changes within a running attempt."""
     bounded = "minReplicas" in one or "maxReplicas" in one
     return {key: value for key, value in one.items() if key != "replicas"} if bounded else one
 
@@ -207,7 +213,7 @@ def _said(found: Iterable[Finding]) -> str:
 
 
 def _in_a_line(error: Exception) -> str:
-    """An error's words as a condition's message: `kubectl describe` indents no second line."""
+    """Return an error on one line: `kubectl describe` does not indent further lines of a message."""
     return "; ".join(line.strip() for line in str(error).splitlines())
 
 

@@ -1,4 +1,4 @@
-"""One job at one moment, as the policies see it: what was observed, beside what the status remembers."""
+"""The job at one moment, as the policies read it: what was observed, beside what the status remembers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from dljob.reconcile.state.model import Object, Observed, Pod, RayJobView, Setti
 from dljob.reconcile.state.steps import ENDINGS, Ending, ending
 
 PATIENCE_SECONDS = 10.0
-"""PrimeMaster and its gateway may be silent for so long before a condition says so: a restart of theirs is shorter."""
+"""How long PrimeMaster and its gateway may be silent before a condition reports it: a restart of theirs is shorter."""
 
 DASHBOARD_PORT = 8265
 
 START_SECONDS = 60.0
-"""The first word may take so long: a runtime environment is made, and the launcher starts."""
+"""How long PrimeMaster's first report may take: Ray makes a runtime environment and starts the launcher before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionState:
-    """A condition as the status has it."""
+    """A condition in the status."""
 
     status: str
     reason: str
     message: str
     generation: int
     since: str
-    """When its status last flipped, RFC 3339."""
+    """When `status` last changed, RFC 3339."""
 
 
 @dataclass(frozen=True)
 class ReconcileContext:
-    """What the policies decide from. Everything is derived from three values, and computed when first asked for."""
+    """The input of the policies. Everything is derived from three values and computed on first use."""
 
     observed: Observed
     settings: Settings
@@ -52,7 +52,7 @@ class ReconcileContext:
 
     @cached_property
     def old(self) -> Object:
-        """The status as it is."""
+        """The status as the API server has it."""
         return part(self.observed.job, "status")
 
     @property
@@ -67,46 +67,47 @@ class ReconcileContext:
 
     @property
     def generation(self) -> int:
-        """Of the spec."""
+        """The generation of the spec."""
         return number(self.meta, "generation") or 1
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The DLJob's own."""
+        """The DLJob's annotations."""
         return part(self.meta, "annotations")
 
     @cached_property
     def source(self) -> str:
-        """What the plan depends on."""
+        """The spec as text: the key of the caches in `accept`."""
         return accept.source(self.observed.job)
 
     @cached_property
     def terms(self) -> Terms | Refused:
-        """What the spec says, or why it cannot be accepted."""
+        """What the spec says, or why it is refused."""
         terms = accept.terms(self.source, self.settings)
+        # The pod policy is not held against an attempt that runs, nor against a job that has ended.
         if isinstance(terms, Refused) or self.finished or self._runs(terms):
             return terms
         return accept.forbidden(self.source, self.settings) or terms
 
     @property
     def live(self) -> accept.Live:
-        """What the operator obeys itself, at once."""
+        """The fields of the spec that the operator applies at once."""
         return accept.live(self.source)
 
     def _runs(self, terms: Terms) -> bool:
-        """Whether an attempt of this very spec has its RayCluster: the policy for pods was asked when it was made."""
+        """Whether an attempt of this very spec has its RayCluster: the pod policy was checked when it was made."""
         return self.cluster is not None and text(self.old, "attemptSpecHash") == terms.hash
 
     @property
     def invalid(self) -> Refused | None:
-        """Why the spec keeps the job from running; None while an attempt runs, which goes on with the spec it has."""
+        """Why the spec keeps the job from running; None while an attempt runs: it keeps the spec it began with."""
         unknown = self.ray_job is not None and self.ray_job.status == "MISSING" and not self.told
         idle = not self.submitted or unknown
         return self.terms if idle and isinstance(self.terms, Refused) else None
 
     @property
     def owner(self) -> dict[str, Any]:
-        """The ownerReference of all children."""
+        """The ownerReference that all children get."""
         return {
             "apiVersion": accept.API_VERSION,
             "kind": "DLJob",
@@ -117,30 +118,30 @@ class ReconcileContext:
         }
 
     def owns(self, child: Object) -> bool:
-        """Whether this very job controls an object."""
+        """Whether this job is the controller of an object."""
         owners = items(child, "metadata", "ownerReferences")
         return any(owner.get("uid") == self.uid and bool(owner.get("controller")) for owner in owners)
 
     @cached_property
     def ref(self) -> str:
-        """The RayCluster that is there already, to run on; empty: each attempt has one of its own."""
+        """The name of the RayCluster in spec.rayClusterRef; empty: each attempt makes its own."""
         return text(self.observed.job, "spec", "rayClusterRef", "name")
 
     @property
     def held(self) -> bool:
-        """Whether our finalizer holds the DLJob."""
+        """Whether the DLJob has our finalizer."""
         return names.FINALIZER in (self.meta.get("finalizers") or ())
 
     # -- suspension
 
     @property
     def wanted(self) -> bool:
-        """Whether the job is to run, as spec.suspend says; a RayCluster that is there is not given back."""
+        """Whether spec.suspend wants the job to run. It has no effect on a job with rayClusterRef."""
         return bool(self.ref) or field(self.observed.job, "spec", "suspend") is not True
 
     @property
     def halt(self) -> str:
-        """How far a suspension is: Suspending, JobSuspended, or empty without one."""
+        """The stage of a suspension: Suspending, JobSuspended, or empty without one."""
         if self.holds("Suspended"):
             return reasons.JOB_SUSPENDED
         held = self.conditions.get("Suspended")
@@ -150,12 +151,12 @@ class ReconcileContext:
 
     @property
     def attempt(self) -> int:
-        """Counts from 1."""
+        """The number of this attempt, counted from 1."""
         return number(self.old, "attempt") or 1
 
     @cached_property
     def cluster_name(self) -> str:
-        """Of the RayCluster of this attempt."""
+        """The name of this attempt's RayCluster."""
         return self.ref or names.cluster_name(self.name, self.uid, self.attempt)
 
     @cached_property
@@ -165,19 +166,19 @@ class ReconcileContext:
 
     @cached_property
     def again(self) -> int:
-        """How often the launcher of this attempt was lost with its head, and ordered again."""
+        """How many times the launcher of this attempt was lost with its head and ordered again."""
         first = names.submission_id(self.name, self.uid, self.attempt)
         count = text(self.old, "submissionId").removeprefix(f"{first}-r")
         return int(count) if count.isascii() and count.isdigit() else 0
 
     @property
     def submitted(self) -> bool:
-        """Whether the status says that this attempt is to be submitted, which holds from before the submission on."""
+        """Whether the submission of this attempt is ordered. The status says so before the launcher is posted."""
         return self.old.get("submissionId") == self.submission
 
     @property
     def restarted(self) -> int:
-        """How many attempts before this one count towards maxClusterRestarts."""
+        """How many earlier attempts count towards faultTolerance.maxClusterRestarts."""
         return number(self.old, "restarts", "cluster")
 
     # -- the RayCluster
@@ -189,14 +190,14 @@ class ReconcileContext:
 
     @property
     def replaced(self) -> bool:
-        """Whether the status still names the RayCluster of an earlier attempt."""
+        """Whether the status still names the RayCluster of an earlier attempt, which goes before this one begins."""
         return self.recorded.get("name", self.cluster_name) != self.cluster_name
 
     @cached_property
     def leftover(self) -> Object | None:
-        """The RayCluster of an earlier attempt, while it is there.
+        """The RayCluster of an earlier attempt, while it exists.
 
-        Also one of this attempt that is not to begin yet: whoever made it died before the status named it.
+        Or one of this attempt while the job is suspended: an operator made it and died before the status named it.
         """
         cluster = self.observed.cluster
         if not self.replaced or cluster is None or not self.owns(cluster):
@@ -205,7 +206,7 @@ class ReconcileContext:
 
     @cached_property
     def cluster(self) -> Object | None:
-        """The RayCluster of this attempt."""
+        """The RayCluster of this attempt; None while there is none that the job may use."""
         cluster = self.observed.cluster
         if cluster is None or cluster["metadata"]["name"] != self.cluster_name:
             return None
@@ -213,7 +214,7 @@ class ReconcileContext:
 
     @cached_property
     def foreign(self) -> Object | None:
-        """An object of the RayCluster's name that is not ours."""
+        """A RayCluster with this attempt's name that another owner controls."""
         cluster = self.observed.cluster
         if cluster is None or self.ref or self.replaced or self.owns(cluster):
             return None
@@ -221,7 +222,7 @@ class ReconcileContext:
 
     @cached_property
     def cluster_conditions(self) -> Mapping[str, Object]:
-        """KubeRay's conditions by type."""
+        """KubeRay's conditions of the RayCluster, by type."""
         return {text(condition, "type"): condition for condition in items(self.cluster, "status", "conditions")}
 
     def says(self, condition: str) -> bool:
@@ -235,12 +236,12 @@ class ReconcileContext:
 
     @property
     def suspended(self) -> bool:
-        """Whether somebody holds the RayCluster back."""
+        """Whether the RayCluster is suspended, by a queue or by somebody else."""
         return bool(part(self.cluster, "spec").get("suspend"))
 
     @property
     def on_hold(self) -> bool:
-        """Whether the RayCluster was suspended when it was last seen without a head that is ready."""
+        """Whether the RayCluster was suspended when the head was last seen not ready."""
         held = self.conditions.get("ClusterReady")
         return held is not None and held.reason in (reasons.CLUSTER_SUSPENDED, reasons.WAITS_IN_QUEUE)
 
@@ -253,7 +254,7 @@ class ReconcileContext:
 
     @property
     def head_ready(self) -> bool:
-        """Whether the head takes submissions, of us too."""
+        """Whether the head is ready and the operator knows its token, so that it can submit."""
         there = self.says("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
         return there and not self.observed.locked
 
@@ -264,25 +265,25 @@ class ReconcileContext:
 
     @cached_property
     def service(self) -> str:
-        """The Service of the head; empty while KubeRay names none."""
+        """The head's Service; empty while KubeRay names none."""
         return text(self.cluster, "status", "head", "serviceName")
 
     @cached_property
     def dashboard(self) -> str:
-        """Where Ray's dashboard is, inside the Kubernetes cluster; empty while nobody knows."""
+        """The URL of Ray's dashboard inside the Kubernetes cluster; empty while it is unknown."""
         host = f"{self.service}.{self.meta['namespace']}.svc" if self.service else self.address
         return f"http://{host}:{DASHBOARD_PORT}" if host else ""
 
     @property
     def growing(self) -> bool:
-        """Whether worker pods of the job's RayCluster still start: a place that is missing now may be on the way."""
+        """Whether worker pods of the job's own RayCluster still start, so that missing room may yet appear."""
         desired, ready = (number(self.cluster, "status", f"{each}WorkerReplicas") for each in ("desired", "ready"))
         stuck = any(pod.trouble and not pod.ready and not pod.leaving for pod in self.observed.pods)
         return not self.ref and ready < desired and not stuck
 
     @property
     def kept(self) -> bool:
-        """Whether what Ray knows outlives its head, and the session is known by which that is seen."""
+        """Whether Ray's state survives the head (GCS fault tolerance), and the status has Ray's session to prove it."""
         kept = text(self.cluster, "metadata", "annotations", names.SURVIVES)
         return bool(kept and self.recorded.get("sessionName"))
 
@@ -297,45 +298,46 @@ class ReconcileContext:
 
     @cached_property
     def head(self) -> Pod | None:
-        """The head's pod, unless it is leaving."""
+        """The head's pod, unless it is being deleted."""
         return next((pod for pod in self.observed.pods if pod.head and not pod.leaving), None)
 
     # -- what Ray and PrimeMaster say
 
     @cached_property
     def ray_job(self) -> RayJobView | None:
-        """Ray's word on this attempt's submission; None: not asked yet."""
+        """The state of this attempt's submission at Ray's Job API; None: not asked yet."""
         view = self.observed.ray_job
         return view if view is not None and self.submitted and view.id == self.submission else None
 
     @cached_property
     def snapshot(self) -> Object:
-        """PrimeMaster's last word in this attempt; empty: none in this life of the operator."""
+        """PrimeMaster's last report in this attempt; empty: none since this operator became the leader."""
         master, ray_job = self.observed.master, self.observed.ray_job
+        # The poller may still hold the report of an earlier submission.
         late = ray_job is not None and ray_job.id != self.submission
         return {} if master is None or late or not self.submitted else master.snapshot
 
     @property
     def told(self) -> bool:
-        """Whether PrimeMaster has spoken in this attempt, in whatever life of the operator."""
+        """Whether PrimeMaster has reported in this attempt, to this operator or to an earlier one."""
         return bool(self.snapshot) or (self.submitted and bool(text(self.old, "master", "state")))
 
     @property
     def taken(self) -> bool:
-        """Whether this attempt's submission runs, as far as PrimeMaster or Ray has said."""
+        """Whether the launcher of this attempt was started, as PrimeMaster or Ray has reported."""
         known = self.ray_job is not None and self.ray_job.status not in ("", "MISSING")
         return known or (self.told and not self.again)
 
     @property
     def silent(self) -> bool:
-        """Whether PrimeMaster has been asked in vain for longer than it may take."""
+        """Whether PrimeMaster has not answered for longer than its start or restart takes."""
         master = self.observed.master
         patience = PATIENCE_SECONDS if self.told else START_SECONDS
         return self.submitted and master is not None and bool(master.error) and master.age >= patience
 
     @property
     def reachable(self) -> bool:
-        """Whether PrimeMaster answered the last question, so that it takes commands."""
+        """Whether PrimeMaster answered the last request, so that it takes commands."""
         master = self.observed.master
         return bool(self.snapshot) and master is not None and not master.error and bool(self.address)
 
@@ -343,7 +345,7 @@ class ReconcileContext:
 
     @cached_property
     def conditions(self) -> Mapping[str, ConditionState]:
-        """The conditions of the status as it is, by type; one that says nothing is none."""
+        """The conditions in the status, by type; one without a status is skipped."""
         return {
             text(one, "type"): ConditionState(
                 status=text(one, "status"),
@@ -357,24 +359,24 @@ class ReconcileContext:
         }
 
     def holds(self, condition: str) -> bool:
-        """Whether a condition of ours is True."""
+        """Whether one of the DLJob's own conditions is True."""
         return condition in self.conditions and self.conditions[condition].status == "True"
 
     def since(self, condition: str) -> float:
-        """When a condition of ours last flipped; now when it is not there."""
+        """When a condition of the DLJob last changed its status, in unix seconds; now, if there is none."""
         held = self.conditions.get(condition)
         return (seconds(held.since) if held else None) or self.now
 
     @property
     def finished(self) -> bool:
-        """Whether the status has the verdict."""
+        """Whether a terminal condition is True."""
         return any(self.holds(kind) for kind in ENDINGS)
 
     @property
     def stopping(self) -> tuple[Ending, ConditionState] | None:
-        """The terminal condition that a stop leads to, and the one that is False until then; None: nobody stops it.
+        """The terminal condition that an ordered stop leads to, with its state until then; None: no stop is ordered.
 
-        An operator of an earlier version wrote Failed=False for an ordered stop as well.
+        Operators before the condition Stopped wrote Failed=False for a stop as well.
         """
         if held := self.conditions.get("Stopped"):
             return "Stopped", held
@@ -382,17 +384,17 @@ class ReconcileContext:
         return None if held is None else (ending(held.reason), held)
 
     def trouble(self, prefix: str) -> Trouble | None:
-        """The first failure of actions of a kind."""
+        """Return the first failure whose action begins with `prefix`; None: no such action fails."""
         return next((trouble for trouble in self.observed.troubles if trouble.action.startswith(prefix)), None)
 
 
 def stamp(at: float) -> str:
-    """RFC 3339 in UTC, to the second, as Kubernetes writes times."""
+    """Return an RFC 3339 time in UTC with whole seconds, as Kubernetes writes times."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(time: str) -> float | None:
-    """Unix seconds of an RFC 3339 time; None for none and for what is not one."""
+    """Return the unix seconds of an RFC 3339 time; None for an empty text or anything else."""
     try:
         return datetime.fromisoformat(time).timestamp()
     except ValueError:

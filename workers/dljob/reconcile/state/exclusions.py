@@ -1,7 +1,7 @@
-"""Which Kubernetes nodes are bad, as `status.nodes.excluded` remembers it: what PrimeMaster left, and what users name.
+"""The excluded Kubernetes nodes in `status.nodes.excluded`: those that PrimeMaster left, and those that users name.
 
-PrimeMaster knows Ray nodes, whose ids end with their RayCluster. Which pod and Kubernetes node one was is seen while
-the pod is there, and kept: beyond the pod, a restart of the operator and the attempt.
+PrimeMaster knows Ray nodes, whose ids end with their RayCluster. Only the pod, while it exists, tells which Kubernetes
+node a Ray node was. The status keeps that beyond the pod, a restart of the operator and the attempt (ADR 38).
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from dljob.telemetry import reasons as told
 Entry: TypeAlias = dict[str, Any]
 
 REQUESTED = "Requested"
-"""The reason of a node that the annotation `dljob.io/exclude-nodes` names."""
+"""The reason for a node that the annotation `dljob.io/exclude-nodes` names."""
 ANNOUNCED = "Preempted"
-"""PrimeMaster's reason of a node that is announced to go: it was not bad, and its pod goes by itself."""
+"""PrimeMaster's reason for a node with an announced departure. The node is not bad, and its pod ends by itself."""
 CHECK_FAILED = "CheckFailed"
 SILENT = (told.NODE_FROZEN, told.NODE_LOST)
-"""Reasons that may be of a pod alone: where others of the job answer, the Kubernetes node does too."""
+"""Reasons that may concern one pod alone: where other pods of the job answer, the Kubernetes node is healthy."""
 OWN = ("kubernetesNode", "pod", "avoided", "attempt")
-"""What PrimeMaster does not know of them."""
+"""Keys of an entry that the operator adds to what PrimeMaster reports."""
 NODE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""What can be the value of the label kubernetes.io/hostname."""
+"""The syntax of a value of the label kubernetes.io/hostname."""
+# faultTolerance.node.pendingTimeoutSeconds, where the spec cannot be read.
 DEFAULT_PATIENCE = 300
 SHOWN = 5
-"""So many nodes are named."""
+"""How many nodes an Event names."""
 
 
 def entries(case: ReconcileContext) -> list[Entry]:
-    """The excluded nodes as the status has them: as many as it has room for, those that users name last."""
+    """Return the excluded nodes that fit into the status; those that users name come last."""
     return every(case)[:MAX_EXCLUDED]
 
 
 def every(case: ReconcileContext) -> list[Entry]:
-    """The excluded nodes as they are now: what PrimeMaster left, the newest last, then all that users name.
+    """Return all excluded nodes: those that PrimeMaster left, the newest last, then all that users name.
 
-    Where the RayCluster is not the job's, Ray's names alone.
+    On the RayCluster of spec.rayClusterRef the entries have Ray's node names alone: its pods are not the job's.
     """
     known = {text(one, "name"): one for one in items(case.old, "nodes", "excluded")}
     wanted = "" if case.ref else case.annotations.get(names.EXCLUDE_NODES, "")
@@ -53,12 +54,12 @@ def every(case: ReconcileContext) -> list[Entry]:
     named, left = list(_of_user(case, known, wanted)), list(_of_master(case, known))
     names_now = {one["name"] for one in (*left, *named)}
     before = [one for one in _of_before(case, known) if one["name"] not in names_now]
-    # The annotation says again what users name, and nothing but the status what PrimeMaster left.
+    # Entries of users are cut off first: the annotation repeats them, but only the status knows what PrimeMaster left.
     return _lifted(case, [*[*before, *left][-MAX_EXCLUDED:], *named])
 
 
 def unlisted(case: ReconcileContext) -> tuple[Event, ...]:
-    """An Event about the nodes that are excluded, and that the status has no room for."""
+    """Return an Event about excluded nodes for which the status has no room."""
     more = [one["name"] for one in every(case)[MAX_EXCLUDED:]]
     if not more:
         return ()
@@ -69,29 +70,29 @@ def unlisted(case: ReconcileContext) -> tuple[Event, ...]:
 
 
 def avoided(entries: list[Entry]) -> tuple[str, ...]:
-    """The Kubernetes nodes that new pods keep away from."""
+    """Return the Kubernetes nodes that new pods are kept away from."""
     return tuple(sorted({text(one, "kubernetesNode") for one in entries if one.get("avoided")}))
 
 
 def next_attempt(case: ReconcileContext) -> Object:
-    """What of `status.nodes` the next attempt needs to know."""
+    """Return the part of `status.nodes` that the next attempt needs."""
     kept = [one for one in entries(case) if one.get("avoided")]
     return {"excluded": kept} if kept else {}
 
 
 def state(nodes: Object) -> list[tuple[object, ...]]:
-    """What is a change of state in the excluded nodes."""
+    """Return the part of the excluded nodes whose change is a change of state."""
     return [tuple(one.get(key) for key in ("name", "reason", *OWN)) for one in items(nodes, "excluded")]
 
 
 def patience(case: ReconcileContext) -> float:
-    """Seconds that a pod may find no node before one that was excluded is better than none: PrimeMaster's, by half."""
+    """Seconds that a pod may find no node before exclusions are lifted: half of what PrimeMaster waits for a place."""
     terms = case.terms
     return (DEFAULT_PATIENCE if isinstance(terms, Refused) else terms.pending_timeout) / 2
 
 
 def kept_out(case: ReconcileContext, nodes: tuple[str, ...]) -> list[Pod]:
-    """The pods that no node takes, and that keep away from some of these."""
+    """Return the pods that no node accepts and whose affinity excludes some of `nodes`."""
     return [
         pod
         for pod in case.observed.pods
@@ -100,7 +101,7 @@ def kept_out(case: ReconcileContext, nodes: tuple[str, ...]) -> list[Pod]:
 
 
 def _of_master(case: ReconcileContext, known: Mapping[str, Object]) -> Iterator[Entry]:
-    """What PrimeMaster left in this attempt, as it says now or said last."""
+    """Yield the nodes that PrimeMaster left in this attempt, from its report or, without one, from the status."""
     if not case.snapshot:
         mine = (one for one in known.values() if text(one, "reason") != REQUESTED)
         yield from (dict(one) for one in mine if number(one, "attempt") in (0, case.attempt))
@@ -113,7 +114,7 @@ def _of_master(case: ReconcileContext, known: Mapping[str, Object]) -> Iterator[
 
 
 def _found(case: ReconcileContext, one: Object, gone: set[str]) -> Entry:
-    """Which pod and Kubernetes node a Ray node is; empty: that cannot be seen, or is of no use."""
+    """Return pod and Kubernetes node of a Ray node; empty: the pod is unknown, or the node needs no exclusion."""
     pod = _pod_of(case, one["name"])
     if case.ref or pod is None or not pod.node or text(one, "reason") == ANNOUNCED:
         return {}
@@ -130,13 +131,13 @@ def _pod_of(case: ReconcileContext, node: str) -> Pod | None:
 
 
 def _answers(other: Pod, pod: Pod, gone: set[str]) -> bool:
-    """Whether another pod lives on the same Kubernetes node, as far as anybody knows."""
+    """Whether another pod on the same Kubernetes node is alive, as far as is known."""
     there = other.node == pod.node and other.uid != pod.uid and other.ready and not other.leaving
     return there and other.annotations.get(names.RAY_NODE) not in gone
 
 
 def _of_user(case: ReconcileContext, known: Mapping[str, Object], wanted: str) -> Iterator[Entry]:
-    """What the annotation names; what cannot be a node's name is left out."""
+    """Yield the nodes that the annotation names; a word that cannot be a node name is skipped."""
     for name in sorted({word.strip() for word in wanted.split(",")}):
         if NODE.fullmatch(name):
             since = text(known.get(name, {}), "since") or stamp(case.now)
@@ -144,14 +145,17 @@ def _of_user(case: ReconcileContext, known: Mapping[str, Object], wanted: str) -
 
 
 def _of_before(case: ReconcileContext, known: Mapping[str, Object]) -> Iterator[Entry]:
-    """What was left in earlier attempts, until its time is over; PrimeMaster knows nothing of those any more."""
+    """Yield the nodes left in earlier attempts until their time is over: this PrimeMaster knows none of them."""
     for one in known.values():
         if 0 < number(one, "attempt") < case.attempt and (seconds(text(one, "until")) or 0.0) > case.now:
             yield dict(one)
 
 
 def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
-    """An excluded node is better than none, but for one that failed its check and what users want."""
+    """Lift exclusions while a pod finds no node: a bad node is better than none.
+
+    Nodes that failed their check and nodes that users name stay excluded.
+    """
     pods = kept_out(case, avoided(every))
     if not any(case.now - pod.made >= patience(case) for pod in pods):
         return every
@@ -160,9 +164,9 @@ def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
 
 
 def news(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
-    """(type, reason, message) of an Event for each Kubernetes node that is excluded now, or no longer.
+    """Yield (type, reason, message) of an Event for each Kubernetes node that becomes excluded or usable again.
 
-    One that a user names, and that is not in a full list any more, may be excluded all the same.
+    A node that a user names may be missing from a full list and still be excluded: it causes no Event.
     """
     full = len(items(new, "excluded")) >= MAX_EXCLUDED
     before = {text(one, "name"): one for one in items(old, "excluded") if text(one, "kubernetesNode")}

@@ -1,4 +1,4 @@
-"""Reading Kubernetes objects: fields of nested mappings, typed, and empty where they are not there."""
+"""Typed reads of nested fields of Kubernetes objects; a missing field reads as empty."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAPPINGS = (dict, Mapping)  # dict first: asking the abstract class costs ten t
 
 
 def field(value: object, *path: str) -> object:
-    """What is there; None for nothing."""
+    """Return the value at `path`; None where there is none."""
     for key in path:
         if not isinstance(value, _MAPPINGS):
             return None
@@ -20,13 +20,13 @@ def field(value: object, *path: str) -> object:
 
 
 def part(value: object, *path: str) -> Object:
-    """A mapping; empty when there is none."""
+    """Return the mapping at `path`; empty where there is none."""
     found = field(value, *path)
     return cast("Object", found) if isinstance(found, _MAPPINGS) else {}
 
 
 def items(value: object, *path: str) -> Sequence[Object]:
-    """The mappings of a list; empty when there is none."""
+    """Return the mappings in the list at `path`; empty where there is none."""
     found = field(value, *path)
     if not isinstance(found, list | tuple):
         return ()
@@ -34,7 +34,7 @@ def items(value: object, *path: str) -> Sequence[Object]:
 
 
 def texts(value: object, *path: str) -> list[str]:
-    """The texts of a list; empty when there is none."""
+    """Return the strings in the list at `path`; empty where there is none."""
     found = field(value, *path)
     if not isinstance(found, list | tuple):
         return []
@@ -42,17 +42,17 @@ def texts(value: object, *path: str) -> list[str]:
 
 
 def text(value: object, *path: str) -> str:
-    """A text; empty when there is none."""
+    """Return the string at `path`; empty where there is none."""
     found = field(value, *path)
     return found if isinstance(found, str) else ""
 
 
 def number(value: object, *path: str) -> int:
-    """A whole number; 0 when there is none."""
+    """Return the whole number at `path`; 0 where there is none."""
     found = field(value, *path)
     return found if isinstance(found, int) else 0
 
 
 def bounded(words: str, size: int = 1024) -> str:
-    """At most `size` characters, the last one an ellipsis when some are missing."""
+    """Return at most `size` characters of `words`; an ellipsis stands for what was cut off."""
     return words if len(words) <= size else words[: size - 1] + "…"

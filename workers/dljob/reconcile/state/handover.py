@@ -1,7 +1,7 @@
-"""What PrimeMaster hands on to the next attempt: kept in the status as it was said, and given to the next launcher.
+"""State that PrimeMaster hands to the next attempt (`carry`): the status keeps it, the next launcher gets it.
 
-It is PrimeMaster's own: nothing here reads it but the memory that ranks came to need. What is kept is what was heard
-last, so it may be stale, which is safe.
+The state is opaque to the operator, apart from the memory that ranks grew to need. It is the last one that was received
+and may be stale, which PrimeMaster allows for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dljob.reconcile.state.snapshot import LEVELS, MAX_CARRY
 
 
 def kept(case: ReconcileContext) -> Object:
-    """What is to be handed on: what PrimeMaster says in this attempt, else what was kept before; empty: nothing."""
+    """Return the state to keep: of this attempt's PrimeMaster, else the one kept before; empty: none."""
     old, state = part(case.old, "carried"), part(case.snapshot, "carry")
     told = {"attempt": case.attempt, "state": state}
     if not state or told == old or len(json.dumps(state)) > MAX_CARRY:
@@ -26,7 +26,7 @@ def kept(case: ReconcileContext) -> Object:
 
 
 def closed(case: ReconcileContext) -> Object:
-    """The same at the end of the attempt, with the last step that was heard of."""
+    """Return the state to keep at the end of an attempt, with the last step that was reported."""
     carried = kept(case)
     step = field(case.snapshot or case.old, "progress", "step")
     last = carried and number(carried, "attempt") == case.attempt and isinstance(step, int)
@@ -34,7 +34,7 @@ def closed(case: ReconcileContext) -> Object:
 
 
 def handed(case: ReconcileContext) -> str:
-    """What the launcher of this attempt is given; empty: nothing. The same until PrimeMaster speaks."""
+    """Return the JSON that this attempt's launcher gets; empty: none. It stays the same until PrimeMaster reports."""
     carried = part(case.old, "carried")
     if not 0 < number(carried, "attempt") < case.attempt:
         return ""
@@ -42,17 +42,20 @@ def handed(case: ReconcileContext) -> str:
 
 
 def memory(case: ReconcileContext) -> Object:
-    """Role -> memory of a rank that the last attempt came to need; the same until PrimeMaster speaks."""
+    """Return role -> memory of a rank, as the last attempt grew to need it.
+
+    It stays the same until PrimeMaster reports.
+    """
     return part(case.old, "carried", "state", "memory") if handed(case) else {}
 
 
 def restarts(case: ReconcileContext, told: Object) -> dict[str, int]:
-    """Restarts by level, which never shrink: PrimeMaster counts on from what was handed on, if it could be read."""
+    """Return restarts by level. Counts never shrink, also when a PrimeMaster could not read what was handed to it."""
     levels = (*LEVELS, "cluster")
     counts = {level: max(number(told, level), number(case.old, "restarts", level)) for level in levels}
     return {level: count for level, count in counts.items() if count or level in told}
 
 
 def written(counts: dict[str, int]) -> dict[str, Any]:
-    """The fields of the status that say so."""
+    """Return the status fields with these counts."""
     return {"restarts": counts, "restartsTotal": sum(counts.values())}

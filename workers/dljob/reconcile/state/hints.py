@@ -1,4 +1,4 @@
-"""What to do next about what the kubelet, the scheduler, KubeRay or the API server says of a pod."""
+"""Advice: what to do next about a message of the kubelet, the scheduler, KubeRay or the API server about a pod."""
 
 from __future__ import annotations
 
@@ -52,17 +52,19 @@ BY_WORDS = (
     ("service account", f"create the service account; {KUBERAY_AGAIN}"),
     ("exceeded quota", "raise the quota or give something back; it is tried again by itself"),
 )
-"""Words that say more than the reason, from the scheduler (1.36), the attach-detach controller and admission."""
+"""Substrings that are more specific than the reason; from the scheduler (1.36), the attach-detach controller,
+admission.
+"""
 
 
 _PREEMPTION = re.compile(
     r"[.,;]? *(no new claims to deallocate, )?preemption: \d+/\d+ nodes are available: .*", re.DOTALL
 )
-"""What the scheduler (1.36) says behind the reason: that nobody can be put out of the way."""
+"""The scheduler's (1.36) remark on preemption behind the reason, which tells a user of dljob nothing."""
 
 
 def advised(reason: str, words: str) -> str:
-    """The words, and behind them what to do next, when that is known."""
+    """Return the words, followed by advice where there is some."""
     words = _PREEMPTION.sub("", words)
     found = next((step for said, step in BY_WORDS if said in words), "") or BY_REASON.get(reason, "")
     return f"{words.rstrip('.')}; {found}" if found else words

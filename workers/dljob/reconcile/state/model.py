@@ -1,10 +1,10 @@
-"""What the operator sees and what it does: frozen data between the shell and `reconcile`.
+"""Inputs and outputs of a reconcile: frozen data between the shell and `reconcile`.
 
-    observe (shell) -> Observed -> reconcile(observed, settings, now) [pure] -> Outcome -> execute (shell)
+    observe (shell) -> Observed -> reconcile(observed, settings, now) [pure] -> ReconcileResult -> execute (shell)
 
 The order within a pass is fixed: actions first, in their order and only until one fails, then Events, then the status,
-written with the resourceVersion that was observed. What must survive a crash is therefore decided in two passes:
-the first writes it to the status, the second acts on what the status says.
+written with the resourceVersion that was observed. What must survive a crash therefore takes two passes: the first
+writes it to the status, the second acts on what the status says.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ Object: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The operator's configuration, as far as decisions need it."""
+    """The part of the operator's configuration that decisions depend on."""
 
     version: str
-    """dljob's own."""
+    """The version of dljob that the operator runs."""
     image: str
-    """The runtime image of jobs that name none; `{rayVersion}` is replaced."""
+    """The runtime image of jobs that name none; `{rayVersion}` in it is replaced."""
     ray_version: str
-    """Ray's version of jobs that name none."""
+    """The Ray version of jobs that name none."""
     init_image: str
-    """The image of the init container that brings dljob into user images; empty: images must have it."""
+    """The image of the init container that copies dljob into user images; empty: images must contain dljob."""
     pods: PodPolicy = field(default_factory=PodPolicy)
-    """What the pods of jobs may ask for."""
+    """What pods of jobs may request."""
     progress_seconds: float = 15.0
-    """Progress reaches the status at most that often; changes of state at once."""
+    """The shortest time in seconds between two writes of progress to the status; changes of state are written at once.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod of the job's RayCluster, digested."""
+    """A pod of the job's RayCluster, reduced to what decisions need."""
 
     name: str
     uid: str
@@ -51,79 +52,85 @@ class Pod:
     ip: str = ""
     node: str = ""
     container: str = ""
-    """containerID of the Ray container: another one is another process tree."""
+    """The containerID of the Ray container: a different id means a different process tree."""
     restarts: int = 0
     leaving: bool = False
-    """It has a deletionTimestamp."""
+    """Whether the pod has a deletionTimestamp."""
     ends: float | None = None
-    """Which is so many unix seconds: its grace is over then."""
+    """The deletionTimestamp in unix seconds, which is when the pod's grace is over; None: the pod is not being deleted.
+    """
     made: float = 0.0
-    """When it was made, in unix seconds."""
+    """When the pod was created, in unix seconds."""
     away: tuple[str, ...] = ()
-    """The Kubernetes nodes that it keeps away from."""
+    """The Kubernetes nodes that the pod's node affinity excludes."""
     machine: str = ""
-    """What the API server says of its Kubernetes node, when it is to be gone and is not: Ready, NotReady, Gone, or
-    Unknown to one who may not look; empty: not asked."""
+    """The API server's word on the Kubernetes node of a pod that should be gone and is not: Ready, NotReady or Gone;
+    Unknown: the operator may not read nodes; empty: not read.
+    """
     trouble: str = ""
-    """The kubelet's or scheduler's own words when it does not get on: reason and message."""
+    """Why the pod does not start or run, in the words of the kubelet or the scheduler: reason and message."""
     trouble_reason: str = ""
     """ImagePullBackOff, ErrImagePull, CreateContainerConfigError, CrashLoopBackOff, Unschedulable, OOMKilled, ..."""
     end: str = ""
-    """Why it ends, or its Ray container ended last: reason and message; empty: nothing ended."""
+    """Why the pod ends, or why its Ray container ended last: reason and message; empty: nothing ended."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those under `dljob.io/`."""
+    """The annotations under `dljob.io/`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
-    """What PrimeMaster last said through the gateway."""
+    """PrimeMaster's last report through the gateway."""
 
     snapshot: Object
-    """`GET /v1/jobs/<uid>/status`; empty until the first answer."""
+    """The answer of `GET /v1/jobs/<uid>/status`; empty until the first answer."""
     placement: tuple[Object, ...] = ()
-    """`GET /v1/jobs/<uid>/placement`: {"pod", "node", "units", "ranks"} of each Ray node that holds units."""
+    """The answer of `GET /v1/jobs/<uid>/placement`:
+
+    {"pod", "node", "units", "ranks"} of each Ray node that holds units.
+    """
     age: float = 0.0
     """Seconds since the last answer."""
     error: str = ""
-    """Why the last question got none; empty when it did."""
+    """Why the last request failed; empty when it was answered."""
     misbehaves: bool = False
-    """Whether that is so since it answered what no head of ours does: it is left alone for a while."""
+    """Whether it failed because the head answers what no head of ours would: the operator leaves it alone for a while.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RayJobView:
-    """What Ray's Job API says of the submission: a hint; PrimeMaster's word counts."""
+    """The state of the submission at Ray's Job API. It is a hint: PrimeMaster's own report counts."""
 
     id: str
     status: str
-    """PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED | MISSING (404) | "" (not asked yet)."""
+    """PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED | MISSING (HTTP 404) | "" (not asked yet)."""
     message: str = ""
     exit_code: int | None = None
     spec: str = ""
-    """The digest of the spec that it was submitted with; empty: not told."""
+    """The digest of the spec that was submitted; empty: unknown."""
     refusal: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The launcher's last word when it refused: {"reason", "message", "hint"}."""
+    """The last record of a launcher that refused the job: {"reason", "message", "hint"}."""
     tail: str = ""
-    """The last lines of its log, when it failed."""
+    """The last lines of the launcher's log, when it failed."""
     session: str = ""
-    """Ray's session: another one means that the head lost its state."""
+    """The id of Ray's session: a different one means that the head lost its state."""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The last failure of an action, until it succeeds."""
+    """The last failure of an action; it disappears when the action succeeds."""
 
     action: str
-    """What `label` calls it, such as CreateRayCluster."""
+    """The name that `label` gives the action, such as CreateRayCluster."""
     code: int
-    """HTTP status; 0 when nothing answered."""
+    """The HTTP status; 0 when nothing answered."""
     message: str
-    """The API's own words."""
+    """The API server's own words."""
     count: int
-    """How often in a row."""
+    """How many times in a row the action failed."""
     since: float = 0.0
-    """When the first of them was, in unix seconds."""
+    """When the first of these failures happened, in unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +138,28 @@ class Observed:
     """Everything that is known of one DLJob at one moment."""
 
     job: Object
-    """The DLJob as the API server gave it, whole: metadata, spec, status."""
+    """The whole DLJob as the API server returned it: metadata, spec, status."""
     cluster: Object | None = None
-    """The RayCluster that spec or status names, or that the name of the attempt names; without managedFields."""
+    """The RayCluster that the spec, the status or the attempt names, without managedFields."""
     pods: tuple[Pod, ...] = ()
-    """Of that RayCluster, the head first, then by name."""
+    """The pods of that RayCluster, the head first, then by name."""
     master: MasterView | None = None
     ray_job: RayJobView | None = None
     troubles: tuple[Trouble, ...] = ()
     logs_saved: bool = False
-    """Whether the tails of the ranks' logs are in their ConfigMap."""
+    """Whether the ConfigMap with the tails of the ranks' logs exists."""
     locked: str = ""
-    """Why the token of a RayCluster that is not the job's cannot be had, and what to do; empty: it is known, or not
-    needed."""
+    """Why the token of the RayCluster named by spec.rayClusterRef cannot be read, and what to do; empty:
+
+    it is known, or not
+    needed.
+    """
     objection: tuple[str, str] = ("", "")
-    """Reason and words of the last Warning about a RayCluster that KubeRay has written nothing to."""
+    """(reason, message) of the last Warning Event about a RayCluster to which KubeRay has written no status."""
     kuberay: Literal["", "missing", "old"] = ""
-    """Whether the RayCluster CRD is not served, or lacks fields that are needed."""
+    """Whether the API server lacks the RayCluster CRD, or serves one without fields that jobs need."""
     commands: tuple[str, ...] = ()
-    """Ids of commands that PrimeMaster took in this life of the operator."""
+    """Ids of the commands that PrimeMaster has accepted since this operator process became the leader."""
 
 
 # -- actions
@@ -157,7 +167,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """POST an object; one that is there already is fine when its owner is the job, else the action fails."""
+    """POST an object. One that exists already counts as created when its owner is the job; else the action fails."""
 
     kind: Literal["RayCluster", "ConfigMap", "NetworkPolicy"]
     body: Object
@@ -165,32 +175,35 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class CreateToken:
-    """POST the Secret of the RayCluster's token, which the shell derives from its key, the uid and the name."""
+    """POST the Secret with the RayCluster's token. The shell derives the token from its key, the uid and the name."""
 
     name: str
     cluster: str
     owner: str
-    """The ConfigMap that owns it, made earlier in the same pass: the garbage collector deletes the Secret with it."""
+    """The ConfigMap that owns the Secret, created earlier in the same pass:
+
+    the garbage collector deletes both together.
+    """
     labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """DELETE a child, or the DLJob, by name and uid, in the background; gone already is fine."""
+    """DELETE a child, or the DLJob, by name and uid, in the background; one that is gone already counts as deleted."""
 
     kind: Literal["RayCluster", "DLJob", "Pod", "ConfigMap"]
     name: str
     uid: str
-    """Empty: whichever; of objects whose name holds the job's uid."""
+    """The uid that must match. Empty: any, which is safe for objects whose name contains the job's uid."""
     grace: int | None = None
-    """Seconds that a pod's containers may take; 0: nobody is waited for. None: as the pod says."""
+    """Seconds of grace for a pod's containers; 0: delete without waiting for the kubelet. None: as the pod says."""
     version: str = ""
-    """The resourceVersion that it was decided from: one that has changed since stays. Empty: whichever."""
+    """The resourceVersion that the decision rests on: an object that changed since is kept. Empty: any version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Another number of pods of a worker group; fewer means those that are named."""
+    """A new number of pods for a worker group; when it shrinks, the pods that are to go."""
 
     group: str
     replicas: int
@@ -199,21 +212,22 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class PatchCluster:
-    """Change the RayCluster of this name and uid where it is not so already; what others put there stays.
+    """Patch the RayCluster with this name and uid where it differs; fields that others set are kept.
 
-    By JSON Patch, with tests of what it was decided from (`reconcile.children.patches`).
+    The patch is a JSON Patch with tests of what the decision rests on (`reconcile.children.patches`).
+
     """
 
     name: str
     uid: str
     excluded: tuple[str, ...] | None = None
-    """Kubernetes nodes that its new pods keep away from; None: as it is."""
+    """Kubernetes nodes that new pods are kept away from; None: unchanged."""
     scales: tuple[Scale, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Merge annotations into an object; a value None removes one."""
+    """Merge annotations into an object; the value None removes one."""
 
     kind: Literal["DLJob", "RayCluster", "Pod"]
     name: str
@@ -222,35 +236,35 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Hold the DLJob by our finalizer, or let it go; those of others stay."""
+    """Add our finalizer to the DLJob, or remove it; the finalizers of others stay."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """POST the launcher to Ray's Job API of the head; a duplicate id is adopted."""
+    """POST the launcher to Ray's Job API on the head; an id that Ray knows already counts as posted."""
 
     id: str
     cluster: str
     address: str
-    """Host of the head."""
+    """The address of the head."""
     argv: tuple[str, ...]
     runtime_env: Object
     metadata: Mapping[str, str]
     head: tuple[str, str] = ("", "")
-    """(pod, container) that it is meant for: another one gets nothing. An unknown container: whichever answers."""
+    """(pod, container) that the launcher is meant for: it is not posted to any other. An empty container: any."""
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What Ray keeps for the launcher: name -> text. A RayCluster of the job's own has it in a volume."""
+    """Files that Ray stores for the launcher, name -> text. Pods of the job's own RayCluster mount them instead."""
     session: str = ""
-    """Ray's session that it is meant for: a head without that memory gets nothing. Empty: whichever."""
+    """Ray's session that the launcher is meant for: a head of another session gets nothing. Empty: any."""
     spec_map: str = ""
-    """The ConfigMap with the spec that the attempt runs, whose runtimeEnv it is posted with; empty: `runtime_env`."""
+    """The ConfigMap with the spec of the attempt, whose runtimeEnv the launcher gets; empty: `runtime_env` is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """POST a command to PrimeMaster through the gateway; the same id happens once."""
+    """POST a command to PrimeMaster through the gateway. PrimeMaster performs the same id once."""
 
     id: str
     cluster: str
@@ -258,12 +272,12 @@ class Command:
     kind: Literal["restart", "scale", "stop", "suspend", "cause"]
     target: str
     by: str
-    """Who orders it; of a cause, what is known."""
+    """Who ordered it; for kind `cause`, what is known about the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveLogs:
-    """Fetch the tails of the ranks' logs through the gateway into a ConfigMap of this name."""
+    """Fetch the tails of the ranks' logs through the gateway and store them in a ConfigMap of this name."""
 
     name: str
     cluster: str
@@ -276,9 +290,10 @@ Action: TypeAlias = Create | CreateToken | Delete | PatchCluster | Annotate | Fi
 
 
 def label(action: Action) -> str:
-    """What an action is called where its failure is told.
+    """Return the name of an action in a report of its failure.
 
-    With a name where another one of the kind may follow, and the first is not made again: its failure is none of that.
+    The name includes an object or id where another action of the same kind may follow and the first is not repeated: a
+    later success or failure must not be taken for one of the first.
     """
     match action:
         case Create() | Annotate():
@@ -293,18 +308,18 @@ def label(action: Action) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Keep asking the gateway and Ray's Job API of this head, and bring the key back when something changed."""
+    """The head whose gateway and Job API the shell polls; a change there queues the job for another pass."""
 
     cluster: str
     address: str
     job: str
-    """The job's uid, 32 hex digits."""
+    """The job's uid as 32 hex digits."""
     submission: str
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A Kubernetes Event about the DLJob; equal ones are counted, not repeated."""
+    """A Kubernetes Event about the DLJob; the shell counts equal Events instead of repeating them."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -314,19 +329,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """What to do now."""
+    """The result of one pass."""
 
     reason: str
-    """Why, in a sentence: for the log, and for tests."""
+    """Why, in one sentence, for the log."""
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     status: Object | None = None
-    """The whole status to write; None: it is right as it is."""
+    """The whole status to write; None: no write is due."""
     watch: Watch | None = None
-    """What to keep asking; None: ask nothing (any more)."""
+    """The head to poll from now on; None: no head."""
     requeue: float | None = None
-    """Seconds until the next look when nothing else happens."""
+    """Seconds until the next pass when nothing else triggers one."""
     left: int = 0
-    """Actions that wait for the next passes; as long as they grow fewer, passes in a row are work and no loop."""
+    """Actions left for the next passes. While their number shrinks, passes without a pause are progress, no hot loop.
+    """
     written_first: bool = False
-    """Whether the status is written before the actions, which rest on it: nothing is done when it cannot be."""
+    """Whether the status is written before the actions, which rest on it: if the write fails, no action is taken."""

@@ -1,4 +1,8 @@
-"""Names of a job's children, derived from what never changes: a crash between any two calls repeats nothing."""
+"""Names of a job's children.
+
+All derive from the uid and the attempt, which never change: after a crash between two API calls the same names are
+found again, and nothing is created twice.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ import hashlib
 from dljob.raycluster.survival import ANNOTATION
 
 MANAGER = "dljob-operator"
-"""Of the fields that the operator writes."""
+"""The field manager of what the operator writes."""
 CONTROLLER = "dljob.io/operator"
-"""The value of spec.managedBy that means us, and the controller of Events."""
+"""The value of spec.managedBy that means this operator; also the reporting controller of Events."""
 
 LABEL_NAME = "dljob.io/name"
 LABEL_UID = "dljob.io/uid"
@@ -18,72 +22,77 @@ LABEL_MANAGED = "app.kubernetes.io/managed-by"
 PLAN = "dljob.io/placement-plan"
 PLAN_HASH = "dljob.io/placement-plan-hash"
 SPEC_HASH = "dljob.io/spec-hash"
-"""On a RayCluster: what its attempt is made of, as `status.attemptSpecHash` says."""
+"""On a RayCluster: the digest of the spec that its attempt runs, as in `status.attemptSpecHash`."""
 MADE_HASH = "dljob.io/made-hash"
-"""On a RayCluster: digest of its spec as it was made, before anybody else touched it."""
+"""On a RayCluster: the digest of its own spec at creation, by which later edits are found."""
 SURVIVES = ANNOTATION
-"""On a RayCluster whose Ray keeps what its head knows: where it does (spec.gcsFaultTolerance.backend)."""
+"""On a RayCluster whose Ray state survives the head: where it is kept (spec.gcsFaultTolerance.backend)."""
 MADE_BY = "dljob.io/made-by"
-"""On a RayCluster: the version of the operator that made it, whose dljob its pods have."""
+"""On a RayCluster: the version of the operator that made it, which is the dljob version of its pods."""
 EXCLUDED = "dljob.io/excluded-nodes"
-"""On a RayCluster: the Kubernetes nodes that its new pods keep away from by our word."""
+"""On a RayCluster: the Kubernetes nodes that the operator keeps its new pods away from."""
 EXCLUDE_NODES = "dljob.io/exclude-nodes"
-"""On a DLJob: Kubernetes nodes that its pods are to leave and keep away from, "a,b"."""
+"""On a DLJob: Kubernetes nodes that its pods must leave and avoid, "a,b"."""
 RESTART = "dljob.io/restart"
 RESTART_TARGET = "dljob.io/restart-target"
 STOP = "dljob.io/stop"
 PAUSE = "dljob.io/pause-reconcile"
 FINALIZER = "dljob.io/stop-first"
-"""On a DLJob whose job runs on a RayCluster that is not its own: it is stopped before the DLJob goes."""
+"""On a DLJob that runs on somebody else's RayCluster: the job is stopped before the DLJob goes."""
 RAY_NODE = "dljob.io/ray-node-id"
 ATTEMPT = "dljob.io/attempt"
 ON_POD = ("dljob.io/units", "dljob.io/roles", "dljob.io/ranks", RAY_NODE, ATTEMPT)
 TOLD = "dljob.io/told-end"
-"""On a pod: digest of what PrimeMaster was told of its end."""
+"""On a pod: the digest of the pod's end that PrimeMaster has received."""
 
 
 def job_uid(uid: str) -> str:
-    """The job's uid as Ray's side knows it: Kubernetes' without the dashes, 32 hex digits."""
+    """Return the job's uid as Ray's side uses it: Kubernetes' uid without dashes, 32 hex digits."""
     return uid.replace("-", "")
 
 
 def cluster_name(job: str, uid: str, attempt: int) -> str:
-    """The RayCluster that an attempt makes: at most 53 characters, KubeRay's limit, for a job of 47."""
+    """Return the name of an attempt's RayCluster.
+
+    At most 53 characters, KubeRay's limit, for a job name of up to 47.
+    """
     digits = hashlib.sha256(f"{uid}/{attempt}".encode()).hexdigest()[:5]
     return f"{job}-{digits}"
 
 
 def token_secret(cluster: str) -> str:
-    """The Secret with the token of a RayCluster."""
+    """Return the name of the Secret with a RayCluster's token."""
     return f"{cluster}-token"
 
 
 def spec_map(cluster: str) -> str:
-    """The immutable ConfigMap with the spec that a RayCluster runs."""
+    """Return the name of the immutable ConfigMap with the spec that a RayCluster runs."""
     return f"{cluster}-spec"
 
 
 def network_policy(cluster: str) -> str:
-    """The NetworkPolicy of the pods of a RayCluster."""
+    """Return the name of the NetworkPolicy for a RayCluster's pods."""
     return f"{cluster}-network"
 
 
 def logs_map(job: str) -> str:
-    """The ConfigMap with the last lines of the ranks' logs and of PrimeMaster's, which outlives the RayCluster."""
+    """Return the name of the ConfigMap with the last log lines of the job, which outlives the RayCluster."""
     return f"{job}-logs"
 
 
 MASTER_LOG = "master.log"
-"""PrimeMaster's log there; those of ranks are `<role>-<rank>.log`."""
+"""The key of PrimeMaster's log in that ConfigMap; keys of ranks are `<role>-<rank>.log`."""
 
 
 def submission_id(job: str, uid: str, attempt: int, again: int = 0) -> str:
-    """The id of an attempt at Ray's Job API: a second POST of the same id is refused there, and adopted here.
+    """Return the id of an attempt at Ray's Job API.
+
+    Ray refuses a second POST of it, which the operator takes for success.
 
     Args:
-        job: Its name.
-        uid: Its uid.
-        attempt: Counts from 1.
-        again: How often its launcher was lost with a head that Ray's memory outlived.
+        job: The name of the job.
+        uid: The uid of the job.
+        attempt: Counted from 1.
+        again: How many times the launcher was lost with a head whose Ray state survived.
     """
     return f"{job}-{job_uid(uid)[:8]}-{attempt}" + (f"-r{again}" if again else "")

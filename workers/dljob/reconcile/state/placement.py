@@ -1,4 +1,4 @@
-"""The placement plan as an annotation: which units there are, what each bundle holds, and who shares it."""
+"""The placement plan as an annotation: the units, the content of each bundle, and the roles that share it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dljob.plan.model import JobPlan, Resources, Series, Shape
 from dljob.spec.quantity import show, show_memory
 
 MAX_BYTES = 64 * 1024
-"""Of the annotation; all annotations of an object may hold 256 KiB."""
+"""The limit for this annotation; all annotations of an object together may hold 256 KiB."""
 
 
 def placement_plan(plan: JobPlan) -> tuple[str, str]:
-    """(compact JSON, 16 hex digits of the whole plan).
+    """Return (compact JSON, 16 hex digits over the whole plan).
 
-    Units of one shape are one entry, equal bundles one line of it. What does not fit into 64 KiB is left out, and
-    `cut` says how many entries that are.
+    Units of the same shape are one entry, equal bundles one line of it. Entries that exceed 64 KiB are left out, and
+    `cut` says how many.
     """
     entries = [_entry(series, shape) for series in plan.units.series for shape in series.shapes]
     digest = hashlib.sha256(_compact(entries).encode()).hexdigest()[:16]
@@ -26,6 +26,7 @@ def placement_plan(plan: JobPlan) -> tuple[str, str]:
         text = _compact({"units": entries[:kept], **({"cut": len(entries) - kept} if kept < len(entries) else {})})
         if len(text.encode()) <= MAX_BYTES:
             return text, digest
+        # Halving ends after a few rounds even for plans with thousands of shapes.
         kept //= 2
 
 

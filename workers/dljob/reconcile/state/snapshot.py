@@ -1,4 +1,7 @@
-"""PrimeMaster's snapshot as the pieces of a DLJob's status, bounded at 32 roles and 10 faults."""
+"""The parts of PrimeMaster's snapshot that become the DLJob's status, bounded in size.
+
+Users run code on the head, so a head may send anything: everything that the operator keeps of it has a bound.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ FAULT_COUNTS = ("incarnation", "lostSteps")
 EXCLUSION = ("name", "reason", "since", "until")
 TEXTS = ("phase", "reason", "message", "completionTime")
 MOST_ROLES, MAX_TEXT, MAX_CARRY = 256, 4096, 16384
-"""What is kept of a snapshot: roles and node groups, characters of a text, and of what is handed on as JSON."""
+"""Bounds of a stored snapshot: roles or node groups, characters of a text, bytes of `carry` as JSON."""
 MAX_SECONDS = 1e9
 COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
 
 
 def digest(snapshot: Object) -> Object:
-    """What is read of a snapshot, bounded: whoever runs a head says what it likes, and the operator keeps it."""
+    """Return the bounded part of a snapshot that the operator keeps: a head may send anything."""
     if not snapshot:
         return {}
     carry, last = part(snapshot, "carry"), part(snapshot, "lastFault")
@@ -58,7 +61,7 @@ def digest(snapshot: Object) -> Object:
 
 
 def places(told: object) -> tuple[Object, ...]:
-    """What is read of a placement, bounded: what each pod holds."""
+    """Return the bounded part of a placement that the operator keeps: what each pod holds."""
     return tuple(
         {
             "pod": bounded(text(place, "pod"), 253),
@@ -80,10 +83,10 @@ def _kept_progress(progress: Object) -> Pieces:
 
 
 def _times(progress: Object) -> Pieces:
-    """When the last step was told and the last checkpoint whole, and the seconds between steps, where known."""
+    """Return the times of the last step and of the last complete checkpoint, and the seconds per step, where known."""
     found: Pieces = {key: bounded(text(progress, key), 64) for key in TIMES if text(progress, key)}
     usual = progress.get("secondsPerStep")
-    # A head may say NaN or infinity, which JSON of the API server does not have.
+    # A head may send NaN or infinity, which the API server's JSON does not have.
     return {**found, "secondsPerStep": usual} if _is_number(usual) and 0 <= usual < MAX_SECONDS else found
 
 
@@ -99,12 +102,12 @@ def _kept_role(role: Object) -> Pieces:
 
 
 def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
-    """What a snapshot that is not empty puts into the status.
+    """Return the status fields that follow from a snapshot, which must not be empty.
 
     Args:
-        snapshot: PrimeMaster's.
-        clusters: restarts of the whole cluster, which PrimeMaster does not count.
-        at: the time of the figures under `progress`.
+        snapshot: The snapshot of PrimeMaster.
+        clusters: Restarts of the whole cluster, which the operator counts and PrimeMaster does not.
+        at: The time of the figures under `progress`.
     """
     roles = [
         {"name": text(role, "name"), **{key: number(role, key) for key in COUNTS}}
@@ -128,12 +131,12 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
 
 
 def ready_text(roles: list[Pieces]) -> str:
-    """Ranks that are set up or have ended well, of all."""
+    """Return "ready/desired" over all roles; ranks that ended well count as ready."""
     return f"{sum(role['ready'] + role['succeeded'] for role in roles)}/{sum(role['desired'] for role in roles)}"
 
 
 def significant(old: Object, new: Object) -> bool:
-    """Whether a snapshot says more than progress: a state, a restart, a fault, who came or went, what is wanted."""
+    """Whether two snapshots differ in more than progress: states, restarts, faults, nodes, or wanted sizes."""
     return _state(old) != _state(new)
 
 
@@ -153,7 +156,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
 
 
 def roles_state(roles: Sequence[Object]) -> tuple[object, ...]:
-    """What is a change of state in the counts of roles: none or all of a role, and each failure."""
+    """Return the part of the roles' counts whose change is a change of state: all or none ready, and each failure."""
     return tuple(
         (
             role.get("name"),
@@ -168,12 +171,12 @@ def roles_state(roles: Sequence[Object]) -> tuple[object, ...]:
 
 
 def placement_state(placement: Object) -> object:
-    """What is a change of state in the counts of units: whether all are held."""
+    """Return the part of the placement whose change is a change of state: whether all units are held."""
     return placement.get("units"), placement.get("ready") == placement.get("units")
 
 
 def exclusions(snapshot: Object) -> list[Pieces]:
-    """The nodes that PrimeMaster does not use for now, the newest last."""
+    """Return the nodes that PrimeMaster avoids for now, the newest last."""
     return [
         {key: bounded(text(node, key), 512) for key in EXCLUSION if text(node, key)}
         for node in items(snapshot, "nodes", "excluded")[-MAX_EXCLUDED:]
@@ -197,7 +200,7 @@ def _progress(progress: Object, at: str) -> Pieces:
 
 
 def _nodes(nodes: Object) -> Pieces:
-    """What only PrimeMaster knows of the machines: which it left, and which it does not use for now."""
+    """Return what only PrimeMaster knows about nodes: how many it replaced and which it avoids for now."""
     return {"replaced": number(nodes, "replaced"), "excluded": exclusions({"nodes": nodes})}
 
 

@@ -1,4 +1,4 @@
-"""What a policy decides: actions of one pass, or a change of the status that later passes act on."""
+"""What a policy returns: the actions of one pass, or a change of the status that later passes act on."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dljob.reconcile.state import reasons
 from dljob.reconcile.state.model import Action, Event, Object
 
 Ending: TypeAlias = Literal["Complete", "Failed", "Stopped"]
-"""The terminal conditions, of which exactly one is True in the end."""
+"""The terminal conditions. At the end of a job exactly one of them is True."""
 ENDINGS: tuple[Ending, ...] = ("Complete", "Failed", "Stopped")
 
 
 def ending(reason: str) -> Ending:
-    """The terminal condition of a job that was ended for this reason: a deadline is a failure, an order is none."""
+    """Return the terminal condition for a reason to end a job: a user's stop is Stopped, a deadline is a failure."""
     return "Stopped" if reason == reasons.STOPPED else "Failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A condition as it is now."""
+    """A condition as this pass sees it."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -30,51 +30,51 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """The job is over."""
+    """The end of the job."""
 
     condition: Ending
     """The terminal condition that becomes True."""
     reason: str
     message: str
     at: float
-    """Unix seconds."""
+    """When the job ended, in unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewAttempt:
-    """This attempt is lost; the next one begins."""
+    """The end of this attempt and the start of the next one."""
 
     reason: str
     message: str
     counted: bool = True
-    """Whether it uses up one of maxClusterRestarts."""
+    """Whether the new attempt uses up one of faultTolerance.maxClusterRestarts."""
     fault: bool = True
-    """Whether something failed; else somebody wants it otherwise."""
+    """Whether something failed. False: somebody wanted the change, such as a suspension or an edit of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitOrder:
-    """The attempt is to be submitted."""
+    """The order to submit the attempt. It is written to the status before the launcher is posted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The job is to be stopped, for this reason."""
+    """The decision to stop the job. It is written to the status before PrimeMaster gets the order."""
 
     reason: str
     message: str
     commands: tuple[Object, ...] = ()
-    """The command that says so."""
+    """The command of the user that led to the stop, for status.lastCommands."""
 
     @property
     def condition(self) -> Ending:
-        """The terminal condition that the stop leads to, False until then."""
+        """The terminal condition that the stop leads to. It is False while the job stops."""
         return ending(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """How far the suspension of the job is now."""
+    """A stage of a suspension, or its end: the reason that the condition Suspended gets."""
 
     reason: Literal["Suspending", "JobSuspended", "JobResumed"]
     message: str
@@ -82,7 +82,7 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Commands that are settled, and need not be looked at again."""
+    """Commands that are settled: no later pass looks at them again."""
 
     commands: tuple[Object, ...]
 
@@ -92,16 +92,17 @@ Change: TypeAlias = JobEnd | NewAttempt | SubmitOrder | Intent | Halt | Noted
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """What a policy wants of this pass."""
+    """What a policy decided for this pass."""
 
     reason: str
     actions: tuple[Action, ...] = ()
     change: Change | None = None
-    """Written to the status; what follows from it is done in a later pass."""
+    """The change of the status. Actions that follow from it are taken in a later pass, so that a crash cannot lose it.
+    """
     events: tuple[Event, ...] = ()
     requeue: float | None = None
-    """Seconds after which it wants to be asked again."""
+    """Seconds after which the policy must be asked again."""
     left: int = 0
-    """Actions of the same kind that there was no room for in this pass."""
+    """Actions of the same kind that exceed the limit of one pass."""
     written_first: bool = False
     """Whether the status is written before the actions."""

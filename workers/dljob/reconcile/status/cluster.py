@@ -117,12 +117,12 @@ def _absent(case: ReconcileContext) -> tuple[str, str]:
         message = f"RayCluster {case.cluster_name} exists and belongs to {whose}: delete it, and the job goes on"
         return reasons.NAME_TAKEN, message
     if isinstance(case.terms, Refused):
-        return reasons.CLUSTER_MISSING, "the spec is not accepted"
+        return reasons.CLUSTER_MISSING, "the spec is not accepted; condition Accepted says why"
     trouble = case.trouble("Create")
     if trouble is not None:
         reason = reasons.NAME_TAKEN if trouble.code == 409 else reasons.CREATION_REFUSED
         return reason, advised(reason, f"{trouble.action}: {trouble.message}")
-    return reasons.CLUSTER_MISSING, "it is about to be created"
+    return reasons.CLUSTER_MISSING, "the RayCluster is about to be created"
 
 
 def _pending(case: ReconcileContext) -> tuple[str, str] | None:

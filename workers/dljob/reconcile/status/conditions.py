@@ -197,7 +197,7 @@ def _quota(case: ReconcileContext) -> Said:
 def _master(case: ReconcileContext) -> list[Said]:
     view = case.observed.master
     if view is not None and view.misbehaves:
-        said = f"{_advised(case, view.error)}; the head is asked again within an hour, and what is shown is of before"
+        said = f"{_advised(case, view.error)}; the head is asked again within an hour, and the status shows its last good report"
         return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, said)]
     if case.silent and view is not None:
         return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, f"{_advised(case, view.error)}{_way(case)}")]
@@ -208,7 +208,7 @@ def _master(case: ReconcileContext) -> list[Said]:
     trouble = case.trouble("Submit")
     if trouble is not None and (trouble.code or trouble.count > TRIES) and not case.taken:
         return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, _advised(case, trouble.message))]
-    waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "it is submitted as soon as the head is ready")
+    waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "the job is submitted as soon as the head is ready")
     return [_ordered(case) if case.submitted else waits]
 
 

@@ -50,7 +50,7 @@ def _known_later(old: Object, new: Object) -> Iterator[Event]:
         reason, cause = text(fault, "reason"), text(fault, "firstCause")
         told = before.get(_key(fault), [])
         if told and (reason, cause) not in told:
-            then = f"this was told as {told[0][0]} before" if reason not in dict(told) else "more is known of it now"
+            then = f"reported as {told[0][0]} before" if reason not in dict(told) else "with more detail now"
             yield Event("Warning", reason, f"{_cause(fault)}; {then}", "Recovering")
 
 
@@ -97,7 +97,7 @@ def _head(old: Object, new: Object) -> Iterator[Event]:
     if before and sent.startswith(f"{before.rpartition('-r')[0] or before}-r") and sent != before:
         lost, back = text(old, "rayCluster", "headPod"), text(new, "rayCluster", "headPod")
         which = f"head pod {lost} was replaced by {back}" if lost != back else f"the head restarted in pod {back}"
-        message = f"{which}, which has its memory: the job goes on; a launcher is ordered again as {sent}"
+        message = f"{which}, which has its Ray state: the job goes on, and a launcher is ordered again as {sent}"
         yield Event("Warning", reasons.HEAD_REPLACED, message, "Submit")
 
 
