@@ -1,7 +1,7 @@
-"""Admission of a DLJob: what the operator would refuse is refused as it is applied, with every problem at its path.
+"""Admission of a DLJob: a spec that the operator would refuse is refused when it is applied, with each problem's path.
 
-Pure: an AdmissionReview in, the answer out. An edit that changes nothing of the spec is never judged: a finalizer must
-come off a job that no rule allows any more.
+Pure: an AdmissionReview in, the answer out. An edit outside the spec is never judged: a finalizer must come off a job
+even if no rule allows its spec any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dljob.spec.text.words import path_of
 from dljob.telemetry.wording import counted
 
 MAX_WARNINGS, WARNING_SIZE = 10, 120
-"""Kubernetes drops warnings beyond 4 KiB in all; a line of a terminal has about so many characters."""
+"""Kubernetes drops warnings beyond 4 KiB in all; a terminal line has about this many characters."""
 MAX_PROBLEMS = 40
 
 
@@ -30,14 +30,14 @@ class Admission:
 
     allowed: bool
     message: str = ""
-    """Why not."""
+    """Why the request is refused."""
     warnings: tuple[str, ...] = ()
     config_map: str = ""
-    """A ConfigMap of the job's namespace that its pods wait for, should it not be there."""
+    """A ConfigMap that the job's pods need and the shell must look for; empty: none."""
 
 
 def review(request: Object, settings: Settings) -> Admission:
-    """The answer to `request` of an AdmissionReview."""
+    """Return the answer to `request` of an AdmissionReview."""
     new, old = part(request, "object"), part(request, "oldObject")
     update = text(request, "operation") == "UPDATE"
     if not update and text(request, "operation") != "CREATE":
@@ -59,7 +59,7 @@ def review(request: Object, settings: Settings) -> Admission:
 
 
 def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
-    """Everything that an operator of these settings refuses about a DLJob."""
+    """Return every problem for which an operator with these settings refuses a DLJob."""
     try:
         made = accept.read(accept.source(job), settings)
     except SpecError as error:
@@ -71,12 +71,12 @@ def problems(job: Object, settings: Settings) -> tuple[Problem, ...]:
 
 
 def unjudged(why: str) -> Admission:
-    """The answer where the rules could not be asked in time: the job is admitted, and judged by the operator later."""
+    """Return the answer when the rules could not be evaluated in time: admit the job, the operator judges it later."""
     return Admission(allowed=True, warnings=_few((f"dljob: not checked as it was applied: {why}",)))
 
 
 def answered(version: str, uid: str, answer: Admission) -> Object:
-    """The AdmissionReview with the answer to the request of a uid, in the version of the question."""
+    """Return the AdmissionReview with the answer to the request `uid`, in the API version of the request."""
     body: dict[str, object] = {"uid": uid, "allowed": answer.allowed}
     if not answer.allowed:
         body["status"] = {"code": 422, "reason": "Invalid", "message": answer.message}
@@ -86,13 +86,13 @@ def answered(version: str, uid: str, answer: Admission) -> Object:
 
 
 def waiting(answer: Admission, namespace: str) -> Admission:
-    """The answer with the word that the ConfigMap of the code is not there yet."""
+    """Return the answer with a warning that the ConfigMap with the job's code does not exist yet."""
     said = f"spec.code.configMap: no ConfigMap {answer.config_map} in {namespace} yet; the pods wait for it"
     return replace(answer, warnings=_few((bounded(said, WARNING_SIZE), *answer.warnings)))
 
 
 def _named(request: Object, job: Object) -> Object:
-    """The job with the name that it will have: `generateName` is filled in after admission."""
+    """Return the job with its final name: the API server fills in `generateName` after admission."""
     meta = part(job, "metadata")
     name = text(meta, "name") or f"{text(meta, 'generateName')}xxxxx"
     namespace = text(meta, "namespace") or text(request, "namespace")
@@ -118,7 +118,7 @@ def _few(said: tuple[str, ...]) -> tuple[str, ...]:
     return (*said[: MAX_WARNINGS - 1], f"and {counted(len(said) - MAX_WARNINGS + 1, 'other edit')}")
 
 
-# -- what an edit does, and when
+# -- which effect an edit has, and when
 
 
 def _effects(old: Object, new: Object) -> Iterator[str]:
@@ -142,12 +142,12 @@ def _effects(old: Object, new: Object) -> Iterator[str]:
 
 
 def _live(old: Object, new: Object) -> bool:
-    """Whether all that an edit changes is obeyed at once, and by no attempt."""
+    """Whether an edit changes only fields that the operator applies at once, so that no attempt is affected."""
     return all(path in LIVE_FIELDS for path in changes(part(old, "spec"), part(new, "spec")))
 
 
 def _resizes(path: str, new: Object) -> bool:
-    """Whether the field is the number of ranks of a role, or of machines of a group, with bounds."""
+    """Whether the field is the number of a role's ranks or of a group's machines, with bounds to change it within."""
     for kind in ("roles", "nodeGroups"):
         for at, one in enumerate(items(new, "spec", kind)):
             if path == f"{kind}[{at}].replicas":
@@ -156,7 +156,7 @@ def _resizes(path: str, new: Object) -> bool:
 
 
 def changes(old: object, new: object, path: str = "") -> Iterator[str]:
-    """Paths of what differs: fields of the spec, of its parts, and of each role and node group, not deeper."""
+    """Yield the paths that differ: fields of the spec, of its parts, of each role and node group, and none deeper."""
     before, now = part(old), part(new)
     for key in dict.fromkeys((*before, *now)):
         if before.get(key) == now.get(key):
@@ -172,6 +172,6 @@ def changes(old: object, new: object, path: str = "") -> Iterator[str]:
 
 
 def _alike(old: object, new: object) -> bool:
-    """Whether both are lists of the same names, so that their items can be told apart."""
+    """Whether both lists have the same names in the same order, so that their items can be compared one by one."""
     names = [[text(item, "name") for item in items({"of": value}, "of")] for value in (old, new)]
     return bool(names[0]) and names[0] == names[1]

@@ -182,7 +182,7 @@ def test_a_spec_that_was_changed_after_the_order_waits_for_rays_word():
     world.edit(runtimeEnv={"env_vars": {"A": "1"}})
     outcome = world.look()
     assert outcome.actions == ()
-    assert "Ray is asked whether it has taken that one" in outcome.reason
+    assert "waits until Ray tells whether it has that one" in outcome.reason
     world.settle()
     assert (world.status["attempt"], world.submissions) == (2, [])
     assert "SpecChanged" in world.reasons()

@@ -56,7 +56,7 @@ def test_a_cause_that_is_known_later_is_told_once_more():
     said = [(event.reason, event.message) for event in world.events[before:] if event.action == "Recovering"]
     assert said[:2] == [
         ("Unknown", "worker/1: killed; restarted at level RoleGroup"),
-        ("OOMKilled", "worker/1: OOMKilled: oom_kill +1; this was told as Unknown before"),
+        ("OOMKilled", "worker/1: OOMKilled: oom_kill +1; reported as Unknown before"),
     ]
     assert [reason for reason, _ in said].count("OOMKilled") == 1
 
@@ -71,7 +71,7 @@ def test_more_that_is_known_later_of_the_same_cause_is_told():
     said = [event.message for event in world.events[before:] if event.action == "Recovering"]
     assert said == [
         "worker/1: Preempted: pod p is told to end; restarted at level RoleGroup",
-        "worker/1: Preempted: pod p is told to end; EvictionByEvictionAPI: evicting; more is known of it now",
+        "worker/1: Preempted: pod p is told to end; EvictionByEvictionAPI: evicting; with more detail now",
     ]
 
 

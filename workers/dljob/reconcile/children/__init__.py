@@ -1,1 +1,1 @@
-"""Objects that a job owns, in reading order: `children`, `annotate`, `memory_growth`, `patches`, `drift`."""
+"""A job's objects in Kubernetes, in reading order: `children`, `annotate`, `memory_growth`, `patches`, `drift`."""

@@ -1,4 +1,4 @@
-"""Annotations out: the placement plan on DLJob and RayCluster, and on each pod what it holds."""
+"""Annotations that the operator writes: the placement plan on DLJob and RayCluster, and on each pod what it holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS, ROLES, RANKS, NODE, ATTEMPT = names.ON_POD
 
 
 def pods(case: ReconcileContext) -> PolicyDecision | None:
-    """Tell pods what they hold now: one patch for each that says something else."""
+    """Annotate the pods whose annotations differ from what they hold now, with one patch each."""
     if case.ref or case.observed.master is None or case.observed.master.error or not case.observed.master.placement:
         return None
     held = {text(place, "pod"): place for place in case.observed.master.placement if case.snapshot}
@@ -41,9 +41,10 @@ def pods(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def plans(case: ReconcileContext) -> PolicyDecision | None:
-    """Keep the plan of the running attempt on DLJob and RayCluster.
+    """Keep the plan of the running attempt in the annotations of DLJob and RayCluster.
 
-    Asked only when no status is to be written: a patch of the DLJob changes the version that a status is written with.
+    Runs only in a pass that writes no status: a patch of the DLJob changes the resourceVersion that the status is
+    written with.
     """
     terms = case.terms
     if case.cluster is None or isinstance(terms, Refused) or text(case.old, "attemptSpecHash") != terms.hash:
@@ -58,7 +59,7 @@ def _on_plan(case: ReconcileContext, digest: str) -> Iterator[Annotate]:
     on_job = case.annotations.get(names.PLAN_HASH) == digest and names.PLAN in case.annotations
     on_cluster = bool(case.ref) or field(case.cluster, "metadata", "annotations", names.PLAN_HASH) == digest
     if on_job and on_cluster:
-        return  # the plan's text is made only when it is needed
+        return  # the text of a plan may be 64 KiB, and is made only when it is needed
     whole, _ = placement_plan(accept.blueprint(case.source, case.settings).plan)
     plan = {names.PLAN: whole, names.PLAN_HASH: digest}
     if not on_cluster:
@@ -68,7 +69,7 @@ def _on_plan(case: ReconcileContext, digest: str) -> Iterator[Annotate]:
 
 
 def _on_pod(place: Object, attempt: int) -> Mapping[str, str | None]:
-    """What a pod is told. `place` is one entry of the gateway's placement."""
+    """Return the annotations of a pod. `place` is its entry in the gateway's placement."""
     units = texts(place, "units")
     ranks = text(place, "ranks")
     roles = sorted({part.rpartition("/")[0] for part in ranks.split(",") if "/" in part})

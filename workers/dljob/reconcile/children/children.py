@@ -1,4 +1,4 @@
-"""What a job owns in Kubernetes, attempt by attempt: the token's Secret, the spec's ConfigMap and the RayCluster."""
+"""The children of a job in Kubernetes, one set for each attempt: ConfigMap, Secret, NetworkPolicy and RayCluster."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from dljob.reconcile.state.placement import placement_plan
 from dljob.reconcile.state.steps import PolicyDecision
 
 OPEN_PORTS = (dict(RAY_PORTS)["dashboard"], GATEWAY_PORT, dict(RAY_PORTS)["metrics"])
-"""Where the operator, `dljob` and Prometheus come from outside; the first two answer nobody without the token."""
+"""Ports that the operator, `dljob` and Prometheus use from outside; the first two answer nobody without the token."""
 
 
 def missing(case: ReconcileContext) -> PolicyDecision | None:
-    """Make what the attempt lacks. The RayCluster comes last, so that its pods find what they mount.
+    """Create what the attempt lacks. The RayCluster comes last, so that its pods find what they mount.
 
-    That is why it cannot own the token's Secret; the ConfigMap of the spec does, which is as old as the attempt.
+    Therefore it cannot own the token's Secret, which is older; the ConfigMap with the spec does, which is created
+    first.
 
-    The digest of the spec is written before: all that has the names of one attempt is made of one spec, and whoever
-    finds some of it after a crash or a refusal sees whether the spec was edited since.
+    The status gets the digest of the spec before anything is created. All objects of one attempt come from one spec: a
+    pass that finds some of them, after a crash or a refusal, sees by the digest whether the spec was edited since.
     """
     if case.ref or case.cluster is not None or (case.observed.cluster is not None and not case.replaced):
         return None
@@ -52,11 +53,13 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def over(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
-    """Delete what an attempt that is over leaves beside its RayCluster: nobody reads its spec any more.
+    """Delete what an ended attempt leaves beside its RayCluster: nobody reads its spec any more.
 
-    The token's Secret, which the operator may not delete itself, goes with the ConfigMap, its owner.
+    The operator has no right to delete Secrets: the garbage collector deletes the token's Secret with its owner, the
+    ConfigMap.
 
-    It comes before what ends the pass for good, so that whoever crashes in between does it again.
+    This action comes before the one that ends the pass for good, so that a pass after a crash between the two repeats
+    it.
     """
     if case.ref or attempt < 1:
         return ()
@@ -65,7 +68,7 @@ def over(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
 
 
 def labels(case: ReconcileContext) -> dict[str, str]:
-    """Of every child."""
+    """Return the labels of every child."""
     return {names.LABEL_NAME: case.name, names.LABEL_UID: case.uid, names.LABEL_MANAGED: "dljob"}
 
 
@@ -75,7 +78,7 @@ def _token(case: ReconcileContext) -> CreateToken:
 
 
 def spec_map(case: ReconcileContext, made: Blueprint) -> Object:
-    """The immutable ConfigMap with the spec that the attempt runs, and what the last one handed on."""
+    """Return the immutable ConfigMap with the attempt's spec and the state that the last attempt handed over."""
     carried = handover.handed(case)
     return {
         "apiVersion": "v1",
@@ -92,9 +95,10 @@ def spec_map(case: ReconcileContext, made: Blueprint) -> Object:
 
 
 def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, ...]:
-    """The NetworkPolicy of the attempt's pods, if one is wanted.
+    """Return the NetworkPolicy for the attempt's pods; empty: none is wanted.
 
-    The API server's own way to a pod, which `dljob logs` takes, comes from no pod: the open ports are open to all.
+    The API server's proxy to a pod, which `dljob logs` uses, comes from no pod that a policy could name, so the open
+    ports are open to all.
     """
     if not made.manifest.spec.network_policy.enabled:
         return ()
@@ -119,7 +123,7 @@ def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, .
 
 
 def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Object:
-    """The RayCluster of the attempt."""
+    """Return the RayCluster of the attempt."""
     text, digest = placement_plan(made.plan)
     dress = RenderOptions(
         name=case.cluster_name,
@@ -137,5 +141,5 @@ def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Obje
 
 
 def made_hash(cluster: Object) -> str:
-    """16 hex digits of a RayCluster's spec."""
+    """Return 16 hex digits over a RayCluster's spec."""
     return hashlib.sha256(json.dumps(cluster["spec"], sort_keys=True).encode()).hexdigest()[:16]

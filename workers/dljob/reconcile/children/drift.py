@@ -1,4 +1,4 @@
-"""What somebody changed in a RayCluster after it was made."""
+"""Edits: what somebody changed in a RayCluster after the operator made it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ SHOWN = 3
 
 
 def edits(case: ReconcileContext) -> str:
-    """How the RayCluster differs from what was made, as long as that is known; empty: not at all.
+    """Return how the RayCluster differs from what the operator made; empty: not at all, or not known.
 
-    What others add (a queue's nodeSelector, the server's defaults) is no difference, nor is `suspend`, nor what we did.
+    No edit: what others add (a queue's nodeSelector, the API server's defaults), `suspend`, and the operator's own
+    patches.
     """
     cluster = case.cluster
     if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
     digest, made = _made(case.source, case.uid, case.attempt, case.settings)
     if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
-        return ""  # another spec, or another version of the operator, made it
+        return ""  # another spec, or another version of the operator, made it: what it was then is not known
     ours = json.loads(made)
     away = patches.excluded(cluster)
     ours = patches.kept_away(ours, away) if away else ours
@@ -39,9 +40,9 @@ def edits(case: ReconcileContext) -> str:
 
 @lru_cache(maxsize=1024)
 def _made(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str, str]:
-    """Digest and text of the spec of the RayCluster that an attempt of a job is given.
+    """Return digest and text of the spec that the RayCluster of an attempt is created with.
 
-    A queue's admission is an edit too, so this is asked for at each pass of each job that waited in one.
+    Cached, since a queue's admission counts as an edit: each pass of each job that waited in a queue needs this.
     """
     job = json.loads(source)
     job["metadata"]["uid"], job["status"] = uid, {"attempt": attempt}

@@ -1,4 +1,4 @@
-"""Machines as large as the memory that the last attempt's ranks came to need, where machines are made from roles."""
+"""Larger machines for ranks that outgrew their memory in the last attempt, where machines are derived from roles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from dljob.spec.quantity import parse_memory, show_memory
 
 
 def larger(made: Blueprint, wanted: Mapping[str, Any]) -> JobPlan:
-    """The plan whose machines an attempt gets. `wanted` is what PrimeMaster handed on: role -> memory of a rank.
+    """Return the plan with the machines that an attempt gets.
 
-    Declared node groups are the user's, and stay as large as they are: PrimeMaster says where that is too small.
+    Declared node groups keep their size, which is the user's choice: PrimeMaster reports where it is too small.
+
+    Args:
+        made: The spec and its plan.
+        wanted: Role -> memory of a rank, as PrimeMaster handed it over.
     """
     spec = made.manifest.spec
     if spec.node_groups:
@@ -27,14 +31,14 @@ def larger(made: Blueprint, wanted: Mapping[str, Any]) -> JobPlan:
 
 
 def _with_memory(role: Role, wanted: object) -> Role:
-    """A role with more memory, if its spec asks for that, and no more than it allows."""
+    """Return a role with more memory, if its spec asks for growth, up to the maximum there."""
     policy, has = role.restart_policy.out_of_memory, role.resources.memory
     if policy is None or has is None or not isinstance(wanted, str):
         return role
     try:
         most = min(parse_memory(wanted), parse_memory(policy.max_memory))
     except ValueError:
-        return role  # another version's way to write it
+        return role  # written by another version, in a form that this one cannot read
     if most <= parse_memory(has):
         return role
     return role.model_copy(update={"resources": role.resources.model_copy(update={"memory": show_memory(most)})})

@@ -1,7 +1,7 @@
-"""What is to be otherwise in a RayCluster that runs, as a JSON Patch that tests what it rests on.
+"""Changes of a running RayCluster, as a JSON Patch that tests what it rests on.
 
-To the API server `workerGroupSpecs` is one atomic list, so whoever applied it would take away what a queue or somebody
-else put there (ADR 8). An operation names a group by its place: so its name is tested, and the version it was read at.
+To the API server `workerGroupSpecs` is one atomic list: a server-side apply would remove what a queue or somebody else
+put there (ADR 8). A JSON Patch names a group by its index, so it tests the group's name and the resourceVersion.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ ANNOTATION = "/metadata/annotations/" + names.EXCLUDED.replace("/", "~1")
 
 
 def operations(cluster: Object, action: PatchCluster) -> list[Object]:
-    """The JSON Patch that makes an action come true in a RayCluster as it was just read; empty: it is true already."""
+    """Return the JSON Patch that applies an action to a RayCluster just read; empty: it has been applied already."""
     changes = list(_changes(cluster, action))
     return [*_tests(cluster, action.uid), *changes] if changes else []
 
 
 def excluded(cluster: Object | None) -> tuple[str, ...]:
-    """The Kubernetes nodes that a RayCluster's new pods keep away from by our word."""
+    """Return the Kubernetes nodes that the operator keeps a RayCluster's new pods away from."""
     words = text(cluster, "metadata", "annotations", names.EXCLUDED)
     return tuple(words.split(",")) if words else ()
 
 
 def away(cluster: Object | None) -> frozenset[str] | None:
-    """All Kubernetes nodes that a RayCluster's pods keep away from, by whoever's word; None: its spec is not known."""
+    """Return all Kubernetes nodes that a RayCluster's pods avoid, by anybody's affinity; None: its spec is unknown."""
     groups = [*items(cluster, "spec", "workerGroupSpecs"), part(cluster, "spec", "headGroupSpec")]
     if not all(part(group, "template") for group in groups):
         return None
@@ -39,7 +39,7 @@ def away(cluster: Object | None) -> frozenset[str] | None:
 
 
 def kept_from(pod: Object) -> Iterator[str]:
-    """The Kubernetes nodes that the spec of a pod keeps it away from."""
+    """Yield the Kubernetes nodes that a pod's affinity excludes."""
     for term in items(pod, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"):
         for expression in items(term, "matchExpressions"):
             if (expression.get("key"), expression.get("operator")) == (HOSTNAME, "NotIn"):
@@ -47,7 +47,7 @@ def kept_from(pod: Object) -> Iterator[str]:
 
 
 def excluding(cluster: Object, nodes: Sequence[str]) -> Object:
-    """A RayCluster that is yet to be made, whose pods keep away from these Kubernetes nodes."""
+    """Return a RayCluster, not yet created, whose pods avoid these Kubernetes nodes."""
     if not nodes:
         return cluster
     meta = part(cluster, "metadata")
@@ -56,13 +56,13 @@ def excluding(cluster: Object, nodes: Sequence[str]) -> Object:
 
 
 def kept_away(spec: Object, nodes: Sequence[str]) -> Object:
-    """The spec of a RayCluster whose pods keep away from these Kubernetes nodes."""
+    """Return the spec of a RayCluster whose pods avoid these Kubernetes nodes."""
     workers = [_group_away(group, nodes) for group in items(spec, "workerGroupSpecs")]
     return {**spec, "headGroupSpec": _group_away(part(spec, "headGroupSpec"), nodes), "workerGroupSpecs": workers}
 
 
 def scaled(spec: Object, cluster: Object) -> Object:
-    """The spec of a RayCluster with as many pods as it has now, where it may have different numbers."""
+    """Return the spec of a RayCluster with the pod numbers that it has now, where its bounds allow them."""
     there = {
         text(group, "groupName"): number(group, "replicas") for group in items(cluster, "spec", "workerGroupSpecs")
     }
@@ -118,7 +118,7 @@ def _away_from(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]
 
 
 def _set(path: str, old: object, new: object) -> Iterator[Object]:
-    """An operation that puts a value in the place of another; an empty one is none."""
+    """Yield the operation that replaces a value by another; an empty value means that there is none."""
     if new and new != old:
         yield {"op": "add", "path": path, "value": new}
     elif old and not new:
@@ -126,24 +126,24 @@ def _set(path: str, old: object, new: object) -> Iterator[Object]:
 
 
 def affinity(old: Object, was: Sequence[str], nodes: Sequence[str]) -> dict[str, Any]:
-    """A pod's affinity that keeps away from other nodes than it did by our word; what others want of it stays."""
+    """Return a pod's affinity with our excluded nodes replaced by others; everything else in it stays."""
     on_nodes = part(old, "nodeAffinity")
     required = part(on_nodes, REQUIRED)
     terms = items(required, "nodeSelectorTerms")
     kept = [made for term in terms if (made := _term(term, was, nodes)) is not None]
     if nodes and not terms:
-        kept = [{"matchExpressions": [_away(nodes)]}]  # a term of ours alone
+        kept = [{"matchExpressions": [_away(nodes)]}]  # there is no term to add to
     mine = _with(on_nodes, REQUIRED, _with(required, "nodeSelectorTerms", kept))
     return _with(old, "nodeAffinity", mine)
 
 
 def _term(term: Object, was: Sequence[str], nodes: Sequence[str]) -> Object | None:
-    """One of the terms of which a node must fit any; None: it was ours alone, and goes."""
+    """Return one of the alternative terms of a node affinity, changed; None: only our expression was in it."""
     if not term:
-        return term  # it fits no node, and would fit some with a word of ours in it
+        return term  # an empty term matches no node; with our expression in it, it would match some
     expressions = list(items(term, "matchExpressions"))
     if was and _away(was) in expressions:
-        expressions.reverse()  # a user may have said the same before
+        expressions.reverse()  # ours is the last one: a template may contain an equal expression before it
         expressions.remove(_away(was))
         expressions.reverse()
     if nodes:
@@ -156,6 +156,6 @@ def _away(nodes: Sequence[str]) -> Object:
 
 
 def _with(old: Object, key: str, value: object) -> dict[str, Any]:
-    """The same with another value; without the key when the value is empty."""
+    """Return the mapping with another value for `key`, or without `key` if the value is empty."""
     made = {name: kept for name, kept in old.items() if name != key}
     return {**made, key: value} if value else made

@@ -1,1 +1,1 @@
-"""Which operator acts: `lease` among replicas, `releases` among installations."""
+"""Which operator acts: `lease` decides among replicas, `releases` among installations."""

@@ -1,8 +1,8 @@
-"""Who of several operators acts: one of them holds a Lease, and the others wait until it is given up or runs out.
+"""Leader election: one of several operators holds a Lease and acts; the others wait until it is given up or expires.
 
-Nobody's wall clock is compared with anybody's: a Lease has run out when it has not changed for as long as it says, by
-the clock of who looks. Its holder stops earlier, by its own: counted from before it sent the last renewal that was
-taken. A write is only taken from who has seen the Lease as it is (resourceVersion), so two never take it at once.
+No wall clock is compared with another. A Lease has expired when it has not changed for its duration by the clock of the
+observer. Its holder stops earlier by its own clock, counted from before it sent the last accepted renewal. The API
+server accepts a write only with the current resourceVersion, so two candidates never take the Lease at once (ADR 37).
 """
 
 from __future__ import annotations
@@ -18,97 +18,97 @@ from dljob.reconcile.state.fields import number, part, text
 from dljob.reconcile.state.model import Object
 
 DURATION = 8
-"""Seconds that a Lease lasts without being renewed. With it another operator acts within 10 s."""
+"""Seconds that a Lease lasts without renewal. With it another operator acts within 10 s of a leader's death."""
 RETRY = 2.0
-"""Seconds between two renewals; who waits looks four times as often, so that a Lease given up is taken within 2 s."""
+"""Seconds between renewals. A waiting candidate looks four times as often, so it takes a Lease given up within 2 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """How long a Lease lasts, and how often it is renewed, in seconds."""
+    """The duration of a Lease and the time between renewals, in seconds."""
 
     duration: int = DURATION
     retry: float = RETRY
 
     @property
     def look(self) -> float:
-        """Who waits looks so often."""
+        """Seconds between two looks of a waiting candidate."""
         return self.retry / 4
 
     @property
     def deadline(self) -> float:
-        """The holder acts for so long after its last renewal: the last third is for what is on its way."""
+        """Seconds that the holder may act after its last renewal: the last third is left for requests under way."""
         return self.duration * 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAction:
-    """What a candidate does next."""
+    """The next step of a candidate."""
 
     write: Object | None
-    """The Lease to be written, if it still is as it was seen; None: none."""
+    """The Lease to write, if it still has the resourceVersion that was seen; None: write nothing."""
     wait: float
-    """Seconds until it looks again, if nothing is written or the writing fails."""
+    """Seconds until the next look, if nothing is written or the write fails."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one operator knows of the Lease. Its clock is monotonic and counts on while the machine sleeps."""
+    """One operator's knowledge of the Lease. Its clock is monotonic and includes time in which the machine slept."""
 
     identity: str
     name: str
     namespace: str
     pace: LeaseTiming = LeaseTiming()
     lease: Object | None = None
-    """As it was last seen; None: there is none, or nobody has looked."""
+    """The Lease as last seen; None: there is none, or it was not read yet."""
     changed: float = -math.inf
-    """When it was first seen to say what it says."""
+    """When this content of the Lease was first seen."""
     renewed: float = -math.inf
-    """When the last of our writes that was taken had been sent; long ago: somebody else holds it."""
+    """When the last accepted write was sent; minus infinity while somebody else holds the Lease."""
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the Lease tells of the release; empty: nothing, and no other release is asked after."""
+    """Annotations about the release; empty: none, and other releases are not considered."""
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease, or held it last; empty: nobody."""
+        """The holder of the Lease, or the last one; empty: nobody."""
         return text(part(self.lease, "spec"), "holderIdentity")
 
     @property
     def acts(self) -> bool:
-        """Whether the Lease says that its release acts; who takes it from another replica goes on with it."""
+        """Whether the Lease says that its release acts. A replica that takes it over goes on acting."""
         return text(self.lease, "metadata", "annotations", ACTS) == "true"
 
     @property
     def stands_by(self) -> str:
-        """For what the Lease says that its release stands by; empty: for nothing."""
+        """The release for which this one stands by, according to the Lease; empty: none."""
         return text(self.lease, "metadata", "annotations", STANDS_BY)
 
     @property
     def until(self) -> float:
-        """When this candidate has to stop, if it leads."""
+        """When this candidate must stop acting, if it leads."""
         return self.renewed + self.pace.deadline
 
     def leads(self, now: float) -> bool:
-        """Whether it may act."""
+        """Whether this candidate may act."""
         return now < self.until
 
     def saw(self, lease: Object | None, now: float) -> Candidate:
-        """The Lease was read, at this time; None: there is none."""
+        """Return the candidate after it read the Lease at `now`; None: there is no Lease."""
         same = lease is not None and part(lease, "spec") == part(self.lease, "spec")
         found = replace(self, lease=lease, changed=self.changed if same else now)
         return found if found.holder == self.identity else replace(found, renewed=-math.inf)
 
     def wrote(self, lease: Object, sent: float) -> Candidate:
-        """Our write was taken, and this is the Lease now."""
+        """Return the candidate after its write, sent at `sent`, was accepted as `lease`."""
         return replace(self, lease=lease, changed=sent, renewed=sent)
 
     def released(self) -> Candidate:
-        """It gives up what it has, whatever the Lease says."""
+        """Return the candidate after it gave up the leadership, whatever the Lease says."""
         return replace(self, renewed=-math.inf)
 
     def next(self, now: float, wall: float) -> LeaseAction:
-        """What to do now; `wall` is only told to people."""
+        """Return the next step. `wall`, in unix seconds, is written for people and decides nothing."""
         if self.lease is None:
             return LeaseAction(self._body({}, wall), self.pace.look, "there is no Lease")
         spec = part(self.lease, "spec")
@@ -122,14 +122,14 @@ class Candidate:
         return LeaseAction(self._body(spec, wall), self.pace.look, f"{self.holder} has not renewed it")
 
     def claim(self, wall: float, *, stands_by: str) -> Object:
-        """The Lease as it is to be written where it is ours: its release stands by for another, or acts (empty)."""
+        """Return our Lease with what its release does: it stands by for `stands_by`, or it acts (empty)."""
         body = self._body(part(self.lease, "spec"), wall)
         told = {ACTS: "false", STANDS_BY: stands_by} if stands_by else {ACTS: "true"}
         body["metadata"]["annotations"] = {**self.notes, **told}
         return body
 
     def release(self, wall: float) -> Object | None:
-        """The Lease as it is to be written at a good end: free for who comes first; None: it is not ours."""
+        """Return the Lease to write at an orderly end, free for the next candidate; None: it is not ours."""
         if self.holder != self.identity:
             return None
         body = self._body(part(self.lease, "spec"), wall)
@@ -138,6 +138,7 @@ class Candidate:
 
     def _body(self, spec: Object, wall: float) -> dict[str, Any]:
         now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # Wall-clock times are part of the Lease's schema and shown by kubectl; no candidate reads them.
         ours = self.lease is not None and self.holder == self.identity
         turns = number(spec, "leaseTransitions")
         meta: dict[str, Any] = {"name": self.name, "namespace": self.namespace}

@@ -1,8 +1,8 @@
-"""Which of several releases of the operator acts, where two serve the same namespaces: the others stand by.
+"""Which of several releases of the operator acts where two serve the same namespaces: the others stand by (ADR 70).
 
-Each release has a Lease of its own, which tells what it serves, its version, and whether it acts. A release writes that
-it acts before it looks for the last time: of two that begin at once, at least one sees the other. As in
-`leadership.lease`, a release is gone when its Lease has not changed for long, by the clock of who looks.
+Each release has a Lease of its own with its namespaces, its version, and whether it acts. A release writes that it acts
+before its last look at the others: of two that start at once, at least one sees the other. As in `leadership.lease`, a
+release is gone when its Lease has not changed for long, by the clock of the observer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.names import MANAGER
 
 LABELS = {"app.kubernetes.io/name": MANAGER}
-"""For people: `kubectl get leases -A -l app.kubernetes.io/name=dljob-operator`."""
+"""Labels for people: `kubectl get leases -A -l app.kubernetes.io/name=dljob-operator`."""
 VERSION = "dljob.io/operator-version"
 SERVES = "dljob.io/serves"
 ACTS = "dljob.io/acts"
@@ -29,42 +29,42 @@ Key: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A release of the operator, as its Lease tells."""
+    """A release of the operator, as its Lease describes it."""
 
     namespace: str
     name: str
-    """Of its Lease, which the chart calls as it calls the Deployment."""
+    """The name of its Lease, which the chart gives to the Deployment as well."""
     created: str = ""
     version: str = ""
-    """Empty: its Lease does not tell, since it is of a version before this was told."""
+    """The version of dljob; empty: the release is older than this annotation."""
     serves: tuple[str, ...] = ()
-    """Namespaces; empty: all."""
+    """The namespaces that it serves; empty: all."""
     acts: bool = False
 
     @property
     def age(self) -> tuple[str, str, str]:
-        """The order of releases, the oldest first."""
+        """The sort key of releases, oldest first."""
         return self.created, self.namespace, self.name
 
     def overlaps(self, other: Installation) -> bool:
-        """Whether both serve a namespace."""
+        """Whether both releases serve some namespace."""
         return not self.serves or not other.serves or not set(self.serves).isdisjoint(other.serves)
 
     def notes(self) -> dict[str, str]:
-        """What the Lease tells of the release, but for whether it acts."""
+        """Return the annotations that describe the release, apart from whether it acts."""
         return {VERSION: self.version, SERVES: ",".join(self.serves) or EVERYWHERE}
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the release in words, for messages."""
         of = f"version {self.version}" if self.version else "of a version whose Lease does not tell what it serves"
         return f"the release {self.name} in namespace {self.namespace} ({of})"
 
 
 def release_of(lease: Object) -> Installation | None:
-    """The release whose Lease this is; None: it is no operator's of ours.
+    """Return the release that a Lease belongs to; None: it belongs to no dljob operator.
 
-    A Lease of a version that told nothing of itself is known by who wrote it; such an operator asks nobody, acts, and
-    may serve any namespace.
+    A Lease of a version without annotations is recognized by its field manager. Such an operator considers no others,
+    acts, and may serve any namespace.
     """
     notes = part(lease, "metadata", "annotations")
     where = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
@@ -81,14 +81,14 @@ def release_of(lease: Object) -> Installation | None:
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """The Leases of releases as they were last seen, and when each was first seen to say what it says."""
+    """The Leases of all releases as last seen, each with the time at which its content was first seen."""
 
     grace: float
-    """A Lease that ran out, or was given up, is left to the replicas of its own release for so many seconds."""
+    """Seconds that an expired or abandoned Lease is left to the other replicas of its own release."""
     seen: Mapping[Key, tuple[Object, float]] = field(default_factory=dict[Key, tuple[Object, float]])
 
     def saw(self, leases: Iterable[Object], now: float) -> Sightings:
-        """They were listed; one that is not there any more counts as one that is not renewed any more."""
+        """Return the sightings after a list of all Leases. One that is missing ages like one that is not renewed."""
         seen = {key: one for key, one in self.seen.items() if self._lasts(*one, now)}
         for lease in leases:
             key = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
@@ -98,7 +98,7 @@ class Sightings:
         return Sightings(self.grace, seen)
 
     def alive(self, now: float) -> tuple[Installation, ...]:
-        """The releases that are there, the oldest first."""
+        """Return the releases that are alive, oldest first."""
         there = (release_of(lease) for lease, changed in self.seen.values() if self._lasts(lease, changed, now))
         return tuple(sorted((one for one in there if one), key=lambda one: one.age))
 
@@ -107,9 +107,10 @@ class Sightings:
 
 
 def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
-    """The release for which this one, which does not act yet, stands by, and why; None: it may act.
+    """Return the release for which `ours`, which does not act yet, must stand by, with the reason; None: it may act.
 
-    Who acts goes on, whoever comes. Where none acts yet, the oldest does; one that itself stands by is not waited for.
+    A release that acts goes on, whoever comes. Where none acts yet the oldest does; one that stands by itself is not
+    waited for.
     """
     there = tuple(others)
     acting = [one for one in there if one.acts]
@@ -123,7 +124,10 @@ def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[I
 
 
 def acts_too(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
-    """Another release that acts on the jobs of this one, which acts: it asks nobody, or cannot see this one's Lease."""
+    """Return another release that acts on the same jobs as ours, which acts already.
+
+    Such a release considers no others, or cannot see our Lease.
+    """
     for one in others:
         if one.acts and one.overlaps(ours):
             return one, f"{one} acts on {_shared(ours, one)} too"

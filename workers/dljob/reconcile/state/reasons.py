@@ -1,18 +1,18 @@
-"""Every reason of a condition, phase or Event that the operator gives: one table, CamelCase, each with what it means.
+"""The reasons of conditions, phases and Events that the operator itself gives, in CamelCase, each with its meaning.
 
-PrimeMaster's own reasons (`dljob.telemetry.reasons`), KubeRay's, the kubelet's and the launcher's are passed on as they
-are. Reasons are an interface: dashboards and scripts match on them. They are added, not renamed.
+Reasons of PrimeMaster (`dljob.telemetry.reasons`), KubeRay, the kubelet and the launcher are passed on unchanged.
+Reasons are an interface that dashboards and scripts match on: new ones are added, none is renamed.
 """
 
 from __future__ import annotations
 
 # Accepted.
 SPEC_ACCEPTED = "SpecAccepted"  # the spec was read and planned
-INVALID_SPEC = "InvalidSpec"  # the loader refuses the spec; its words are the message
+INVALID_SPEC = "InvalidSpec"  # the loader refuses the spec; its error is the message
 DOES_NOT_FIT = "DoesNotFit"  # the roles cannot be placed on the node groups, whatever the cluster has
 FORBIDDEN_POD = "ForbiddenPod"  # a template asks for a privileged container, or for the operator's own service account
-CHANGE_WAITS = "ChangeWaits"  # the spec was changed after the running attempt began, which goes on with the old one
-PLAN_SKEW = "PlanSkew"  # another minor version of dljob runs the attempt than the operator has; it goes on as it is
+CHANGE_WAITS = "ChangeWaits"  # the spec was edited after the running attempt began, which keeps the old one
+PLAN_SKEW = "PlanSkew"  # the attempt runs another minor version of dljob than the operator, and keeps it
 
 # QuotaReserved.
 QUOTA_RESERVED = "QuotaReserved"  # the queue let the RayCluster in
@@ -21,80 +21,82 @@ WAITS_IN_QUEUE = "WaitsInQueue"  # the queue holds the RayCluster suspended
 # ClusterReady.
 PODS_READY = "PodsReady"  # head and workers are ready
 CLUSTER_MISSING = "ClusterMissing"  # the RayCluster is about to be created
-RAY_CLUSTER_NOT_FOUND = "RayClusterNotFound"  # there is no RayCluster of the name that spec.rayClusterRef says
-TOKEN_UNKNOWN = "TokenUnknown"  # noqa: S105 - spec.rayClusterRef has a token that the operator may not read
+RAY_CLUSTER_NOT_FOUND = "RayClusterNotFound"  # the RayCluster that spec.rayClusterRef names does not exist
+TOKEN_UNKNOWN = "TokenUnknown"  # noqa: S105 - the operator may not read the token of spec.rayClusterRef
 KUBERAY_MISSING = "KubeRayMissing"  # the API server serves no RayCluster
 KUBERAY_TOO_OLD = "KubeRayTooOld"  # the served RayCluster lacks fields that jobs need
-KUBERAY_SILENT = "KubeRaySilent"  # the RayCluster is there, and KubeRay has written nothing to it
-NAME_TAKEN = "NameTaken"  # an object of a child's name belongs to somebody else; it is left alone
-CREATION_REFUSED = "CreationRefused"  # the API server refuses a child; its words are the message
+KUBERAY_SILENT = "KubeRaySilent"  # the RayCluster exists, and KubeRay has written no status to it
+NAME_TAKEN = "NameTaken"  # an object with a child's name belongs to somebody else; it is left alone
+CREATION_REFUSED = "CreationRefused"  # the API server refuses to create a child; its error is the message
 HEAD_PENDING = "HeadPending"  # the head pod is not ready
-POD_STUCK = "PodStuck"  # a pod that should be gone is not, and nothing takes its place meanwhile
-WORKERS_PENDING = "WorkersPending"  # the head is ready, not all worker pods are
+POD_STUCK = "PodStuck"  # a pod that should be gone still exists, so KubeRay does not replace it
+WORKERS_PENDING = "WorkersPending"  # the head is ready, some worker pods are not
 CLUSTER_SUSPENDED = "ClusterSuspended"  # somebody suspended the RayCluster
 CLUSTER_EDITED = "ClusterEdited"  # somebody changed the RayCluster; it is left as it is
 CLUSTER_LEAVING = "ClusterLeaving"  # a RayCluster is being deleted
-DELETION_REFUSED = "DeletionRefused"  # the API server does not delete a RayCluster that must go; tried again
+DELETION_REFUSED = "DeletionRefused"  # the API server refuses to delete a RayCluster that must go; tried again
 CLUSTER_DELETED = "ClusterDeleted"  # the job ended and its RayCluster was deleted
 CLUSTER_KEPT = "ClusterKept"  # the job ended; cleanupPolicy keeps its RayCluster
 
 CLUSTER_CREATED = "ClusterCreated"  # an Event: an attempt has its RayCluster
 
 # Suspended.
-SUSPENDING = "Suspending"  # the job is being suspended: what is in memory is saved, then the attempt ends
-JOB_SUSPENDED = "JobSuspended"  # spec.suspend: nothing of the job is left but the DLJob
+SUSPENDING = "Suspending"  # the job is being suspended: checkpoints in memory are saved, then the attempt ends
+JOB_SUSPENDED = "JobSuspended"  # spec.suspend is true, and nothing of the job is left but the DLJob
 JOB_RESUMED = "JobResumed"  # spec.suspend is false again: the next attempt begins
 
 # Kubernetes nodes, in Events.
-NODE_EXCLUDED = "NodeExcluded"  # a pod leaves a Kubernetes node that is bad, or that somebody excluded
+NODE_EXCLUDED = "NodeExcluded"  # pods leave a Kubernetes node that is bad or that a user excluded
 NODE_READMITTED = "NodeReadmitted"  # new pods may go to a Kubernetes node again
-POD_FORCED = "PodForced"  # a pod that should be gone is on a node that does not answer, and is deleted by force
+POD_FORCED = "PodForced"  # a pod that should be gone, on a node that does not answer, was deleted by force
 
 # A new attempt; also counted in restarts.cluster.
 CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
-HEAD_LOST = "HeadLost"  # the head came back without its memory
-HEAD_REPLACED = "HeadReplaced"  # an Event: another head has the memory of the lost one, and nothing else restarted
-PREEMPTED = "Preempted"  # the queue took the machines back; this one is not counted
-SPEC_CHANGED = "SpecChanged"  # the spec was changed before anything ran: the next attempt has it; not counted, no fault
-OPERATOR_UPGRADED = "OperatorUpgraded"  # the operator became another version before anything ran; not counted, no fault
+HEAD_LOST = "HeadLost"  # the head came back without Ray's state
+HEAD_REPLACED = "HeadReplaced"  # an Event: another head has Ray's state from the lost one, and nothing else restarted
+PREEMPTED = "Preempted"  # the queue took the machines back; not counted
+SPEC_CHANGED = "SpecChanged"  # the spec was edited before anything ran; not counted, no fault
+OPERATOR_UPGRADED = "OperatorUpgraded"  # the operator was upgraded before anything ran; not counted, no fault
 SUBMISSION_FAILED = "SubmissionFailed"  # the launcher could not be started, or died before PrimeMaster answered
-MASTER_LOST = "MasterLost"  # the launcher is gone and PrimeMaster does not answer
-CLUSTER_RESTARTS_EXHAUSTED = "ClusterRestartsExhausted"  # faultTolerance.maxClusterRestarts are used up: the job failed
+MASTER_LOST = "MasterLost"  # the launcher has ended and PrimeMaster does not answer
+CLUSTER_RESTARTS_EXHAUSTED = "ClusterRestartsExhausted"  # faultTolerance.maxClusterRestarts is used up: the job failed
 
 # MasterReady.
 MASTER_READY = "MasterReady"  # PrimeMaster answers
-WAITS_FOR_HEAD = "WaitsForHead"  # nothing was submitted yet
-SUBMITTED = "Submitted"  # the launcher was ordered; PrimeMaster has not answered yet
-SUBMISSION_REFUSED = "SubmissionRefused"  # Ray's Job API refuses the launcher; its words are the message; tried again
-HEAD_MISBEHAVES = "HeadMisbehaves"  # the head answers too much, too slowly, or no JSON; it is left alone for a while
-MASTER_UNREACHABLE = "MasterUnreachable"  # PrimeMaster does not answer; what is shown is its last word
+WAITS_FOR_HEAD = "WaitsForHead"  # nothing was submitted yet, since the head is not ready
+SUBMITTED = "Submitted"  # the submission is ordered; PrimeMaster has not answered yet
+SUBMISSION_REFUSED = "SubmissionRefused"  # Ray's Job API refuses the launcher; its error is the message; tried again
+HEAD_MISBEHAVES = (
+    "HeadMisbehaves"  # the head's answers are too large, too slow or no JSON; it is left alone for a while
+)
+MASTER_UNREACHABLE = "MasterUnreachable"  # PrimeMaster does not answer; the status shows its last report
 
 # PlacementReady and RolesReady.
-WAITS_FOR_MASTER = "WaitsForMaster"  # PrimeMaster has not spoken yet
-UNITS_HELD = "UnitsHeld"  # all units have their place
-UNITS_PENDING = "UnitsPending"  # some units have no place
-ROLES_READY = "RolesReady"  # all ranks of all roles are set up or have ended well
-RANKS_PENDING = "RanksPending"  # some ranks are not
+WAITS_FOR_MASTER = "WaitsForMaster"  # PrimeMaster has not reported yet
+UNITS_HELD = "UnitsHeld"  # all units have their reservation
+UNITS_PENDING = "UnitsPending"  # some units have no reservation
+ROLES_READY = "RolesReady"  # all ranks of all roles are ready or have ended well
+RANKS_PENDING = "RanksPending"  # some ranks are neither ready nor ended well
 
 # Recovering.
 STEADY = "Steady"  # nothing is being restarted
-RECOVERING = "Recovering"  # something is being restarted and no fault says why
+RECOVERING = "Recovering"  # something is being restarted, and no fault tells why
 
 # Commands by annotation.
-COMMAND_SENT = "CommandSent"  # PrimeMaster took the command
+COMMAND_SENT = "CommandSent"  # PrimeMaster accepted the command
 COMMAND_REFUSED = "CommandRefused"  # PrimeMaster does not know the target or the kind
-COMMAND_IGNORED = "CommandIgnored"  # there was nothing yet that could be restarted
+COMMAND_IGNORED = "CommandIgnored"  # nothing ran yet that could be restarted
 
 # The end.
 COMPLETED = "Completed"  # all drivers ended well
-JOB_FAILED = "JobFailed"  # the launcher says so, and nobody can say more
-JOB_ENDED = "JobEnded"  # MasterReady, PlacementReady and RolesReady after the end
-STOPPED = "StoppedByUser"  # the annotation dljob.io/stop
+JOB_FAILED = "JobFailed"  # the launcher's exit code says so, and nothing says more
+JOB_ENDED = "JobEnded"  # of MasterReady, PlacementReady and RolesReady after the end of the job
+STOPPED = "StoppedByUser"  # a user set the annotation dljob.io/stop
 DEADLINE_EXCEEDED = "DeadlineExceeded"  # activeDeadlineSeconds passed
 PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds passed before the job ran
 IMAGE_WITHOUT_DLJOB = "ImageWithoutDLJob"  # the head's Python cannot import dljob
 LOGS_SAVED = "LogsSaved"  # the tails of the ranks' logs are in a ConfigMap that outlives the RayCluster
-LOGS_LOST = "LogsLost"  # the tails of the logs could not be had in time; the RayCluster goes without them
+LOGS_LOST = "LogsLost"  # the tails of the logs could not be fetched in time; the RayCluster was deleted without them
 
 # Phases before PrimeMaster speaks.
 PROVISIONING = "Provisioning"  # the pods are being made
@@ -125,4 +127,4 @@ WARNINGS = frozenset(
 """Reasons whose Events are Warnings."""
 
 ALL = frozenset(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
-"""The operator's own; others are passed on from whoever gave them."""
+"""All reasons of the operator itself; a condition with another reason passes on somebody else's."""

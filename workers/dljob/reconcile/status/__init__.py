@@ -1,1 +1,1 @@
-"""The status after a pass: `status`, `conditions`, `phases`, `cluster`; `events` tells what changed."""
+"""The status after a pass: `status`, `conditions`, `phases`, `cluster`; `events` compares it with the old one."""

@@ -1,4 +1,4 @@
-"""The condition ClusterReady: what is wrong with the RayCluster and its pods, in the words of whoever says so."""
+"""The condition ClusterReady: what is wrong with the RayCluster and its pods, in the words of whatever failed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ KUBERAY = {
 }
 PREFIX = "ClusterReady"
 STUCK_SECONDS = 60.0
-"""A pod that is not gone so long after its grace is told of: by then it was taken away by force, where that is sure."""
+"""How long after its grace a pod may exist before it is reported: by then it was deleted by force, if its node is dead.
+"""
 SILENT_SECONDS = 30.0
-"""KubeRay writes to a RayCluster a second after it was made, unless it has many to look at."""
+"""KubeRay writes a status within a second, unless it has many RayClusters; after this time its silence is reported."""
 
 
 def ready(case: ReconcileContext) -> list[Said]:
-    """ClusterReady; nothing while an earlier attempt's RayCluster goes, which says why already."""
+    """Return ClusterReady; empty while an earlier attempt's RayCluster is deleted, whose condition says why already."""
     if case.finished or case.replaced:
         return _refused_to_go(case) or (_finished(case) if case.finished else [])
     if case.cluster is None:
@@ -55,15 +56,16 @@ def ready(case: ReconcileContext) -> list[Said]:
 
 
 def _way_in(case: ReconcileContext) -> str:
-    """How somebody outside of the Kubernetes cluster reaches Ray's dashboard."""
+    """Return how a user outside of the Kubernetes cluster reaches Ray's dashboard."""
     line = f"kubectl port-forward svc/{case.service} {DASHBOARD_PORT} -n {case.meta['namespace']}"
     return f"; Ray's dashboard: {line}" if case.service else ""
 
 
 def _refused_to_go(case: ReconcileContext) -> list[Said]:
-    """That the RayCluster must go and cannot, or that it goes after all; nothing when nobody refused that.
+    """Return that a RayCluster must go and cannot, or that it goes after all; empty when no deletion was refused.
 
-    Its answer may be lost, and what is on its way is not deleted again: then the last word is no longer true.
+    The answer to a deletion may get lost, and a RayCluster that is being deleted is not deleted again: then the
+    condition would keep the old refusal.
     """
     there, told = case.cluster or case.leftover, case.conditions.get(PREFIX)
     if there is not None and not text(there, "metadata", "deletionTimestamp"):
@@ -91,7 +93,7 @@ def _finished(case: ReconcileContext) -> list[Said]:
 
 
 def _held_back(case: ReconcileContext) -> tuple[str, str] | None:
-    """What others decide about the RayCluster."""
+    """Return (reason, message) of what others decide about the RayCluster; None: nothing."""
     if case.suspended:
         reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
         goes_on = "; the job goes on when its owner resumes it" if case.ref else ""
@@ -104,7 +106,7 @@ def _held_back(case: ReconcileContext) -> tuple[str, str] | None:
 
 
 def _absent(case: ReconcileContext) -> tuple[str, str]:
-    """Why there is no RayCluster of ours."""
+    """Return (reason, message) for the lack of a RayCluster."""
     if case.observed.kuberay:
         return KUBERAY[case.observed.kuberay]
     if case.ref:
@@ -126,7 +128,11 @@ def _absent(case: ReconcileContext) -> tuple[str, str]:
 
 
 def _pending(case: ReconcileContext) -> tuple[str, str] | None:
-    """(reason, message) of what is not ready."""
+    """Return (reason, message) of the first thing that is not ready; None: all is ready.
+
+    The order is from the most specific cause to the least: KubeRay's own failure, a pod with trouble, KubeRay's
+    silence, a pod that does not go, then missing pods.
+    """
     status = part(case.cluster, "status")
     desired, there = number(status, "desiredWorkerReplicas"), number(status, "readyWorkerReplicas")
     ready = f"{there} of {desired} worker pods are ready"
@@ -154,7 +160,7 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
 
 
 def silence(case: ReconcileContext) -> float | None:
-    """Seconds until KubeRay's silence about the RayCluster is told; None when it has spoken, or is not asked."""
+    """Return the seconds until KubeRay's silence is reported; None when it has written a status, or need not."""
     if case.cluster is None or part(case.cluster, "status") or case.finished:
         return None
     left = _made(case) + SILENT_SECONDS - case.now
@@ -166,7 +172,7 @@ def _made(case: ReconcileContext) -> float:
 
 
 def _ignored(case: ReconcileContext) -> tuple[str, str]:
-    """A RayCluster that KubeRay refuses, or has not looked at."""
+    """Return (reason, message) of a RayCluster that KubeRay refuses, or has not looked at."""
     reason, words = case.observed.objection
     if reason:
         return reason, advised(reason, words)
@@ -176,14 +182,17 @@ def _ignored(case: ReconcileContext) -> tuple[str, str]:
 
 
 def _stuck(case: ReconcileContext, pod: Pod) -> str:
-    """A pod that nothing replaces, as KubeRay counts it."""
+    """Return the message about a pod that KubeRay counts as present, and so does not replace."""
     since, where = stamp(pod.ends or 0.0), case.meta["namespace"]
     force = f"kubectl delete pod {pod.name} -n {where} --grace-period=0 --force"
     return f"pod {pod.name} was to be gone at {since}; if Kubernetes node {pod.node} is lost: {force}"
 
 
 def _refused(failure: Object, ready: str) -> tuple[str, str]:
-    """A pod that KubeRay could not make; its message begins with the reason, in a line of its own (1.6.2)."""
+    """Return (reason, message) of a pod that KubeRay could not create.
+
+    KubeRay's message begins with the reason on a line of its own (1.6.2).
+    """
     reason = text(failure, "reason")
     words = text(failure, "message").removeprefix(reason).strip()
     if not words:

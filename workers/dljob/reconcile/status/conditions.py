@@ -1,8 +1,8 @@
-"""The conditions: what programs wait for, each with a reason, a message, and the time of its last flip.
+"""The conditions, which are what programs wait for: each has a reason, a message, and the time of its last change.
 
 In this order: Accepted, QuotaReserved, ClusterReady, MasterReady, PlacementReady, RolesReady, Recovering, Suspended,
-Complete, Failed and Stopped. The last three are terminal: exactly one of them is True in the end. Stopped=False says
-that somebody ordered the job to stop, and Failed=False that a deadline passed; both say why.
+Complete, Failed, Stopped. The last three are terminal: at the end exactly one of them is True. Until then Stopped=False
+says that somebody ordered the job to stop, Failed=False that a deadline passed; the reason and the message say which.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dljob.reconcile.status import cluster
 from dljob.telemetry.reasons import NO_ROOM, PLACEMENT_PENDING
 
 TRIES = 3
-"""So often a head that is ready may not answer yet: its dashboard comes a moment later."""
+"""How many refused submissions are normal: the head's dashboard comes up a moment after its pod is ready."""
 ORDER = (
     *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
     *("Recovering", "Suspended", *ENDINGS),
@@ -31,7 +31,7 @@ ORDER = (
 
 
 def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, Any]]:
-    """The conditions after a change: those that something is said of, and the rest as they are."""
+    """Return the conditions after a change: a condition that this pass says nothing about keeps its state."""
     said = {one.type: one for one in _said(case, change)}
     kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
     return [
@@ -42,7 +42,7 @@ def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, 
 
 
 def _dropped(kind: str, change: Change | None) -> bool:
-    """A job that has ended is not suspended, and has one terminal condition, whatever it was being stopped for."""
+    """Whether a condition disappears at the end: an ended job is not suspended and has one terminal condition."""
     return isinstance(change, JobEnd) and kind in {"Suspended", *ENDINGS} - {change.condition}
 
 
@@ -60,7 +60,9 @@ def _kept(kind: str, held: ConditionState) -> dict[str, Any]:
 def _written(case: ReconcileContext, said: Said, held: ConditionState | None) -> dict[str, Any]:
     same = held is not None and held.status == said.status
     if said.type == "Suspended":
-        same = same and held is not None and held.reason == said.reason  # False before and after: each has its time
+        # Suspended is False while the job stops and after it was resumed. The time is that of the reason, since the
+        # limit on stopping counts from it.
+        same = same and held is not None and held.reason == said.reason
     since = held.since if held and same else stamp(case.now)
     return _kept(said.type, ConditionState(said.status, said.reason, bounded(said.message), case.generation, since))
 
@@ -109,7 +111,7 @@ def _lost(case: ReconcileContext, change: NewAttempt) -> list[Said]:
 
 
 def _halted(case: ReconcileContext, change: Halt) -> list[Said]:
-    """What is said beside the condition Suspended itself."""
+    """Return the conditions beside Suspended itself."""
     if change.reason == reasons.SUSPENDING:
         return _standing(case)
     if change.reason == reasons.JOB_RESUMED:
@@ -122,7 +124,7 @@ def _held(reason: str) -> Literal["True", "False"]:
 
 
 def _at_rest(case: ReconcileContext) -> list[Said]:
-    """While the job is suspended: there is nothing that could be ready."""
+    """Return the conditions of a suspended job: nothing exists that could be ready."""
     kinds = ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady")
     quota = ("QuotaReserved",) if case.queued else ()
     message = "the job is suspended"
@@ -157,13 +159,13 @@ def _standing(case: ReconcileContext) -> list[Said]:
 
 
 def _first(case: ReconcileContext) -> list[Said]:
-    """What holds before, while and after the job runs."""
+    """Return the conditions that exist before, while and after the job runs."""
     quota = [_quota(case)] if case.queued and not case.finished else []
     return [accepted(case, running=case.taken and not case.finished), *quota, *cluster.ready(case)]
 
 
 def accepted(case: ReconcileContext, *, running: bool) -> Said:
-    """Whether the spec is good, and whether it is the one that runs, if one does."""
+    """Return whether the spec is accepted, and whether it is the one that runs, if one runs."""
     terms = case.terms
     if isinstance(terms, Refused):
         return Said("Accepted", "False", terms.reason, terms.message)
@@ -181,7 +183,7 @@ def accepted(case: ReconcileContext, *, running: bool) -> Said:
 
 
 def _skew(case: ReconcileContext) -> str:
-    """An operator that was upgraded under a running attempt: PrimeMaster's plan counts, and its pods are left alone."""
+    """Return the message for an operator that was upgraded under a running attempt, which it leaves alone."""
     theirs, ours = made_by(case), case.settings.version
     message = f"attempt {case.attempt} goes on with dljob {theirs}, which its pods have; the operator is {ours}"
     follows = f"its next attempt (dljob suspend {case.name}, then resume)"
@@ -197,7 +199,7 @@ def _quota(case: ReconcileContext) -> Said:
 def _master(case: ReconcileContext) -> list[Said]:
     view = case.observed.master
     if view is not None and view.misbehaves:
-        said = f"{_advised(case, view.error)}; the head is asked again within an hour, and the status shows its last good report"
+        said = f"{_advised(case, view.error)}; the head is asked again within an hour; until then the status is stale"
         return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, said)]
     if case.silent and view is not None:
         return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, f"{_advised(case, view.error)}{_way(case)}")]
@@ -213,12 +215,12 @@ def _master(case: ReconcileContext) -> list[Said]:
 
 
 def _advised(case: ReconcileContext, words: str) -> str:
-    """What a head says, and what to do next; the token of a RayCluster that is there is not the operator's to give."""
+    """Return the head's words with advice. The operator cannot help with the token of somebody else's RayCluster."""
     return words if case.ref else advised("", words)
 
 
 def _way(case: ReconcileContext) -> str:
-    """What may be in the way on a RayCluster that was not made for jobs."""
+    """Return what may block the operator's way to a RayCluster that was not made for jobs."""
     if not case.ref or case.told:
         return ""
     port = f"port {GATEWAY_PORT} of pod {case.head.name if case.head else 'the head'}"

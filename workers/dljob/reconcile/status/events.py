@@ -1,4 +1,4 @@
-"""Events: what turned between two states of the status, told once."""
+"""Events: the changes between two statuses, each told once."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dljob.reconcile.state.model import Event, Object
 from dljob.telemetry.wording import counted
 
 QUIET = frozenset({reasons.WAITS_FOR_HEAD, reasons.WAITS_FOR_MASTER, reasons.JOB_ENDED, reasons.CLUSTER_MISSING})
-"""Reasons of conditions that say nothing a user needs an Event for."""
+"""Reasons of conditions that need no Event."""
 PASSED_ON = ("ClusterReady", "PlacementReady")
-"""Conditions whose reason may be the kubelet's, the scheduler's, KubeRay's or PrimeMaster's."""
+"""Conditions whose reason may come from the kubelet, the scheduler, KubeRay or PrimeMaster."""
 FATAL = "Fail"
 """The level of a fault that ends the job."""
 ORDERED = "Requested"
-"""PrimeMaster's reason of a restart that somebody ordered: no fault."""
+"""PrimeMaster's reason for a restart that somebody ordered, which is no fault."""
 RESIZED = "Resized"
-"""PrimeMaster's reason of a restart with more ranks, or with as many as somebody asked for: no fault either."""
+"""PrimeMaster's reason for a restart with another number of ranks, which is no fault either."""
 
 
 def events(old: Object, new: Object) -> tuple[Event, ...]:
-    """An Event for each condition whose status or reason is another one now, and for a new fault."""
+    """Return an Event for each condition with a new status or reason, for each new fault, and for each other change."""
     children = (*_cluster(old, new), *_head(old, new), *_nodes(old, new))
     return (*_faults(old, new), *_sizes(old, new), *_new_attempt(old, new), *children, *_conditions(old, new))
 
 
 def _nodes(old: Object, new: Object) -> Iterator[Event]:
-    """A Kubernetes node that is excluded, or no longer."""
+    """Yield an Event for each Kubernetes node that becomes excluded or usable again."""
     for kind, reason, message in exclusions.news(part(old, "nodes"), part(new, "nodes")):
         yield Event("Warning" if kind == "Warning" else "Normal", reason, message, "ExcludeNode")
 
@@ -42,7 +42,7 @@ def _faults(old: Object, new: Object) -> Iterator[Event]:
 
 
 def _known_later(old: Object, new: Object) -> Iterator[Event]:
-    """Faults whose cause is another one now: the kernel's or the pod's word came when the restart was under way."""
+    """Yield Events for faults with a new cause: the kernel's or the pod's evidence came during the restart."""
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for fault in items(old, "recentFaults"):
         before.setdefault(_key(fault), []).append((text(fault, "reason"), text(fault, "firstCause")))
@@ -55,7 +55,7 @@ def _known_later(old: Object, new: Object) -> Iterator[Event]:
 
 
 def _cause(fault: Object) -> str:
-    """Whom it is about, and why; PrimeMaster's words mostly begin with the former."""
+    """Return whom a fault concerns and why; PrimeMaster's cause often begins with the target already."""
     target, cause = text(fault, "target"), text(fault, "firstCause")
     return cause if cause.startswith(f"{target}: ") else f"{target}: {cause}"
 
@@ -66,7 +66,7 @@ def _fresh(old: Object, new: Object) -> Iterator[Object]:
 
 
 def _sizes(old: Object, new: Object) -> Iterator[Event]:
-    """A role that has another number of ranks, and no restart of its own that says so: it had lost some."""
+    """Yield an Event for a role with another number of ranks that no restart of its own explains: it lost some."""
     told = any(text(fault, "reason") == RESIZED for fault in _fresh(old, new))
     if told or number(old, "attempt") != number(new, "attempt"):
         return
@@ -78,13 +78,13 @@ def _sizes(old: Object, new: Object) -> Iterator[Event]:
 
 
 def _new_attempt(old: Object, new: Object) -> Iterator[Event]:
-    """A new attempt that no fault explains."""
+    """Yield an Event for a new attempt that no fault explains."""
     if _begins(old, new) and part(old, "lastFault") == part(new, "lastFault"):
         yield Event("Normal", text(new, "reason"), text(new, "message"), "NewAttempt")
 
 
 def _cluster(old: Object, new: Object) -> Iterator[Event]:
-    """A RayCluster that is seen for the first time."""
+    """Yield an Event when an attempt's RayCluster is first seen."""
     uid = text(new, "rayCluster", "uid")
     if uid and uid != text(old, "rayCluster", "uid"):
         message = f"attempt {number(new, 'attempt')} has RayCluster {text(new, 'rayCluster', 'name')}"
@@ -92,7 +92,7 @@ def _cluster(old: Object, new: Object) -> Iterator[Event]:
 
 
 def _head(old: Object, new: Object) -> Iterator[Event]:
-    """A head that has the memory of the one before it."""
+    """Yield an Event for a head that has the Ray state of the one before it."""
     before, sent = text(old, "submissionId"), text(new, "submissionId")
     if before and sent.startswith(f"{before.rpartition('-r')[0] or before}-r") and sent != before:
         lost, back = text(old, "rayCluster", "headPod"), text(new, "rayCluster", "headPod")

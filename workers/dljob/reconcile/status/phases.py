@@ -1,4 +1,4 @@
-"""The phase: one word for people, derived from what is observed; conditions are what programs wait for."""
+"""The phase: one word for people. Programs wait for conditions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ OF_MASTER = {
     "Recovering": "Recovering",
     "Stopping": "Stopping",
 }
-"""PrimeMaster's phase -> the job's; its end becomes ours by a verdict."""
+"""PrimeMaster's phase -> the job's. Its terminal phases become the job's by a policy's `JobEnd`."""
 
 OF_HALT = {
     reasons.SUSPENDING: "Suspending",
     reasons.JOB_SUSPENDED: "Suspended",
     reasons.JOB_RESUMED: "Provisioning",
 }
-"""Reason of the condition Suspended -> the job's phase."""
+"""The reason of the condition Suspended -> the job's phase."""
 
 OF_ENDING: dict[Ending, str] = {"Complete": "Succeeded", "Failed": "Failed", "Stopped": "Stopped"}
-"""Terminal condition -> the job's phase."""
+"""The terminal condition -> the job's phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseReason:
-    """Where the job stands, and why."""
+    """The job's phase, and why."""
 
     phase: str
     reason: str
@@ -45,7 +45,7 @@ STARTING = PhaseReason("Scheduling", reasons.STARTING, "PrimeMaster is being sta
 
 
 def place(case: ReconcileContext, change: Change | None) -> PhaseReason:
-    """Where the job stands after a change."""
+    """Return the phase after a change."""
     match change:
         case JobEnd():
             return PhaseReason(OF_ENDING[change.condition], change.reason, change.message)
@@ -66,6 +66,7 @@ def place(case: ReconcileContext, change: Change | None) -> PhaseReason:
 
 
 def _standing(case: ReconcileContext) -> PhaseReason:
+    # An ordered stop beats a suspension, as in the order of the policies.
     if case.stopping is not None:
         _, ordered = case.stopping
         return PhaseReason("Stopping", ordered.reason, ordered.message)
@@ -89,7 +90,7 @@ def _standing(case: ReconcileContext) -> PhaseReason:
 
 
 def _lost(case: ReconcileContext) -> str:
-    """Which attempt waits for a better spec, to be put behind why; empty: none ran before."""
+    """Return which attempt waits for a better spec, as the end of a message; empty: no attempt ran before."""
     if case.attempt == 1 or not case.holds("Recovering"):
         return ""
     why = case.conditions["Recovering"].reason
@@ -104,7 +105,7 @@ def _as_it_was(case: ReconcileContext) -> PhaseReason:
 
 
 def _before(case: ReconcileContext) -> PhaseReason:
-    """Before PrimeMaster speaks: what the RayCluster waits for."""
+    """Return the phase before PrimeMaster's first report: what the RayCluster waits for."""
     if case.submitted:
         return _stuck(case) or STARTING
     waits = _waits(case)
@@ -117,7 +118,7 @@ def _waits(case: ReconcileContext) -> Said | None:
 
 
 def _stuck(case: ReconcileContext) -> PhaseReason | None:
-    """Pods that do not get on by themselves: PrimeMaster only sees that machines are missing."""
+    """Return why pods cannot start without help: PrimeMaster sees only that machines are missing."""
     waits = _waits(case)
     if waits is None or waits.reason in (reasons.WORKERS_PENDING, reasons.HEAD_PENDING):
         return None
@@ -125,5 +126,5 @@ def _stuck(case: ReconcileContext) -> PhaseReason | None:
 
 
 def _ran(case: ReconcileContext) -> bool:
-    """Whether the job was running once, as far as its phase tells; a spec that was invalid since hides that."""
+    """Whether the job once ran, as far as its phase tells, which a spec that became invalid since hides."""
     return case.old.get("phase") in ("Running", "Recovering") or case.holds("Recovering")

@@ -1,7 +1,7 @@
-"""The whole status after a pass: what is remembered, what is observed, and what is changed; bounded, and quiet.
+"""The whole status after a pass: what is remembered, what was observed, and the step's change; bounded in size.
 
-Everything in it can be told again from what is observed, but for the attempt, its submission, the head it was made to,
-and the commands and restarts that were counted.
+The status is the operator's only memory. All of it can be observed again, apart from the attempt, its submission, the
+head that it was made to, and the counts of commands and restarts.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from dljob.reconcile.state.steps import Change, Halt, Intent, JobEnd, NewAttempt
 from dljob.reconcile.status import conditions, phases
 
 KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
-"""What outlives an attempt."""
+"""Fields that outlive an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
     *("restarts", "restartsTotal", "progress", "nodes"),
 )
-"""What is told anew in each attempt."""
+"""Fields that begin anew with each attempt."""
 UNTIL_IT_RUNS = ("startTime", "attemptSpecHash", "effective", "rayCluster")
-"""What a suspended job has none of: deadlines stand still, and the spec may change."""
+"""Fields that a suspended job does not have: no deadline runs, and the spec may be edited."""
 MAX_COMMANDS = 10
 CONDITION = ("type", "status", "reason", "observedGeneration")
-"""The part of a condition whose change is one of state."""
+"""The part of a condition whose change is a change of state; its message and times are not."""
 
 
 def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
-    """The status after a pass."""
+    """Return the whole status after a pass."""
     if case.finished:
+        # Each of the next lines overrides the ones above: what is remembered, then what is observed, then the step's
+        # change.
         return _finished(case)
     place = phases.place(case, change)
     made: dict[str, Any] = {
@@ -55,14 +57,15 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     made |= _changed(case, change)
     held = case.queued and case.suspended and not case.submitted
     if held or (case.invalid is not None and not case.holds("Recovering")):
-        made.pop("startTime", None)  # deadlines count from the moment at which the job may begin
+        made.pop("startTime", None)  # deadlines run from the moment at which the job may begin
     return {key: value for key, value in made.items() if value not in ({}, [], None)}
 
 
 def due(case: ReconcileContext, new: Mapping[str, Any]) -> tuple[bool, float | None]:
-    """Whether the status is to be written now, else in how many seconds.
+    """Return (whether to write the status now, else the seconds until then or None for never).
 
-    Changes of state are written at once; progress at most every `Settings.progress_seconds`.
+    Changes of state are written at once, progress at most every `Settings.progress_seconds`: each write reaches every
+    watch of the DLJob.
     """
     if _timeless(case.old) == _timeless(new):
         return False, None
@@ -79,7 +82,7 @@ def _timeless(status: Object) -> dict[str, Any]:
 
 
 def _state(status: Object) -> tuple[object, ...]:
-    """The part of a status whose change is not progress."""
+    """Return the part of a status whose change is more than progress."""
     rest = {
         key: value
         for key, value in status.items()
@@ -91,7 +94,7 @@ def _state(status: Object) -> tuple[object, ...]:
 
 
 def _finished(case: ReconcileContext) -> dict[str, Any]:
-    """After the end nothing changes but what becomes of the RayCluster."""
+    """Return the status after the end of the job: only what becomes of the RayCluster still changes."""
     return {
         **case.old,
         "observedGeneration": case.generation,
@@ -100,7 +103,7 @@ def _finished(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _beginning(case: ReconcileContext) -> dict[str, Any]:
-    """What is known from the spec, until the attempt begins, and what then holds for it."""
+    """Return what the spec tells until the attempt begins, and what is fixed from then on."""
     if isinstance(case.terms, Refused):
         return {}
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
@@ -120,13 +123,13 @@ def _beginning(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _nobody(terms: Terms) -> dict[str, Any]:
-    """The roles while none of their ranks is known to live."""
+    """Return the roles while none of their ranks is known to run."""
     roles = [_blank(name, desired) for name, desired in terms.roles]
     return {"roles": roles, "rolesReady": ready_text(roles)}
 
 
 def _made_of(case: ReconcileContext, wanted: str) -> str:
-    """The digest of the spec that the attempt runs. `wanted`: of the one that is there now."""
+    """Return the digest of the spec that the attempt runs. `wanted` is the digest of the current spec."""
     old = text(case.old, "attemptSpecHash")
     if not case.ref:
         return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
@@ -140,11 +143,14 @@ def _blank(name: str, desired: int) -> dict[str, Any]:
 
 
 def _cluster(case: ReconcileContext) -> dict[str, Any]:
-    """The RayCluster of this attempt; the head and its session are those that the submission was made to."""
+    """Return the fields about this attempt's RayCluster.
+
+    Once the job is submitted, head and session stay those of the submission: a loss is seen by comparing them.
+    """
     if clearing(case) is not None or (case.cluster is None and isinstance(case.terms, Refused)):
         return {}
     if case.halt and (case.replaced or case.cluster is None):
-        return {}  # nothing is made for the next attempt yet, and the last one's pods are still looked for
+        return {}  # nothing is made for the next attempt yet, and the status must still name the last one's pods
     found: dict[str, str] = {} if case.replaced else dict(case.recorded)
     found["name"] = case.cluster_name
     if case.cluster is not None:
@@ -163,7 +169,7 @@ def _cluster(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _spoken(case: ReconcileContext) -> dict[str, Any]:
-    """What PrimeMaster says; without news, what it said."""
+    """Return what PrimeMaster reports; empty without a report, so that the last one stays in the status."""
     if not case.snapshot:
         return {}
     epoch = number(case.snapshot, "epoch")
@@ -176,13 +182,13 @@ def _spoken(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _excluded(case: ReconcileContext, made: Mapping[str, Any]) -> dict[str, Any]:
-    """The machines, with the Kubernetes nodes of those that are excluded."""
+    """Return `nodes` with the excluded Kubernetes nodes."""
     nodes, found = part(made, "nodes"), exclusions.entries(case)
     return {"nodes": {**nodes, "excluded": found}} if found or "excluded" in nodes else {}
 
 
 def _faults(case: ReconcileContext, told: Mapping[str, Any]) -> dict[str, Any]:
-    """PrimeMaster's faults and those before it, which are over when the job runs again."""
+    """Return PrimeMaster's faults and the earlier attempts' faults, which are recovered once the job runs again."""
     back = case.snapshot.get("phase") == "Running"
     before = [
         fault if "recoveredAt" in fault or not back else {**fault, "recoveredAt": stamp(case.now)}
@@ -214,7 +220,7 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
 
 
 def _whom(case: ReconcileContext) -> dict[str, Any]:
-    """The head that the submission is meant for, to its process tree."""
+    """Return the head that the submission is meant for: pod, uid and container, so that no other head gets it."""
     head = case.head
     whom = ("", "", "") if head is None else (head.name, head.uid, head.container)
     found = {
@@ -228,12 +234,12 @@ def _next_attempt(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
     clusters = case.restarted + (1 if change.counted else 0)
     gone = dict.fromkeys(OF_ATTEMPT)
     if change.reason == reasons.SUSPENDING:
-        gone.pop("progress")  # how far it has come is still of interest
+        gone.pop("progress")  # users still want to see how far a suspended job has come
     kept = ("name", "uid")
     if case.ref:
-        # Of a RayCluster that stays only its head matters, which lives on for its grace when all the rest is gone.
+        # Of a RayCluster that stays only the head matters: it may run for its grace after the RayCluster was deleted.
         kept = ("headPodUID",) if change.reason == reasons.CLUSTER_GONE else ()
-    # PrimeMaster's last word may have come with what ended the attempt.
+    # PrimeMaster's last report may have come in the same pass as the end of the attempt.
     said: dict[str, int] = pieces(case.snapshot, clusters=clusters, at="")["restarts"]
     heard = {level: count for level, count in said.items() if count or level == "cluster"}
     made = {
