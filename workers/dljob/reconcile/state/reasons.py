@@ -66,9 +66,7 @@ MASTER_READY = "MasterReady"  # PrimeMaster answers
 WAITS_FOR_HEAD = "WaitsForHead"  # nothing was submitted yet, since the head is not ready
 SUBMITTED = "Submitted"  # the submission is ordered; PrimeMaster has not answered yet
 SUBMISSION_REFUSED = "SubmissionRefused"  # Ray's Job API refuses the launcher; its error is the message; tried again
-HEAD_MISBEHAVES = (
-    "HeadMisbehaves"  # the head's answers are too large, too slow or no JSON; it is left alone for a while
-)
+HEAD_MISBEHAVES = "HeadMisbehaves"  # the head's answers are too large, too slow or no JSON; it is left alone a while
 MASTER_UNREACHABLE = "MasterUnreachable"  # PrimeMaster does not answer; the status shows its last report
 
 # PlacementReady and RolesReady.
