@@ -1,1 +1,1 @@
-"""Linux tells about processes and memory: `descendants`, `reaping`, `priority`, `memory_limit`."""
+"""Facts and controls of Linux: `descendants` and `reaping` of processes, `priority`, `memory_limit`."""

@@ -1,6 +1,6 @@
-"""The processes below this one: kept together, found, and ended.
+"""The descendants of this process: adopting, finding and ending them.
 
-Nobody sees a rank's end while a child that it forked holds its sockets open: children must end with their rank.
+Children must end with their rank: a child that outlives it keeps its sockets open, so nobody notices that it died.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ import signal
 import threading
 from pathlib import Path
 
+# Source: linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux's prctl with one argument; where it is refused, life goes on without."""
+    """Call Linux's prctl with one argument. A refusal is ignored: then descendants are only found through /proc."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants whose own parent ended."""
+    """Become the parent of all descendants whose own parent ends (a subreaper)."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def below(root: int) -> list[int]:
-    """The pids of all living descendants of a process, parents before children."""
+    """Return the pids of all living descendants of a process, parents before children."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if (entry := folder.name).isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
+                # The name, in parentheses, may itself contain spaces and parentheses: fields are counted from the last.
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
                 if state not in "ZX":
                     children.setdefault(int(parent), []).append(int(entry))
@@ -47,9 +49,10 @@ def below(root: int) -> list[int]:
 
 
 def childless() -> bool:
-    """Whether this process has no child, dead or alive: so nothing is below it, without a look at all of /proc.
+    """Whether this process has no child, dead or alive, and so no descendant: orphans are re-parented to it.
 
-    Such a look takes 20 ms where a thousand processes run, in which user code that is to end goes on.
+    It spares a scan of /proc, which takes 20 ms on a machine with a thousand processes. User code that must end would
+    go on meanwhile.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -59,7 +62,11 @@ def childless() -> bool:
 
 
 def kill_all(root: int | None = None, rounds: int = 3) -> int:
-    """SIGKILL every descendant of a process (this one), again while new ones appear; how many signals were sent."""
+    """SIGKILL every descendant of a process (default: this one), repeatedly while new ones appear.
+
+    Returns:
+        The number of signals sent.
+    """
     sent = 0
     for _ in range(rounds):
         if root is None and childless():
@@ -75,12 +82,13 @@ def kill_all(root: int | None = None, rounds: int = 3) -> int:
 
 
 def end_forks_with_me() -> None:
-    """From now on, what `os.fork` makes below this process ends when this process does, however it ends.
+    """Make future children of `os.fork` end with this process, however it ends.
 
-    A forked child inherits Ray's sockets: while it lives, nobody hears that its parent was killed.
+    A forked child inherits Ray's sockets. While it lives, nobody notices that its parent was killed.
     """
     me = os.pidfd_open(os.getpid())
 
+    # PR_SET_PDEATHSIG would follow the thread that forked, not this process.
     def in_child() -> None:
         threading.Thread(target=_follow, args=(me,), name="dljob-follow", daemon=True).start()
 

@@ -1,8 +1,8 @@
-"""The memory that processes of this host may take: of the machine, and of every control group that they are in.
+"""The memory that this machine's processes may use: limits of the machine and of each control group they are in.
 
-Source: docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html. A limit counts for all groups below it, so
-the tightest of a group and its ancestors holds: a slice of systemd, a pod around a container. Inside a container the
-group's own folder is the root of /sys/fs/cgroup, whatever /proc/self/cgroup says.
+Source: docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html. A group's limit covers all groups below
+it, so the tightest of a group and its ancestors holds: a slice of systemd, a pod around a container. Inside a container
+the group's own folder is the root of /sys/fs/cgroup, whatever /proc/self/cgroup says.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 _VERSION_1 = "memory"
-"""The folder of version 1's memory controller; beside it lies version 2 where both are mounted."""
+"""The folder of version 1's memory controller; where both versions are mounted, version 2 lies beside it."""
 _LIMITS = (
     ("memory.max", "memory.current", "memory.peak"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.max_usage_in_bytes"),
 )
-"""Limit, use and highest use, as version 2 and version 1 name them."""
+"""Files with the limit, the usage and the highest usage, in version 2 and in version 1."""
 _NO_LIMIT = 1 << 60
-"""Version 1 says a number of this size where there is none."""
+"""From here on a limit is none: version 1 writes a number of this size instead."""
 _CACHE = ("inactive_file", "active_file")
 
 
 def groups(cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Path, ...]:
-    """The folders of our memory control groups, the own one first, then its ancestors."""
+    """Return the folders of our memory control groups: our own, then its ancestors."""
     rows: list[list[str]] = []
-    with suppress(OSError):  # no /proc: the root is all there is
+    with suppress(OSError):  # without /proc only the root is known
         rows = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     one = next((path for _, kinds, path in rows if "memory" in kinds.split(",")), None)
     two = next((path for number, _, path in rows if number == "0"), "/")
@@ -36,7 +36,7 @@ def groups(cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Path, ...]:
 
 
 def _chain(root: Path, path: str) -> Iterator[Path]:
-    """The folder of a group and those of its ancestors, as far as they are there and speak of memory."""
+    """Yield the folders of a group and its ancestors that exist and belong to the memory controller."""
     inside = root / path.lstrip("/")
     for folder in (inside, *inside.parents):
         if any((folder / f"memory.{file}").exists() for file in ("max", "limit_in_bytes", "events", "oom_control")):
@@ -46,22 +46,22 @@ def _chain(root: Path, path: str) -> Iterator[Path]:
 
 
 def own_group(cgroups: Path = CGROUPS, proc: Path = PROC) -> Path:
-    """The folder of our own memory control group."""
+    """Return the folder of our own memory control group."""
     return next(iter(groups(cgroups, proc)), cgroups)
 
 
 def limits(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[tuple[Path, int, int]]:
-    """(folder, limit, use without cache) of each of our groups that has a limit, in bytes."""
+    """Yield (folder, limit, usage without cache), in bytes, for each of our groups that has a limit."""
     for folder in groups(cgroups, proc):
         for most, used, _ in _LIMITS:
-            with suppress(OSError, ValueError):  # "max": no limit
+            with suppress(OSError, ValueError):  # "max" means no limit
                 limit = int((folder / most).read_text())
                 if limit < _NO_LIMIT:
                     yield folder, limit, int((folder / used).read_text()) - _cache(folder)
 
 
 def free(cgroups: Path = CGROUPS, proc: Path = PROC, meminfo: Path | None = None) -> tuple[int | None, str]:
-    """Bytes that may yet be taken, and where the bound is; None where nothing says."""
+    """Return the bytes that can still be allocated, and where the bound is; None if it is unknown."""
     found = [(limit - use, "in this container") for _, limit, use in limits(cgroups, proc)]
     with suppress(OSError, StopIteration, ValueError):
         lines = (meminfo or proc / "meminfo").read_text().splitlines()
@@ -71,7 +71,7 @@ def free(cgroups: Path = CGROUPS, proc: Path = PROC, meminfo: Path | None = None
 
 
 def peak(folder: Path) -> str:
-    """How much a group used at most, and may use, in words; empty where the kernel does not say."""
+    """Describe a group's highest usage and its limit; empty if the kernel does not report them."""
     for most, _, highest in _LIMITS:
         with suppress(OSError):
             return f"peak {(folder / highest).read_text().strip()} of {(folder / most).read_text().strip()} bytes"
@@ -79,7 +79,7 @@ def peak(folder: Path) -> str:
 
 
 def _cache(folder: Path) -> int:
-    """Bytes of page cache in a group, which the kernel gives up before it kills."""
+    """The bytes of page cache in a group, which the kernel reclaims before it kills a process."""
     with suppress(OSError, ValueError):
         rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return sum(int(rows.get(f"total_{name}", rows.get(name, 0))) for name in _CACHE)

@@ -1,4 +1,4 @@
-"""The CPU priority of the processes that others wait for. Ray gives all its workers niceness 15 (`worker_niceness`)."""
+"""The CPU priority of processes that others wait for. Ray gives all its workers niceness 15 (`worker_niceness`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 NICENESS = -5
-"""Above what computes: a node on which everybody computes is not frozen, and its PrimeMaster still answers."""
+"""Above computation: a node that computes on all cores must not appear frozen, and its PrimeMaster must answer."""
 
 
 def raise_priority() -> None:
-    """Let this process run before others that compute, where the system allows it; Ray's workers come last otherwise.
+    """Raise this process's priority above computation, where the system allows it; Ray's workers come last otherwise.
 
-    Linux keeps a niceness per thread.
+    Linux keeps the niceness per thread.
     """
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):

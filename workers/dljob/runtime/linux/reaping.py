@@ -1,7 +1,7 @@
-"""What a killed host left on its node: programs that its ranks had started, found by their environment.
+"""The end of programs that a killed host left on its node, found by their environment.
 
-A host that can still do something takes its descendants along; one that is killed cannot, and a program that user code
-started holds a device, a port or a file that the rank's next process needs.
+A host that ends itself kills its descendants. One that is killed cannot, and a program that user code had started may
+hold a device, a port or a file that the rank's next process needs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 
 ROUNDS = 3
+"""How often processes are searched for: a program may start another before it is killed."""
 
 
 def left(uid: str, role: str, incarnations: Mapping[int, int]) -> list[int]:
-    """Pids of living processes that were started by an earlier incarnation of these ranks: rank -> present one."""
+    """Return the pids of processes of earlier incarnations. `incarnations`: rank -> present incarnation."""
     every = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
     return [int(folder.name) for folder in every if _is_left(folder, uid, role, incarnations)]
 
 
 def _is_left(folder: Path, uid: str, role: str, incarnations: Mapping[int, int]) -> bool:
-    """A process that is not ours to look into is not ours to end; a zombie has no environment any more."""
+    """Whether a process was left. One that we may not inspect is not ours to end; a zombie has no environment."""
     with suppress(OSError, ValueError, KeyError):
         environment = (folder / "environ").read_bytes()
         if f"DLJOB_UID={uid}".encode() not in environment:
@@ -35,7 +36,7 @@ def _is_left(folder: Path, uid: str, role: str, incarnations: Mapping[int, int])
 
 
 def _hosted(pid: int) -> bool:
-    """Whether a worker of Ray lives above a process: then it belongs to a host that will end it."""
+    """Whether a Ray worker is among a process's ancestors: then its host lives, and will end it."""
     while pid > 1:
         process = Path(f"/proc/{pid}")
         if (process / "cmdline").read_bytes().startswith(b"ray::"):
@@ -45,7 +46,7 @@ def _hosted(pid: int) -> bool:
 
 
 def reap(uid: str, role: str, incarnations: Mapping[int, int]) -> int:
-    """SIGKILL them, again while more of them appear; how many signals were sent."""
+    """SIGKILL the processes that `left` finds, repeatedly while more appear; return the number of signals sent."""
     sent = 0
     for _ in range(ROUNDS):
         pids = left(uid, role, incarnations)
