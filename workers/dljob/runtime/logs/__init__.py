@@ -1,5 +1,4 @@
-"""Logs of ranks on disk, in reading order: `cut` keeps them from filling it, `marks` tell when what was written.
+"""Logs of ranks on disk, in reading order: `cut` limits their size, `marks` record when each part was written.
 
-`watch` is the thread that does both. `archive` keeps whole logs beside the checkpoints. `master` is
-PrimeMaster's own log.
+The thread in `watch` does both. `archive` keeps whole logs beside the checkpoints. `master` is PrimeMaster's own log.
 """

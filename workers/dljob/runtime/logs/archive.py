@@ -1,10 +1,10 @@
-"""Whole logs of ranks on the volume of the job's checkpoints, where they outlive pods: appended to, now and then.
+"""Whole logs of ranks on the volume of the job's checkpoints, where they outlive pods; copied there from time to time.
 
     <checkpoint path>/<job>-<uid8>/logs/attempt-1/<role>-<rank>.<incarnation>.log
 
-A rank writes to a file of its pod, so a volume that hangs stops nobody. Beside it stands where each incarnation begins;
-what the volume does not have yet is appended by the node's agent every half minute, and at the pod's end by what runs
-before SIGTERM (`dljob.runtime.leave`), so this module is as light as that one.
+A rank writes to a file of its pod, so that a hanging volume stops nobody. A file beside the log records where each
+incarnation begins. The node's agent appends the missing part to the volume every half minute, and the preStop command
+(`dljob.runtime.leave`) at the pod's end; so this module imports as little as that command.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from pathlib import Path
 from dljob.runtime.logs import cut
 
 CHECKPOINT = "DLJOB_CHECKPOINT"
-"""Where spec.checkpoint is mounted; not set on a laptop."""
+"""The variable with the mount point of spec.checkpoint; not set on a laptop."""
 CUT = f"\n[dljob] {cut.MOST_BYTES >> 20} MiB are kept of a process's log; the rest was in its pod alone\n".encode()
-"""The end of a log on a volume that cannot give the middle of a file back."""
+"""The last line of a log on a volume that cannot punch holes, and so keeps only the beginning."""
 FREE_SHARE, FREE_BYTES = 20, 10 << 30
-"""Of a volume one part in so many stays free, or so many bytes where that is less: checkpoints are worth more."""
+"""How much of a volume must stay free, as a share (1/20) or in bytes, whichever is less: checkpoints matter more."""
 PIECE = 1 << 20
 PARTS = ".parts"
 
 
 def root(path: str, name: str, uid: str) -> Path:
-    """What a job has below its checkpoint path."""
+    """Return a job's folder on its checkpoint volume."""
     return Path(path) / f"{name}-{uid[:8]}"
 
 
 def begins(log: Path, incarnation: int, size: int, place: Path) -> None:
-    """A process of a rank begins to write to its log, which has `size` bytes; `place` is where it is to be kept."""
+    """Record that a rank's process begins to write to a log of `size` bytes, which is to be kept at `place`."""
     with suppress(OSError), log.with_suffix(PARTS).open("a", encoding="utf-8") as parts:
         parts.write(f"{incarnation} {size} {place}\n")
 
 
 def keep_all(home: Path) -> str:
-    """Bring the logs of all jobs of a pod to their volumes; why not all are there, else empty."""
+    """Append the logs of all jobs of a pod to their volumes. Returns why not all were kept; empty if they were."""
     said = [keep(folder) for folder in sorted(home.glob("jobs/*/logs"))]
     return "; ".join(filter(None, said))
 
 
 def keep(folder: Path) -> str:
-    """Bring the logs in a job's folder to the volume; why not all are there, else empty."""
+    """Append the logs in a job's folder to the volume. Returns why not all were kept; empty if they were."""
     try:
         with _alone(folder):
             for parts in sorted(folder.glob(f"*{PARTS}")):
@@ -59,7 +59,7 @@ def keep(folder: Path) -> str:
 
 
 def newest(root: Path, name: str) -> Path | None:
-    """The log of a rank's last process (`<role>-<rank>`) that is kept of a job; None when there is none."""
+    """Return the kept log of a rank's last process (`<role>-<rank>`); None if there is none."""
     found = {
         (int(path.parent.name.rpartition("-")[2]), int(path.name.split(".")[-2])): path
         for path in root.glob(f"logs/attempt-*/{name}.*.log")
@@ -69,21 +69,21 @@ def newest(root: Path, name: str) -> Path | None:
 
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
-    """The agent and what runs at the pod's end append to the same files: one after the other."""
+    """Hold a lock of the folder: the node's agent and the preStop command append to the same files."""
     with (folder / ".keeping").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _ranges(log: Path, parts: Path) -> list[tuple[Path, int, int, int]]:
-    """(where to keep it, incarnation, where it begins, where it ends) of what is in a log."""
+    """Return (kept where, incarnation, start, end) for each incarnation in a log."""
     lines = [line.split(" ", 2) for line in parts.read_text(encoding="utf-8").splitlines()]
     starts = [int(line[1]) for line in lines] + [log.stat().st_size]
     return [(Path(line[2]), int(line[0]), starts[n], starts[n + 1]) for n, line in enumerate(lines)]
 
 
 def _append(log: Path, start: int, end: int, kept: Path) -> None:
-    """Bring what is new to the volume, each byte to its own place: what was cut out here is a hole there, too."""
+    """Append new bytes to the volume, each at its own offset, so that a cut part is a hole there, too."""
     out = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         have, most = os.fstat(out).st_size, end - start
@@ -103,7 +103,7 @@ def _append(log: Path, start: int, end: int, kept: Path) -> None:
 
 
 def _copy(source: int, out: int, start: int, have: int, most: int) -> None:
-    """Copy what lies behind `start` in a log, from `have` to `most`, without what was cut out of it."""
+    """Copy the bytes after `start` of a log, from offset `have` to `most`, without the parts that were cut out."""
     at = have
     while at < most:
         begin, end = cut.next_data(source, start + at, start + most)

@@ -1,7 +1,7 @@
-"""The middle of a long log goes back to the disk: the beginning and the end of what a process wrote stay.
+"""Size limit of logs: the middle of a long log is given back to the disk, its beginning and end stay.
 
-A hole is punched into the file, so those who write to it need not know: its size, and every place in it, stay what they
-are. The cut is told in the file, right before the hole. Readers skip it (`next_data`).
+It punches a hole into the file, so its writers need not know: size and offsets stay as they are. A line before the hole
+says what is missing. Readers skip the hole (`next_data`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import stat
 from pathlib import Path
 
 MOST_BYTES = 256 << 20
-"""So much of what one process wrote is kept, half from its beginning and half from its end."""
+"""How much of one process's output is kept, half from its beginning and half from its end."""
 SLACK_BYTES = 16 << 20
-"""A cut is made when there is so much more."""
+"""How much longer a log must be before it is cut, so that a cut is rare."""
 _PUNCH_HOLE, _KEEP_SIZE = 0x02, 0x01
 """Source: linux/falloc.h."""
 
@@ -22,22 +22,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def words(missing: int) -> bytes:
-    """What stands in a log where a part is missing; always as long, as it is written again when the cut grows."""
+    """The line that replaces a cut part. Its length is constant, since it is overwritten when the cut grows."""
     kept = f"{MOST_BYTES >> 20} MiB are kept, from the beginning and the end"
     return f"\n[dljob] {missing >> 20:>10,} MiB of this process's output are left out here: {kept}\n".encode()
 
 
 def cut(path: Path, start: int) -> int:
-    """Cut the middle out of what was written behind `start`, where that is too much; the bytes that are missing.
+    """Cut the middle of what was written after offset `start`, if that is too long. Returns the bytes that are missing.
 
     Raises:
-        OSError: The file system gives no part of a file back (EOPNOTSUPP), or the file cannot be written.
+        OSError: The file system cannot punch holes (EOPNOTSUPP), or the file cannot be written.
     """
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_size - start <= MOST_BYTES + SLACK_BYTES:
             return 0
+        # Only whole blocks become a hole; the line stands in the bytes right before it.
         first = _whole_blocks(start + MOST_BYTES // 2 + len(words(0)), info.st_blksize)
         last = (info.st_size - MOST_BYTES // 2) // info.st_blksize * info.st_blksize
         _punch(fd, first, last - first)
@@ -48,21 +49,21 @@ def cut(path: Path, start: int) -> int:
 
 
 def can_cut(fd: int) -> bool:
-    """Whether the file system of a file that is open for writing gives parts of files back."""
+    """Whether the file system of a file open for writing can punch holes."""
     info = os.fstat(fd)
     try:
-        _punch(fd, _whole_blocks(info.st_size, info.st_blksize), info.st_blksize)  # behind its end: nothing changes
+        _punch(fd, _whole_blocks(info.st_size, info.st_blksize), info.st_blksize)  # beyond its end: nothing changes
     except OSError:
         return False
     return True
 
 
 def next_data(fd: int, at: int, size: int) -> tuple[int, int]:
-    """Where the next data begin at or behind a place in a file, and where they end, at the latest at `size`."""
+    """Return the start and end of the next data at or after an offset; the end is at most `size`."""
     try:
         start = os.lseek(fd, at, os.SEEK_DATA)
         return min(start, size), min(os.lseek(fd, start, os.SEEK_HOLE), size)
-    except OSError:  # no data behind, or a file system that knows no holes
+    except OSError:  # no data follows, or the file system does not report holes
         return at, max(at, size)
 
 

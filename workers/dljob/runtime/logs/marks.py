@@ -1,9 +1,9 @@
-"""When what of a log was written: pairs of a time and a size beside it, `<role>-<rank>.marks`.
+"""Time marks of a log: pairs of a time and a size in a file beside it, `<role>-<rank>.marks`.
 
-Processes write to a log by themselves, so nobody sees a line go by. Whoever watches its size (`LogWatch`) notes it
-once a second where it has grown: what lies behind the size of a mark was written after its time. A reader who asks for
-what came since a moment begins at the last mark before it, and so misses nothing, and shows a second too much at most.
-A mark may lie in what was cut out of a log: reading begins with the words that tell of the cut.
+Processes write to a log directly, so no line can be timed. `LogWatch` adds a mark once a second if the log has grown:
+bytes after the mark's size were written after its time. A reader who wants the output since a time begins at the last
+mark before it, and so misses nothing and shows at most a second too much. A mark may lie in a part that was cut out;
+then reading begins with the line that says so.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from pathlib import Path
 from dljob.runtime.logs.cut import next_data
 
 Mark = tuple[int, int]
-"""Nanoseconds since 1970, and the size of the log at that time."""
+"""Nanoseconds since 1970, and the log's size at that time."""
 SUFFIX = ".marks"
 MOST = 1 << 16
-"""At so many marks (1 MiB, 18 hours of a log that grows each second) the old ones are thinned out."""
+"""The number of marks (1 MiB, 18 hours of a log that grows each second) at which old ones are thinned out."""
 FINE = 1800
-"""The marks of the last so many seconds stay; before, one stays in each such part of its age: of a day, 48 s. After a
-year it is half of MOST at most."""
+"""Marks of the last FINE seconds all stay. Of older ones, one stays per 1/FINE of its age: every 48 s at the age of a
+day. After a year at most half of MOST are left."""
 LINE_BYTES = 64 << 10
-"""The beginning of a line is looked for in so much before a mark."""
+"""How far before a mark the beginning of its line is searched for."""
 _MARK = struct.Struct("<QQ")
 _SECOND = 1_000_000_000
 
 
 def add(log: Path, size: int) -> None:
-    """Note that a log has this size now.
+    """Record that a log has this size now.
 
     Raises:
-        OSError: The disk is full, or nobody may write there.
+        OSError: The disk is full, or the folder is not writable.
     """
     path = log.with_suffix(SUFFIX)
-    now = time.time_ns()  # read after the size: what is written from now on lies behind it
+    now = time.time_ns()  # taken after the size: whatever is written from now on lies behind it
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         have = os.fstat(fd).st_size
-        if have % _MARK.size:  # a full disk took a part of one
+        if have % _MARK.size:  # a full disk cut a mark short
             os.ftruncate(fd, have - have % _MARK.size)
         os.write(fd, _MARK.pack(now, size))
     finally:
@@ -56,7 +56,7 @@ def add(log: Path, size: int) -> None:
 
 
 def thinned(marks: Sequence[Mark], now: int) -> list[Mark]:
-    """Fewer marks: what a moment that fell on one that is gone shows too much is a second, or 1/FINE of its age."""
+    """Drop marks so that reading from the one before a missing mark shows at most 1 s, or 1/FINE of its age, more."""
     kept = list(marks[:1])
     for mark, after in pairwise(marks[1:]):
         if after[0] - kept[-1][0] > max(_SECOND, (now - mark[0]) // FINE):
@@ -65,7 +65,7 @@ def thinned(marks: Sequence[Mark], now: int) -> list[Mark]:
 
 
 def read(log: Path) -> list[Mark]:
-    """The marks of a log; none where there are none, or where something else lies in their place."""
+    """Return the marks of a log; none if there is no file, or something else is in its place."""
     try:
         fd = os.open(log.with_suffix(SUFFIX), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -78,16 +78,16 @@ def read(log: Path) -> list[Mark]:
 
 
 def place_since(log: Path, moment: float) -> int | None:
-    """Where the lines of a log begin that were written since a moment (unix seconds); None: no times of then are known.
+    """Return the offset of the first line written since a time (unix seconds); None if no mark is that old.
 
-    A line that had no end yet is among them.
+    A line that was incomplete at that time counts.
     """
     try:
         fd = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return 0
     try:
-        size = os.fstat(fd).st_size  # before the marks: the first one stands when the first line is written
+        size = os.fstat(fd).st_size  # before the marks: a log with a first line has a first mark
         wanted, marks, place = int(moment * _SECOND), read(log), None
         for at, marked in marks:
             if at > wanted:
@@ -101,7 +101,7 @@ def place_since(log: Path, moment: float) -> int | None:
 
 
 def _line_at(fd: int, place: int, size: int) -> int:
-    """The beginning of the line at a place; of one that was cut out, of the line that tells it."""
+    """Return the beginning of the line at an offset; in a part that was cut out, that of the line that says so."""
     at = end = 0
     while at < min(place, size):
         start, after = next_data(fd, at, size)

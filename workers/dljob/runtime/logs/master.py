@@ -1,4 +1,4 @@
-"""PrimeMaster's own log: JSON lines in `logs/master.log` of the job's folder, on the node that PrimeMaster is on."""
+"""PrimeMaster's own log: JSON lines in `logs/master.log` of the job's folder, on PrimeMaster's node."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 
 NAME = "master.log"
 OLDER = f"{NAME}.1"
-"""The file before it: a long log begins anew."""
+"""The previous file: a long log is rotated once."""
 _TIME = re.compile(rb'^\{"time": ?"([^"]+)"')
 
 
 def stamp(moment: float) -> str:
-    """A moment in unix seconds as entries write it, so that both compare as text."""
+    """Format a time in unix seconds as log entries do, so that both can be compared as text."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def place_since(path: Path, moment: float) -> int:
-    """Where the entries begin that were written since a moment (unix seconds); the end where there are none.
+    """Return the offset of the first entry since a time (unix seconds); the end of the file if there is none.
 
-    A line that is no entry, as a full disk leaves them, belongs to the entry before it.
+    A line that is no entry, such as a full disk leaves, belongs to the entry before it.
     """
     begin, at = stamp(moment).encode(), 0
     try:

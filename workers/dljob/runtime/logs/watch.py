@@ -1,4 +1,4 @@
-"""The thread of a process that writes logs, or whose children do: it notes their times and cuts what is too long."""
+"""The thread that marks the times of logs and cuts long ones, in a process whose own output or children write them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from dljob.runtime.logs import marks
 from dljob.runtime.logs.cut import cut
 
 PERIOD_S = 1.0
+"""The resolution of the time marks."""
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @dataclass(slots=True)
 class _Log:
     start: int
-    """Where the process began to write."""
+    """The offset at which the process began to write."""
     marked: int
-    """Its size at the last mark."""
+    """The size at the last mark."""
     whole: bool = False
-    """It cannot be cut."""
+    """Whether it cannot be cut."""
 
 
 class LogWatch:
-    """Keeps the logs that this process, or a child of it, writes from growing without end, and notes their times."""
+    """Limits the logs that this process or a child of it writes, and marks their times."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +39,7 @@ class LogWatch:
         self._running = False
 
     def begin(self, path: str, start: int) -> None:
-        """A process begins to write to a log behind `start`."""
+        """Watch a log to which a process begins to write at offset `start`."""
         if not path:
             return
         with self._lock:
@@ -48,7 +49,7 @@ class LogWatch:
                 threading.Thread(target=self._run, name="dljob-logs", daemon=True).start()
 
     def look(self) -> None:
-        """Mark what has grown, and cut what has grown too long; one that cannot be cut says so in itself, once."""
+        """Mark logs that have grown and cut those that are too long. A log that cannot be cut says so, once."""
         with self._lock:
             logs = dict(self._logs)
         for path, log in logs.items():
