@@ -75,7 +75,7 @@ bench-guard: setup ## the deterministic costs, against those accepted in tests/b
 
 soak: setup ## an API server away for a minute; an hour of uneven steps, then one rank stopped and named (SOAK_S=seconds)
 	DLJOB_OUTAGE_S=60 $(BIN)/python -m pytest -q -s tests/kube/controller/test_operator_outage.py
-	$(BIN)/python -W ignore tests/bench/soak.py
+	$(BIN)/python -W ignore tests/bench/worker/soak.py
 
 sweep: setup ## the operator killed before and after each of its calls, on a real API server and Ray (ARGS=--resume: go on)
 	PYTHONPATH=tests/kube $(BIN)/python -W ignore -m sweep --table docs/sweep.md $(ARGS)

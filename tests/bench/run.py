@@ -2,9 +2,9 @@
 
     python tests/bench/run.py [name ...] [--json FILE] [--markdown FILE] [--from FILE]
 
-Names are those of the scripts beside this one; none: all. `--from` takes the rows of an earlier `--json` and runs only
-what is named, whose rows it replaces. Exits 1 when a figure is missed. Ray runs in a network of its own where that can
-be made.
+A name is that of a script in one of the folders beside this one; without a name, all of SCRIPTS run. `--from` takes
+the rows of an earlier `--json`, runs only the named scripts, and replaces their rows. Exits 1 when a figure is missed.
+Ray runs in a network namespace of its own where one can be made.
 """
 
 from __future__ import annotations
@@ -65,16 +65,21 @@ SCRIPTS = (
 )
 
 
+def script(name: str) -> Path:
+    """Return the path of a benchmark; its folder is named after the part of the product that it measures."""
+    return next(HERE.glob(f"*/{name}.py"))
+
+
 def measure(name: str) -> list[dict[str, Any]]:
     """The rows of one benchmark; a row that says so when it failed."""
     print(f"== {name}", file=sys.stderr, flush=True)
     begin = time.monotonic()
     network = [] if name.startswith("kube_") else isolated()  # a Kubernetes makes networks of its own
-    command = [*network, sys.executable, "-W", "ignore", str(HERE / f"{name}.py")]
+    command = [*network, sys.executable, "-W", "ignore", str(script(name))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
     if done.returncode or not rows:
-        what = f"tests/bench/{name}.py failed (exit {done.returncode})"
+        what = f"{name}.py failed (exit {done.returncode})"
         rows.append({"name": name, "what": what, "target": "", "met": False, "failed": True})
     print(f"   {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return [row | {"script": name} for row in rows]
@@ -117,9 +122,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         more = "" if row.get("failed") else remarks(row)
         measured = number(row, "value") + (f" ({more})" if more else "")
-        script = f"[{row['script']}.py](../tests/bench/{row['script']}.py)"
+        link = f"[{row['script']}.py](../tests/bench/{script(row['script']).relative_to(HERE)})"
         verdict = "yes" if row["met"] else "**no**"
-        cells = (row["what"], row["target"], measured, number(row, "limit"), verdict, script)
+        cells = (row["what"], row["target"], measured, number(row, "limit"), verdict, link)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

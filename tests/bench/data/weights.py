@@ -1,0 +1,41 @@
+"""64 MiB from one rank to four of its host by a WeightChannel, against one numpy `ray.put` and four gets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
+from bench_common import Row, cluster, folder, runs
+from bench_jobs import manifest, role, submit
+
+
+def main() -> None:
+    """One row."""
+    with cluster(2, store=1 << 30) as _, folder() as out:
+        roles = [
+            role("publisher", "weights_app.Publisher", 1, dependsOn=[{"role": "reader"}]),
+            role("reader", "weights_app.Reader", 4, cpu="100m", driver=False),
+        ]
+        document = manifest("weights", out, roles)
+        document["spec"]["config"] |= {"blocks": runs(20), "ways": ["store"]}
+        status = submit(document).wait(600)
+        assert status["phase"] == "Succeeded", status
+        found = json.loads((out / "weights.json").read_text())
+    plain = median(found["plain"])
+    Row(
+        "weights",
+        "WeightChannel, 64 MiB to 4 readers on a host",
+        "<= 1.2 x of one numpy ray.put + 4 gets; bytes equal",
+        median(found["store"]),
+        1.2 * plain,
+        samples={"dljob": found["store"], "plain": found["plain"]},
+        facts={"bytes equal": found["equal"]},
+        note=f"{median(found['store']) / plain:.2f} x plain",
+    ).emit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What the benchmarks share: a row of the table, a Ray of several raylets, runs in turn, and files that ranks write.
+
+A benchmark is a script that prints one line of JSON per row (`Row`) on stdout, whatever else it has to say on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+KITS = Path(__file__).resolve().parent
+HERE = KITS.parent
+APPS = HERE / "apps"
+"""The folder of the user code that benchmarked jobs run."""
+RAY_ENV = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray gives a dead raylet up after 0.8 s, not 14: nothing that is measured waits for it, the clean-up does.
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "250",
+    "RAY_health_check_timeout_ms": "500",
+    "RAY_health_check_failure_threshold": "4",
+}
+
+
+@dataclasses.dataclass
+class Row:
+    """A line of the table. `value` is compared with `limit`, both in `unit`; `samples` are what medians are of."""
+
+    name: str
+    what: str
+    target: str
+    value: float
+    limit: float
+    unit: str = "s"
+    at_least: bool = False
+    samples: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What must be true besides the figure: name -> value; a False one is a miss."""
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure is met."""
+        figure = self.value >= self.limit if self.at_least else self.value <= self.limit
+        return figure and all(fact is not False for fact in self.facts.values())
+
+    def emit(self) -> None:
+        """Print the row as a line of JSON."""
+        rounded = {name: [round(v, 4) for v in values] for name, values in self.samples.items()}
+        spread = {name: [round(f(v), 4) for f in (min, statistics.median, max)] for name, v in rounded.items() if v}
+        row = dataclasses.asdict(self) | {"samples": rounded, "spread": spread, "met": self.met}
+        print(json.dumps(row | {"value": round(self.value, 4), "limit": round(self.limit, 4)}), flush=True)
+
+
+def say(*words: object) -> None:
+    """A line for who watches."""
+    print(*words, file=sys.stderr, flush=True)
+
+
+def runs(default: int = 7) -> int:
+    """How many times each half is run: BENCH_RUNS, else the default."""
+    return int(os.environ.get("BENCH_RUNS", default))
+
+
+def in_turn(a: Callable[[], float], b: Callable[[], float], count: int) -> tuple[list[float], list[float]]:
+    """A, B, A, B ...: what disturbs the machine disturbs both."""
+    pairs: list[tuple[float, float]] = []
+    for number in range(count):
+        pairs.append((a(), b()))
+        say(f"  run {number + 1} of {count}: {pairs[-1][0]:.3f} {pairs[-1][1]:.3f} s")
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def until(check: Callable[[], Any], timeout_s: float = 60.0, step_s: float = 0.003) -> Any:
+    """The first true answer of `check`; TimeoutError without one."""
+    end = time.monotonic() + timeout_s
+    while not (got := check()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{getattr(check, '__name__', check)} was not true within {timeout_s} s")
+        time.sleep(step_s)
+    return got
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """A short-named folder that is gone afterwards."""
+    made = Path(tempfile.mkdtemp(prefix="dlb", dir="/tmp"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[Any]:
+    """A Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it.
+
+    `quick`: with RAY_ENV; else Ray is as it comes. `store`: bytes of a raylet's object store.
+    """
+    with folder() as home:
+        os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **(RAY_ENV if quick else {}))
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(KITS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        import ray
+        from ray.cluster_utils import Cluster
+
+        made = Cluster()
+        made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
+        made.raylets = [made.add_node(num_cpus=n, object_store_memory=store) for n in cpus]
+        from dljob.runtime.backend.connect import connect
+
+        connect(made.address)
+        made.wait_for_nodes()
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            with contextlib.suppress(Exception):
+                made.shutdown()
+
+
+def live_actors() -> list[dict[str, Any]]:
+    """The rows of the GCS for actors that are not dead, of all jobs."""
+    from ray._private.state import actors
+
+    return [row for row in actors().values() if row["State"] != "DEAD"]
+
+
+def live_groups() -> list[Any]:
+    """The placement groups that are not removed."""
+    from ray.util import placement_group_table
+
+    return [row for row in placement_group_table().values() if row["state"] != "REMOVED"]
+
+
+def free_cpus() -> bool:
+    """Whether nothing holds a CPU."""
+    import ray
+
+    return ray.available_resources().get("CPU") == ray.cluster_resources().get("CPU")
+
+
+def settle() -> None:
+    """Wait until Ray is empty again, its worker processes included."""
+    until(lambda: not live_actors() and not live_groups() and free_cpus(), 60, 0.02)
+    time.sleep(1.0)
+
+
+class Entries:
+    """The lines that ranks append when they come into user code: `role`, `rank`, `t`, `pid`."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+        where.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All entries so far, oldest first."""
+        found = [json.loads(line) for file in self.where.glob("*.jsonl") for line in file.read_text().splitlines()]
+        return sorted(found, key=lambda entry: entry["t"])
+
+    def await_count(self, count: int, timeout_s: float = 120) -> list[dict[str, Any]]:
+        """The entries as soon as there are so many."""
+        return until(lambda: (got := self.read())[count - 1 :] and got, timeout_s, 0.01)
+
+    def last_of(self, role: str, rank: int) -> dict[str, Any]:
+        """The newest entry of a rank."""
+        return [e for e in self.read() if (e["role"], e["rank"]) == (role, rank)][-1]
+
+    def next_of(self, role: str, rank: int, after: float, timeout_s: float = 60) -> dict[str, Any]:
+        """The first entry of a rank later than a time."""
+        name = f"{role}-{rank}.jsonl"
+
+        def newer() -> dict[str, Any] | None:
+            lines = (self.where / name).read_text().splitlines()
+            return next((e for e in map(json.loads, lines) if e["t"] > after), None)
+
+        return until(newer, timeout_s)

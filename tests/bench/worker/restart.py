@@ -1,0 +1,108 @@
+"""SIGKILL of one worker: until its rank is back in user code, with a spare and without one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
+import bare
+from bench_common import Entries, Row, cluster, folder, in_turn, runs, say, until
+from bench_jobs import end, manifest, processes, role, stamp, submit
+
+VICTIM = 1
+
+
+def kill_one(entries: Entries) -> float:
+    """Seconds from the SIGKILL of a rank to its next entry."""
+    pid = entries.last_of("worker", VICTIM)["pid"]
+    killed = stamp()
+    os.kill(pid, signal.SIGKILL)
+    return entries.next_of("worker", VICTIM, killed)["t"] - killed
+
+
+def start(out: Any, entries: Entries, spares: int) -> Any:
+    """A job of two ranks, with all its spares ready."""
+    document = manifest("restart", out, [role("worker", "bench_app.stay", 2)], spares={"processesPerNode": spares})
+    handle = submit(document)
+    entries.await_count(2)
+    return handle
+
+
+def spare_ready(nodes: int = 1) -> None:
+    """Wait until each node that has the role has a spare, warmed up."""
+    until(lambda: len([name for name in processes() if "/spare-" in name]) >= nodes)
+    time.sleep(1.5)
+
+
+def with_spare() -> Row:
+    """Kills one after another, each when the spare is there again."""
+    took: list[float] = []
+    counts: list[int] = []
+    with folder() as out:
+        entries = Entries(out)
+        handle = start(out, entries, 1)
+        for _ in range(runs(15)):
+            spare_ready()
+            before = handle.connection.pids()
+            took.append(kill_one(entries))
+            after = handle.connection.pids()
+            counts.append(sum(after.get(name) != pid for name, pid in before.items()))
+        restarts = handle.status()["restarts"]
+        end(handle)
+    return Row(
+        "restart-spare",
+        "SIGKILL one worker, spare at hand -> its rank back in user code",
+        "<= 0.2 s; 1 process restarted",
+        median(took),
+        0.2,
+        samples={"dljob": took},
+        facts={
+            "1 process restarted": set(counts) == {1} and restarts["process"] == len(took) == sum(restarts.values())
+        },
+    )
+
+
+def without_spare() -> Row:
+    """Kills and new bare actors in turn, in the same Ray."""
+    with folder() as out:
+        entries = Entries(out)
+        handle = start(out, entries, 0)
+
+        def ours() -> float:
+            time.sleep(1.0)
+            return kill_one(entries)
+
+        def theirs() -> float:
+            time.sleep(1.0)
+            return bare.one()
+
+        bare_s, dljob_s = in_turn(theirs, ours, runs(11))
+        end(handle)
+    return Row(
+        "restart-cold",
+        "SIGKILL one worker, no spare, no torch",
+        "<= 1.3 x one new bare actor + 50 ms",
+        median(dljob_s),
+        1.3 * median(bare_s) + 0.05,
+        samples={"dljob": dljob_s, "bare": bare_s},
+        note=f"{median(dljob_s) / median(bare_s):.2f} x bare",
+    )
+
+
+def main() -> None:
+    """Both rows."""
+    with cluster(2):
+        say("restart with a spare")
+        with_spare().emit()
+        say("restart without a spare: bare, dljob")
+        without_spare().emit()
+
+
+if __name__ == "__main__":
+    main()
