@@ -15,12 +15,12 @@ from dljob.telemetry.records import scan
 JOURNALS = sorted(Path(__file__).parent.glob("*.jsonl"))
 
 
-def test_there_are_journals():
+def test_the_corpus_holds_the_recorded_journals():
     assert {path.stem for path in JOURNALS} >= {"three-faults", "lost-node", "used-up", "same-error"}
 
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
-def test_a_recorded_journal_leads_where_it_led(path):
+def test_a_recorded_journal_replays_to_its_recorded_end(path):
     records = scan(path.read_bytes(), name=path.name).records
     begin, expected = records[0], {key: value for key, value in records[-1].items() if key != "k"}
     manifest = DLJobManifest.model_validate(begin["manifest"])

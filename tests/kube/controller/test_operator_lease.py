@@ -64,7 +64,9 @@ def served(plane: Cluster, namespace: str, name: str) -> str:
     return until(made, f"{name} has a RayCluster")
 
 
-def test_one_acts_and_the_other_reads(plane: Cluster, namespace: str, pair: tuple[Operator, Operator]) -> None:
+def test_the_leader_acts_and_the_standby_only_reads(
+    plane: Cluster, namespace: str, pair: tuple[Operator, Operator]
+) -> None:
     leader, standby = pair
     apply(plane, namespace, "one")
     served(plane, namespace, "one")
@@ -86,7 +88,9 @@ def goes_on(plane: Cluster, namespace: str, standby: Operator, cluster: str) -> 
     assert len(plane.get("rayclusters", "-n", namespace)["items"]) == 2
 
 
-def test_the_leader_is_killed(plane: Cluster, namespace: str, pair: tuple[Operator, Operator]) -> None:
+def test_the_standby_takes_over_when_the_leader_is_killed(
+    plane: Cluster, namespace: str, pair: tuple[Operator, Operator]
+) -> None:
     leader, standby = pair
     apply(plane, namespace, "before")
     cluster = served(plane, namespace, "before")
@@ -95,7 +99,9 @@ def test_the_leader_is_killed(plane: Cluster, namespace: str, pair: tuple[Operat
     assert "has not renewed it" in standby.log.read_text()
 
 
-def test_the_leader_is_ended(plane: Cluster, namespace: str, pair: tuple[Operator, Operator]) -> None:
+def test_the_standby_takes_over_at_once_when_the_leader_ends_in_order(
+    plane: Cluster, namespace: str, pair: tuple[Operator, Operator]
+) -> None:
     leader, standby = pair
     apply(plane, namespace, "before")
     cluster = served(plane, namespace, "before")
@@ -128,7 +134,9 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
     assert len({owner["uid"] for one in made for owner in one["metadata"]["ownerReferences"]}) == 11
 
 
-def test_a_lease_that_is_taken_by_hand(plane: Cluster, namespace: str, pair: tuple[Operator, Operator]) -> None:
+def test_a_lease_taken_by_hand_stops_the_leader(
+    plane: Cluster, namespace: str, pair: tuple[Operator, Operator]
+) -> None:
     leader, standby = pair
     # Wall clocks do not count: this one says that it was renewed in many years.
     theirs = {

@@ -266,7 +266,7 @@ def test_a_pod_that_no_good_node_takes_waits_with_the_schedulers_words_and_goes_
     assert it.status["attempt"] == 1
 
 
-def test_a_quota_that_is_used_up_when_a_pod_is_replaced(begin: Callable[..., Job]) -> None:
+def test_a_pod_replaced_under_a_used_up_quota_waits_for_the_quota(begin: Callable[..., Job]) -> None:
     it = begin()
     gone, good = it.ready()
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight", "namespace": it.namespace}}

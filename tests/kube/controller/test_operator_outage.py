@@ -98,7 +98,9 @@ def come(proxy: Proxy, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 @pytest.mark.timeout(600)
-def test_an_outage_beside(plane: Cluster, namespace: str, proxy: Proxy, pair: list[Operator], how: str) -> None:
+def test_an_api_server_outage_disturbs_no_running_job(
+    plane: Cluster, namespace: str, proxy: Proxy, pair: list[Operator], how: str
+) -> None:
     pids = [operator.process.pid for operator in pair if operator.process]
     seen = Seen(pair)
     with Life(plane, namespace) as life:

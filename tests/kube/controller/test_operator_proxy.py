@@ -69,7 +69,9 @@ FAULTS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_life_beside(plane: Cluster, namespace: str, proxy: Proxy, operator: Operator, name: str) -> None:
+def test_a_job_lives_and_ends_beside_api_faults(
+    plane: Cluster, namespace: str, proxy: Proxy, operator: Operator, name: str
+) -> None:
     faults = [proxy.fault(method, path, **knobs) for method, path, knobs in FAULTS[name]]
     proxy.cut()  # so that watches begin anew, and meet it
     with Life(plane, namespace) as life:
@@ -82,7 +84,9 @@ def test_a_life_beside(plane: Cluster, namespace: str, proxy: Proxy, operator: O
     assert operator.health()
 
 
-def test_a_life_beside_an_outage(plane: Cluster, namespace: str, proxy: Proxy, operator: Operator) -> None:
+def test_a_job_lives_through_an_api_server_outage(
+    plane: Cluster, namespace: str, proxy: Proxy, operator: Operator
+) -> None:
     """The API server is away for longer than the Lease lasts, while the job runs."""
     with Life(plane, namespace) as life:
         life.run()

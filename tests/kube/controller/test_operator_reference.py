@@ -49,7 +49,7 @@ def on_shared(name: str, namespace: str, **spec: Any) -> dict[str, Any]:
     return {**body, "metadata": {"name": name, "namespace": namespace}}
 
 
-def test_two_jobs_on_a_cluster_that_is_there(plane: Cluster, operator: Operator, namespace: str, head: Head) -> None:
+def test_two_jobs_share_an_existing_raycluster(plane: Cluster, operator: Operator, namespace: str, head: Head) -> None:
     def look(name: str) -> dict[str, Any]:
         return found(plane, "dljob", name, namespace)
 

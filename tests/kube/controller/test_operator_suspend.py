@@ -76,7 +76,9 @@ def roles(replicas: int = 2) -> list[dict[str, Any]]:
     return [{**job("j")["spec"]["roles"][0], "replicas": replicas}]
 
 
-def test_it_saves_goes_is_changed_and_goes_on(plane: Cluster, operator: Operator, namespace: str, head: Head) -> None:
+def test_a_suspended_job_saves_and_resumes_with_its_edited_spec(
+    plane: Cluster, operator: Operator, namespace: str, head: Head
+) -> None:
     """The operator is killed while the job stops, while it is suspended, and after it was resumed."""
     it = Job(plane, namespace)
     plane.apply({**job("j", activeDeadlineSeconds=86400), "metadata": {"name": "j", "namespace": namespace}})
@@ -143,7 +145,7 @@ def test_a_job_that_is_applied_suspended_makes_nothing_until_it_is_resumed(
     assert it.body == {}
 
 
-def test_on_a_cluster_that_is_there_suspend_is_refused(plane: Cluster, namespace: str) -> None:
+def test_suspend_is_refused_on_an_existing_raycluster(plane: Cluster, namespace: str) -> None:
     role = job("j")["spec"]["roles"]
     body = {**job("j"), "spec": {"roles": role, "rayClusterRef": {"name": "shared"}, "suspend": True}}
     with pytest.raises(KubectlError, match="rayClusterRef excludes suspend: its machines are not given back"):

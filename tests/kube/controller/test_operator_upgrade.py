@@ -50,7 +50,9 @@ def state(plane: Cluster, namespace: str) -> dict[str, Any]:
     }
 
 
-def test_the_chart_is_upgraded(plane: Cluster, namespace: str, release: Release, tmp_path: Path) -> None:
+def test_a_running_job_outlives_a_chart_upgrade(
+    plane: Cluster, namespace: str, release: Release, tmp_path: Path
+) -> None:
     """The release's pods have no node here: processes stand for them, with the Lease that the chart names."""
     release.install()
     elect = [one for one in release.arguments() if one.startswith("--leader-elect")]
@@ -83,7 +85,7 @@ def test_the_chart_is_upgraded(plane: Cluster, namespace: str, release: Release,
         new.stop()
 
 
-def test_a_crd_that_is_older_than_the_operator(plane: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_the_operator_names_what_an_older_crd_lacks(plane: Cluster, namespace: str, tmp_path: Path) -> None:
     """What it lacks is named by the probe and the log; jobs that do not use it run; a newer CRD ends the complaint."""
     ours = yaml.safe_load(CRD.read_text(encoding="utf-8"))
     older = copy.deepcopy(ours)

@@ -148,7 +148,7 @@ def ends(node: Cluster, name: str) -> None:
     until(lambda: not children(node, uid, SPACE), f"everything of {name} is gone")
 
 
-def test_an_image_that_cannot_be_pulled(node: Cluster, jobs: None) -> None:
+def test_an_image_that_cannot_be_pulled_is_named_in_the_status(node: Cluster, jobs: None) -> None:
     def pull() -> str:
         one = condition(found(node, "dljob", "pulled", SPACE), "ClusterReady")
         return one["message"] if one.get("reason") in ("ErrImagePull", "ImagePullBackOff") else ""
@@ -159,7 +159,9 @@ def test_an_image_that_cannot_be_pulled(node: Cluster, jobs: None) -> None:
     ends(node, "pulled")
 
 
-def test_a_secret_for_the_environment_that_is_not_there(node: Cluster, jobs: None) -> None:
+def test_a_missing_secret_of_the_environment_is_named_and_the_pod_goes_on_once_it_exists(
+    node: Cluster, jobs: None
+) -> None:
     words = stuck(node, "keyless", "CreateContainerConfigError")
     assert words.endswith(
         ': container ray-head: secret "keys" not found; create what is missing; the pod then goes on by itself'
@@ -168,20 +170,20 @@ def test_a_secret_for_the_environment_that_is_not_there(node: Cluster, jobs: Non
     goes_on(node, "keyless")
 
 
-def test_code_that_is_not_there(node: Cluster, jobs: None) -> None:
+def test_a_missing_configmap_of_code_is_named_and_the_pod_goes_on_once_it_exists(node: Cluster, jobs: None) -> None:
     words = stuck(node, "codeless", "ConfigMapNotFound")
     assert 'configmap "code" not found; create what is missing; the pod then goes on by itself' in words
     node.apply(config("code"))
     goes_on(node, "codeless")
 
 
-def test_a_volume_of_a_secret_that_is_not_there(node: Cluster, jobs: None) -> None:
+def test_a_missing_secret_of_a_volume_is_named(node: Cluster, jobs: None) -> None:
     words = stuck(node, "secretless", "SecretNotFound")
     assert 'secret "certificates" not found; create what is missing; the pod then goes on by itself' in words
     ends(node, "secretless")
 
 
-def test_a_claim_that_nothing_is_bound_to(node: Cluster, jobs: None) -> None:
+def test_an_unbound_volume_claim_is_named_and_the_pod_goes_on_once_it_is_bound(node: Cluster, jobs: None) -> None:
     words = stuck(node, "claimless", "Unschedulable")
     assert "pod has unbound immediate PersistentVolumeClaims" in words
     assert words.endswith("; the claim needs a volume or a provisioner; the pod then goes on by itself")
@@ -193,7 +195,7 @@ def test_a_claim_that_nothing_is_bound_to(node: Cluster, jobs: None) -> None:
     node.kubectl("delete", "pv/bad")
 
 
-def test_another_ray_than_the_job_says(node: Cluster, jobs: None) -> None:
+def test_an_image_with_another_ray_version_than_the_spec_is_refused(node: Cluster, jobs: None) -> None:
     words = failed(node, SPACE, "other-ray", "RayVersionMismatch")
     assert words == (
         "the image has Ray 2.60.0; the job says 2.59.0; set spec.rayVersion to 2.60.0, or spec.image to one with"
@@ -201,7 +203,7 @@ def test_another_ray_than_the_job_says(node: Cluster, jobs: None) -> None:
     )
 
 
-def test_an_image_without_dljob(node: Cluster, jobs: None) -> None:
+def test_an_image_without_dljob_fails_the_job_with_what_to_do(node: Cluster, jobs: None) -> None:
     words = failed(node, BARE, "bare", "ImageWithoutDLJob")
     assert words == (
         f"image {IMAGES['runtime']} has no dljob; install it there, or let the operator bring it (--init-image);"

@@ -65,7 +65,9 @@ def test_kuberay_runs_as_a_pod(node: Cluster) -> None:
     assert deployment["status"]["readyReplicas"] == 1
 
 
-def test_one_node_at_a_time(node: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_real_node_is_refused_while_one_runs(
+    node: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if node.run is None:
         pytest.skip("an existing cluster is not started here: unset DLJOB_E2E")
     wait = processes.until

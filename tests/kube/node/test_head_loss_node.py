@@ -167,7 +167,7 @@ def relaunched(node: Cluster, name: str, namespace: str, times: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_with_its_memory_on_a_claim_a_lost_head_restarts_nothing_else(
+def test_a_lost_head_with_its_memory_on_a_claim_restarts_nothing_else(
     node: Cluster, operator: Operator, namespace: str
 ) -> None:
     claim(node, namespace, "gcs")
@@ -198,7 +198,7 @@ def test_with_its_memory_on_a_claim_a_lost_head_restarts_nothing_else(
 
 
 @pytest.mark.timeout(600)
-def test_without_it_the_next_attempt_resumes_from_the_checkpoint(
+def test_after_a_head_lost_without_its_memory_the_next_attempt_resumes_from_the_checkpoint(
     node: Cluster, operator: Operator, namespace: str
 ) -> None:
     folder = applied(node, namespace, "lost", faultTolerance={"leaseSeconds": 10})

@@ -128,7 +128,7 @@ def counted(plane: Cluster, namespace: str, resource: str) -> bool:
     return resource in plane.get("resourcequota", "tight", "-n", namespace).get("status", {}).get("used", {})
 
 
-def test_a_quota_that_forbids_pods_and_one_that_forbids_rayclusters(
+def test_a_quota_that_forbids_pods_or_rayclusters_is_named_in_the_status(
     plane: Cluster, operator: Operator, namespace: str
 ) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight", "namespace": namespace}}
@@ -184,7 +184,9 @@ def policy(plane: Cluster, namespace: str) -> Iterator[None]:
         plane.kubectl("delete", what, "our-images")
 
 
-def test_a_policy_that_forbids_the_pods(plane: Cluster, operator: Operator, namespace: str, policy: None) -> None:
+def test_an_admission_policy_that_forbids_pods_is_named_in_the_status(
+    plane: Cluster, operator: Operator, namespace: str, policy: None
+) -> None:
     apply(plane, namespace, "denied")
     words = said(plane, namespace, "denied", "FailedCreateHeadPod")
     assert "ValidatingAdmissionPolicy 'our-images'" in words
@@ -193,7 +195,7 @@ def test_a_policy_that_forbids_the_pods(plane: Cluster, operator: Operator, name
     assert "images must come from registry.corp" in warned(plane, namespace, "denied", "FailedCreateHeadPod")
 
 
-def test_a_service_account_that_is_not_there(plane: Cluster, operator: Operator, namespace: str) -> None:
+def test_a_missing_service_account_is_named_in_the_status(plane: Cluster, operator: Operator, namespace: str) -> None:
     apply(plane, namespace, "ghostly", head={"template": {"spec": {"serviceAccountName": "ghost"}}})
     words = said(plane, namespace, "ghostly", "FailedCreateHeadPod")
     assert 'serviceaccount "ghost" not found; create the service account; KubeRay tries again by itself' in words
@@ -206,7 +208,9 @@ def test_a_service_account_that_is_not_there(plane: Cluster, operator: Operator,
     until(lambda: worker_pods(plane, namespace, "haunted"), "and for the workers")
 
 
-def test_a_ray_cluster_that_kuberay_refuses(plane: Cluster, operator: Operator, namespace: str) -> None:
+def test_a_raycluster_refused_by_kuberay_is_told_with_its_reason(
+    plane: Cluster, operator: Operator, namespace: str
+) -> None:
     apply(plane, namespace, "older", rayVersion="2.46.0")
     words = said(plane, namespace, "older", "InvalidRayClusterSpec")
     assert "authOptions.mode is 'token' but minimum Ray version is 2.52.0, got 2.46.0" in words
@@ -233,7 +237,7 @@ def on(node: str) -> dict[str, Any]:
     return {"template": {"spec": {"nodeName": node}}}
 
 
-def test_a_claim_that_is_not_there_and_one_for_two_hosts(
+def test_a_missing_claim_and_a_claim_for_two_hosts_are_named(
     plane: Cluster, operator: Operator, namespace: str, two_nodes: tuple[str, str]
 ) -> None:
     apply(plane, namespace, "claimless", checkpoint={"path": "/ckpt", "claimName": "nowhere"})
@@ -266,7 +270,7 @@ def test_a_claim_that_is_not_there_and_one_for_two_hosts(
     assert "Multi-Attach" in warned(plane, namespace, "shared", "FailedAttachVolume")
 
 
-def test_a_raycluster_that_is_edited_and_one_that_is_deleted(
+def test_an_edited_raycluster_is_told_and_a_deleted_one_is_made_again(
     plane: Cluster, operator: Operator, namespace: str
 ) -> None:
     for name in ("edited", "deleted"):

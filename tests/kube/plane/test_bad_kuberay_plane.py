@@ -38,7 +38,7 @@ def older(cluster: Cluster) -> dict[str, Any]:
     return crd
 
 
-def test_kuberay_is_missing_then_too_old_then_idle_then_there(bare: Cluster, tmp_path: Path) -> None:
+def test_a_job_waits_until_kuberay_is_installed_recent_and_active(bare: Cluster, tmp_path: Path) -> None:
     assert bare.run is not None
     with running(bare, tmp_path) as operator:
         bare.apply(job("early"))

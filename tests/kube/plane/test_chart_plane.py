@@ -42,7 +42,7 @@ def release(plane: Cluster, namespace: Callable[..., str]) -> Iterator[Release]:
     made.helm("uninstall", made.name, "--ignore-not-found")
 
 
-def test_from_install_to_uninstall(release: Release, plane: Cluster) -> None:
+def test_the_chart_installs_and_uninstalls_without_a_trace(release: Release, plane: Cluster) -> None:
     said = release.install(workers=4)
     assert "dljob 0.1.0 serves every namespace." in said
     assert "KubeRay is not installed" not in said
@@ -67,7 +67,7 @@ def test_from_install_to_uninstall(release: Release, plane: Cluster) -> None:
     assert release.key() == key, "RayClusters that run hold tokens made of the key of before"
 
 
-def test_the_pods_pass_the_restricted_admission(release: Release, plane: Cluster) -> None:
+def test_the_operators_pods_pass_the_restricted_pod_security_admission(release: Release, plane: Cluster) -> None:
     release.install()
     # Its controller makes the pod, or says what the admission said.
     plane.kubectl(
@@ -76,7 +76,7 @@ def test_the_pods_pass_the_restricted_admission(release: Release, plane: Cluster
     )
 
 
-def test_the_operator_may_what_it_must_and_no_more(release: Release) -> None:
+def test_the_operator_has_exactly_the_rights_it_needs(release: Release) -> None:
     release.install()
     for verb, what in (
         ("watch", "dljobs.dljob.io"),
@@ -107,7 +107,9 @@ def test_the_operator_may_what_it_must_and_no_more(release: Release) -> None:
         assert not release.may(verb, what, "default"), f"{verb} {what}"
 
 
-def test_in_the_namespaced_scope_it_may_nothing_elsewhere(release: Release, namespace: Callable[..., str]) -> None:
+def test_in_the_namespaced_scope_the_operator_has_no_rights_elsewhere(
+    release: Release, namespace: Callable[..., str]
+) -> None:
     ours = [namespace(), namespace()]
     release.install(rbac={"scope": "Namespaced"}, watchNamespaces=ours)
     for name in ours:
@@ -119,7 +121,7 @@ def test_in_the_namespaced_scope_it_may_nothing_elsewhere(release: Release, name
     assert {f"--namespace={name}" for name in ours} <= set(release.arguments())
 
 
-def test_who_may_edit_makes_jobs_and_leaves_their_status_alone(release: Release, plane: Cluster) -> None:
+def test_the_role_edit_may_make_jobs_but_not_write_their_status(release: Release, plane: Cluster) -> None:
     release.install()
     for role in ("view", "edit"):
         user = f"{role}er"

@@ -85,7 +85,7 @@ def code_maps(plane: Cluster, namespace: str) -> list[str]:
     return [name for name in listed if "-code-" in name]
 
 
-def test_the_life_of_a_job_as_the_command_shows_it(
+def test_the_command_shows_each_phase_of_a_jobs_life(
     plane: Cluster, operator: kit.Operator, team: str, dljob: Dljob
 ) -> None:
     done = dljob("submit", "dljob.yaml", "-n", team)
@@ -124,7 +124,7 @@ def test_run_follows_and_exits_with_the_fate(operator: kit.Operator, team: str, 
     assert (last["phase"], last["reason"]) == ("Failed", "PreRunningDeadlineExceeded")
 
 
-def test_as_much_code_as_is_let_through_is_taken(team: str, dljob: Dljob, tmp_path: Path) -> None:
+def test_code_up_to_the_size_limit_is_uploaded(team: str, dljob: Dljob, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(os.urandom(LIMIT - 2_000))
     done = dljob("submit", "dljob.yaml", "-n", team)
     assert done.returncode == 0, done.stderr
@@ -207,7 +207,7 @@ def test_the_role_edit_is_enough_and_view_sees(
     assert dljob("stop", "hello", "-k", kubeconfig=edit).returncode == 0
 
 
-def test_doctor_and_kubectl_dljob(
+def test_doctor_and_kubectl_dljob_find_a_sound_cluster(
     plane: Cluster, operator: kit.Operator, team: str, dljob: Dljob, tmp_path: Path
 ) -> None:
     done = dljob("doctor", "-n", team)

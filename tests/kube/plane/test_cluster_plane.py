@@ -14,7 +14,7 @@ from cluster import cache, processes, up
 from cluster.handle import Cluster, KubectlError
 
 
-def test_crds_are_served(plane: Cluster) -> None:
+def test_the_control_plane_serves_the_crds(plane: Cluster) -> None:
     for name in (up.CRD, "rayclusters.ray.io"):
         conditions = {c["type"]: c["status"] for c in plane.get("crd", name)["status"]["conditions"]}
         assert conditions["Established"] == "True"
@@ -29,7 +29,7 @@ def test_a_job_is_taken_and_a_wrong_one_is_refused(plane: Cluster) -> None:
     assert "created" in plane.kubectl("create", "--dry-run=server", "-f", str(example))
 
 
-def test_kuberay_answers(plane: Cluster) -> None:
+def test_kuberay_acts_on_a_raycluster(plane: Cluster) -> None:
     head = {"containers": [{"name": "ray", "image": "ray"}]}
     spec = {"headGroupSpec": {"rayStartParams": {}, "template": {"spec": head}}, "rayVersion": "2.60.0"}
     metadata = {"name": "cluster-check", "namespace": "default"}
@@ -57,7 +57,7 @@ def test_pods_run_on_fake_nodes(plane: Cluster, kwok: Callable[..., None]) -> No
         plane.kubectl("delete", "pod", *(f"fake-{i}" for i in range(3)))
 
 
-def test_two_at_once_and_each_end_leaves_nothing(plane: Cluster, tmp_path: Path) -> None:
+def test_two_planes_run_side_by_side_and_leave_nothing_when_they_end(plane: Cluster, tmp_path: Path) -> None:
     if plane.run is None:
         pytest.skip("an existing cluster is not started here: unset DLJOB_E2E")
     first = up.plane(tmp_path / "first", operator=False)

@@ -95,7 +95,7 @@ def test_every_rule_takes_its_right_case_and_refuses_its_wrong_one(server: Serve
     assert wrong == []
 
 
-def test_rules_about_changes(server: Server) -> None:
+def test_rules_about_changes_refuse_edits_of_immutable_fields(server: Server) -> None:
     for case in (case for case in RULES if case.before):
         made = stored(server, case.before, case.status)
         path = f"{JOBS}/{made['metadata']['name']}"
@@ -140,7 +140,7 @@ def test_every_bound_holds_on_both_sides(server: Server) -> None:
     assert wrong == []
 
 
-def test_what_it_stores_means_what_the_loader_read(server: Server) -> None:
+def test_a_document_stored_by_the_server_means_what_the_loader_read(server: Server) -> None:
     documents = [plain(case.accepted) for case in RULES] + [bound.job for bound in bounds() if bound.ok]
     for document in documents:
         stored = server.create(document)

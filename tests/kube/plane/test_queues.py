@@ -113,7 +113,7 @@ def boasts(body: dict[str, Any]) -> str:
     return f"attempt {status['attempt']} {status['phase']}: {has}" if lost and has else ""
 
 
-def test_from_the_queue_and_back_into_it(
+def test_a_job_is_admitted_from_the_queue_and_returns_to_it_when_preempted(
     plane: Cluster, operator: Operator, namespace: str, head: Head, seen: dict[str, Seen]
 ) -> None:
     queued, kueue = Queued(plane, namespace, head), Kueue(plane, namespace)

@@ -351,7 +351,9 @@ def may(release: Release, namespace: str) -> set[Right]:
     } - EVERYBODY
 
 
-def test_it_may_what_the_table_says_and_nothing_else(release: Release, namespace: Callable[[], str]) -> None:
+def test_the_operator_may_do_what_the_table_of_rights_says_and_nothing_else(
+    release: Release, namespace: Callable[[], str]
+) -> None:
     here, elsewhere = namespace(), namespace()
     release.install(rbac={"scope": "Namespaced"}, watchNamespaces=[here])
     assert may(release, here) == set(granted("Namespaced", EVERYWHERE, HERE))

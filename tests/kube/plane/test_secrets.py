@@ -127,7 +127,9 @@ def arguments(operator: Operator) -> list[str]:
     return Path(f"/proc/{operator.process.pid}/cmdline").read_text().split("\0")
 
 
-def test_a_namespace_that_takes_restricted_pods_alone(plane: Cluster, operator: Operator, namespace: str) -> None:
+def test_a_namespace_with_restricted_pod_security_tells_which_fields_to_set(
+    plane: Cluster, operator: Operator, namespace: str
+) -> None:
     plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     body = {**job("s"), "metadata": meta("s", namespace)}
     plane.apply(body)

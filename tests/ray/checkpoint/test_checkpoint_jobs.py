@@ -79,7 +79,7 @@ def undisturbed(ray_here: Any, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["class", "module"])
-def test_four_ranks_of_which_one_is_killed_make_the_same_curve(
+def test_four_ranks_make_the_same_loss_curve_when_one_is_killed(
     undisturbed: list[dict[int, str]], tmp_path: Path, kind: str
 ) -> None:
     killed = Job(tmp_path)

@@ -78,7 +78,7 @@ def on_ray(place: Place, ray_here: Any) -> tuple[Place, str]:
     return place, ray_here.address
 
 
-def test_submit_to_a_ray_that_runs(on_ray: tuple[Place, str]) -> None:
+def test_submit_starts_a_job_on_a_running_ray(on_ray: tuple[Place, str]) -> None:
     place, address = on_ray
     done = place.dljob("submit", place.job("quick"), "--address", address, "--name", "other", "--wait")
     assert done.returncode == 0, done.stderr
@@ -93,7 +93,7 @@ def test_submit_to_a_ray_that_runs(on_ray: tuple[Place, str]) -> None:
     assert "StoppedByUser" in [json.loads(line)["reason"] for line in out.splitlines()]
 
 
-def test_submit_where_no_ray_is(place: Place) -> None:
+def test_submit_without_a_ray_is_refused_with_what_to_do(place: Place) -> None:
     done = place.dljob("submit", place.job("quick"), "--address", "127.0.0.1:1")
     assert done.returncode == 4
     assert "no Ray answers at 127.0.0.1:1" in done.stderr

@@ -29,7 +29,7 @@ def running(run: Running) -> None:
     run.until_all("Running", "step ")
 
 
-def test_a_job_that_ends_well(place: Place) -> None:
+def test_run_prints_the_result_of_a_job_that_succeeds(place: Place) -> None:
     done = place.dljob("run", place.job("quick", replicas=2))
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
@@ -125,7 +125,7 @@ def wait_for_end(pidfd: int, timeout: float = 20) -> None:
 
 
 @pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
-def test_a_ray_that_dies_under_the_job(victim: str, place: Place) -> None:
+def test_run_exits_with_code_4_when_its_ray_dies(victim: str, place: Place) -> None:
     with place.running("run", place.job("patient")) as run:
         running(run)
         scratch = place.scratch()
@@ -138,7 +138,7 @@ def test_a_ray_that_dies_under_the_job(victim: str, place: Place) -> None:
     assert gone(place, scratch)
 
 
-def test_two_runs_at_once(place: Place) -> None:
+def test_two_runs_at_once_have_a_ray_each(place: Place) -> None:
     with (
         place.running("run", place.job("patient", name="one")) as one,
         place.running("run", place.job("patient", name="two")) as two,
@@ -187,7 +187,7 @@ def test_faults_are_inflicted_and_bystanders_keep_their_processes(place: Place) 
     assert "never came" not in errors
 
 
-def test_a_home_that_cannot_be_written(place: Place) -> None:
+def test_run_refuses_a_home_that_cannot_be_written(place: Place) -> None:
     place.home.write_text("")
     done = place.dljob("run", place.job("quick"))
     assert done.returncode == 4

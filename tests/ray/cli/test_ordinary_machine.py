@@ -76,7 +76,7 @@ def within(base: Path, then: str = 'exec "$@"') -> list[str]:
     return [*prefix, "env", f"BASE={base}", "bash", "-c", f"{SURROUNDINGS}{then}", "_"]
 
 
-def test_a_job_in_all_awkward_surroundings_at_once(
+def test_a_job_runs_in_all_awkward_surroundings_at_once(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`localhost` is ::1 first, nobody knows the host name, HOME is read-only, TMPDIR full, stdin and stdout closed."""
@@ -159,7 +159,7 @@ class Deaf:
 
 
 @pytest.mark.parametrize("command", ["submit", "status"])
-def test_a_ray_that_never_answers(command: str, place: Place) -> None:
+def test_a_ray_that_never_answers_is_given_up_with_exit_code_4(command: str, place: Place) -> None:
     """One that is not interrupted gives up with exit code 4: 130 says that Ctrl-C was heard before."""
     late, broken_off = Deaf(command, place, "late"), Deaf(command, place, "stop")
     with ExitStack() as lines:

@@ -68,7 +68,7 @@ def healed(job: Job, *ranks: str) -> None:
         ("limit", "UserError", "MemoryError"),
     ],
 )
-def test_a_script_that_ends(job: Job, what: str, reason: str, evidence: str) -> None:
+def test_the_cause_of_a_scripts_end_is_named_with_its_evidence(job: Job, what: str, reason: str, evidence: str) -> None:
     job.start(script(replicas=2))
     job.running("w/0", "w/1")
     do(job, what)
@@ -79,7 +79,7 @@ def test_a_script_that_ends(job: Job, what: str, reason: str, evidence: str) -> 
     healed(job, "w/0", "w/1")
 
 
-def test_a_memory_hog_in_a_control_group(job: Job, small_group: Path) -> None:
+def test_a_rank_killed_by_its_control_groups_memory_limit_is_told_as_oomkilled(job: Job, small_group: Path) -> None:
     job.start(script(replicas=2, env=[{"name": "SMALL_GROUP", "value": str(small_group)}]))
     job.running("w/0", "w/1")
     do(job, "hog")
@@ -88,7 +88,7 @@ def test_a_memory_hog_in_a_control_group(job: Job, small_group: Path) -> None:
     healed(job, "w/0", "w/1")
 
 
-def test_a_module_that_is_not_there_any_more(job: Job, tmp_path: Path) -> None:
+def test_a_missing_module_fails_the_job_with_the_import_error(job: Job, tmp_path: Path) -> None:
     code = tmp_path / "broken.py"
     code.write_text("import tokenisers_that_nobody_has\n")
     job.start({**script(replicas=2), "entrypoint": {"module": str(code)}})

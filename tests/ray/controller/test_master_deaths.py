@@ -36,14 +36,14 @@ def job(ray_here: Any, tmp_path: Path) -> Any:
     made.close()
 
 
-def test_it_dies_wherever_it_writes_or_acts(job: Job) -> None:
+def test_a_job_survives_its_masters_death_at_each_write_and_action(job: Job) -> None:
     scene = Scene(job, AT)
     survived(scene, deaths=20)
     written = {f"append.event.{kind}-{when}" for kind in WRITTEN for when in ("before", "after")}
     assert written | {f"{done}-after" for done in DONE} <= scene.points()
 
 
-def test_it_dies_after_an_event_and_the_next_one_is_of_another_version(job: Job) -> None:
+def test_a_master_of_another_version_takes_over_after_an_unfolded_event(job: Job) -> None:
     """Who comes then folds no event that an earlier one may have acted upon."""
     at = [f"append.event.{kind}-after" for kind in ("UnitReserved", "HostReady", "RankReady", "RankEnded.badly")]
     scene = Scene(job, at, upgraded=True)

@@ -37,7 +37,7 @@ def given(job: Job) -> list[Any]:
     return [unit.get("memory") for unit in job.connection.status()["units"]]
 
 
-def test_the_placement_group_grows_up_to_the_most(job: Job) -> None:
+def test_the_placement_group_of_a_rank_out_of_memory_grows_up_to_max_memory(job: Job) -> None:
     role = job.role("w", "prime_user.until_told", replicas=2, restartPolicy=POLICY)
     role["resources"] = {"cpu": "0.25", "memory": "100Mi"}
     job.start(role, faultTolerance={"backoff": {"initialSeconds": 0}})

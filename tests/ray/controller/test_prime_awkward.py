@@ -52,7 +52,7 @@ def killed_at(job: Job, moment: Callable[[], Any]) -> None:
     job.kill_master(eventually(job.master_pid, 30, lambda: "no master"))
 
 
-def test_before_it_has_written_anything(job: Job) -> None:
+def test_a_master_that_dies_before_its_first_write_is_started_again(job: Job) -> None:
     starting = started(job, workers(job))
     killed_at(job, job.master_pid)
     starting.join(60)
@@ -62,7 +62,7 @@ def test_before_it_has_written_anything(job: Job) -> None:
     job.nothing_left()
 
 
-def test_when_its_first_segment_appears(job: Job) -> None:
+def test_a_master_that_dies_as_its_first_segment_appears_is_started_again(job: Job) -> None:
     starting = started(job, workers(job))
     killed_at(job, lambda: epochs(job) == 1)
     starting.join(60)
@@ -74,7 +74,7 @@ def test_when_its_first_segment_appears(job: Job) -> None:
     job.nothing_left()
 
 
-def test_while_it_waits_to_admit(job: Job) -> None:
+def test_a_master_that_dies_waiting_for_admission_is_replaced_and_admits(job: Job) -> None:
     """Another job holds the lock; the master dies waiting, and its successor asks for the same unit again."""
     from ray.experimental import internal_kv as kv
 
@@ -89,7 +89,7 @@ def test_while_it_waits_to_admit(job: Job) -> None:
     ends_well(job, masters=1)
 
 
-def test_while_hosts_start(job: Job) -> None:
+def test_a_master_that_dies_while_hosts_start_leaves_no_host_behind(job: Job) -> None:
     starting = started(job, workers(job, 3))
     killed_at(job, lambda: epochs(job) == 1 and job.segments()[0].read_text().count('"UnitReserved"') == 3)
     starting.join(60)
@@ -97,7 +97,7 @@ def test_while_hosts_start(job: Job) -> None:
     ends_well(job, masters=1)
 
 
-def test_while_it_restarts_a_worker(job: Job) -> None:
+def test_a_master_that_dies_while_it_restarts_a_worker_restarts_it_once(job: Job) -> None:
     job.start(workers(job))
     before = job.running("worker/0", "worker/1")
     os.kill(before["worker/1"], signal.SIGKILL)
@@ -107,7 +107,7 @@ def test_while_it_restarts_a_worker(job: Job) -> None:
     ends_well(job, masters=1, processes=1)
 
 
-def test_together_with_a_worker(job: Job) -> None:
+def test_a_worker_that_dies_with_the_master_is_restarted_by_the_next(job: Job) -> None:
     job.start(workers(job))
     before = job.running("worker/0", "worker/1")
     job.kill_master(before["master"])
@@ -117,7 +117,7 @@ def test_together_with_a_worker(job: Job) -> None:
     ends_well(job, masters=1, processes=1)
 
 
-def test_twice_in_a_row(job: Job) -> None:
+def test_a_master_that_dies_twice_in_a_row_restarts_no_worker(job: Job) -> None:
     job.start(workers(job))
     before = job.running("worker/0", "worker/1")
     job.kill_master(before["master"])
@@ -134,7 +134,7 @@ def test_twice_in_a_row(job: Job) -> None:
     job.nothing_left()
 
 
-def test_while_the_job_ends(job: Job) -> None:
+def test_a_rank_that_ends_while_the_master_is_dead_is_known_to_the_next(job: Job) -> None:
     """One rank's end is in the journal, the other rank ends while no master is there: the successor knows both."""
     job.start(job.role("worker", "prime_user.until_told_alone", replicas=2))
     job.running("worker/0", "worker/1")
@@ -147,7 +147,7 @@ def test_while_the_job_ends(job: Job) -> None:
     job.nothing_left()
 
 
-def test_too_often(job: Job) -> None:
+def test_a_master_that_dies_too_often_fails_the_job_and_leaves_nothing(job: Job) -> None:
     """Its own restarts have a budget; beyond it the job fails, and still nothing is left."""
     job.start(workers(job), master={"maxRestarts": 1})
     before = job.running("worker/0", "worker/1")

@@ -131,7 +131,7 @@ def test_what_came_from_another_node_is_checked_and_fetched_again_when_it_is_dam
     assert len(seen) == 2
 
 
-def test_a_script_without_ray_has_both(world):
+def test_a_script_without_ray_has_queues_and_weight_channels(world):
     host = world.job.host(ForkHost, role_plan("caller", ("module", "porters.py")))
     DataQueue("forked-in").put({"n": 1})
     sent = WeightChannel("to-fork")
@@ -155,7 +155,7 @@ def client(datasystem: Datasystem, words: str) -> str:
     return (done.stdout + done.stderr).strip()
 
 
-def test_weights_by_a_real_datasystem_of_openyuanrong(world):
+def test_weights_travel_by_a_real_openyuanrong_datasystem(world):
     """What was published outlives its publisher and is deleted when it is replaced."""
     porter, reader = RoleGroup("callee")[0], RoleGroup("callee")[1]
     with Datasystem() as datasystem:

@@ -325,7 +325,7 @@ def test_a_large_spec_reaches_the_launcher_beside_the_users_working_dir(ray: Ray
     print(f"kept {len(text)} bytes in {took:.3f} s")
 
 
-def test_a_spec_that_ray_does_not_keep_is_said(ray: Ray, job: Any) -> None:
+def test_a_spec_that_ray_does_not_keep_is_refused_with_a_reason(ray: Ray, job: Any) -> None:
     sent = ray.submit(job(role(entry="there.main")), spec="gcs://nobody.json")
     ended = ray.ended(sent)
     assert (ended["status"], ended["driver_exit_code"]) == ("FAILED", 2)

@@ -74,7 +74,7 @@ def test_ranks_keep_their_processes_under_a_master_of_another_version(job: Job) 
     job.nothing_left()
 
 
-def test_what_another_version_cannot_read_begins_anew(job: Job) -> None:
+def test_a_job_whose_journal_another_version_cannot_read_begins_anew(job: Job) -> None:
     before = start(job)
     written_by_another(job, lambda state: state.update(phase="Levitating", units=[["worker/0", {"token": 40}]]))
     job.kill_master(before["master"])

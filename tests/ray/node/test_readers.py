@@ -33,7 +33,7 @@ async def gone(pid: int) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_one_process_answers_until_nobody_asks_any_more(node: str) -> None:
+async def test_one_reader_process_answers_until_it_is_idle(node: str) -> None:
     readers = Readers(idle_s=0.2)
     first = await readers.ask(node, os.getpid)
     assert set(await asyncio.gather(*(readers.ask(node, os.getpid) for _ in range(20)))) == {first}
@@ -42,7 +42,7 @@ async def test_one_process_answers_until_nobody_asks_any_more(node: str) -> None
     assert await readers.ask(node, os.getpid) != first
 
 
-async def test_one_that_died_or_hangs_is_followed_by_another(node: str) -> None:
+async def test_a_reader_that_died_or_hangs_is_replaced(node: str) -> None:
     readers = Readers(idle_s=0.2)
     first = await readers.ask(node, os.getpid)
     with pytest.raises(RayError):
@@ -58,11 +58,11 @@ async def test_one_that_died_or_hangs_is_followed_by_another(node: str) -> None:
         await gone(pid)
 
 
-async def test_here_no_process_is_needed(ray_here: Any) -> None:
+async def test_a_question_about_this_node_needs_no_reader_process(ray_here: Any) -> None:
     assert await Readers().ask(ray.get_runtime_context().get_node_id(), os.getpid) == os.getpid()
 
 
-async def test_it_goes_with_its_node_and_the_node_is_said_to_be_gone(ray_here: Any) -> None:
+async def test_a_reader_ends_with_its_node_and_the_node_is_reported_gone(ray_here: Any) -> None:
     readers, node = Readers(), ray_here.add_node()
     pid = await readers.ask(node.node_id, os.getpid)
     ray_here.kill_raylet(node)

@@ -90,7 +90,7 @@ async def test_answers_come_as_they_are_completed(group):
     assert seen[-1] == (2, 20)
 
 
-def test_nobody_waits_where_no_answer_is_wanted(group, caplog):
+def test_a_call_whose_answer_is_not_wanted_does_not_block(group, caplog):
     begin = time.monotonic()
     assert group.note("a word") is None
     assert group.note_badly() is None
@@ -143,7 +143,7 @@ class TestBatches:
         with pytest.raises(UsageError, match="was given 1 item and answered 0 items"):
             list(RoleGroup("callee").call_batch("too_few", 2, [1, 2]))
 
-    async def test_in_a_coroutine(self, world):
+    async def test_calls_are_awaited_in_a_coroutine(self, world):
         assert [x for x, *_ in await RoleGroup("callee").call_batch("lengths", 3, [1, 2, 3])] == [1, 2, 3]
 
 
@@ -221,7 +221,7 @@ def test_role_that_was_resized_is_called_as_it_is_now(ray_here, tmp_path):
         world.close()
 
 
-def test_job_of_a_boss_and_talkers_with_a_restart_that_it_orders(ray_here, tmp_path):
+def test_a_role_orders_the_restart_of_another_role_and_calls_it_again(ray_here, tmp_path):
     job = Job(tmp_path)
     try:
         job.start(

@@ -105,7 +105,7 @@ def test_survivors_keep_their_processes_and_the_curve_is_that_of_an_undisturbed_
 
 
 @pytest.mark.timeout(400)
-def test_rank_0_dies_and_another_one_while_they_meet_again(job: Job, undisturbed: Any) -> None:
+def test_a_second_death_while_ranks_meet_again_restarts_in_process_too(job: Job, undisturbed: Any) -> None:
     """The store is not rank 0's, and who has just come back leaves again."""
     job.start(group(job), faultTolerance=TOLERANCE)
     ready(job)
