@@ -52,7 +52,7 @@ def test_all_problems_are_listed_to_a_bound():
     assert lines[-1].endswith("others")
 
 
-def test_a_name_that_the_server_will_make():
+def test_a_generated_name_is_admitted_within_its_length():
     job = dljob()
     job["metadata"] = {"generateName": "train-"}
     assert review({"operation": "CREATE", "namespace": "team", "object": job}, SETTINGS) == ALLOWED
@@ -61,7 +61,7 @@ def test_a_name_that_the_server_will_make():
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
-def test_what_is_no_edit_is_not_judged(operation: str):
+def test_an_update_that_is_no_edit_is_not_judged(operation: str):
     assert review({"operation": operation, "object": dljob(roles=[])}, SETTINGS) == ALLOWED
 
 
@@ -102,7 +102,7 @@ WAITS = "attempt 2 goes on without it; the next attempt takes it"
 AGAIN = "for a new attempt now: dljob suspend hello, then dljob resume"
 
 
-def test_what_waits_for_the_next_attempt_and_what_does_not():
+def test_an_edit_is_told_to_wait_for_the_next_attempt_or_to_be_obeyed():
     new = {"roles": [{**ROLE, "args": ["--lr", "1"], "env": [{"name": "A", "value": "1"}]}], "head": {"cpu": "2"}}
     assert effects({}, {**new, "ttlSecondsAfterFinished": 60}, **RUNS) == [
         f"spec.roles[0].args: {WAITS}",
@@ -143,7 +143,7 @@ def test_an_edit_after_the_end_changes_nothing_but_how_long_the_job_stays():
     assert effects({}, new, **ended) == ["spec.roles[0].args: the job has ended; this changes nothing"]
 
 
-def test_at_most_ten_warnings():
+def test_an_edit_gets_at_most_ten_warnings():
     old = [{**ROLE, "name": f"w{at}"} for at in range(14)]
     new = [{**one, "args": ["x"]} for one in old]
     said = effects({"roles": old}, {"roles": new}, **RUNS)
@@ -159,14 +159,14 @@ def test_code_that_is_not_there_yet_is_asked_for():
     assert update(code, {**code, "ttlSecondsAfterFinished": 5}).config_map == ""
 
 
-def test_what_could_not_be_judged_is_admitted_with_the_reason():
+def test_a_job_that_could_not_be_judged_is_admitted_with_the_reason():
     answer = unjudged("it takes longer than 2 s")
     assert answer == Admission(
         allowed=True, warnings=("dljob: not checked as it was applied: it takes longer than 2 s",)
     )
 
 
-def test_the_answer_as_kubernetes_reads_it():
+def test_the_admission_answer_has_the_form_kubernetes_reads():
     good = answered("admission.k8s.io/v1", "u-1", Admission(allowed=True, warnings=("a",)))
     assert good["response"] == {"uid": "u-1", "allowed": True, "warnings": ["a"]}
     bad = answered("admission.k8s.io/v1", "u-1", Admission(allowed=False, message="no"))

@@ -27,7 +27,7 @@ def refused(namespace: str = "dljob-system", **spec: object) -> str:
     return world.message("Accepted")
 
 
-def test_the_operators_service_account_in_its_namespace():
+def test_the_operators_service_account_is_refused_in_its_namespace():
     assert "service account dljob-operator is the operator's own" in refused(head={"template": ACCOUNT})
     assert refused(nodeGroups=[{**GROUP, "template": ACCOUNT}]).startswith("spec.nodeGroups[0].template.spec.")
     assert "operator's own" in refused(
@@ -35,7 +35,7 @@ def test_the_operators_service_account_in_its_namespace():
     )
 
 
-def test_an_account_of_that_name_elsewhere_is_another_one():
+def test_an_account_of_that_name_elsewhere_is_accepted():
     assert refused(namespace="team", head={"template": ACCOUNT}) == ""
 
 
@@ -54,7 +54,7 @@ CODE = {"name": "code", "projected": {"sources": [{"configMap": {"name": "code"}
         ({"volumes": [CODE, TOKEN]}, True),
     ],
 )
-def test_an_operator_whose_account_is_that_of_pods_that_name_none(pod: dict[str, Any], wrong: bool):
+def test_pods_without_an_account_are_refused_where_the_operator_uses_the_default_one(pod: dict[str, Any], wrong: bool):
     job = dljob(nodeGroups=[{**GROUP, "template": {"spec": pod}}])
     job["metadata"]["namespace"] = "dljob-system"
     world = World(job, replace(SETTINGS, pods=PodPolicy(operator="dljob-system/default")))

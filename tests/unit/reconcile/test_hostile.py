@@ -124,7 +124,7 @@ PLAIN: list[Any] = lived(dljob())
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), HOSTILE), min_size=1, max_size=3))
-def test_whatever_is_written_no_shell_sees_it(written: list[tuple[tuple[str | int, ...], str]]) -> None:
+def test_no_shell_evaluates_text_from_the_spec(written: list[tuple[tuple[str | int, ...], str]]) -> None:
     job = copy.deepcopy(dljob())
     for path, text in written:
         put(job, path, text)

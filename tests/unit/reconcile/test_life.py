@@ -44,7 +44,7 @@ def test_the_submission_is_written_before_it_is_made():
     )
 
 
-def test_from_apply_to_the_end():
+def test_a_job_goes_from_apply_to_its_end():
     world = World().settle()
     assert world.phase == "Provisioning"
     world.head_ready().settle()

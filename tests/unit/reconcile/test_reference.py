@@ -105,7 +105,7 @@ def test_two_jobs_on_one_cluster_have_nothing_in_common() -> None:
     assert mine.cluster == theirs.cluster == one.clusters["shared"]
 
 
-def test_it_waits_for_a_cluster_that_is_not_there_yet() -> None:
+def test_a_job_waits_for_a_missing_raycluster() -> None:
     it = World(dljob(rayClusterRef={"name": "shared"})).settle()
     assert it.cond("ClusterReady") == ("False", "RayClusterNotFound")
     assert "no RayCluster shared in namespace team" in it.message("ClusterReady")
@@ -127,7 +127,7 @@ def test_a_cluster_that_is_suspended_is_waited_for_and_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("labels", [{}, {"kueue.x-k8s.io/queue-name": "q"}])
-def test_one_that_is_suspended_under_the_job_is_an_attempt_that_is_not_counted(labels: dict[str, str]) -> None:
+def test_a_raycluster_suspended_under_the_job_costs_an_uncounted_attempt(labels: dict[str, str]) -> None:
     it = world().settle().head_ready().settle().master("Running").settle()
     it.clusters["shared"]["metadata"]["labels"] = labels
     it.clusters["shared"]["spec"]["suspend"] = True
@@ -141,7 +141,7 @@ def test_one_that_is_suspended_under_the_job_is_an_attempt_that_is_not_counted(l
     assert [session for _, session in it.submissions] == ["session-1", "session-2"]
 
 
-def test_one_that_is_deleted_under_the_job_is_waited_for_and_counts() -> None:
+def test_a_raycluster_deleted_under_the_job_costs_a_counted_attempt() -> None:
     it = world(faultTolerance={"maxClusterRestarts": 1}).settle().head_ready().settle().master("Running").settle()
     it.delete_cluster("shared").settle()
     assert (it.status["attempt"], it.status["restarts"]["cluster"]) == (2, 1)
@@ -240,7 +240,7 @@ def test_a_job_with_a_cluster_of_its_own_is_not_held() -> None:
     assert "Finalize" not in World().running().log
 
 
-def test_one_that_is_stopped_before_it_spoke_is_waited_for_until_it_should_have() -> None:
+def test_a_job_stopped_before_its_master_spoke_is_waited_for_until_it_should_have_spoken() -> None:
     """Its RayCluster stays: what begins to run there later would go on."""
     it = world().settle().head_ready().settle()
     assert it.job is not None
@@ -279,14 +279,14 @@ def test_a_job_that_was_deleted_while_the_operator_was_away_is_stopped_too() -> 
     assert it.job is None
 
 
-def test_one_whose_head_does_not_answer_an_operator_that_is_back_goes_after_a_minute() -> None:
+def test_a_deleted_job_whose_head_is_silent_goes_after_a_minute() -> None:
     it = deleted(running().restarted(), ago=3600).silent(0.0).settle()
     assert it.later(59).settle().job is not None
     assert it.later(1).settle().job is None
 
 
 @pytest.mark.parametrize("why", ["refused", "no address"])
-def test_one_that_cannot_be_asked_when_the_operator_is_back_goes(why: str) -> None:
+def test_a_deleted_job_that_cannot_be_asked_goes_at_once(why: str) -> None:
     it = running().restarted()
     if why == "refused":
         it.troubles = (Trouble("Command delete/1", 500, "the gateway is broken", 1),)

@@ -163,7 +163,7 @@ STATIONS: dict[str, Callable[[], World]] = {
 
 
 @pytest.mark.parametrize("station", STATIONS)
-def test_the_status_at_a_station(station: str):
+def test_the_status_at_each_station_is_as_recorded(station: str):
     world = STATIONS[station]()
     if "status" not in world.job:
         world.step()

@@ -222,7 +222,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.faultTolerance.maxClusterRestarts": Code(
         "dljob.reconcile.state.accept",
         "maxClusterRestarts",
-        "tests/unit/reconcile/policies/test_attempts.py::test_the_budget",
+        "tests/unit/reconcile/policies/test_attempts.py::test_lost_attempts_beyond_the_budget_fail_the_job",
     ),
     "spec.faultTolerance.windowSeconds": Code(
         "dljob.master.failure.budget",
@@ -396,7 +396,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.networkPolicy.enabled": Code(
         "dljob.reconcile.children.children",
         "network_policy.enabled",
-        "tests/unit/reconcile/children/test_network_policy.py::test_who_reaches_whom",
+        "tests/unit/reconcile/children/test_network_policy.py::test_the_policy_admits_exactly_the_allowed_sources_and_ports",
     ),
     "spec.suspend": Code(
         "dljob.reconcile.state.context",
@@ -416,7 +416,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.ttlSecondsAfterFinished": Code(
         "dljob.reconcile.state.accept",
         "ttlSecondsAfterFinished",
-        "tests/unit/reconcile/state/test_accept.py::test_a_change_that_is_obeyed_at_once_is_no_matter",
+        "tests/unit/reconcile/state/test_accept.py::test_a_change_that_is_obeyed_at_once_is_not_said_to_wait",
     ),
     "spec.activeDeadlineSeconds": Code(
         "dljob.master.placement.timers",

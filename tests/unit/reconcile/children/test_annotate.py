@@ -74,7 +74,7 @@ def test_the_plan_of_a_changed_spec_waits_for_its_attempt():
 # -- pods
 
 
-def test_pods_tell_what_they_hold():
+def test_pods_are_annotated_with_the_units_and_ranks_they_hold():
     world = world_with()
     world.view = replace(
         world.view,
@@ -122,7 +122,7 @@ def test_one_patch_has_only_what_changed():
     assert action.annotations == {"dljob.io/ray-node-id": "n9"}
 
 
-def test_without_news_nothing_is_touched():
+def test_without_news_no_annotation_changes():
     world = world_with()
     world.view = replace(world.view, placement=(place(f"{world.name}-w0"),))
     world.settle()
@@ -148,7 +148,7 @@ def test_a_placement_that_has_no_snapshot_is_not_believed():
     assert world.look().actions == ()
 
 
-def test_many_pods_are_told_in_portions():
+def test_many_pods_are_annotated_in_portions_of_fifty():
     world = world_with(workers=120)
     world.view = replace(world.view, placement=tuple(place(f"{world.name}-w{n}") for n in range(120)))
     first = world.step()
@@ -169,7 +169,7 @@ def test_long_values_are_cut():
     assert worker(world, 0)["dljob.io/roles"] == "worker"
 
 
-def test_many_pods_are_told_a_part_at_a_time_and_each_pass_leaves_less():
+def test_each_pass_over_many_pods_leaves_fewer_to_annotate():
     pods = 3 * annotate.PODS_A_PASS
     world = world_with(workers=pods)
     world.view = replace(world.view, placement=tuple(place(f"{world.name}-w{at}") for at in range(pods)))

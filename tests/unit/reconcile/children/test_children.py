@@ -54,7 +54,7 @@ def test_a_failed_creation_is_tried_again_and_said():
     assert [type(action).__name__ for action in outcome.actions] == ["Create", "CreateToken", "Create"]
 
 
-def test_nothing_is_made_without_kuberay():
+def test_no_children_are_made_without_kuberay():
     world = World(kuberay="missing").settle()
     assert world.log == ["status Pending/KubeRayMissing"]
     world.kuberay = ""
@@ -78,7 +78,7 @@ def test_a_foreign_cluster_of_the_name_is_left_alone():
     assert world.settle().cond("ClusterReady") == ("False", "HeadPending")
 
 
-def test_a_foreign_cluster_without_owner():
+def test_a_foreign_raycluster_without_owner_is_named():
     world = World()
     world.clusters[CLUSTER] = {"metadata": {"name": CLUSTER, "uid": "x"}, "spec": {}}
     assert "belongs to nobody" in world.settle().message("ClusterReady")
@@ -96,7 +96,7 @@ def test_an_attempt_that_is_over_leaves_neither_spec_nor_token():
     assert (f"{second}-spec" in world.maps, world.secrets) == (False, {})
 
 
-def test_whoever_dies_before_the_token_is_made_makes_it_later():
+def test_an_operator_that_dies_before_the_token_is_made_makes_it_later():
     """Between the calls that make an attempt's children, one after another."""
     for calls in range(5):
         world = World(fuse=calls)

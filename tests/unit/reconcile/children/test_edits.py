@@ -37,7 +37,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> World:
         (lambda spec: spec.pop("authOptions"), "spec.authOptions is None"),
     ],
 )
-def test_a_hand_in_it(change: Callable[[dict[str, Any]], object], words: str):
+def test_an_edited_raycluster_is_told_and_the_job_runs_on(change: Callable[[dict[str, Any]], object], words: str):
     world = edited(change)
     assert world.cond("ClusterReady") == ("True", "ClusterEdited")
     assert words in world.message("ClusterReady")
@@ -45,7 +45,7 @@ def test_a_hand_in_it(change: Callable[[dict[str, Any]], object], words: str):
     assert "ClusterEdited" in world.reasons()
 
 
-def test_a_hand_in_one_that_is_not_ready_yet_may_be_the_cause():
+def test_an_edit_of_a_raycluster_that_is_not_ready_is_named_as_a_possible_cause():
     world = World(dljob(nodeGroups=GROUPS)).settle()
     world.cluster["spec"]["rayVersion"] = "2.9.0"
     world.cluster["metadata"]["generation"] += 1
@@ -55,7 +55,7 @@ def test_a_hand_in_one_that_is_not_ready_yet_may_be_the_cause():
     assert world.message("ClusterReady").startswith(words)
 
 
-def test_what_others_add_is_no_edit():
+def test_fields_added_by_others_are_no_edit():
     def queue(spec: dict[str, Any]) -> None:
         spec["suspend"] = False
         for group in spec["workerGroupSpecs"]:
@@ -74,7 +74,7 @@ def test_many_edits_are_told_in_part():
     assert edited(wild).message("ClusterReady").count("was made") == 3
 
 
-def test_another_version_of_the_operator_does_not_know_either():
+def test_another_version_of_the_operator_tells_no_edit():
     world = World(dljob(nodeGroups=GROUPS)).running()
     world.cluster["spec"]["suspend"] = False
     world.cluster["metadata"]["generation"] = 2
@@ -82,7 +82,7 @@ def test_another_version_of_the_operator_does_not_know_either():
     assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
 
 
-def test_after_a_change_of_the_spec_nobody_knows():
+def test_after_a_spec_change_an_edit_of_the_raycluster_is_not_told():
     world = World(dljob(nodeGroups=GROUPS)).running()
     world.cluster["spec"]["rayVersion"] = "2.9.0"
     world.cluster["metadata"]["generation"] = 2
@@ -92,7 +92,7 @@ def test_after_a_change_of_the_spec_nobody_knows():
     assert world.settle().cond("ClusterReady") == ("True", "PodsReady")
 
 
-def test_a_queue_that_admits_costs_one_making_and_not_one_a_pass(monkeypatch):
+def test_a_raycluster_admitted_by_a_queue_is_rendered_once(monkeypatch):
     made: list[object] = []
     make = children.ray_cluster
     monkeypatch.setattr(children, "ray_cluster", lambda *given: made.append(1) or make(*given))

@@ -56,11 +56,13 @@ OTHER = {"ray.io/cluster": "other", "dljob.io/name": "other"}
         (OTHER, 6379, None, True),  # others are not our matter
     ],
 )
-def test_who_reaches_whom(to: dict[str, str], port: int, source: dict[str, str] | None, passes: bool) -> None:
+def test_the_policy_admits_exactly_the_allowed_sources_and_ports(
+    to: dict[str, str], port: int, source: dict[str, str] | None, passes: bool
+) -> None:
     assert reached(policy()["spec"], to, port, source) == passes
 
 
-def test_it_is_the_jobs_and_is_there_before_the_pods() -> None:
+def test_the_networkpolicy_belongs_to_the_job_and_comes_before_the_pods() -> None:
     made = policy()
     assert made["metadata"]["name"] == f"{CLUSTER}-network"
     assert made["metadata"]["ownerReferences"][0]["uid"] == UID
@@ -73,10 +75,10 @@ def test_it_is_the_jobs_and_is_there_before_the_pods() -> None:
     assert made["spec"]["policyTypes"] == ["Ingress"]
 
 
-def test_there_is_none_unless_it_is_wanted() -> None:
+def test_without_being_asked_for_there_is_no_networkpolicy() -> None:
     assert not any(is_one(action) for action in World().look().actions)
 
 
-def test_its_pods_are_those_of_the_raycluster() -> None:
+def test_the_networkpolicy_selects_the_pods_of_the_raycluster() -> None:
     """KubeRay puts this label on each pod of a RayCluster, and no template may say otherwise."""
     assert policy()["spec"]["podSelector"] == {"matchLabels": {"ray.io/cluster": CLUSTER}}

@@ -47,7 +47,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("old", "new"), CASES)
-def test_what_others_want_of_the_nodes_stays_and_ours_goes_again(old: dict[str, Any], new: dict[str, Any]):
+def test_node_affinity_of_others_stays_when_ours_is_removed(old: dict[str, Any], new: dict[str, Any]):
     assert affinity(old, (), ("n1",)) == new
     assert affinity(new, ("n1",), ()) == old
 
@@ -95,7 +95,7 @@ def test_what_pods_are_kept_from_is_told_of_all_groups_by_whoever_said_it():
     assert all_away({**body, "spec": {}}) is None
 
 
-def test_nothing_is_sent_when_it_is_so_already_or_nothing_is_wanted():
+def test_no_patch_is_sent_when_nothing_differs():
     body = cluster()
     name, uid = body["metadata"]["name"], body["metadata"]["uid"]
     made = patched(body, "n1")
@@ -126,7 +126,7 @@ def test_a_cluster_without_annotations_gets_some():
         (lambda body: body["spec"]["workerGroupSpecs"].reverse(), "groupName"),
     ],
 )
-def test_what_is_not_what_was_read_is_left_alone(change: Any, path: str):
+def test_a_group_that_changed_since_it_was_read_is_left_alone(change: Any, path: str):
     body = cluster()
     server = ApiServer(Agenda(0.0, chance("patches")))
     now = copy.deepcopy(body)
@@ -156,7 +156,9 @@ affinities = st.one_of(st.just(EMPTY), st.builds(required, terms), st.builds(req
 
 
 @given(affinities, nodes, nodes)
-def test_to_and_fro_changes_nothing(old: dict[str, Any], first: tuple[str, ...], second: tuple[str, ...]):
+def test_adding_and_removing_an_exclusion_restores_the_affinity(
+    old: dict[str, Any], first: tuple[str, ...], second: tuple[str, ...]
+):
     once = affinity(old, (), first)
     assert affinity(affinity(once, first, second), second, first) == once
     assert affinity(once, first, ()) == old

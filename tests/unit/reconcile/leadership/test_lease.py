@@ -40,7 +40,7 @@ def test_a_lease_that_is_not_there_is_made() -> None:
     }
 
 
-def test_who_holds_it_acts_for_two_thirds_of_it_after_the_last_renewal_was_sent() -> None:
+def test_a_holder_acts_for_two_thirds_of_the_lease_after_its_last_renewal() -> None:
     held = candidate(duration=9).wrote(lease("a"), sent=100.0)
     assert held.leads(105.9)
     assert not held.leads(106.0)
@@ -84,20 +84,20 @@ def test_a_lease_lasts_as_long_as_its_holder_says(told: int | None, lasts: float
     assert waits.next(lasts, WALL).write is not None
 
 
-def test_one_that_nobody_holds_is_taken_at_once() -> None:
+def test_a_lease_without_holder_is_taken_at_once() -> None:
     step = candidate().saw(lease(""), now=0.0).next(0.0, WALL)
     assert step.write is not None
     assert step.reason == "nobody holds it"
 
 
-def test_who_sees_another_holder_does_not_lead_whatever_its_clock_says() -> None:
+def test_a_candidate_that_sees_another_holder_does_not_lead_whatever_its_clock_says() -> None:
     held = candidate().wrote(lease("a"), sent=100.0)
     assert held.saw(lease("a", version="2"), now=101.0).leads(101.0)
     assert not held.saw(lease("thief"), now=101.0).leads(101.0)
     assert not held.saw(None, now=101.0).leads(101.0)
 
 
-def test_it_is_given_up_by_who_holds_it_alone() -> None:
+def test_only_the_holder_releases_the_lease() -> None:
     held = candidate().wrote(lease("a", version="7"), sent=100.0)
     given = held.release(WALL)
     assert given is not None
@@ -154,7 +154,7 @@ CLOCK = st.tuples(st.floats(0.0, 1e6), st.floats(0.9, 1.1))
 
 @given(st.lists(CLOCK, min_size=3, max_size=3), st.lists(MOVE, min_size=10, max_size=60))
 @settings(max_examples=300)
-def test_two_never_act_at_once_however_their_clocks_began_and_a_tenth_wrong(
+def test_two_candidates_never_lead_at_once_though_their_clocks_run_a_tenth_wrong(
     clocks: list[tuple[float, float]], moves: list[tuple[int, str, float]]
 ) -> None:
     """Not even when answers are lost, and whoever acts has slept: it asks its own clock right before."""

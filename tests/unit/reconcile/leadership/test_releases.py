@@ -32,7 +32,7 @@ def test_a_lease_tells_of_its_release(release: Installation) -> None:
     assert release_of(lease(release)) == release
 
 
-def test_a_lease_of_before_is_known_by_who_wrote_it_and_serves_who_knows_what() -> None:
+def test_a_lease_without_annotations_is_recognized_by_its_field_manager() -> None:
     old = lease(A, annotations={}, managedFields=[{"manager": MANAGER, "operation": "Update"}])
     assert release_of(old) == replace(A, version="")
     assert "does not tell what it serves" in str(release_of(old))
@@ -57,7 +57,7 @@ def test_what_somebody_else_writes_into_a_lease_is_no_line_of_our_log() -> None:
         (("x",), ("y",), ""),
     ],
 )
-def test_who_acts_where_this_release_serves_is_stood_by_for(
+def test_a_release_that_acts_on_a_shared_namespace_is_stood_by_for(
     ours: tuple[str, ...], theirs: tuple[str, ...], both: str
 ) -> None:
     found = stands_by_for(replace(B, serves=ours), [replace(A, serves=theirs)])
@@ -68,12 +68,12 @@ def test_who_acts_where_this_release_serves_is_stood_by_for(
     assert found[1] == f"the release dljob in namespace a (version 0.1.0) acts on {both}"
 
 
-def test_who_acts_goes_on_though_who_comes_is_older() -> None:
+def test_a_release_that_acts_goes_on_though_an_older_one_comes() -> None:
     assert stands_by_for(replace(A, acts=False), [replace(B, acts=True)]) is not None
     assert acts_too(replace(B, acts=True), [replace(A, acts=False)]) is None
 
 
-def test_where_nobody_acts_the_oldest_does() -> None:
+def test_the_oldest_release_acts_where_none_does() -> None:
     idle = replace(A, acts=False)
     found = stands_by_for(B, [idle])
     assert found is not None
@@ -83,7 +83,7 @@ def test_where_nobody_acts_the_oldest_does() -> None:
     assert stands_by_for(same, [idle]) is not None, "of one second: by namespace and name"
 
 
-def test_who_itself_stands_by_is_not_waited_for() -> None:
+def test_a_release_that_itself_stands_by_is_not_waited_for() -> None:
     acts, between, last = (
         replace(A, serves=("x",)),
         replace(A, name="between", serves=("x", "y"), acts=False),
@@ -93,7 +93,7 @@ def test_who_itself_stands_by_is_not_waited_for() -> None:
     assert stands_by_for(last, [between]) is not None
 
 
-def test_who_acts_beside_one_that_acts_is_told() -> None:
+def test_a_release_that_acts_beside_another_is_reported() -> None:
     found = acts_too(replace(B, serves=("x",), acts=True), [replace(A, serves=("y",)), A])
     assert found is not None
     assert found[1] == "the release dljob in namespace a (version 0.1.0) acts on the DLJobs of x too"
@@ -124,7 +124,7 @@ def test_a_lease_that_is_given_up_is_left_to_the_replicas_of_its_release() -> No
     assert known.alive(106.0) == ()
 
 
-def test_the_oldest_comes_first() -> None:
+def test_releases_are_ordered_by_age() -> None:
     assert Sightings(4.0).saw([lease(B), lease(A)], 0.0).alive(1.0) == (A, B)
 
 

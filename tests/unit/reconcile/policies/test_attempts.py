@@ -75,7 +75,7 @@ def test_an_upgrade_under_a_spec_that_is_wrong_waits_for_a_better_one():
     assert (world.status["attempt"], world.phase) == (2, "Provisioning")
 
 
-def test_another_head_pod():
+def test_another_head_pod_is_a_lost_attempt():
     world = World().running()
     world.head_ready("pod-2")
     assert lost(world, "HeadLost").phase == "Recovering"
@@ -88,13 +88,13 @@ def test_a_head_pod_that_is_leaving_is_not_replaced_yet():
     assert world.settle().status["attempt"] == 1
 
 
-def test_another_session():
+def test_another_ray_session_is_a_lost_attempt():
     world = World().running().new_session()
     lost(world, "HeadLost")
     assert world.status["message"] == "the head restarted: Ray's session is session-2 now"
 
 
-def test_a_head_that_says_why_it_restarted():
+def test_the_reason_of_the_heads_restart_is_in_the_message():
     world = World().running()
     head = world.pods[world.name][0]
     world.pods[world.name] = [replace(head, trouble="OOMKilled: exit code 137")]
@@ -108,7 +108,7 @@ def test_a_silent_head_is_not_a_lost_one():
     assert world.cond("MasterReady") == ("Unknown", "MasterUnreachable")
 
 
-def test_a_deleted_cluster():
+def test_a_deleted_raycluster_is_a_lost_attempt():
     lost(World().running().delete_cluster(), "ClusterGone")
 
 
@@ -120,7 +120,7 @@ def test_a_cluster_deleted_before_the_job_ran_is_made_again_as_provisioning():
     assert world.phase == "Provisioning"
 
 
-def test_another_cluster_of_the_same_name():
+def test_another_raycluster_of_the_same_name_is_a_lost_attempt():
     world = World().running()
     world.cluster["metadata"]["uid"] = "another"
     lost(world, "ClusterGone")
@@ -128,7 +128,7 @@ def test_another_cluster_of_the_same_name():
     assert world.log.count("Delete RayCluster") == 1
 
 
-def test_a_foreign_cluster_took_the_name():
+def test_a_foreign_raycluster_of_the_name_stops_the_next_attempt():
     world = World().running()
     world.cluster["metadata"] |= {"uid": "another", "ownerReferences": []}
     lost(world, "ClusterGone")
@@ -145,7 +145,7 @@ def test_the_queue_takes_the_machines_back():
     lost(world, "Preempted", restarts=0)
 
 
-def test_a_hand_that_suspends_is_waited_for():
+def test_a_raycluster_suspended_by_hand_is_waited_for():
     world = World().running()
     world.cluster["spec"]["suspend"] = True
     assert world.settle().status["attempt"] == 1
@@ -159,7 +159,7 @@ def test_a_hand_that_suspends_is_waited_for():
         ({"status": "STOPPED"}, "no reason given"),
     ],
 )
-def test_a_launcher_that_never_came_so_far(view: dict, words: str):
+def test_a_launcher_that_ends_before_it_started_primemaster_is_a_failed_submission(view: dict, words: str):
     world = World().settle().head_ready().settle().launcher(**view)
     lost(world, "SubmissionFailed")
     assert words in world.status["message"]
@@ -191,7 +191,7 @@ def test_a_submission_that_ray_has_taken_was_not_refused_though_its_answer_was_l
     assert (world.status["attempt"], world.cond("MasterReady")) == (1, ("False", "Submitted"))
 
 
-def test_a_trouble_of_old_is_no_matter_when_primemaster_speaks():
+def test_an_old_submission_trouble_changes_nothing_when_primemaster_speaks():
     world = World().running()
     world.troubles = (Trouble("Submit", 500, "No available agent", 99),)
     assert world.settle().status["attempt"] == 1
@@ -217,13 +217,13 @@ def test_a_submission_that_ray_forgot_matters_when_primemaster_is_silent_for_lon
         assert "Ray does not know the submission" in lost(world, "MasterLost").status["message"]
 
 
-def test_a_dead_launcher_of_a_living_master_is_no_matter():
+def test_a_dead_launcher_of_a_living_master_changes_nothing():
     world = World().running().launcher("STOPPED").settle()
     assert world.status["attempt"] == 1
     assert world.phase == "Running"
 
 
-def test_the_budget():
+def test_lost_attempts_beyond_the_budget_fail_the_job():
     world = World(dljob(faultTolerance={"maxClusterRestarts": 1})).running().new_session()
     world.settle()
     assert world.status["attempt"] == 2
@@ -392,7 +392,7 @@ def test_a_fault_of_an_earlier_attempt_says_nothing_of_the_head_of_the_last_one(
     assert held(world) == pytest.approx(-10 + 30 + attempts.CLOCKS_SECONDS)
 
 
-def test_when_a_silence_means_more_it_is_looked_at_again():
+def test_a_silent_master_is_looked_at_again_when_its_silence_means_more():
     world = World().running().silent(4.0)
     assert world.look().requeue == 6.0
     assert world.silent(12.0).look().requeue is not None

@@ -43,7 +43,7 @@ def test_a_restart_is_sent_once_and_settled():
     assert world.restarted().settle().look().actions == ()
 
 
-def test_without_a_target_it_is_the_job():
+def test_a_restart_without_a_target_restarts_the_job():
     world = ordered(World().running()).settle()
     assert [command.target for command in world.commands] == ["job"]
 
@@ -95,14 +95,14 @@ def test_whatever_words_it_is_refused_in_it_is_not_sent_again(words: str):
     assert (states(world), world.commands) == ([("worker", "Refused")], [])
 
 
-def test_the_refusal_of_another_is_none_of_this_one():
+def test_the_refusal_of_another_command_changes_nothing():
     world = ordered(World().running(), "worker")
     world.troubles = (Trouble("Command restart/worker/before", 400, "the job has no 'worker'", 1),)
     assert states(world.settle()) == [("worker", "Sent")]
 
 
 @pytest.mark.parametrize("at", ["Mon Jan  5 12:00:00 UTC 2026", "lundi à midi", "x" * 65, "\ud800"])
-def test_any_words_for_when_make_an_id_that_the_gateway_takes(at: str):
+def test_any_text_in_the_restart_annotation_makes_a_valid_command_id(at: str):
     world = ordered(World().running(), at=at).settle()
     ordered(world, at=f"{at}!").settle()
     first, second = (command.id for command in world.commands)

@@ -80,7 +80,7 @@ def test_an_order_that_makes_no_sense_is_not_given_again_and_again():
         assert (elastic.scale(ReconcileContext(seen, world.settings, world.now)) is not None) is again
 
 
-def test_nobody_is_ordered_what_he_does_not_know_of():
+def test_a_master_that_does_not_report_sizes_gets_no_scale_order():
     world = elastic_job().edit(roles=[{**ROLE, "replicas": 3}], nodeGroups=[{**GROUP, "replicas": 3}])
     world.master(roles=[{"name": "worker", "desired": 2}], nodes={})
     assert elastic.scale(case(world)) is None
@@ -96,7 +96,7 @@ def test_pods_follow_what_is_wanted_within_the_bounds():
     assert elastic.machines(case(world)) is None
 
 
-def test_only_pods_that_hold_nothing_go_and_they_are_named():
+def test_only_pods_that_hold_no_unit_are_removed_and_named():
     world = wants(elastic_job(), 1)
     assert elastic.machines(case(world)) is None, "both hold units"
     wants(world, 1, 1, (0,))
@@ -113,12 +113,12 @@ def test_only_pods_that_hold_nothing_go_and_they_are_named():
     assert replicas(world) == 1
 
 
-def test_nobody_goes_while_it_is_not_known_who_holds_what():
+def test_no_pod_is_removed_while_the_placement_is_unknown():
     world = wants(elastic_job(), 1, 1, ())
     assert elastic.machines(case(world)) is None
 
 
-def test_nobody_goes_while_a_unit_looks_for_a_place():
+def test_no_pod_is_removed_while_a_unit_looks_for_a_place():
     for held, some in ((1, False), (2, True)):
         world = wants(elastic_job(), 1, 1, (0,))
         assert isinstance(world.view, MasterView)

@@ -47,14 +47,14 @@ def test_an_operator_that_died_before_it_noted_it_tells_it_again_about_the_same_
     assert made.look().actions == (noted,)
 
 
-def test_another_end_of_the_same_pod_is_another_one():
+def test_another_end_of_the_same_pod_is_reported_too():
     made = world(OOM).settle()
     head, first, *others = made.pods[made.name]
     made.pods[made.name] = [head, replace(first, restarts=1), *others]
     assert len(told(made.settle())) == 2
 
 
-def test_a_pod_whose_node_only_the_placement_knows():
+def test_a_pods_end_is_reported_with_the_node_known_from_the_placement():
     made = world(OOM, nodes=False)
     place = {"pod": f"{made.name}-w0", "node": "ray-9", "units": ["worker/0"], "ranks": "worker/0"}
     made.view = replace(made.view, placement=(place,))
@@ -64,7 +64,7 @@ def test_a_pod_whose_node_only_the_placement_knows():
 @pytest.mark.parametrize(
     "made", [world(OOM, nodes=False), world(""), world(OOM).silent(3.0)], ids=["no node", "no end", "nobody hears"]
 )
-def test_nothing_to_tell(made: World):
+def test_pods_that_end_in_order_are_not_reported(made: World):
     assert not any(isinstance(action, Command) for action in made.look().actions)
 
 
@@ -88,7 +88,7 @@ def test_a_restart_of_that_name_that_was_refused_keeps_nothing_from_being_told()
     assert [type(action) for action in made.look().actions] == [Command, Annotate]
 
 
-def test_many_ends_are_told_a_part_at_a_time(monkeypatch):
+def test_many_pod_ends_are_reported_in_portions(monkeypatch):
     monkeypatch.setattr(evidence, "PODS_A_PASS", 2)
     made = world(OOM, "Evicted: the node was low on resource", "x" * 400)
     assert (len(made.look().actions), made.look().left) == (4, 1)

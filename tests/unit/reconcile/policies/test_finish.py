@@ -28,7 +28,7 @@ def submitted() -> World:
 # -- the verdict
 
 
-def test_well():
+def test_a_job_that_succeeded_ends_as_succeeded_with_its_time():
     world = ended(completionTime="2027-01-15T08:00:42.500Z", message="all drivers ended well")
     assert (world.phase, world.status["reason"], world.status["message"]) == (
         *("Succeeded", "Completed", "all drivers ended well"),
@@ -38,7 +38,7 @@ def test_well():
     assert world.look().watch is None
 
 
-def test_badly():
+def test_a_job_that_failed_ends_as_failed_with_its_message():
     world = ended("Failed", message="worker/1: ImportError: no torch")
     assert (world.phase, world.status["reason"]) == ("Failed", "UserErrorRepeats")
     assert world.cond("Failed") == ("True", "UserErrorRepeats")
@@ -47,11 +47,11 @@ def test_badly():
 
 
 @pytest.mark.parametrize(("phase", "reason"), [("Succeeded", "Completed"), ("Failed", "JobFailed")])
-def test_without_a_reason(phase: str, reason: str):
+def test_an_end_without_a_reason_gets_the_usual_one(phase: str, reason: str):
     assert ended(phase, reason=None).status["reason"] == reason
 
 
-def test_nothing_is_ready_any_more():
+def test_an_ended_job_has_no_ready_condition():
     world = World().running().master("Recovering").settle().master("Succeeded")
     world.step()
     for kind in ("MasterReady", "PlacementReady", "RolesReady", "Recovering"):
@@ -59,7 +59,7 @@ def test_nothing_is_ready_any_more():
     assert {one["type"] for one in ended().status["conditions"]}.isdisjoint({"Recovering", "Failed"})
 
 
-def test_the_launcher_refuses():
+def test_a_launchers_refusal_fails_the_job_with_its_words():
     world = submitted().launcher("FAILED", exit_code=2, refusal=REFUSAL)
     world.step()
     assert (world.phase, world.status["reason"]) == ("Failed", "RayVersionMismatch")
@@ -69,7 +69,7 @@ def test_the_launcher_refuses():
     assert "SaveLogs" not in world.settle().log
 
 
-def test_a_refusal_of_few_words():
+def test_a_refusal_without_a_reason_is_a_failed_job():
     world = submitted().launcher("FAILED", refusal={"message": "no"}).settle()
     assert (world.status["reason"], world.status["message"]) == ("JobFailed", "no")
 
@@ -82,7 +82,7 @@ def test_a_refusal_of_few_words():
         "Error while finding module specification for 'dljob.runtime.launcher' (No module named 'dljob.runtime')",
     ],
 )
-def test_an_image_without_dljob(said: str):
+def test_an_image_without_dljob_fails_the_job_with_what_to_do(said: str):
     world = submitted().launcher("FAILED", exit_code=1, tail=f"/usr/bin/python: {said}").settle()
     assert (world.phase, world.status["reason"]) == ("Failed", "ImageWithoutDLJob")
     assert "image example.org/ray:2.60.0 has no dljob" in world.status["message"]
@@ -93,7 +93,9 @@ def test_an_image_without_dljob(said: str):
     ("status", "code", "phase", "reason"),
     [("SUCCEEDED", 0, "Succeeded", "Completed"), ("FAILED", 1, "Failed", "JobFailed")],
 )
-def test_the_launchers_word_counts_when_nobody_else_speaks(status: str, code: int, phase: str, reason: str):
+def test_the_launchers_end_counts_when_primemaster_is_silent_for_a_minute(
+    status: str, code: int, phase: str, reason: str
+):
     world = submitted().launcher(status, exit_code=code, tail="Traceback").silent(59)
     world.settle()
     assert (world.phase, world.status["attempt"]) == ("Scheduling", 1)
@@ -102,13 +104,13 @@ def test_the_launchers_word_counts_when_nobody_else_speaks(status: str, code: in
     assert ("Traceback" in world.status["message"]) is (code == 1)
 
 
-def test_the_launchers_word_waits_for_primemasters():
+def test_the_launchers_end_waits_for_primemasters_word():
     world = submitted().launcher("FAILED", exit_code=1).settle()
     assert world.status["attempt"] == 1
     assert world.master("Failed", reason="BudgetExhausted").settle().status["reason"] == "BudgetExhausted"
 
 
-def test_a_launcher_that_ends_while_primemaster_answers():
+def test_a_launcher_that_ends_while_primemaster_answers_ends_no_job():
     world = World().running().launcher("SUCCEEDED", exit_code=0).settle()
     assert world.phase == "Running"
 
@@ -163,7 +165,7 @@ def test_logs_are_saved_of_a_job_that_ended_long_ago_while_the_operator_was_away
     assert "LogsLost" not in world.reasons()
 
 
-def test_no_logs_of_a_job_that_never_began():
+def test_no_logs_are_saved_of_a_job_that_never_began():
     world = submitted().launcher("FAILED", refusal=REFUSAL)
     world.step()
     *_, action = world.look().actions
@@ -210,7 +212,7 @@ def test_a_job_that_ends_between_two_attempts_leaves_no_cluster():
 # -- time to live
 
 
-def test_the_job_goes_in_time():
+def test_an_ended_job_is_deleted_after_its_ttl():
     world = ended(spec={"ttlSecondsAfterFinished": 100}).settle()
     assert world.look().requeue == 100
     assert world.later(99).look().actions == ()
@@ -219,7 +221,7 @@ def test_the_job_goes_in_time():
     assert world.settle().job is None
 
 
-def test_at_once_but_after_its_logs():
+def test_a_job_with_a_ttl_of_zero_is_deleted_once_its_logs_are_saved():
     world = ended(spec={"ttlSecondsAfterFinished": 0}).settle()
     assert world.job is None
     assert [call for call in world.log if call.startswith(("Save", "Delete"))] == [
@@ -227,13 +229,13 @@ def test_at_once_but_after_its_logs():
     ]
 
 
-def test_without_a_time_it_stays():
+def test_an_ended_job_without_a_ttl_stays():
     world = ended().settle().later(10**8)
     assert world.look().actions == ()
     assert world.look().requeue is None
 
 
-def test_rest_after_the_end():
+def test_an_ended_job_at_rest_needs_no_further_pass():
     world = ended().settle()
     world.job["metadata"]["annotations"] |= {names.STOP: "x", names.RESTART: "y"}
     world.view = MasterView({"phase": "Running"})

@@ -26,7 +26,7 @@ def sent(world: World) -> list[str]:
 @pytest.mark.parametrize(
     ("pod", "words"), [("", "the head restarted in pod"), ("pod-2", "was replaced by hello-ed4f5-pod-2")]
 )
-def test_nothing_is_lost_but_the_launcher(world: World, pod: str, words: str) -> None:
+def test_a_head_that_kept_its_memory_loses_only_its_launcher(world: World, pod: str, words: str) -> None:
     (first,) = sent(world)
     before = dict(world.status)
     world.kept_head(pod)
@@ -49,7 +49,7 @@ def test_nothing_is_lost_but_the_launcher(world: World, pod: str, words: str) ->
     assert world.status["submissionId"] == f"{first}-r2"
 
 
-def test_it_is_not_ordered_before_the_new_head_is_ready(world: World) -> None:
+def test_the_launcher_is_not_ordered_before_the_new_head_is_ready(world: World) -> None:
     world.kept_head("pod-2").condition("HeadPodReady", "False").settle()
     assert len(sent(world)) == 1
     assert world.phase == "Running"
@@ -63,7 +63,7 @@ def test_a_head_that_lost_its_memory_all_the_same_is_a_lost_attempt(world: World
     assert "Ray's session is session-2 now" in world.status["lastFault"]["firstCause"]
 
 
-def test_nothing_is_posted_to_it_before_that_is_heard(world: World) -> None:
+def test_nothing_is_posted_to_a_head_whose_new_session_is_not_known(world: World) -> None:
     world.kept_head("pod-2")
     world.session = "session-2"
     for _ in range(5):

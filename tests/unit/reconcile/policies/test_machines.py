@@ -70,7 +70,7 @@ def test_a_bad_node_is_kept_away_from_and_its_pod_goes():
     assert made.cond("ClusterReady") == ("True", "PodsReady"), "our own edit is none"
 
 
-def test_it_is_written_before_anything_is_done_and_then_the_patch_comes_first():
+def test_an_exclusion_is_written_before_the_raycluster_is_patched_and_pods_are_deleted():
     made = world(exclusion())
     first = made.step()
     assert (first.actions, first.status["nodes"]["excluded"][0]["kubernetesNode"]) == ((), "n0")
@@ -93,7 +93,7 @@ def test_an_operator_that_dies_in_between_comes_to_the_same_end(stop: int):
     assert deleted(made) == [f"{made.name}-w0 5"]
 
 
-def test_its_time_is_over():
+def test_an_exclusion_whose_time_is_over_is_taken_back():
     made = said(world(exclusion()).settle()).settle()
     assert kept(made) == []
     assert patches.excluded(made.cluster) == ()
@@ -102,7 +102,7 @@ def test_its_time_is_over():
     assert event.message == "new pods may go to Kubernetes node n0: it is excluded no longer"
 
 
-def test_a_pod_that_only_the_placement_knows():
+def test_the_node_of_a_bad_pod_is_found_from_the_placement():
     made = world()
     worker(made, 0, annotations={})
     said(made, exclusion())
@@ -121,7 +121,7 @@ def test_a_pod_that_only_the_placement_knows():
     ],
     ids=["unknown pod", "no node", "only announced to go", "another node"],
 )
-def test_where_nothing_is_known_or_to_be_done_it_is_only_told(change: dict[str, Any], one: dict[str, Any]):
+def test_an_exclusion_without_a_known_node_is_only_shown(change: dict[str, Any], one: dict[str, Any]):
     made = world()
     worker(made, 0, **change)
     said(made, one).settle()
@@ -130,7 +130,7 @@ def test_where_nothing_is_known_or_to_be_done_it_is_only_told(change: dict[str, 
     assert deleted(made) == []
 
 
-def test_a_frozen_pod_beside_one_that_answers_is_no_bad_node():
+def test_a_frozen_pod_beside_one_that_answers_marks_no_bad_node():
     made = world()
     worker(made, 1, node="n0")
     said(made, exclusion()).settle()
@@ -141,7 +141,7 @@ def test_a_frozen_pod_beside_one_that_answers_is_no_bad_node():
 
 
 @pytest.mark.parametrize("change", [{"leaving": True}, {"ready": False}, {"annotations": {names.RAY_NODE: "ray-0"}}])
-def test_who_does_not_answer_is_no_witness(change: dict[str, Any]):
+def test_a_silent_node_does_not_prove_that_its_neighbour_is_bad(change: dict[str, Any]):
     made = world()
     worker(made, 1, **{"node": "n0", **change})
     assert kept(said(made, exclusion()).settle())[0]["avoided"] is True
@@ -284,7 +284,7 @@ def test_a_first_attempt_keeps_away_from_more_than_the_status_has_room_for():
     assert made.look().actions == ()
 
 
-def test_on_a_cluster_that_is_there_nothing_is_done():
+def test_on_an_existing_raycluster_no_node_is_excluded():
     job = dljob(annotations={names.EXCLUDE_NODES: "n1"}, rayClusterRef={"name": "shared"})
     made = World(job)
     case = machines.ReconcileContext(
@@ -325,7 +325,7 @@ def test_a_bad_node_is_better_than_none_in_the_end():
 
 
 @pytest.mark.parametrize("reason", ["CheckFailed", "Requested"])
-def test_but_not_one_that_failed_its_check_or_that_a_user_does_not_want(reason: str):
+def test_a_node_that_failed_its_check_or_that_a_user_excluded_stays_excluded(reason: str):
     made = world(exclusion(reason="CheckFailed")) if reason == "CheckFailed" else world()
     if reason == "Requested":
         made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n0"
@@ -384,14 +384,14 @@ def test_a_pod_that_is_over_on_a_node_that_is_lost_is_deleted_by_force(change: d
     assert event.message == what
 
 
-def test_the_head_too():
+def test_a_head_pod_on_a_lost_node_is_deleted_by_force():
     made = world()
     pods = made.pods[made.name]
     pods[0] = replace(pods[0], leaving=True, ready=False, ends=made.now - 11, machine="NotReady")
     assert [action.name for action in made.look().actions] == [pods[0].name]
 
 
-def test_two_that_do_not_answer_are_enough():
+def test_two_silent_witnesses_are_enough_to_delete_a_pod_by_force():
     made = world(exclusion()).settle()
     leaving(made, machine="Ready")
     assert [action.grace for action in made.look().actions] == [0]
@@ -402,14 +402,14 @@ def test_two_that_do_not_answer_are_enough():
     [(9.0, {"machine": "NotReady"}), (11.0, {"machine": "Ready"}), (11.0, {}), (11.0, {"machine": "Unknown"})],
     ids=["in time", "its kubelet lives", "not looked yet", "nobody may look"],
 )
-def test_else_it_is_waited_for(ago: float, change: dict[str, Any]):
+def test_a_leaving_pod_without_proof_of_a_lost_node_is_waited_for(ago: float, change: dict[str, Any]):
     made = leaving(world(), ago=ago, **change)
     made.settle()
     assert deleted(made) == []
     assert made.outcome.requeue == (1.0 if ago < 10 else machines.LOOK_SECONDS)
 
 
-def test_one_that_nobody_is_sure_of_is_told_of_with_what_to_do():
+def test_a_pod_stuck_on_an_unknown_node_is_told_with_what_to_do():
     made = leaving(placed(world().workers_ready(2, 3)), ago=59.0, machine="Unknown")
     assert made.settle().cond("ClusterReady") == ("False", "WorkersPending")
     made.later(1).settle()
@@ -421,7 +421,7 @@ def test_one_that_nobody_is_sure_of_is_told_of_with_what_to_do():
     assert made.reasons()[-1] == "PodStuck"
 
 
-def test_many_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch):
+def test_many_pods_are_deleted_in_portions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machines, "PODS_A_PASS", 2)
     made = world()
     for at in range(3):

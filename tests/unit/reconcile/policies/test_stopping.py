@@ -134,13 +134,13 @@ def test_a_cluster_that_is_gone_is_stopped():
     assert (world.phase, world.status["reason"], world.status["attempt"]) == ("Stopped", "StoppedByUser", 1)
 
 
-def test_a_launcher_that_ended_without_a_master():
+def test_a_job_whose_launcher_ended_without_a_master_is_stopped():
     world = World().settle().head_ready().settle()
     intended(annotated(world), "StoppedByUser").launcher("STOPPED").settle()
     assert (world.phase, world.status["reason"]) == ("Stopped", "StoppedByUser")
 
 
-def test_the_whole_deadline():
+def test_the_active_deadline_ends_the_job_when_it_has_passed():
     world = World(dljob(activeDeadlineSeconds=100)).running()
     assert world.look().requeue == 100
     assert world.later(99.5).settle().phase == "Running"
@@ -170,12 +170,12 @@ def test_a_job_that_succeeded_and_is_lost_before_it_saved_has_its_deadline_again
     assert (world.phase, world.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_the_deadline_of_a_job_that_does_not_run():
+def test_the_active_deadline_holds_for_a_job_that_does_not_run():
     world = World(dljob(activeDeadlineSeconds=100)).settle().later(100).settle()
     assert (world.phase, world.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_the_deadline_before_running():
+def test_the_deadline_before_running_fails_a_job_that_is_not_running():
     world = World(dljob(preRunningDeadlineSeconds=50, activeDeadlineSeconds=100)).settle()
     assert world.look().requeue == 50
     world.later(50).settle()
@@ -210,13 +210,13 @@ def test_a_job_that_began_to_run_while_the_operator_was_away_is_in_time(phase: s
     assert world.commands == []
 
 
-def test_one_that_did_not_begin_is_not():
+def test_a_job_that_did_not_begin_in_time_fails_though_the_operator_was_away():
     world = missed()
     world.step()
     assert world.master("Scheduling").settle().status["reason"] == "PreRunningDeadlineExceeded"
 
 
-def test_one_that_cannot_say_whether_it_began_has_ten_seconds():
+def test_a_silent_job_has_ten_seconds_to_tell_that_it_began():
     world = missed()
     world.step()
     assert world.silent(0.0).settle().phase == "Scheduling"
@@ -224,14 +224,14 @@ def test_one_that_cannot_say_whether_it_began_has_ten_seconds():
     assert world.later(10).settle().status["reason"] == "PreRunningDeadlineExceeded"
 
 
-def test_one_that_cannot_be_asked_has_none():
+def test_a_job_whose_head_has_no_address_has_no_extra_time():
     world = missed()
     world.cluster["status"]["head"] = {}
     world.step()
     assert world.status["reason"] == "PreRunningDeadlineExceeded"
 
 
-def test_a_queue_stops_the_clock():
+def test_waiting_in_a_queue_stops_the_deadlines_clock():
     world = World(dljob(scheduling={"queueName": "research"}, activeDeadlineSeconds=100))
     world.step()
     world.cluster["spec"]["suspend"] = True

@@ -18,14 +18,14 @@ def ordered(**spec: object) -> World:
     return world
 
 
-def test_not_before_the_head_is_ready():
+def test_nothing_is_submitted_before_the_head_is_ready():
     world = World().settle()
     assert "submissionId" not in world.status
     world.condition("HeadPodReady", "False").settle()
     assert "submissionId" not in world.status
 
 
-def test_before_the_workers_are_ready():
+def test_the_launcher_is_submitted_before_the_workers_are_ready():
     world = ordered()
     assert world.cond("MasterReady") == ("False", "Submitted")
     assert (world.phase, world.status["reason"]) == ("Scheduling", "Starting")
@@ -50,20 +50,20 @@ def test_the_runtime_environment_and_version_are_the_specs():
 
 
 @pytest.mark.parametrize("status", ["", "MISSING"])
-def test_posted_again_until_ray_knows_it(status: str):
+def test_a_submission_is_posted_again_until_ray_knows_it(status: str):
     world = ordered()
     world.said = RayJobView(world.status["submissionId"], status)
     assert [type(action) for action in world.look().actions] == [Submit]
 
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
-def test_not_posted_when_ray_knows_it(status: str):
+def test_a_submission_that_ray_knows_is_not_posted_again(status: str):
     world = ordered()
     world.said = RayJobView(world.status["submissionId"], status)
     assert world.look().actions == ()
 
 
-def test_not_posted_when_primemaster_has_spoken_though_ray_forgot_it():
+def test_a_submission_ray_forgot_is_not_posted_again_once_primemaster_has_spoken():
     world = World().running()
     world.said = RayJobView(world.status["submissionId"], "MISSING", session="session-1")
     assert world.look().actions == ()
@@ -119,7 +119,7 @@ def test_the_head_that_the_submission_was_made_to_is_remembered():
     assert world.status["rayCluster"]["dashboardURL"] == f"http://{world.name}-head-svc.team.svc:8265"
 
 
-def test_another_head_before_the_submission_is_no_loss():
+def test_another_head_before_the_submission_is_no_lost_attempt():
     world = World().settle()
     world.head_ready("pod-1").condition("HeadPodReady", "False").settle()
     assert world.status["rayCluster"]["headPodUID"] == "pod-1"
@@ -128,7 +128,7 @@ def test_another_head_before_the_submission_is_no_loss():
     assert world.status["attempt"] == 1
 
 
-def test_not_before_the_heads_pod_is_seen():
+def test_nothing_is_submitted_before_the_heads_pod_is_seen():
     """Whom the submission is meant for is written with the order."""
     world = World().settle().head_ready()
     pods = world.pods[world.name]

@@ -38,7 +38,7 @@ def uncounted(world: World) -> World:
     return world
 
 
-def test_what_runs_is_told_of_it_saves_and_goes():
+def test_a_running_job_is_told_to_suspend_saves_and_releases_its_pods():
     world = World(dljob(checkpoint={"path": "/ckpt"})).running()
     outcome = world.edit(suspend=True).step()
     assert outcome.actions == ()
@@ -64,7 +64,7 @@ def test_what_runs_is_told_of_it_saves_and_goes():
     assert "LogsSaved" in world.reasons()
 
 
-def test_it_goes_on_as_the_next_attempt_with_what_was_handed_on():
+def test_a_resumed_job_is_the_next_attempt_with_the_restarts_handed_on():
     world = World().running().wear()
     halted(suspended(world.settle()))
     world.later(1000).edit(suspend=False).settle()
@@ -91,7 +91,7 @@ def test_a_job_that_begins_suspended_makes_nothing():
 
 
 @pytest.mark.parametrize("stage", ["provisioning", "queued", "ordered"])
-def test_what_does_not_run_yet_goes_without_a_word(stage: str):
+def test_a_job_that_does_not_run_yet_is_suspended_without_an_order(stage: str):
     world = World(dljob(labels={"kueue.x-k8s.io/queue-name": "q"} if stage == "queued" else {})).settle()
     if stage == "queued":
         world.cluster["spec"]["suspend"] = True
@@ -108,7 +108,7 @@ def test_what_does_not_run_yet_goes_without_a_word(stage: str):
     assert ("QuotaReserved" in {one["type"] for one in world.status["conditions"]}) == (stage == "queued")
 
 
-def test_what_a_queue_took_away_already_has_nothing_to_save():
+def test_a_job_whose_machines_a_queue_took_has_nothing_to_save():
     world = World(dljob(labels={"kueue.x-k8s.io/queue-name": "q"})).running()
     world.cluster["spec"]["suspend"] = True
     world.edit(suspend=True).settle()
@@ -126,7 +126,7 @@ def test_a_cluster_that_is_deleted_while_it_stops_is_gone():
     halted(uncounted(World().running().edit(suspend=True).settle().delete_cluster().settle()))
 
 
-def test_a_cluster_that_is_leaving_already():
+def test_a_job_whose_raycluster_is_being_deleted_is_suspended_without_an_order():
     world = World().running()
     world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
     world.edit(suspend=True).settle()
@@ -155,7 +155,7 @@ def test_a_master_that_has_not_spoken_has_nothing_to_save():
     halted(uncounted(world))
 
 
-def test_a_launcher_that_ended_before_its_master_spoke():
+def test_a_job_whose_launcher_ended_before_its_master_spoke_is_suspended():
     world = World().settle().head_ready().settle().edit(suspend=True).settle()
     halted(uncounted(world.launcher("STOPPED").settle()))
 
@@ -232,7 +232,7 @@ def test_a_spec_that_is_broken_while_suspended_waits_for_a_better_one():
     assert world.edit(roles=good).calm().phase == "Succeeded"
 
 
-def test_deadlines_stand_still():
+def test_deadlines_stand_still_while_a_job_is_suspended():
     world = World(dljob(activeDeadlineSeconds=100, preRunningDeadlineSeconds=90)).running().later(99)
     world.edit(suspend=True).settle().later(50)
     assert world.settle().phase == "Suspending"
@@ -357,7 +357,7 @@ def test_a_raycluster_that_waits_for_a_pod_on_a_dead_node_does_not_hold_a_suspen
     assert world.log.count(f"Delete Pod {name}-head 0") == 1
 
 
-def test_what_another_operator_made_meanwhile_goes_too():
+def test_children_made_meanwhile_by_another_operator_are_deleted_too():
     world = World(dljob(suspend=True)).settle()
     late = World().settle()
     world.clusters, world.pods = late.clusters, late.pods
@@ -366,7 +366,7 @@ def test_what_another_operator_made_meanwhile_goes_too():
     assert world.status["attempt"] == 2
 
 
-def test_a_master_that_is_suspended_and_nobody_remembers_why():
+def test_a_suspended_master_without_a_suspended_status_begins_the_next_attempt():
     """The status was set back: the attempt is over all the same, and the next one begins."""
     world = World().running().master("Suspended").settle()
     assert (world.phase, world.status["attempt"]) == ("Provisioning", 2)
@@ -391,7 +391,7 @@ def test_a_job_that_recovers_is_not_recovering_while_suspended():
     assert world.status["restarts"]["cluster"] == 1
 
 
-def test_on_a_cluster_that_is_there_nothing_is_suspended():
+def test_suspend_is_refused_on_an_existing_raycluster():
     world = World(dljob(suspend=True, rayClusterRef={"name": "shared"})).settle()
     assert world.cond("Accepted") == ("False", "InvalidSpec")
     assert "rayClusterRef excludes suspend" in world.message("Accepted")

@@ -30,7 +30,7 @@ def good(**spec: object) -> Terms:
     return made
 
 
-def test_the_terms_of_a_small_job():
+def test_a_small_jobs_accepted_terms_are_the_defaults():
     made = good()
     assert (made.image, made.ray_version) == ("example.org/ray:2.60.0", "2.60.0")
     assert made.roles == (("worker", 2),)
@@ -38,7 +38,7 @@ def test_the_terms_of_a_small_job():
     assert live(source(dljob())) == Live(None, None, None, retain=False, max_cluster_restarts=3)
 
 
-def test_the_terms_that_a_spec_sets():
+def test_accepted_terms_are_those_of_the_spec():
     said: dict[str, object] = {
         "image": "mine:1",
         "rayVersion": "2.59.1",
@@ -86,13 +86,13 @@ def test_what_cannot_be_placed_is_refused_in_the_plans_words():
     assert "64 CPU" in made.message
 
 
-def test_annotations_and_what_the_server_adds_are_no_part_of_it():
+def test_annotations_and_server_fields_are_no_part_of_the_spec_hash():
     plain, noisy = dljob(), dljob(annotations={"x" * 300: "y"})
     noisy["metadata"] |= {"managedFields": [{}], "resourceVersion": "7", "labels": None}
     assert accept.source(plain) == accept.source(noisy)
 
 
-def test_the_hash_is_of_what_an_attempt_is_made_of():
+def test_the_spec_hash_covers_what_an_attempt_is_made_of():
     live = {"ttlSecondsAfterFinished": 9, "activeDeadlineSeconds": 9, "preRunningDeadlineSeconds": 9}
     assert good(**live, cleanupPolicy="Retain").hash == good().hash
     assert good(env=[{"name": "A", "value": "1"}]).hash != good().hash
@@ -174,7 +174,7 @@ def test_a_change_while_kuberay_is_missing_costs_no_attempt():
     assert world.status["effective"]["image"] == "mended:1"
 
 
-def test_a_change_that_is_obeyed_at_once_is_no_matter():
+def test_a_change_that_is_obeyed_at_once_is_not_said_to_wait():
     world = World().running()
     world.job["spec"]["ttlSecondsAfterFinished"] = 5
     world.settle()

@@ -7,7 +7,7 @@ from dljob.reconcile.state.fields import field, items, number, part, text, texts
 BODY = {"a": {"b": [{"c": 1}], "t": "x", "n": 3}, "none": None}
 
 
-def test_what_is_there():
+def test_fields_of_their_type_are_read():
     assert field(BODY, "a", "n") == 3
     assert part(BODY, "a")["t"] == "x"
     assert items(BODY, "a", "b") == [{"c": 1}]
@@ -15,7 +15,7 @@ def test_what_is_there():
     assert number(BODY, "a", "n") == 3
 
 
-def test_what_is_not_there_is_empty():
+def test_missing_fields_are_read_as_empty():
     assert field(BODY, "a", "t", "deeper") is None
     assert part(BODY, "none") == {}
     assert part(None, "a") == {}

@@ -28,7 +28,7 @@ def made(**more: object) -> dict:
     return pieces(snapshot(**more), clusters=2, at="now")
 
 
-def test_counts_and_restarts():
+def test_counts_and_restarts_of_a_snapshot_are_read():
     got = made(restarts={"process": 1, "role_group": 2, "role": 3, "job": 4, "master": 5})
     assert got["rolesReady"] == "2/2"
     assert got["restarts"] == {
@@ -98,7 +98,7 @@ def test_the_machines_that_were_left_and_those_that_are_not_used():
     assert "desired" not in got["nodes"], "that is the RayCluster's word"
 
 
-def test_a_snapshot_with_little_in_it():
+def test_a_snapshot_with_little_in_it_gives_empty_fields():
     got = pieces({"phase": "Pending"}, clusters=0, at="now")
     assert got == {
         "roles": [],
@@ -134,7 +134,7 @@ def role(**more: object) -> list[dict]:
         {"nodes": {"wanted": {"cpu": 3}}},
     ],
 )
-def test_what_is_more_than_progress(change: dict):
+def test_a_change_of_more_than_progress_is_significant(change: dict):
     assert significant(snapshot(), snapshot(**{"phase": "Running", **change}))
     assert significant({}, snapshot())
 
@@ -150,7 +150,7 @@ def test_what_is_more_than_progress(change: dict):
         {"roles": role(running=1)},
     ],
 )
-def test_what_is_only_progress(change: dict):
+def test_a_change_of_progress_alone_is_not_significant(change: dict):
     assert not significant(snapshot(), snapshot(**change))
 
 

@@ -49,7 +49,7 @@ def handed(world: World) -> Any:
     return json.loads(spec_map(world)[CARRIED_KEY])
 
 
-def test_it_is_kept_as_it_was_said():
+def test_what_primemaster_hands_on_is_kept_as_it_was_told():
     world = worn(World())
     assert world.status["carried"] == {"attempt": 1, "state": WORN}
     assert CARRIED_KEY not in spec_map(world)
@@ -64,7 +64,7 @@ def test_a_job_without_restarts_has_nothing_to_hand_on():
     assert CARRIED_KEY not in spec_map(world)
 
 
-def test_the_next_attempt_gets_it_beside_its_spec():
+def test_the_next_attempt_gets_the_handover_beside_its_spec():
     world = again(worn(World()))
     argv = submitted(world).argv
     assert argv[argv.index("--carried") + 1] == CARRIED_FILE
@@ -107,13 +107,13 @@ def test_counts_never_shrink_though_primemaster_counts_anew():
 
 
 @pytest.mark.parametrize("carry", [None, [], "x", {"big": "x" * MAX_CARRY}])
-def test_what_is_none_or_too_large_is_not_kept(carry: Any):
+def test_a_handover_that_is_malformed_or_too_large_is_not_kept(carry: Any):
     world = worn(World()).master(restarts=COUNTS, carry=carry).settle()
     assert world.status["carried"] == {"attempt": 1, "state": WORN}
 
 
 @pytest.mark.parametrize("kept", [None, {}, {"state": WORN}, {"attempt": "1"}, {"attempt": 2, "state": WORN}, [1]])
-def test_what_somebody_damaged_in_the_status_is_not_handed_on(kept: Any):
+def test_a_damaged_handover_in_the_status_is_not_handed_on(kept: Any):
     world = worn(World())
     world.new_session().step()
     world.status["carried"] = kept
@@ -122,26 +122,26 @@ def test_what_somebody_damaged_in_the_status_is_not_handed_on(kept: Any):
     assert CARRIED_KEY not in spec_map(world)
 
 
-def test_without_a_step_none_is_told():
+def test_a_handover_without_a_step_tells_none():
     world = World().running().master(carry=WORN).settle()
     world.status["progress"].pop("step", None)
     again(world)
     assert "step" not in handed(world)
 
 
-def test_the_last_step_may_be_the_statuss():
+def test_the_handed_on_step_may_come_from_the_status():
     """The operator died, and came back when the head was lost."""
     world = worn(World()).restarted()
     world.head_ready("pod-2").settle().later(60).settle()
     assert handed(world)["step"] == 120
 
 
-def test_it_goes_when_the_job_is_over():
+def test_the_handover_is_removed_when_the_job_is_over():
     world = worn(World()).master("Succeeded").settle()
     assert "carried" not in world.status
 
 
-def test_on_a_raycluster_that_is_there_ray_keeps_it_beside_the_spec():
+def test_on_an_existing_raycluster_ray_keeps_the_handover_beside_the_spec():
     world = on_shared()
     world.settle().head_ready().settle().workers_ready()
     world.master(restarts=COUNTS, carry=WORN, progress={"step": 120}).settle().later(60)
@@ -195,14 +195,14 @@ def test_pods_of_the_next_attempt_have_room_for_what_its_ranks_came_to_need(want
 @pytest.mark.parametrize(
     "wanted", [{}, {"nobody": "6Gi"}, {"": 6}, {"worker": 6}, {"worker": "6 GB"}, {"worker": "1Gi"}]
 )
-def test_what_makes_no_sense_makes_no_larger_pods(wanted: dict[str, Any]) -> None:
+def test_malformed_memory_in_a_handover_makes_no_larger_pods(wanted: dict[str, Any]) -> None:
     job = hungry()
     assert job["spec"]["roles"][0]["name"] == "worker"
     assert pods(starved(job, wanted)) == {"requests": "4Gi", "limits": "4Gi"}
 
 
 @pytest.mark.parametrize(("memory", "policy"), [("4Gi", {}), (None, {})])
-def test_who_does_not_ask_for_it_gets_pods_as_they_were(memory: Any, policy: Any) -> None:
+def test_a_role_without_the_memory_policy_keeps_its_pod_size(memory: Any, policy: Any) -> None:
     job = hungry(memory, policy)
     assert pods(starved(job, {"worker": "6Gi"})) == {"requests": memory, "limits": memory}
 

@@ -31,7 +31,7 @@ from dljob.reconcile.state.hints import advised
         ("", f"submission j-1: {TOKEN_REFUSED} (HTTP 403): Forbidden", "restore that key, or delete the RayCluster"),
     ],
 )
-def test_the_words_come_first_and_the_step_behind_them(reason: str, words: str, step: str):
+def test_a_message_comes_first_and_the_hint_behind_it(reason: str, words: str, step: str):
     found, _, advice = advised(reason, words).partition("; ")
     assert found == words.rstrip(".")
     assert step in advice
@@ -52,5 +52,5 @@ def test_what_the_scheduler_says_of_preemption_is_left_out(words: str, rest: str
     assert advised("Unschedulable", words) == f"{rest}; make room, or ask for less; the pod then goes on by itself"
 
 
-def test_words_that_nobody_knows_stand_alone():
+def test_an_unknown_message_stands_without_a_hint():
     assert advised("Evicted", "The node was low on memory.") == "The node was low on memory."

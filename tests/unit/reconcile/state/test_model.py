@@ -13,6 +13,6 @@ def test_troubles_are_named_after_what_failed():
     assert label(Submit("i", "c", "a", (), {}, {})) == "Submit"
 
 
-def test_those_that_are_not_made_again_have_names_of_their_own():
+def test_actions_that_are_not_repeated_have_names_of_their_own():
     assert label(Delete("RayCluster", "a", "b")) == "DeleteRayCluster a"
     assert label(Command("restart/job/1", "c", "a", "restart", "job", "x")) == "Command restart/job/1"

@@ -23,7 +23,7 @@ def waiting(world: World, name: str, reason: str, words: str, *, head: bool = Fa
     ("kuberay", "reason", "fix"),
     [("missing", "KubeRayMissing", "install the KubeRay operator"), ("old", "KubeRayTooOld", "upgrade KubeRay")],
 )
-def test_kuberay_that_cannot_serve(kuberay: str, reason: str, fix: str):
+def test_a_kuberay_that_cannot_serve_is_told_with_the_reason(kuberay: str, reason: str, fix: str):
     world = World(kuberay=kuberay).settle()
     assert world.cond("ClusterReady") == ("False", reason)
     assert fix in world.message("ClusterReady")
@@ -45,7 +45,7 @@ def test_the_notes_of_the_chart_name_the_condition_that_tells_of_a_missing_kuber
         (Trouble("CreateConfigMap", 409, "ConfigMap x belongs to somebody else", 1), "NameTaken"),
     ],
 )
-def test_a_child_that_the_server_refuses(trouble: Trouble, reason: str):
+def test_a_child_refused_by_the_server_is_told_with_the_reason(trouble: Trouble, reason: str):
     world = World(troubles=(Trouble("SaveLogs", 500, "other", 1), trouble))
     world.step()
     assert world.cond("ClusterReady") == ("False", reason)
@@ -54,7 +54,7 @@ def test_a_child_that_the_server_refuses(trouble: Trouble, reason: str):
 
 
 @pytest.mark.parametrize("first", ["", "FailedCreateHeadPod\n"])
-def test_pods_that_the_server_refuses_in_kuberays_words(first: str):
+def test_pods_refused_by_the_server_are_told_with_a_hint(first: str):
     world = World().settle().condition("ReplicaFailure", reason="FailedCreateHeadPod", message=first + QUOTA).settle()
     assert world.cond("ClusterReady") == ("False", "FailedCreateHeadPod")
     what_to_do = "raise the quota or give something back; it is tried again by itself"
@@ -63,7 +63,7 @@ def test_pods_that_the_server_refuses_in_kuberays_words(first: str):
     assert (world.phase, world.status["reason"]) == ("Provisioning", "FailedCreateHeadPod")
 
 
-def test_a_failure_without_words():
+def test_a_replica_failure_without_words_is_creation_refused():
     world = World().settle().condition("ReplicaFailure").settle()
     assert world.cond("ClusterReady") == ("False", "CreationRefused")
     assert world.message("ClusterReady") == "0 of 1 worker pods are ready"
@@ -76,7 +76,7 @@ def ignored(**more: object) -> World:
     return world
 
 
-def test_a_ray_cluster_that_kuberay_refuses():
+def test_a_raycluster_refused_by_kuberay_is_told_with_its_words():
     words = "The RayCluster spec is invalid team/hello: authOptions.mode is 'token' but minimum Ray version is 2.52.0"
     world = ignored(objection=("InvalidRayClusterSpec", words)).settle()
     assert world.cond("ClusterReady") == ("False", "InvalidRayClusterSpec")
@@ -85,7 +85,7 @@ def test_a_ray_cluster_that_kuberay_refuses():
     assert (world.phase, world.status["reason"]) == ("Provisioning", "InvalidRayClusterSpec")
 
 
-def test_a_ray_cluster_that_nobody_looks_at():
+def test_a_raycluster_that_kuberay_ignores_is_told_after_thirty_seconds():
     world = ignored()
     assert world.look().requeue == 30
     world.later(29).settle()
@@ -102,7 +102,7 @@ def test_a_ray_cluster_that_nobody_looks_at():
     assert world.cond("ClusterReady") == ("True", "PodsReady")
 
 
-def test_a_head_that_cannot_get_its_image():
+def test_a_head_that_cannot_get_its_image_is_told():
     world = World().settle()
     world.pods[world.name] = [waiting(world, "h", "ImagePullBackOff", "ImagePullBackOff: no such image", head=True)]
     world.settle()
@@ -113,7 +113,7 @@ def test_a_head_that_cannot_get_its_image():
     assert world.status["reason"] == "ImagePullBackOff"
 
 
-def test_workers_that_find_no_machine_after_the_submission():
+def test_unschedulable_workers_are_told_after_the_submission_too():
     world = World().settle().head_ready()
     head = world.pods[world.name][0]
     stuck = [waiting(world, f"w{n}", "Unschedulable", "Unschedulable: 0/3 nodes", leaving=n == 0) for n in range(3)]
@@ -128,13 +128,13 @@ def test_workers_that_find_no_machine_after_the_submission():
 
 
 @pytest.mark.parametrize(("head", "reason"), [(True, "HeadPending"), (False, "WorkersPending")])
-def test_a_trouble_without_a_reason(head: bool, reason: str):
+def test_a_pods_trouble_without_a_reason_is_head_or_workers_pending(head: bool, reason: str):
     world = World().settle()
     world.pods[world.name] = [waiting(world, "x", "", "something", head=head)]
     assert world.settle().cond("ClusterReady") == ("False", reason)
 
 
-def test_the_pods_come_one_by_one():
+def test_pods_that_come_one_by_one_are_counted_in_the_message():
     world = World(dljob(nodeGroups=[{"name": "cpu", "cpu": "2", "replicas": 3}])).settle()
     assert world.cond("ClusterReady") == ("False", "HeadPending")
     world.head_ready().workers_ready(1, 3).settle()
@@ -167,7 +167,7 @@ def test_a_cluster_that_is_leaving_is_waited_for():
     assert world.status["attempt"] == 2
 
 
-def test_somebody_suspends_the_cluster_by_hand():
+def test_a_raycluster_suspended_by_hand_is_told():
     world = World().settle()
     world.cluster["spec"]["suspend"] = True
     world.settle()
@@ -193,7 +193,7 @@ def seen(world: World) -> World:
 
 
 @pytest.mark.parametrize("why", ["over", "lost"])
-def test_a_deletion_that_the_server_refuses(why: str):
+def test_a_deletion_refused_by_the_server_is_told(why: str):
     over, lost = World().running().master("Succeeded"), World().running().new_session()
     world = undeletable(over, 2) if why == "over" else undeletable(lost, 1)
     assert world.cond("ClusterReady") == ("False", "DeletionRefused")
@@ -203,7 +203,7 @@ def test_a_deletion_that_the_server_refuses(why: str):
 
 
 @pytest.mark.parametrize("why", ["over", "lost"])
-def test_a_deletion_whose_answer_was_lost(why: str):
+def test_a_deletion_whose_answer_was_lost_is_told_until_it_is_done(why: str):
     over, lost = World().running().master("Succeeded"), World().running().new_session()
     world = undeletable(over, 2) if why == "over" else undeletable(lost, 1)
     name = world.name
@@ -215,7 +215,7 @@ def test_a_deletion_whose_answer_was_lost(why: str):
     assert world.cond("ClusterReady")[1] == ("ClusterDeleted" if why == "over" else "HeadPending")
 
 
-def test_a_deletion_whose_answer_was_lost_and_that_is_done():
+def test_a_finished_deletion_whose_answer_was_lost_is_not_told():
     world = undeletable(World().running().master("Succeeded"), 2).delete_cluster().settle()
     assert world.cond("ClusterReady") == ("False", "ClusterDeleted")
     world = undeletable(World().running().new_session(), 1)
@@ -237,7 +237,7 @@ def test_a_kept_cluster_stays_ready():
     assert world.clusters
 
 
-def test_a_head_that_is_only_slow():
+def test_a_slow_head_is_told_by_its_phase():
     world = World().settle()
     assert world.message("ClusterReady") == "there is no head pod yet"
     world.pods[world.name] = [Pod("h", "u", head=True, group="headgroup", phase="Pending", ready=False)]

@@ -18,7 +18,7 @@ def condition(world: World, kind: str) -> dict[str, object]:
     return next(one for one in world.status["conditions"] if one["type"] == kind)
 
 
-def test_from_the_first_status_on():
+def test_the_first_status_has_all_conditions():
     world = World()
     world.step()
     assert [one["type"] for one in world.status["conditions"]] == [
@@ -28,13 +28,13 @@ def test_from_the_first_status_on():
         assert set(one) == {"type", "status", "reason", "message", "observedGeneration", "lastTransitionTime"}
 
 
-def test_their_order_is_fixed():
+def test_the_order_of_the_conditions_is_fixed():
     world = World().running().master("Recovering").settle().master("Failed").settle()
     kinds = [one["type"] for one in world.status["conditions"]]
     assert kinds == [kind for kind in ORDER if kind in kinds]
 
 
-def test_the_time_is_that_of_the_flip_alone():
+def test_the_transition_time_changes_only_when_the_status_flips():
     world = World().settle()
     born = condition(world, "ClusterReady")["lastTransitionTime"]
     world.later(30).head_ready().settle()
@@ -44,14 +44,14 @@ def test_the_time_is_that_of_the_flip_alone():
     assert condition(world, "ClusterReady")["lastTransitionTime"] == "2027-01-15T08:01:00Z"
 
 
-def test_the_generation_is_that_of_the_spec():
+def test_conditions_carry_the_generation_of_the_spec():
     world = World().running()
     world.job["metadata"]["generation"] = 5
     world.settle()
     assert {one["observedGeneration"] for one in world.status["conditions"]} == {5}
 
 
-def test_messages_are_bounded():
+def test_messages_of_conditions_are_bounded():
     world = World(troubles=(Trouble("CreateRayCluster", 403, "x" * 5000, 1),))
     world.step()
     assert len(condition(world, "ClusterReady")["message"]) == 1024
@@ -71,7 +71,7 @@ def test_recovering_is_said_once_it_was_true():
     assert world.cond("Recovering") == ("False", "Steady")
 
 
-def test_recovering_without_a_known_fault():
+def test_recovering_without_a_known_fault_has_a_reason_of_its_own():
     assert World().running().master("Recovering").settle().cond("Recovering") == ("True", "Recovering")
 
 
@@ -103,13 +103,13 @@ def test_recovering_without_a_known_fault():
         ),
     ],
 )
-def test_placement(more: dict, reason: str, words: str):
+def test_the_placement_condition_tells_what_is_missing(more: dict, reason: str, words: str):
     world = World().running().master("Scheduling", **more).settle()
     assert world.cond("PlacementReady") == ("False", reason)
     assert world.message("PlacementReady") == words
 
 
-def test_placement_that_waits_for_machines_says_what_the_scheduler_says():
+def test_the_placement_condition_tells_the_schedulers_words():
     world = World().running()
     pod = Pod("w9", "u", False, "cpu1", "Pending", False, trouble="0/3 nodes", trouble_reason="Unschedulable")
     world.pods[world.name].append(pod)
@@ -127,14 +127,14 @@ def test_what_primemaster_says_of_a_unit_and_of_the_job_is_told_once():
     assert world.message("PlacementReady") == f"0 of 1 units; worker/0: {why}"
 
 
-def test_roles():
+def test_the_roles_condition_counts_ready_ranks_of_each_role():
     roles = [{**snapshot()["roles"][0], "name": name, "ready": ready} for name, ready in (("a", 1), ("b", 2), ("c", 0))]
     world = World().running().master("Scheduling", roles=roles).settle()
     assert world.cond("RolesReady") == ("False", "RanksPending")
     assert world.message("RolesReady") == "ready: a 1/2, c 0/2"
 
 
-def test_a_master_that_is_silent_and_back():
+def test_a_silent_master_is_unreachable_until_it_answers():
     world = World().running().silent(9.9).settle()
     assert world.cond("MasterReady") == ("True", "MasterReady")
     world.silent(10).settle()
@@ -145,7 +145,7 @@ def test_a_master_that_is_silent_and_back():
     assert world.cond("MasterReady") == ("True", "MasterReady")
 
 
-def test_a_master_that_never_answers():
+def test_a_master_that_never_answers_is_unreachable_after_a_minute():
     world = World().settle().head_ready().settle().silent(59, "connect: no route to host").settle()
     assert world.cond("MasterReady") == ("False", "Submitted")
     world.silent(60, "connect: no route to host").settle()

@@ -19,7 +19,7 @@ from reconcile_kit import World, dljob
         ("SomethingNew", "Scheduling"),
     ],
 )
-def test_primemasters_phase(said: str, phase: str):
+def test_the_phase_follows_primemasters(said: str, phase: str):
     world = World().settle().head_ready().settle().master(said, reason="Why", message="because").settle()
     assert (world.phase, world.status["reason"], world.status["message"]) == (phase, "Why", "because")
 
@@ -36,18 +36,18 @@ def test_why_there_is_no_machine_is_told_by_its_pod():
     assert (world.phase, world.status["reason"]) == ("Recovering", "NodeLost")
 
 
-def test_a_snapshot_without_a_reason():
+def test_a_snapshot_without_a_reason_has_its_phase_as_reason():
     world = World().running().master("Running", reason=None, message=None).settle()
     assert (world.status["reason"], world.status["message"]) == ("Running", "")
 
 
-def test_without_news_it_stays():
+def test_without_news_the_phase_stays():
     world = World().running().master("Recovering", message="worker/1").settle()
     before = dict(world.status)
     assert world.restarted().settle().status == before
 
 
-def test_from_queue_to_machines():
+def test_a_job_goes_from_queue_to_provisioning():
     world = World(dljob(scheduling={"queueName": "research"}))
     world.step()
     assert world.phase == "Pending"
@@ -60,7 +60,7 @@ def test_from_queue_to_machines():
     assert world.calm().phase == "Succeeded"
 
 
-def test_a_second_attempt_recovers_until_it_runs():
+def test_a_second_attempt_is_recovering_until_it_runs():
     world = World().running().new_session().settle()
     assert (world.phase, world.status["reason"]) == ("Recovering", "HeadLost")
     world.head_ready("pod-2")
@@ -75,7 +75,7 @@ def test_a_second_attempt_recovers_until_it_runs():
     assert world.status["lastFault"]["recoveredAt"]
 
 
-def test_a_second_attempt_in_the_queue():
+def test_a_second_attempt_in_the_queue_is_queued():
     world = World(dljob(scheduling={"queueName": "research"})).running()
     world.cluster["spec"]["suspend"] = True
     world.settle()
@@ -93,7 +93,7 @@ def test_a_quota_goes_with_the_raycluster():
     assert world.settle().cond("QuotaReserved")[0] == "True"  # nobody suspends the next one here
 
 
-def test_pods_that_are_ready_before_the_submission():
+def test_pods_ready_before_the_submission_do_not_hide_a_leaving_raycluster():
     world = World().settle().head_ready().workers_ready()
     world.cluster["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
     world.settle()

@@ -49,7 +49,7 @@ def test_a_state_takes_the_progress_along():
 
 
 @pytest.mark.slow
-def test_pods_that_come_one_by_one_are_progress():
+def test_counts_of_pods_that_come_one_by_one_are_written_as_progress():
     world = World(dljob(nodeGroups=[{"name": "c", "cpu": "1", "replicas": 900}])).settle().head_ready().settle()
     before = len(world.log)
     for ready in range(1, 900):
@@ -60,7 +60,7 @@ def test_pods_that_come_one_by_one_are_progress():
     assert world.cond("ClusterReady")[0] == "True"
 
 
-def test_without_the_time_of_progress_it_is_written():
+def test_progress_without_a_time_is_written_at_once():
     world = World().running()
     del world.status["progress"]
     world.later(1).master(progress={"step": 1, "metrics": {}}).settle()
@@ -82,13 +82,13 @@ def test_before_primemaster_speaks_the_roles_are_the_plans():
     assert world.status["restartsTotal"] == 0
 
 
-def test_devices():
+def test_the_status_counts_the_devices_of_the_node_groups():
     group = {"name": "g", "replicas": 2, "cpu": "8", "accelerator": {"type": "NPU", "count": 8}}
     assert World(dljob(nodeGroups=[group])).settle().status["accelerators"] == "16 NPU"
     assert "accelerators" not in World().settle().status
 
 
-def test_primemasters_faults_and_ours_in_their_order():
+def test_faults_of_primemaster_and_operator_are_merged_in_order():
     world = World().running().later(60).new_session().settle().head_ready("pod-2").settle().workers_ready()
     later = {**FAULT, "detectedAt": "2027-01-15T08:02:00.000Z"}
     world.later(30).master("Recovering", lastFault=later, recentFaults=[later]).settle()
@@ -101,7 +101,7 @@ def test_primemasters_faults_and_ours_in_their_order():
     assert world.status["recentFaults"][0]["recoveredAt"] == "2027-01-15T08:01:30Z"
 
 
-def test_restarts_of_all_levels():
+def test_restarts_of_all_levels_are_summed():
     world = World().running().new_session().settle().head_ready("pod-2").settle().workers_ready()
     world.master(restarts={"process": 2, "role_group": 1, "role": 0, "job": 0, "master": 3}).settle()
     assert world.status["restarts"]["cluster"] == 1
@@ -121,7 +121,7 @@ def test_what_primemaster_says_of_machines_stands_beside_what_the_raycluster_say
     assert world.status["nodes"] == {**planned, "replaced": 1, "excluded": []}
 
 
-def test_bounded_whatever_is_said():
+def test_the_status_is_bounded_whatever_primemaster_says():
     world = World().running()
     world.view = MasterView(
         snapshot(

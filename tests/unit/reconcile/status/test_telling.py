@@ -15,7 +15,7 @@ FAULT = {
 }
 
 
-def test_a_good_life():
+def test_a_good_life_tells_each_event_in_order():
     world = World().running().master("Succeeded", message="all drivers ended well").settle()
     assert world.reasons() == [
         *("SpecAccepted", "ClusterCreated", "HeadPending", "WorkersPending", "Submitted", "PodsReady", "MasterReady"),
@@ -25,7 +25,7 @@ def test_a_good_life():
     assert all(event.message for event in world.events)
 
 
-def test_at_rest_nothing_is_told():
+def test_a_job_at_rest_gets_no_events():
     world = World().running()
     before = len(world.events)
     world.later(1000).settle()
