@@ -64,7 +64,7 @@ async def test_a_repeated_task_is_made_anew_until_it_returns(caplog: pytest.LogC
     assert caplog.text.count("it is started again") == 3
 
 
-async def test_one_that_never_works_is_told() -> None:
+async def test_a_repeated_task_that_never_works_is_told() -> None:
     heard: list[Exception] = []
     owner, work = TaskOwner(heard.append), Work(99)
     owner.repeat("census", work)
@@ -96,7 +96,7 @@ async def test_an_expected_exception_ends_a_task_as_a_cancellation_does(
     assert (work.runs, caplog.text) == (1, "")
 
 
-async def test_a_cancelled_task_is_no_news() -> None:
+async def test_a_cancelled_task_is_not_reported() -> None:
     owner = TaskOwner(lambda _: pytest.fail("cancelled"))
     owner.start("census", asyncio.Event().wait())
     owner.close()

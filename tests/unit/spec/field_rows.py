@@ -212,7 +212,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.master.placement": Code(
         "dljob.runtime.job.outline",
         "placement",
-        "tests/unit/runtime/journal/test_standing.py::test_where_a_master_is_made",
+        "tests/unit/runtime/journal/test_standing.py::test_the_master_is_placed_by_journal_and_kind_of_cluster",
     ),
     "spec.faultTolerance.maxRestarts": Code(
         "dljob.master.failure.budget",

@@ -23,7 +23,9 @@ from dljob.runtime.backend.interface import chosen, factory, installed
         ("yr", "ray", {"DISTRIBUTED_BACKEND": "ray"}, "yr"),
     ],
 )
-def test_flag_then_spec_then_environment_then_ray(flag: str | None, spec: str | None, env: dict[str, str], name: str):
+def test_the_backend_is_chosen_by_flag_then_spec_then_environment(
+    flag: str | None, spec: str | None, env: dict[str, str], name: str
+):
     assert chosen(flag, spec, env) == name
 
 
@@ -72,7 +74,9 @@ def test_what_yr_does_not_carry_is_refused_all_at_once_before_anything_is_starte
     assert "run it on Ray" in said
 
 
-def test_a_fault_file_is_for_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_fault_file_is_refused_for_other_backends_than_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     (tmp_path / "w.py").touch()
     file = tmp_path / "dljob.yaml"
     file.write_text(

@@ -26,7 +26,7 @@ def group(name: str = "g", replicas: int = 1, **resources: float) -> MachineGrou
     return MachineGroup(name, replicas, amounts, (("dljob.io/node-group", name),))
 
 
-def test_one_raylet_per_planned_node() -> None:
+def test_each_planned_node_has_one_raylet() -> None:
     nodes = lay_out([group("a", 2, CPU=4, memory=2**30), group("b", 1, CPU=0.5)], {}, {})
     assert [n.name for n in nodes] == ["a-0", "a-1", "b-0"]
     assert nodes[0] == EmbeddedNode("a-0", {"CPU": 4.0, "memory": float(2**30)}, {"dljob.io/node-group": "a"}, {})
@@ -78,12 +78,12 @@ def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
 
 
 @pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])
-def test_pretensions_that_are_none(value: str) -> None:
+def test_malformed_pretended_devices_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match=r"--pretend .*: not a device and a number"):
         parse_pretend([value])
 
 
-def test_pretensions() -> None:
+def test_pretended_devices_are_parsed() -> None:
     assert parse_pretend(["NPU=8", "GPU=1"]) == {"NPU": 8, "GPU": 1}
     assert parse_pretend([]) == {}
 
@@ -109,7 +109,7 @@ def test_devices_are_counted_from_their_files(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("said", "ids"), [("-1", ()), ("NoDevFiles", ()), ("", ()), ("1,-1,0", ("1",)), ("GPU-8f,0", ("GPU-8f", "0"))]
 )
-def test_devices_after_one_that_cannot_be_are_hidden(
+def test_devices_behind_an_impossible_one_are_hidden(
     said: str, ids: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("nvidia0", "nvidia1"):
@@ -141,7 +141,7 @@ def test_gpus_without_files_of_nvidias_are_counted_by_ray(
         environment.variable_of.cache_clear()
 
 
-def test_shared_memory_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_shared_memory_is_refused_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, 64 * 2**20))
     with pytest.raises(UnreachableError, match=r"needs 240 MiB for 3 object stores, 64 MiB are free\n.*--shm-size"):
@@ -150,7 +150,7 @@ def test_shared_memory_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> Non
     machine.check_shared_memory(2)
 
 
-def test_shared_memory_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_shared_memory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="cannot be used: No such file"):
         machine.check_shared_memory(1, tmp_path / "none")
 
@@ -179,7 +179,7 @@ def test_a_disk_without_room_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp
         machine.scratch_folder()
 
 
-def test_no_folder_to_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_writable_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> str:
         raise PermissionError(13, "Permission denied")
 

@@ -208,7 +208,7 @@ def test_checkpoints_of_before_load_and_are_told_as_unchecked(tmp_path: Path):
     "text",
     ["", "{", "[" * 100_000, "[]", '{"restored": 7}', '{"restored": {"attempt": "1", "number": 1, "step": 2}}', "{}"],
 )
-def test_what_is_no_decision_is_passed_over(folder: Folder, text: str):
+def test_a_file_that_is_no_decision_is_passed_over(folder: Folder, text: str):
     (folder.path / "restore-1-9.json").write_text(text)
     assert len(folder.records().damaged) == 1
     assert chosen(folder, RunId(2, 1)) == CheckpointId(A, 20)
@@ -223,7 +223,7 @@ def test_what_is_no_decision_is_passed_over(folder: Folder, text: str):
         {"parts": [{"rank": 0, "file": "rank-00000.part", "bytes": "x", "crc32": 1}]},
     ],
 )  # fmt: skip
-def test_a_manifest_of_something_else_is_none(folder: Folder, change: dict[str, Any]):
+def test_a_manifest_of_another_format_is_passed_over(folder: Folder, change: dict[str, Any]):
     path = folder.at(CheckpointId(A, 20)) / "manifest.json"
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "crc32"}
     path.write_bytes(seal({**body, **change}))

@@ -193,7 +193,7 @@ def test_listing_and_verifying_unpickle_nothing(root: Path, monkeypatch: pytest.
     assert run("verify", root) == 0
 
 
-def test_what_is_there_is_listed_and_damage_is_found(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_ls_lists_checkpoints_and_verify_finds_damage(root: Path, capsys: pytest.CaptureFixture[str]):
     folder = Folder(root / "trainer")
     save(folder, CheckpointId(A, 20), [{"a": 1}, {"a": 2}])
     save(folder, CheckpointId(A, 30), [{"a": 1}])
@@ -231,7 +231,7 @@ def test_what_is_there_is_listed_and_damage_is_found(root: Path, capsys: pytest.
         (("export", "job", "out", "--to", "dcp", "--only", "epoch"), 2, "the state is a int"),
     ],
 )
-def test_wrong_words_are_told(
+def test_wrong_arguments_of_the_command_are_told(
     root: Path,
     words: Sequence[str],
     code: int,

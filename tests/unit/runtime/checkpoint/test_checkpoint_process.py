@@ -106,7 +106,7 @@ def saves(*steps: int, persist: bool) -> Any:
     return body
 
 
-def test_nobody_is_its_parent(agent: Agent):
+def test_the_saver_is_no_child_of_the_process_that_started_it(agent: Agent):
     stat = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
     assert int(stat[1]) != os.getpid()
 
@@ -156,7 +156,7 @@ def test_what_was_on_disk_when_nobody_could_journal_it_is_journaled_by_who_comes
     assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [2, 1]
 
 
-def test_what_the_journal_refuses_is_no_checkpoint_and_ends_the_saving(agent: Agent, tmp_path: Path):
+def test_a_checkpoint_refused_by_the_journal_does_not_count_and_ends_the_saving(agent: Agent, tmp_path: Path):
     agent.journal.refused = "life 1.2 has gone on anew"
     agent.hears()
     log: list[str] = []

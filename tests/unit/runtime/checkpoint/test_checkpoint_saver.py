@@ -293,7 +293,7 @@ def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
     assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-000000000004.1-1", "step-000000000005.1-1"]
 
 
-def test_a_disk_that_says_no_is_said_and_tried_again(tmp_path: Path):
+def test_a_failed_write_is_told_and_tried_again(tmp_path: Path):
     folder = tmp_path / "ckpt"
     folder.write_text("a file where the folder should be")
     with a_saver() as (saver, _):
@@ -316,12 +316,12 @@ def test_no_room_in_memory_is_said_before_it_is_taken(tmp_path: Path):
         check_room("trainer/0", 60 << 20, cgroups=tmp_path)
 
 
-def test_what_cannot_be_saved_is_named(tmp_path: Path):
+def test_an_object_that_cannot_be_saved_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match=r"state\['model'\]\['hooks'\]\[1\] cannot be saved"):
         pack({"model": {"w": torch.ones(1), "hooks": [1, lambda: 0]}})
 
 
-def test_what_is_filled_keeps_its_tensors(tmp_path: Path):
+def test_a_filled_state_keeps_its_tensors(tmp_path: Path):
     with a_saver() as (saver, _):
         mine = client(place(saver, tmp_path))
         tied = torch.arange(6.0)

@@ -87,7 +87,7 @@ async def test_what_a_saver_could_not_do_is_told(dead: bool) -> None:
     assert saved.why == (f"{made[1].name} does not answer (ActorLostError)" if dead else "the disk is full")
 
 
-async def test_who_copied_nothing_waits_for_nothing() -> None:
+async def test_without_copies_the_save_is_done_at_once() -> None:
     class Blind(MemoryBackend):
         async def nodes(self) -> Any:
             raise DLJobError("nobody knows")

@@ -61,7 +61,7 @@ def test_the_watch_knows_of_an_operation_that_is_under_way(abortable: bool) -> N
 
 
 @pytest.mark.parametrize("abortable", [True, False])
-def test_an_error_of_ones_own_is_ones_own(abortable: bool) -> None:
+def test_a_ranks_own_error_is_raised_as_it_is(abortable: bool) -> None:
     made = runner(Watched(), abortable=abortable)
     with pytest.raises(RuntimeError, match="shapes differ"):
         made.run("allreduce", wrong)
@@ -89,7 +89,7 @@ def test_a_broken_connection_that_nobody_explains_is_the_end_of_the_group_too(mo
         assert (caught.value.lost, caught.value.epoch) == ((), 7)
 
 
-def test_nobody_waits_for_an_operation_that_nothing_ends() -> None:
+def test_an_operation_that_cannot_be_broken_off_is_left_when_a_member_is_lost() -> None:
     watch, never = Watched(), threading.Event()
     made = runner(watch, abortable=False)
     threading.Timer(0.05, watch.lost.set).start()

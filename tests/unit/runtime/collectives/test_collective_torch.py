@@ -100,7 +100,9 @@ WRITING: dict[str, Callable[[IsolatedGloo, Any], None]] = {
         (lambda: [1.0, 2.0], "a list"),
     ],
 )
-def test_what_cannot_be_written_into_is_refused_and_stays(gloo: Both, name: str, make: Any, said: str) -> None:
+def test_an_operand_that_cannot_be_written_is_refused_and_unchanged(
+    gloo: Both, name: str, make: Any, said: str
+) -> None:
     def refused(group: IsolatedGloo) -> Any:
         given = make()
         with pytest.raises(UsageError) as caught:
@@ -113,7 +115,7 @@ def test_what_cannot_be_written_into_is_refused_and_stays(gloo: Both, name: str,
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # it is only read
-def test_what_is_only_read_may_be_anything_that_torch_reads(gloo: Both) -> None:
+def test_an_operand_that_is_only_read_may_be_anything_torch_reads(gloo: Both) -> None:
     def reads(group: IsolatedGloo) -> Any:
         me = group.rank
         sent, reduced, part = frozen() if me else np.zeros(2), np.ones(2), np.zeros(2)
@@ -197,7 +199,7 @@ class Device:
 
 
 @pytest.mark.parametrize(("cls", "kind"), [(IsolatedNccl, "cuda"), (IsolatedHccl, "npu")])
-def test_devices_go_the_same_way(cls: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_tensors_take_the_same_path(cls: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = ModuleType("torch_npu._C._distributed_c10d")
     inner.ProcessGroupHCCL = Device  # type: ignore[attr-defined]
     for name in ("torch_npu", "torch_npu._C"):
@@ -229,7 +231,7 @@ def test_devices_go_the_same_way(cls: Any, kind: str, monkeypatch: pytest.Monkey
         group.allreduce([tensor])
 
 
-def test_without_its_library_or_device_one_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_its_library_or_device_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     assert not IsolatedHccl.check_backend_availability()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -50,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
 
 
-def test_it_asks_until_all_have_a_process() -> None:
+def test_a_member_asks_until_all_members_have_a_process() -> None:
     master = Master(UnreachableError("away"), told([["a", 0, "has not started yet"]]), told())
     assert muster(master).assembly() == Assembly("j.1", 2, 3, MADE.members, 1)
     asked = {"group": "w", "me": ["b", 0, 1], "epoch": 0, "round": 0, "offer": ""}
@@ -69,13 +69,13 @@ def test_a_group_that_is_over_is_not_waited_for() -> None:
         (UnreachableError("no answer within 60 s"), "no answer within 60 s"),
     ],
 )
-def test_who_waits_too_long_is_told_for_whom(answer: Any, words: str) -> None:
+def test_a_member_that_waits_too_long_is_told_for_whom(answer: Any, words: str) -> None:
     with pytest.raises(DeadlineError) as caught:
         muster(Master(answer), 0.05).assembly()
     assert f"group w was not made in time: {words}" in str(caught.value)
 
 
-def test_all_meet_or_look_again() -> None:
+def test_members_meet_or_look_again_after_a_change() -> None:
     master = Master({"missing": ["a/0"]}, UnreachableError("away"), {"offer": "host:1"})
     assert muster(master).meet(MADE, "") == "host:1"
     for changed in (told(), {"over": "it was replaced"}):
@@ -170,7 +170,7 @@ def test_the_end_of_ones_own_rank_is_no_loss_to_its_threads() -> None:
     assert watch.who == {"a/0": "has ended"}
 
 
-def test_who_ended_excuses_no_loss() -> None:
+def test_a_member_that_ended_does_not_hide_a_lost_one() -> None:
     there = Master(ended("a", busy="a"))
     watch = MemberLossWatch(muster(there), MADE, "", lambda: None)
     with watch.at_work():

@@ -39,7 +39,7 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def test_what_a_group_watches_is_shut_but_not_where_it_listens(stack):
+def test_the_watched_sockets_of_a_group_are_shut_but_not_its_listener(stack):
     sockets, other = GroupSockets(), Group(stack)
     with sockets.noticed():
         group = Group(stack)
@@ -89,7 +89,7 @@ def test_a_group_that_is_still_being_made_is_shut_as_well(stack):
         assert group.broken()
 
 
-def test_an_epoll_without_a_socket_that_listens_is_none_of_ours(stack):
+def test_an_epoll_without_a_listening_socket_is_left_alone(stack):
     sockets, group = GroupSockets(), Group(stack)
     with sockets.noticed():
         loop = stack.enter_context(select.epoll())
@@ -108,7 +108,7 @@ def test_a_number_that_is_another_ones_by_now_is_left_alone(stack):
     assert not again.broken()
 
 
-def test_who_waits_for_the_store_is_let_go(stack):
+def test_a_rank_that_waits_for_the_store_is_released(stack):
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     client = stack.enter_context(socket.create_connection(server.getsockname()))
     other = Group(stack)

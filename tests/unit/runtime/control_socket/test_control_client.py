@@ -57,7 +57,7 @@ def holder(folder: Path, says: bytes | None) -> Iterator[None]:
             each.close()
 
 
-def test_questions_and_orders(tmp_path: Path) -> None:
+def test_questions_and_orders_reach_primemaster(tmp_path: Path) -> None:
     master = Master()
     with serving(tmp_path, master=master):
         own = connection(tmp_path)
@@ -94,14 +94,14 @@ def test_an_ended_job_is_answered_for_by_its_folder(tmp_path: Path) -> None:
         ({"socket": "/" + "x" * 200}, "path too long"),
     ],
 )
-def test_a_socket_that_is_not_there(entry: dict[str, str], why: str, tmp_path: Path) -> None:
+def test_a_missing_control_socket_is_refused_with_the_reason(entry: dict[str, str], why: str, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(entry))
     with pytest.raises(UnreachableError, match=why):
         connection(tmp_path).pids()
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_a_job_json_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_job_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("[")
     with pytest.raises(UnreachableError, match="cannot be read"):
         connection(tmp_path).pids()
@@ -124,7 +124,7 @@ def test_a_job_whose_runner_is_gone_is_not_waited_for(tmp_path: Path, monkeypatc
         (b'{"error": "UnreachableError", "message": "this is the socket of job b"}\n', "this is the socket of job b"),
     ],
 )
-def test_a_socket_that_another_process_holds(says: bytes | None, why: str, tmp_path: Path) -> None:
+def test_a_control_socket_held_by_another_process_is_refused(says: bytes | None, why: str, tmp_path: Path) -> None:
     with holder(tmp_path, says), pytest.raises(UnreachableError, match=why):
         connection(tmp_path).pids()
 
@@ -149,7 +149,7 @@ class Fading:
         return b'{"answer": {"worker/0": 4711}}\n'
 
 
-def test_one_that_has_reached_the_job_waits_longer_for_a_primemaster_that_restarts(
+def test_a_client_that_has_reached_the_job_waits_longer_for_a_restarting_primemaster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "REACH_S", 1000.0)

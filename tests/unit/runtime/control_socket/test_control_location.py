@@ -94,7 +94,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_only_sockets_are_removed(tmp_path: Path) -> None:
+def test_the_removal_of_a_control_socket_removes_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(tmp_path / "s"))

@@ -45,7 +45,7 @@ def test_a_request_arrives_as_it_was_sent() -> None:
         json.dumps({"job": UID, "call": "stacks", "args": ["\udcff"]}).encode(),
     ],
 )
-def test_anything_else_is_refused(line: bytes) -> None:
+def test_a_malformed_request_is_refused(line: bytes) -> None:
     with pytest.raises(UsageError):
         parse(line, UID)
 
@@ -82,7 +82,7 @@ def test_any_other_error_is_that_the_job_cannot_be_asked(error: Exception, words
 
 
 @pytest.mark.parametrize("line", [b"", b"hello\n", b"[]\n", b"{}\n", b'{"error": "SystemExit"}\n', b"\xff\n"])
-def test_what_is_no_answer_is_not_taken_for_one(line: bytes) -> None:
+def test_a_malformed_answer_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         result(line)
 

@@ -40,7 +40,7 @@ def beacon(step: int | None = None, *, host: int = 0, incarnation: int = 2) -> H
     return Heartbeat("w", f"a{host}", 1, steps)
 
 
-def test_who_was_ended_long_ago_is_forgotten() -> None:
+def test_a_host_that_ended_long_ago_is_forgotten() -> None:
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(), 5.0)
     for number in range(10 * ROOM):
@@ -173,11 +173,11 @@ def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_noth
     ],
     ids=["not ready yet", "an older process", "nobody's rank"],
 )
-def test_other_steps_are_no_news_to_the_core(state: JobState, seen: Heartbeat) -> None:
+def test_other_steps_cause_no_event(state: JobState, seen: Heartbeat) -> None:
     assert hear(HeartbeatLog(), state, seen) == []
 
 
-def test_how_often_the_first_driver_role_steps() -> None:
+def test_the_step_rate_is_that_of_the_first_driver_role() -> None:
     evidence, state = HeartbeatLog(), running()
     assert evidence.rate.shown() == {}
     hear(evidence, state, beacon(1), 100.0)

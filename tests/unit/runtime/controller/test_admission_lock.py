@@ -12,7 +12,7 @@ from dljob.runtime.controller.admission import AdmissionLock
 from dljob.tasks import TaskOwner
 
 
-async def test_one_job_at_a_time() -> None:
+async def test_one_job_at_a_time_is_admitted() -> None:
     kv, inside, most = MemoryKeyValue(), 0, 0
 
     async def job(name: str) -> None:

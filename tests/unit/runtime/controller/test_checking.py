@@ -117,7 +117,7 @@ def ask(backend, *orders):
     return [event for event in told if isinstance(event, ev.NodesChecked)]
 
 
-def test_all_are_looked_at_and_meet_and_nothing_is_left():
+def test_all_nodes_are_checked_meet_and_leave_no_checker():
     backend = Fake()
     (answer,) = ask(backend, order("a", "b", "c", teams=(("a", "b", "c"),)))
     assert (answer.role, answer.number) == ("t", 1)
@@ -164,7 +164,7 @@ def test_a_process_that_dies_in_an_all_reduce_says_nothing_about_its_node():
     assert (answer.teams[0].trouble, answer.teams[0].unmade) == ("", "b: its process died")
 
 
-def test_who_failed_in_one_team_has_a_new_checker_in_the_next():
+def test_a_node_that_failed_in_one_team_has_a_new_checker_in_the_next():
     backend = Fake({("b", "meet"): BROKEN})
     (answer,) = ask(backend, order("a", "b", "c", teams=(("a", "b"), ("a", "c"))))
     assert [bool(team.trouble) for team in answer.teams] == [True, False]

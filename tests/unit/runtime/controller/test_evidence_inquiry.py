@@ -86,7 +86,7 @@ def ask(backend, told, beside):
     ],
     ids=["a host beside it", "the agent of its node", "the agent, when the host beside it died too"],
 )
-def test_whoever_lives_there_is_asked(told, beside, answers, asked):
+def test_a_living_host_of_the_node_is_asked_for_evidence(told, beside, answers, asked):
     backend = Asked(answers, "ray")
     ask(backend, told, beside)
     assert backend.calls == [(name, "clues", 41) for name in asked]
@@ -94,7 +94,7 @@ def test_whoever_lives_there_is_asked(told, beside, answers, asked):
 
 
 @pytest.mark.parametrize("answers", [{}, {AGENT: GONE}], ids=["there is no agent", "it is gone too"])
-def test_where_nobody_lives_the_node_is_asked(told, monkeypatch, answers):
+def test_a_node_without_living_hosts_is_asked_for_evidence_itself(told, monkeypatch, answers):
     async def on_node(node, function, pid):
         assert (node, function.__name__, pid) == ("n1", "of_the_dead", 41)
         return (OOM,)
@@ -104,7 +104,7 @@ def test_where_nobody_lives_the_node_is_asked(told, monkeypatch, answers):
     assert told == [ev.CauseLearned("w/1", (OOM,))]
 
 
-def test_whoever_knows_nothing_says_nothing(told):
+def test_a_host_without_evidence_reports_nothing(told):
     backend = Asked({"w/0/1": (), AGENT: (OOM,)})
     ask(backend, told, BESIDE)
     assert backend.calls == [("w/0/1", "clues", 41)], "who lives and knows nothing has seen no kill"
@@ -211,7 +211,7 @@ def test_where_no_agent_is_or_no_process_is_known_nobody_is_asked(told):
     ("words", "reason"),
     [("The actor is dead because it was killed by `ray.kill`.", Reason.UNKNOWN), (OOM_WORDS, Reason.OOM_KILLED)],
 )
-def test_what_ray_did_itself_it_said(told, words, reason):
+def test_an_end_by_ray_itself_needs_no_inquiry(told, words, reason):
     backend = Asked({AGENT: ()}, end=killed, words=words)
     outcome = lost(backend, told)
     assert (outcome.code, causes.classify(outcome).reason) == (None, reason)

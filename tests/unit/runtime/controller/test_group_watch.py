@@ -68,7 +68,7 @@ async def test_a_group_that_waits_is_explained_within_ten_seconds_and_once() -> 
 
 
 @pytest.mark.asyncio
-async def test_one_that_comes_at_once_is_not_spoken_of() -> None:
+async def test_a_group_that_is_placed_at_once_is_not_told() -> None:
     seen = Watched()
     seen.backend.asked = (GROUP,)
     await seen.watch.turn(0.0)
@@ -78,7 +78,7 @@ async def test_one_that_comes_at_once_is_not_spoken_of() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_new_master_ends_what_the_one_before_said() -> None:
+async def test_a_new_master_ends_the_notices_of_the_one_before() -> None:
     seen = Watched()
     seen.backend.asked = (GROUP,)
     await seen.watch.turn(0.0)
@@ -95,7 +95,7 @@ def _parts(seen: Watched) -> tuple[Any, ...]:
 
 
 @pytest.mark.asyncio
-async def test_a_job_without_a_quota_looks_for_nothing() -> None:
+async def test_a_job_without_a_quota_watches_no_groups() -> None:
     seen = Watched("Placement")
     seen.backend.asked = (GROUP,)
     await seen.watch.run()  # it ends at once, though the job goes on

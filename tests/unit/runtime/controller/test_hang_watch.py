@@ -279,7 +279,7 @@ async def test_an_agent_that_answers_is_looked_up_once_and_one_that_does_not_ane
     assert len(asked) > 1
 
 
-async def test_who_was_restarted_or_ended_meanwhile_is_not_meant(here: Here) -> None:
+async def test_a_rank_restarted_or_ended_meanwhile_is_not_named(here: Here) -> None:
     await here.steps(8)
     here.state.ranks["w", 1].incarnation = 2
     here.state.ranks["w", 2].phase = RankPhase.SUCCEEDED

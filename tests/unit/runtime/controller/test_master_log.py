@@ -54,7 +54,7 @@ def test_a_batch_of_many_deaths_has_few_entries() -> None:
     assert said[-1][1] == {"event": "HostLost", "steps": rest, "actions": {"KillHost": rest}}
 
 
-def test_what_is_logged_is_read_in_words(tmp_path: Path, logger: logging.Logger) -> None:
+def test_entries_of_the_masters_log_are_read_in_words(tmp_path: Path, logger: logging.Logger) -> None:
     log = MasterLog(tmp_path, logger)
     logger.info("a rule", extra={"fields": {"event": "HostLost", "actions": {"KillHost": 1, "SpawnHost": 2}}})
     logger.info("", extra={"fields": {"event": "HostReady", "steps": 3, "actions": {"StartRanks": 3}}})
@@ -75,7 +75,7 @@ def test_what_is_logged_is_read_in_words(tmp_path: Path, logger: logging.Logger)
     assert raw[0]["logger"] == "dljob.test"
 
 
-def test_entries_since_a_moment(tmp_path: Path) -> None:
+def test_the_masters_log_is_read_since_a_moment(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     older, newer = (f'{{"time": "2026-01-01T00:00:0{n}.500Z", "level": "info", "message": "m{n}"}}\n' for n in (1, 3))
     (tmp_path / "logs" / "master.log.1").write_text(older)

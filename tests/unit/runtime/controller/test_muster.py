@@ -75,7 +75,7 @@ async def met(members: Members) -> None:
     assert [await members.ask("a", 2), await members.ask("b", 2)][1] == {"offer": "from a"}
 
 
-async def test_who_is_in_a_group_is_told_once_all_have_a_process(members: Members) -> None:
+async def test_members_of_a_group_are_told_once_all_have_a_process(members: Members) -> None:
     await members.job.rank("a", 1)
     asked = members.ask("a")
     await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ async def test_who_is_in_a_group_is_told_once_all_have_a_process(members: Member
     assert (said["epoch"], said["absent"], said["job"]) == (2, [], "uuuuuuuu.2")
 
 
-async def test_while_somebody_is_missing_it_is_said_who(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_members_of_a_group_are_named(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.01)
     await members.job.rank("a", 1)
     assert (await members.ask("a"))["absent"] == [["b", 0, "has not started yet"]]
@@ -120,7 +120,9 @@ async def test_a_first_member_that_tries_again_is_met_at_its_new_address(
     assert await members.ask("a", 2, offer="later") == {"offer": "open"}  # as it was told to b
 
 
-async def test_who_gave_up_has_not_come(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_that_gave_up_does_not_count_as_arrived(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(module, "GIVEN_UP_S", 0.0)
     await both(members)
@@ -131,7 +133,7 @@ async def test_who_gave_up_has_not_come(members: Members, monkeypatch: pytest.Mo
     assert [await asyncio.wait_for(each, 60) for each in again] == [{"offer": "another"}] * 2
 
 
-async def test_who_waits_in_a_group_hears_who_is_lost(members: Members) -> None:
+async def test_a_member_waiting_in_a_group_hears_who_is_lost(members: Members) -> None:
     await both(members)
     watching = members.ask("a", 2, met=True)
     await asyncio.sleep(0.05)
@@ -146,7 +148,7 @@ async def test_who_waits_in_a_group_hears_who_is_lost(members: Members) -> None:
     assert [key[1] for key in members.desk._there] == [3]
 
 
-async def test_who_ended_and_is_at_an_operation_is_told_to_the_others(
+async def test_a_member_that_ended_or_is_busy_is_told_to_the_others(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await both(members)

@@ -203,7 +203,9 @@ async def test_a_loop_that_was_late_takes_nobody_for_frozen(here: Listener) -> N
     assert here.frozen() == ["n1"], "five turns count for half a second each"
 
 
-async def test_when_most_are_silent_it_waits_and_says_so(here: Listener, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_watch_waits_and_says_so_when_most_nodes_are_silent(
+    here: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
     await up(here)
     await here.pass_time(29.75, "n0")
     assert here.told == []
@@ -230,7 +232,7 @@ async def test_an_agent_that_cannot_be_reached_is_silent(here: Listener) -> None
 
 
 @pytest.mark.parametrize("error", [ActorCallError("m", error_type="E", remote_traceback=""), RuntimeError("of Ray's")])
-async def test_an_error_is_no_silence_and_the_node_is_heard_on(
+async def test_an_agents_error_is_no_silence(
     here: Listener, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     await up(here)
@@ -284,7 +286,7 @@ async def test_a_node_that_is_gone_is_heard_no_more(here: Listener) -> None:
     assert here.told == []
 
 
-async def test_nobody_is_judged_when_the_job_ends(here: Listener) -> None:
+async def test_no_node_is_judged_when_the_job_ends(here: Listener) -> None:
     await up(here)
     here.state.verdict = object()
     await here.pass_time(60)
@@ -441,7 +443,7 @@ async def test_that_a_node_is_to_go_is_told_once_and_its_agent_hears_whether_any
     assert agent.asked[-1].may_go == "the head goes"
 
 
-def test_who_may_go_is_decided_once_copies_are_saved() -> None:
+def test_whether_ranks_may_leave_is_decided_once_copies_are_saved() -> None:
     def said(host: HostPhase, **departure: Any) -> str:
         hosts = {HostId("w", 0): SimpleNamespace(node="n0", phase=host)}
         state: Any = SimpleNamespace(departures={"n0": SimpleNamespace(**departure)}, hosts=hosts)

@@ -298,7 +298,7 @@ async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(
     assert any(kind in record.getMessage() and "planted" in str(record.exc_info) for record in caplog.records)
 
 
-def test_every_kind_has_a_scene() -> None:
+def test_each_kind_of_task_has_a_scene_that_breaks_it() -> None:
     assert set(kinds()) == SCENES.keys() | OF_ACTORS
 
 
@@ -317,7 +317,7 @@ async def test_a_prime_master_that_cannot_handle_its_own_error_ends_its_process(
 
 
 @pytest.mark.parametrize("kind", ["preStop listener", "control socket"])
-async def test_what_prime_master_listens_to_is_opened_again(
+async def test_primemasters_listeners_are_opened_again_after_an_error(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     served, ends = asyncio.Event(), list[int]()
@@ -429,7 +429,7 @@ async def test_an_exception_that_the_backend_does_not_translate_is_no_end_of_hea
     assert "Failed to connect to GCS" in caplog.text
 
 
-async def test_who_waits_for_the_journal_when_the_master_ends_by_an_error_hears_so(world: World) -> None:
+async def test_a_caller_waiting_for_the_journal_hears_of_the_masters_error(world: World) -> None:
     shell = world.master()
     await until(running(shell))
     shell._troubled(KeyError("planted"))

@@ -26,7 +26,7 @@ def methods(cls: type) -> dict[str, str]:
     return {name: str(inspect.signature(method)) for name, method in found if not name.startswith("_")}
 
 
-def test_the_actor_offers_what_prime_master_does() -> None:
+def test_the_actor_has_all_methods_of_primemaster() -> None:
     assert methods(prime_actor.PrimeMaster) == methods(prime.MasterServer)
     assert "beacon" in methods(prime_actor.PrimeMaster)
 
@@ -57,7 +57,9 @@ async def test_what_the_last_attempt_handed_on_is_read_before_it_is_told(tmp_pat
 
 
 @pytest.mark.parametrize(("launcher", "kept"), [("n1", False), ("n2", True), ("", True)])
-async def test_the_end_is_kept_for_a_launcher_on_another_node(launcher: str, kept: bool, tmp_path: Path) -> None:
+async def test_the_end_of_a_job_is_kept_for_a_launcher_on_another_node(
+    launcher: str, kept: bool, tmp_path: Path
+) -> None:
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
     backend = MemoryBackend()
@@ -89,7 +91,7 @@ async def _unsure(_name: str) -> None:
     raise ActorLostError("no answer", certain=False)
 
 
-def test_its_module_brings_nothing_heavy() -> None:
+def test_the_module_of_the_actor_imports_nothing_heavy() -> None:
     code = "import sys, dljob.runtime.controller.prime_actor; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"ray", "pydantic", "dljob.runtime.controller.prime", "dljob.spec.model", "asyncio"} & set(loaded)

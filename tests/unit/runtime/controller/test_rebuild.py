@@ -144,7 +144,7 @@ async def test_a_note_of_other_code_has_the_name_that_its_reason_has_now(world: 
     assert notes(shell, "NodeStays") == []
 
 
-async def test_its_own_journal_is_replayed(world: World) -> None:
+async def test_a_masters_own_journal_is_replayed(world: World) -> None:
     await killed_once(world)
     world.core = "0.1.0 a"
     shell = world.master()
@@ -243,7 +243,7 @@ UNREADABLE: Mapping[str, tuple[Callable[[Record], object], str]] = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-async def test_what_cannot_be_read_begins_anew_with_what_counts(world: World, case: str) -> None:
+async def test_an_unreadable_journal_begins_the_job_anew_with_its_counts(world: World, case: str) -> None:
     before = await killed_once(world)
     old = set(world.backend.hosts)
     alter, words = UNREADABLE[case]

@@ -45,7 +45,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tupl
     sys.modules.pop("clouded", None)
 
 
-async def test_it_is_told_of_each_node_by_one_object(cloud: list[tuple[int, BadNode]]) -> None:
+async def test_one_relauncher_object_is_told_of_each_bad_node(cloud: list[tuple[int, BadNode]]) -> None:
     told = Relaunching("cloud")
     assert await told.tell(FROZEN) == ""
     assert await told.tell(FROZEN) == ""
@@ -53,7 +53,7 @@ async def test_it_is_told_of_each_node_by_one_object(cloud: list[tuple[int, BadN
     assert len({own for own, _ in cloud}) == 1
 
 
-async def test_what_it_raises_or_how_long_it_takes_is_told_in_words(
+async def test_an_error_or_a_timeout_of_the_relauncher_is_told_in_words(
     cloud: list[tuple[int, BadNode]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Relaunching("cloud")

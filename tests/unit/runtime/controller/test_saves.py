@@ -63,7 +63,7 @@ async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(jou
     assert late["why"] == "life 1.2 of t has begun"
 
 
-async def test_one_decides_and_the_others_wait_for_its_word(journal: Journal) -> None:
+async def test_one_saver_decides_and_the_others_wait_for_its_decision(journal: Journal) -> None:
     desk = CheckpointService()
     assert (await ask(journal, desk, **question("turn")))["yours"]
     assert (await ask(journal, desk, **question("turn")))["yours"], "its node asks again: it is another process of it"
@@ -76,7 +76,9 @@ async def test_one_decides_and_the_others_wait_for_its_word(journal: Journal) ->
     assert second["chosen"] is None, "the first word counts"
 
 
-async def test_who_waits_too_long_asks_again_and_a_turn_ends(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_saver_that_waits_too_long_asks_again_and_a_turn_expires(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = CheckpointService()
     monkeypatch.setattr(module, "POLL_S", 0.0)
     await ask(journal, desk, **question("turn"))

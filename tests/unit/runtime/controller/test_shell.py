@@ -243,7 +243,7 @@ async def test_events_are_in_the_journal_before_they_are_answered(world: World) 
     assert '"id-1"' in (world.folder / "journal" / "000001.jsonl").read_text()
 
 
-async def test_a_command_happens_once(world: World) -> None:
+async def test_a_command_is_executed_once(world: World) -> None:
     shell = world.master()
     await until(running(shell))
     for _ in range(3):
@@ -390,7 +390,9 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     assert not shell.heard(Heartbeat("worker", "01234567/worker/0/99", 1)).known
 
 
-async def test_who_starts_is_told_how_many_ranks_roles_have_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_starting_rank_is_told_the_present_size_of_each_role(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders: list[StartOrder] = []
 
     async def start(host: MemoryHost, order: StartOrder) -> None:

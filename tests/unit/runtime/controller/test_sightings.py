@@ -38,13 +38,13 @@ def test_while_something_is_placed_every_change_is_news(state: JobState) -> None
     assert not it.news(state, FULL)
 
 
-def test_room_is_news_when_it_lasts(state: JobState) -> None:
+def test_free_room_is_news_when_it_lasts(state: JobState) -> None:
     it = sightings()
     assert it.news(state, FULL)
     assert [it.news(state, ROOM) for _ in range(ROOM_LOOKS)] == [False] * (ROOM_LOOKS - 1) + [True]
 
 
-def test_room_that_comes_and_goes_is_no_news(state: JobState) -> None:
+def test_free_room_that_comes_and_goes_is_no_news(state: JobState) -> None:
     it = sightings()
     it.news(state, FULL)
     looks = ([ROOM] * (ROOM_LOOKS - 1) + [FULL]) * 50
@@ -78,7 +78,7 @@ def test_an_old_look_of_somebody_else_that_came_late_is_mended_by_the_next(state
     assert [it.news(state, both) for _ in range(2)] == [True, False]
 
 
-def test_looks_that_take_long_are_far_between(state: JobState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_looks_at_the_room_are_made_rarely(state: JobState, monkeypatch: pytest.MonkeyPatch) -> None:
     now, looks = [0.0], list[float]()
 
     def slow(_state: JobState, _nodes: tuple[NodeView, ...]) -> int:

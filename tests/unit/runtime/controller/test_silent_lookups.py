@@ -84,7 +84,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_module, "AGAIN_S", 0.0)
 
 
-async def test_what_is_surely_gone_is_asked_for_once() -> None:
+async def test_an_actor_that_is_certainly_gone_is_looked_up_once() -> None:
     assert await found(cast("Any", backend := Silent(2, certain=True)), ACTOR) is None
     assert backend.left == 1
 
@@ -123,7 +123,7 @@ async def test_a_host_that_nobody_finds_is_ended_later_and_the_job_goes_on() -> 
     made.close()
 
 
-async def test_who_hears_nobody_any_more_ends_nobody_later() -> None:
+async def test_closed_host_handles_end_no_host_later() -> None:
     backend = Silent(1)
     hosts = hosts_of(backend, Core())
     await hosts.end(ACTOR)
@@ -136,7 +136,7 @@ async def test_who_hears_nobody_any_more_ends_nobody_later() -> None:
 
 @pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize(("silent", "ended"), [(3, True), (1000, False)])
-async def test_at_the_end_the_sweep_goes_round_while_somebody_may_still_say(
+async def test_the_last_sweep_repeats_while_an_actors_place_is_unknown(
     saves: bool, silent: int, ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Silent(silent)

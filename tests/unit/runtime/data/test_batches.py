@@ -87,7 +87,7 @@ def test_a_number_that_makes_no_sense_is_refused_at_once(wrong: dict[str, Any], 
         )
 
 
-def test_left_out_it_is_the_rank_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_defaults_to_the_one_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     class Me:
         rank, world_size = 1, 2
 

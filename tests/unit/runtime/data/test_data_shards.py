@@ -148,7 +148,7 @@ def test_a_save_does_not_wait_for_a_question_that_waits_for_others(desk: Desk, m
     thread.join()
 
 
-def test_who_waits_hears_what_comes_back_and_one_who_does_not_ends(desk: Desk):
+def test_a_waiting_process_gets_shards_given_back_and_others_end(desk: Desk):
     mine = shards("d", 2, shard=2)
     question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
@@ -169,7 +169,7 @@ def test_who_waits_hears_what_comes_back_and_one_who_does_not_ends(desk: Desk):
     assert asyncio.run(shard_service.answer(desk, {**question, "wait": False}, {})) == over  # type: ignore[arg-type]
 
 
-def test_many_who_wait_are_woken_by_news_and_by_nothing_else(desk: Desk):
+def test_many_waiting_processes_are_woken_by_news_only(desk: Desk):
     mine = shards("d", 2, shard=2)
     question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
     next(mine)
@@ -195,7 +195,7 @@ def test_many_who_wait_are_woken_by_news_and_by_nothing_else(desk: Desk):
     assert asyncio.run(waits()) == 100 * [{"why": "", "again": True}]
 
 
-def test_who_waits_too_long_asks_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_a_question_for_shards_that_waits_too_long_is_asked_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shard_service, "POLL_S", 0.0)
     mine = shards("d", 2, shard=2)
     question = {**mine.told(), "rank": 1, "world": "w/1", "want": 1}
@@ -227,7 +227,7 @@ def test_a_process_of_the_past_is_told_so_and_one_that_lives_on_asks_as_what_it_
     assert next(mine).start == 0
 
 
-def test_who_lives_on_in_its_process_asks_anew_and_its_saves_tell_of_what_it_does(desk: Desk):
+def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(desk: Desk):
     """The object is kept over a restart in process: what the life before held is others' now."""
     mine = shards("d", 8, shard=2)
     left = next(mine)
@@ -287,7 +287,7 @@ def test_sizes_are_whole_numbers(key: str, value: Any):
         shards("d", **{"size": 1, key: value})
 
 
-def test_two_who_mean_different_things_are_told(desk: Desk):
+def test_two_processes_with_different_data_sets_are_told(desk: Desk):
     next(shards("d", 4, shard=2))
     with pytest.raises(CheckpointError, match="it is 4 samples in shards of 2, 1 times, and not 5 samples"):
         next(shards("d", 5, shard=2))

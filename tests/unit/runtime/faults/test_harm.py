@@ -37,14 +37,14 @@ def until(pid: int, last: str) -> list[str]:
     return seen
 
 
-def test_what_is_stopped_for_a_time_goes_on_after_it(child: int) -> None:
+def test_a_process_stopped_for_a_time_goes_on_after_it(child: int) -> None:
     hand = Signals()
     hand.stop([child], 1.0)  # what is continued before it came to stop, as on a busy machine, never changes its state
     until(child, "continued")
     hand.close()
 
 
-def test_what_is_stopped_for_long_goes_on_when_the_hand_leaves(child: int) -> None:
+def test_a_stopped_process_goes_on_when_the_injector_ends(child: int) -> None:
     hand = Signals()
     hand.stop([child], 600)
     assert change(child) == "stopped"
@@ -52,7 +52,7 @@ def test_what_is_stopped_for_long_goes_on_when_the_hand_leaves(child: int) -> No
     assert change(child) == "continued"
 
 
-def test_what_is_stopped_for_ever_stays_so(child: int) -> None:
+def test_a_process_stopped_for_ever_stays_stopped(child: int) -> None:
     hand = Signals()
     hand.stop([child], None)
     assert change(child) == "stopped"
@@ -61,7 +61,7 @@ def test_what_is_stopped_for_ever_stays_so(child: int) -> None:
     assert change(child) == "SIGKILL"
 
 
-def test_what_is_slow_is_stopped_again_and_again_and_goes_on(child: int) -> None:
+def test_a_slowed_process_is_stopped_again_and_again_and_goes_on(child: int) -> None:
     hand = Signals()
     hand.slow([child], 2, 600)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_what_is_slow_is_stopped_again_and_again_and_goes_on(child: int) -> None
     assert until(child, "SIGKILL")[-2:-1] != ["stopped"], "it was let go on at the end"
 
 
-def test_slow_ends_by_itself(child: int) -> None:
+def test_a_slow_fault_ends_by_itself(child: int) -> None:
     hand = Signals()
     hand.slow([child], 3, 0.1)
     until(child, "continued")
@@ -81,7 +81,7 @@ def test_slow_ends_by_itself(child: int) -> None:
     assert until(child, "SIGKILL") == ["SIGKILL"]
 
 
-def test_a_process_that_is_gone_is_nobody(child: int) -> None:
+def test_a_process_that_is_gone_is_not_harmed(child: int) -> None:
     hand = Signals()
     hand.kill([child])
     assert change(child) == "SIGKILL"
@@ -89,5 +89,5 @@ def test_a_process_that_is_gone_is_nobody(child: int) -> None:
     hand.stop([child], None)
 
 
-def test_everybody_of_a_node_is_its_raylet_and_all_below() -> None:
+def test_the_processes_of_a_node_are_its_raylet_and_all_below() -> None:
     assert everybody(os.getpid())[0] == os.getpid()

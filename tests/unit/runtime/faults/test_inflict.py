@@ -144,7 +144,7 @@ def test_time_counts_from_the_order_when_there_is_one(rl: JobPlan) -> None:
     assert world.at(1, "JobRunning") == []
 
 
-def test_what_was_before_the_order_is_not_of_the_file(rl: JobPlan) -> None:
+def test_incidents_before_the_order_are_not_compared(rl: JobPlan) -> None:
     world = World(rl, "- {when: {time: 0}, target: rollout/1, fault: kill}", begin=time.time() + 5)
     world.told("driver/0", well=False)
     assert world.inflictor.finish(world.status(1))["unasked"] == []
@@ -207,7 +207,7 @@ def test_a_role_is_hit_as_a_whole_but_for_those_that_have_ended(rl: JobPlan) -> 
     assert world.hand.did == [("kill", 105, 106, 107)]
 
 
-def test_it_is_settled_when_what_was_done_was_told_and_is_well_again(rl: JobPlan) -> None:
+def test_faults_are_settled_once_they_are_reported_and_recovered(rl: JobPlan) -> None:
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     world.at(1)
     now = time.time()
@@ -222,13 +222,13 @@ def test_it_is_settled_when_what_was_done_was_told_and_is_well_again(rl: JobPlan
     assert world.inflictor.settled(world.status(3), now)
 
 
-def test_what_nobody_tells_of_is_given_up(rl: JobPlan) -> None:
+def test_a_fault_that_is_never_reported_is_given_up(rl: JobPlan) -> None:
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
     world.at(1)
     assert world.inflictor.settled(world.status(1), time.time() + 61)
 
 
-def test_what_stands_still_is_waited_for(rl: JobPlan) -> None:
+def test_a_stopped_target_is_waited_for(rl: JobPlan) -> None:
     world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: stop, seconds: 30}")
     world.at(1)
     assert not world.inflictor.settled(world.status(1), time.time() + 20)
@@ -273,7 +273,7 @@ def test_a_fault_from_which_the_job_ended_is_still_compared(rl: JobPlan) -> None
     assert (told["pids_kept"], world.inflictor.moved) == (False, ["rollout/0 after rollout/1"])
 
 
-def test_who_may_have_another_process() -> None:
+def test_the_ranks_that_a_fault_may_restart_follow_from_the_level() -> None:
     def job(level: str) -> JobPlan:
         role = {"name": "a", "replicas": 4, "replicasPerGroup": 2, "entrypoint": {"module": "a"}}
         role["restartPolicy"] = {"level": level}
@@ -286,12 +286,12 @@ def test_who_may_have_another_process() -> None:
     assert excused(["a/2"], job("Job")) == {"a/0", "a/1", "a/2", "a/3", "b/0"}
 
 
-def test_in_words(rl: JobPlan) -> None:
+def test_a_fault_is_described_in_words(rl: JobPlan) -> None:
     (one,) = faults.parse("- {when: {step: 1}, target: a, fault: slow, factor: 4, seconds: 3}", lambda *_: ())
     assert in_words(one) == "slow a 4 times for 3 s"
 
 
-def test_the_raylets_of_one_ray(tmp_path: Path) -> None:
+def test_the_raylets_of_one_ray_are_found_by_its_address(tmp_path: Path) -> None:
     def process(pid: int, *words: str) -> None:
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_text("\0".join((*words, "")))

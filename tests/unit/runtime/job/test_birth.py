@@ -59,7 +59,7 @@ def make(backend: MemoryBackend) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("at", ["nodes", "spawn", "hello"])
-async def test_nothing_is_left_of_a_job_that_is_given_up_while_it_begins(at: str) -> None:
+async def test_a_job_cancelled_while_it_begins_leaves_nothing(at: str) -> None:
     backend, there = Slow(at), asyncio.Event()
     backend.there = there.set
     making = make(backend)

@@ -109,7 +109,7 @@ def test_a_job_that_failed_is_exit_code_1(world: World) -> None:
     assert world.drive() == 1
 
 
-def test_a_job_that_was_suspended_is_neither(world: World) -> None:
+def test_a_suspended_job_is_neither_exit_code_0_nor_1(world: World) -> None:
     world.started = Job("Suspended")
     assert world.drive() == 3
 
@@ -141,14 +141,14 @@ def test_a_spec_that_the_master_cannot_run_is_refused_in_the_loaders_words(world
     assert world.gateways == []
 
 
-def test_who_loses_the_race_to_start_a_job_waits_for_the_winners(world: World) -> None:
+def test_a_launcher_that_loses_the_race_to_start_waits_for_the_winners_job(world: World) -> None:
     world.started = UsageError("an actor of that name is there already")
     world.there = [None, Job("Failed")]
     assert world.drive() == 1
     assert len(world.launched) == 1
 
 
-def test_what_an_earlier_attempt_left_is_put_aside(world: World) -> None:
+def test_the_folder_of_an_earlier_attempt_is_put_aside(world: World) -> None:
     world.folder.mkdir(parents=True)
     (world.folder / ATTEMPT).write_text("0\n")
     (world.folder / "status.json").write_text("{}")
@@ -177,13 +177,13 @@ def test_a_job_runs_without_a_gateway_and_says_so(world: World, capsys: Any) -> 
 
 
 @pytest.mark.parametrize("error", [DeadlineError("no answer"), UnreachableError("no Ray")])
-def test_what_may_pass_is_no_refusal(world: World, capsys: Any, error: Exception) -> None:
+def test_an_error_that_may_pass_is_no_refusal(world: World, capsys: Any, error: Exception) -> None:
     world.started = error
     assert world.drive() == 1
     assert capsys.readouterr().out.splitlines()[-1] == f"[dljob] {type(error).__name__}: {error}"
 
 
-def test_told_to_go_it_leaves_the_job_alone(world: World, capsys: Any) -> None:
+def test_a_launcher_told_to_end_leaves_the_job_alone(world: World, capsys: Any) -> None:
     job = world.started = Job("", notes=0)
     waits = threading.Event()
 

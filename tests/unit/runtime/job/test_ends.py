@@ -49,7 +49,7 @@ def job(backend: MemoryBackend, folder: Path) -> JobConnection:
     return JobConnection(cast("Any", backend), entry)
 
 
-def test_nobody_is_asked_about_a_job_whose_folder_says_its_end(tmp_path: Path) -> None:
+def test_a_job_whose_folder_tells_its_end_is_not_looked_up(tmp_path: Path) -> None:
     ends(tmp_path)
     own = job(backend := Silent(), tmp_path)
     assert own.status() == own.wait(1.0) == own.final() == END
@@ -80,7 +80,7 @@ def test_an_end_is_heard_though_nobody_can_say_for_a_while_where_the_master_is(t
     assert backend.looked == 3
 
 
-def test_who_hears_nothing_for_long_says_so_and_does_not_say_that_the_master_is_gone(
+def test_a_long_silence_is_told_and_not_taken_for_a_lost_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "LOST_S", 0.1)

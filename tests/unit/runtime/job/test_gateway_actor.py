@@ -107,7 +107,7 @@ async def test_a_taken_port_is_told_and_tried_again_until_it_is_free(monkeypatch
     assert await made.address() == "10.0.0.1:8266"
 
 
-async def test_what_else_goes_wrong_is_told_to_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_errors_of_the_gateway_are_told_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     def token() -> str:
         raise LookupError("no token file")
 
@@ -118,7 +118,7 @@ async def test_what_else_goes_wrong_is_told_to_who_asks(monkeypatch: pytest.Monk
         await made.address()
 
 
-def test_its_module_brings_no_server() -> None:
+def test_the_module_of_the_gateway_actor_imports_no_server() -> None:
     code = "import sys, dljob.runtime.job.gateway; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"ray", "aiohttp", "pydantic", "dljob.runtime.controller.prime"} & set(loaded)

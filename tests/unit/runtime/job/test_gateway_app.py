@@ -133,7 +133,7 @@ async def error_of(answer: ClientResponse) -> str:
         ),
     ],
 )
-async def test_questions_and_answers(path: str, asked: Any, answer: Any) -> None:
+async def test_each_question_gets_the_answer_of_its_source(path: str, asked: Any, answer: Any) -> None:
     source = Source()
     async with client(source) as http:
         got = await http.get(path, headers=BEARER)
@@ -196,7 +196,7 @@ async def test_either_header_carries_the_token(header: str) -> None:
         {"Authorization": "Bearer ü"},
     ],
 )
-async def test_without_the_token_there_is_nothing(headers: dict[str, str]) -> None:
+async def test_without_the_token_each_path_is_refused(headers: dict[str, str]) -> None:
     source = Source()
     async with client(source) as http:
         for path in ("/v1/jobs", f"{JOB}/status", f"{JOB}/logs", "/v1/nothing", "/v1"):

@@ -246,7 +246,7 @@ async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
         ("restart", "a/²", "has no 'a/²'"),
     ],
 )
-def test_what_a_command_can_be_meant_for(kind: str, target: str, why: str) -> None:
+def test_a_command_is_refused_unless_its_target_fits_its_kind(kind: str, target: str, why: str) -> None:
     said = wrong(CommandRequest("1", kind, target, ""), snapshot())
     assert (why in said) if why else said == ""
 

@@ -59,7 +59,7 @@ def test_another_ray_is_refused_in_the_last_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"metadata": {"name": "j"}, "spec": 1}'])
-def test_what_is_no_spec_is_refused_before_ray_is_asked(tmp_path: Path, text: str) -> None:
+def test_a_malformed_spec_is_refused_before_ray_is_asked(tmp_path: Path, text: str) -> None:
     code, said = launch(tmp_path, text)
     assert (code, said["reason"]) == (2, "InvalidSpec")
     assert said["message"]

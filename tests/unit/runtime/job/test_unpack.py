@@ -223,7 +223,9 @@ def test_an_archive_may_not_hold_more_files_than_the_limit(
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x03\x04"])
-def test_what_is_no_archive_is_refused_in_words(mounted: Callable[..., Path], tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_no_archive_is_refused_in_words(
+    mounted: Callable[..., Path], tmp_path: Path, data: bytes
+) -> None:
     with pytest.raises(UsageError, match="cannot be unpacked"):
         init_container.unpack(mounted(dljob__code_zip=data), tmp_path / "code")
 

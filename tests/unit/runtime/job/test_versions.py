@@ -27,7 +27,9 @@ GOOD = Versions((3, 11, 7), "2.60.0", "0.1.0")
         (GOOD._replace(dljob=None), "DLJobVersionMismatch", "dljob without its metadata", "initImage"),
     ],
 )
-def test_what_does_not_match_is_refused_with_the_fix(here: Versions, reason: str, said: str, hint: str) -> None:
+def test_a_version_that_does_not_match_is_refused_with_the_fix(
+    here: Versions, reason: str, said: str, hint: str
+) -> None:
     refused = refusal(here, "2.60.0", "0.1.0")
     assert refused is not None
     assert refused.reason == reason
@@ -41,12 +43,12 @@ def test_another_ray_than_dljob_knows_is_refused_even_if_the_job_says_so() -> No
     assert refused.message == "the image has Ray 2.61.0; this dljob runs on Ray 2.60"
 
 
-def test_the_last_number_may_differ() -> None:
+def test_a_version_may_differ_in_its_last_number() -> None:
     assert refusal(GOOD._replace(ray="2.60.3", dljob="0.1.9"), "2.60.0", "0.1.0") is None
     assert refusal(found(), found().ray or "", found().dljob or "") is None
 
 
-def test_what_is_supported_is_what_the_project_declares() -> None:
+def test_the_supported_versions_are_those_the_project_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lowest, behind = re.findall(r"3\.(\d+)", project["requires-python"])
     assert [(3, minor) for minor in range(int(lowest), int(behind))] == list(versions.PYTHONS)
@@ -58,7 +60,7 @@ def test_an_old_python_can_read_what_looks_at_the_versions(module: object) -> No
     ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))  # type: ignore[attr-defined,arg-type]
 
 
-def test_nothing_else_is_imported_before_the_versions_are_known() -> None:
+def test_the_launcher_imports_nothing_else_before_it_checks_versions() -> None:
     tree = ast.parse(Path(launcher.__file__).read_text())
     ours = [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and "dljob" in (node.module or "")]
     assert ours == ["dljob.raycluster.pods", "dljob.runtime.job"]

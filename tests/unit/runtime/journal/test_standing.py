@@ -90,7 +90,7 @@ def job(**spec: Any) -> str:
         ({**KEPT, "master": {"journal": {"path": "/j"}}}, False, None),
     ],
 )
-def test_where_a_master_is_made(
+def test_the_master_is_placed_by_journal_and_kind_of_cluster(
     spec: dict[str, Any], worker: bool, journal: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made()
@@ -153,7 +153,7 @@ async def test_a_ray_keeps_the_newest_ends_and_no_more(monkeypatch: pytest.Monke
     assert len(await kv.keys(ENDED_AT)) == 2
 
 
-def test_who_comes_after_the_end_finds_what_was_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_attached_after_its_end_tells_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, uid, folder = Made(), "d" * 32, tmp_path / "there"
     left = {"dir": str(folder), "status": {"name": "j", "phase": "Succeeded"}, "notes": []}
     made.kv.held[ENDED + uid] = json.dumps(left).encode()

@@ -53,7 +53,7 @@ async def test_an_epoch_has_one_owner(make: Make) -> None:
         await store.close()
 
 
-async def test_a_later_claim_supersedes(make: Make) -> None:
+async def test_a_later_claim_supersedes_an_earlier_one(make: Make) -> None:
     one, two = make(), make()
     await one.claim(1)
     assert not await one.superseded(1)
@@ -259,7 +259,7 @@ async def test_a_claim_that_cannot_be_made_durable_is_none(tmp_path: Path, monke
     await store.close()
 
 
-async def test_what_a_failed_append_left_is_cut_off_by_the_next_try(
+async def test_the_rest_of_a_failed_append_is_cut_off_by_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FileStore(tmp_path)
@@ -280,7 +280,9 @@ async def test_what_a_failed_append_left_is_cut_off_by_the_next_try(
     await store.close()
 
 
-async def test_what_a_successor_may_have_read_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_that_a_successor_may_have_read_are_not_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, new = FileStore(tmp_path), FileStore(tmp_path)
     await old.claim(1)
     await new.claim(2)

@@ -54,9 +54,7 @@ async def test_what_user_code_says_is_no_reason_to_lose_a_note_or_a_master(tmp_p
     assert [said["message"] for said in read_notes(tmp_path)] == odd[:2], "its writer died within a character"
 
 
-def test_who_writes_a_file_while_another_does_takes_nothing_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_may_replace_a_file_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests to a gateway see a job's end at the same time, in threads of one process."""
     file, replace, texts = tmp_path / "status.json", Path.replace, ["second"]
 

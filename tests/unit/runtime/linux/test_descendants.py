@@ -39,7 +39,7 @@ def ran(script: str) -> str:
     return subprocess.run([sys.executable, "-c", LOOKED + script], capture_output=True, text=True, check=False).stderr
 
 
-def test_where_nobody_is_below_nothing_is_looked_at() -> None:
+def test_without_descendants_no_process_is_looked_at() -> None:
     assert ran(NOBODY) == ""
 
 
@@ -47,5 +47,5 @@ def test_a_child_is_found_and_killed_and_missed_once_it_is_taken_leave_of() -> N
     assert ran(CHILD + "looks.clear()\n" + NOBODY) == ""
 
 
-def test_whoever_lost_its_parent_is_killed_with_the_others() -> None:
+def test_orphans_are_killed_with_the_other_descendants() -> None:
     assert ran(ORPHAN + "looks.clear()\n" + NOBODY) == ""

@@ -89,12 +89,12 @@ VERSION_1 = {
     ],
     ids=["none", "no limit", "v2", "no proc", "cache", "v1", "v1 container", "v1 cache", "slice", "nested"],
 )  # fmt: skip
-def test_the_tightest_limit_holds(row: str, files: dict[str, Any], free: int, tmp_path: Path) -> None:
+def test_the_tightest_memory_limit_holds(row: str, files: dict[str, Any], free: int, tmp_path: Path) -> None:
     cgroups, proc = machine(tmp_path, row, files)
     assert memory_limit.free(cgroups, proc)[0] == free
 
 
-def test_where_the_bound_is_is_said(tmp_path: Path) -> None:
+def test_the_place_of_the_memory_limit_is_named(tmp_path: Path) -> None:
     assert memory_limit.free(*machine(tmp_path, "", {}))[1] == "on this machine"
     assert memory_limit.free(tmp_path / "none", tmp_path / "none") == (None, "")
 

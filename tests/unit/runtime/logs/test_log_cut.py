@@ -42,7 +42,7 @@ def read(log: Path) -> list[str]:
     return [line.text for line in LogTail("w", 0, log).lines()]
 
 
-def test_both_ends_stay_and_the_cut_is_told(log: Path) -> None:
+def test_a_cut_log_keeps_both_ends_and_tells_the_cut(log: Path) -> None:
     write(log, 20_000)
     size = log.stat().st_size
     missing = cut.cut(log, 0)
@@ -69,7 +69,7 @@ def test_the_cut_grows_with_the_log(log: Path) -> None:
     assert told == [cut.words(second).decode().strip()]
 
 
-def test_what_an_earlier_process_wrote_is_not_touched(log: Path) -> None:
+def test_the_log_of_an_earlier_process_is_not_cut(log: Path) -> None:
     write(log, 20_000)
     start = log.stat().st_size
     write(log, 1000, first=20_000)
@@ -81,7 +81,7 @@ def test_what_an_earlier_process_wrote_is_not_touched(log: Path) -> None:
     assert lines[-1] == "line 0000040999"
 
 
-def test_who_follows_skips_the_hole(log: Path, tmp_path: Path) -> None:
+def test_a_follower_skips_the_hole_of_a_cut_log(log: Path, tmp_path: Path) -> None:
     write(log, 100)
     follower = LogTail("w", 0, log)
     assert len(list(follower.lines())) == 100

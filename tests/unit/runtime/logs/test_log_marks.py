@@ -67,7 +67,7 @@ def since(log: Path, moment: float, said: list[str] | None = None, tail: int | N
     return [line.text for line in logs.read(log.parent.parent, tail=tail, since=begin) if "starts," not in line.text]
 
 
-def test_only_what_was_written_since(log: Path, clock: Clock, watch: LogWatch) -> None:
+def test_only_lines_written_since_the_moment_are_read(log: Path, clock: Clock, watch: LogWatch) -> None:
     begin(log)
     watch.begin(str(log), log.stat().st_size)
     for n in range(5):
@@ -178,7 +178,7 @@ def test_marks_survive_the_cut(log: Path, clock: Clock, watch: LogWatch, monkeyp
     assert not any("\0" in line for line in first)
 
 
-def test_marks_are_bounded(log: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_marks_of_a_log_are_bounded(log: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "MOST", 256)
     monkeypatch.setattr(marks, "FINE", 8)
     write(log, "x" * 100_000)
@@ -220,7 +220,7 @@ def test_a_mark_that_was_written_by_half_harms_no_other(log: Path, clock: Clock)
     assert read(log) == [(int(START * SECOND), 0), (int((START + 1) * SECOND), 2)]
 
 
-def test_what_lies_in_the_place_of_marks_stops_nobody(log: Path, watch: LogWatch) -> None:
+def test_a_file_in_the_place_of_the_marks_is_passed_over(log: Path, watch: LogWatch) -> None:
     write(log, "a\n")
     os.mkfifo(log.with_suffix(".marks"))
     assert read(log) == []

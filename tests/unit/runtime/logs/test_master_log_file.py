@@ -25,7 +25,7 @@ def rest(log: Path, moment: float) -> list[str]:
     return log.read_text()[master.place_since(log, moment) :].splitlines()
 
 
-def test_entries_since_a_moment(log: Path) -> None:
+def test_entries_of_the_log_are_read_since_a_moment(log: Path) -> None:
     whole = rest(log, 0.0)
     assert len(whole) == 3
     assert rest(log, FIRST) == whole

@@ -45,7 +45,7 @@ SAVER, AGENT = "\0dljob-saver-01234567-aaaaaaaaaaaa-00", "\0dljob-agent-01234567
 MASTER = "\0dljob-master-01234567-cccccccccccccccc-77"
 
 
-def test_who_listens_is_asked_on_one_node_or_on_all() -> None:
+def test_listeners_are_found_on_one_node_or_on_all() -> None:
     assert list(addresses(TABLE)) == [("agent", AGENT), ("master", MASTER), ("saver", SAVER)]
     assert list(addresses(TABLE, "aaaaaaaaaaaabbbb")) == [("agent", AGENT), ("saver", SAVER)]
     assert list(addresses(TABLE, "cccccccccccccccc")) == [("master", MASTER)]
@@ -97,7 +97,7 @@ def newest(folder: Path) -> int:
     return found[-1]
 
 
-def test_after_the_last_save_nothing_is_saved_that_could_be_lost(folders: tuple[Path, Path]) -> None:
+def test_ranks_are_held_after_the_last_save(folders: tuple[Path, Path]) -> None:
     at, saved = folders
     with a_saver() as (saver, _):
         rank = Saves(place(saver, saved), at)
@@ -115,7 +115,9 @@ def test_after_the_last_save_nothing_is_saved_that_could_be_lost(folders: tuple[
         line.close()
 
 
-def test_who_stays_after_all_saves_again(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_stays_after_a_last_save_saves_again(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dljob.runtime.checkpoint.parting.HELD_S", 0.0)
     at, saved = folders
     with a_saver() as (saver, _):
@@ -149,7 +151,7 @@ def saver_asks(address: str, heard: threading.Event) -> None:
             heard.set()
 
 
-def test_what_failed_is_said(folders: tuple[Path, Path]) -> None:
+def test_a_failed_last_save_is_told(folders: tuple[Path, Path]) -> None:
     _, saved = folders
     with a_saver() as (saver, _):
         mine = client(place(saver, saved))
@@ -164,7 +166,7 @@ def test_what_failed_is_said(folders: tuple[Path, Path]) -> None:
         mine.close(wait=False)
 
 
-def test_what_expires_while_it_is_written_is_no_failure(
+def test_a_copy_that_expires_while_it_is_written_is_no_failure(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both copies are written at once: the newer one's manifest may retire the folder of the older one."""
@@ -277,7 +279,9 @@ def test_without_an_agent_the_copies_are_saved_and_that_is_said() -> None:
     assert leaving.said == ["ranks could not be moved: the node has no agent", "on disk: trainer/0 step 7"]
 
 
-def test_whatever_happens_the_pod_goes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_prestop_command_exits_with_0_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("POD_NAME", raising=False)
     assert prestop.main(["1", "no-such-node"]) == 0
     assert "is told to end: nothing to save" in capfd.readouterr().out
@@ -381,7 +385,7 @@ async def test_a_master_that_goes_on_elsewhere_or_is_done_asks_nobody(changes: d
     assert (made.told, made.asked) == ([], [])
 
 
-async def test_it_is_heard_on_a_socket_of_its_own_and_a_word_that_is_none_ends_the_line() -> None:
+async def test_primemaster_hears_prestop_on_its_own_socket_and_drops_malformed_words() -> None:
     uid = secrets.token_hex(16)
     serving = asyncio.create_task(prestop_listener.serve(shell(here="n1"), uid))
     try:

@@ -41,7 +41,7 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize(("node", "again"), [("ab" * 28, True), ("cd" * 28, False)])
-async def test_who_shares_a_reader_that_another_one_ended_asks_again(
+async def test_a_caller_whose_shared_reader_ended_asks_again(
     monkeypatch: pytest.MonkeyPatch, node: str, again: bool
 ) -> None:
     made = Made(monkeypatch)

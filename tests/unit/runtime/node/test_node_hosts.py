@@ -219,7 +219,7 @@ def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> 
 
 
 @NEEDS_ENDS
-def test_how_a_host_ended_can_be_asked_for_a_while(agent: NodeHosts, where: str, monkeypatch: Any) -> None:
+def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(node_hosts, "ENDED", 1)
     gone, before = list[int](), _opened("pidfd")
     for number in (signal.SIGKILL, signal.SIGSEGV):
@@ -250,7 +250,7 @@ def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: Nod
 
 
 @pytest.mark.parametrize("hello", [b"{", b"{}", json.dumps({"role": "w", "actor": "a"}).encode()])
-def test_who_does_not_say_who_he_is_is_nobody(agent: NodeHosts, where: str, hello: bytes) -> None:
+def test_a_host_that_does_not_introduce_itself_is_dropped(agent: NodeHosts, where: str, hello: bytes) -> None:
     name = uuid.uuid4().hex
     fd = os.memfd_create(name, os.MFD_CLOEXEC)  # no counters
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
@@ -286,7 +286,7 @@ def test_questions_and_answers_come_back_as_they_were_packed() -> None:
     assert Pulse.unpacked(pulse.packed()) == pulse
 
 
-def test_who_ends_the_node_is_passed_on_and_told_what_prime_master_says(agent: NodeHosts, where: str) -> None:
+def test_a_prestop_request_is_passed_on_and_answered_by_primemaster(agent: NodeHosts, where: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.settimeout(60)
         line.connect(where)

@@ -164,7 +164,7 @@ def test_the_thread_that_runs_user_code_is_the_one_named_so_or_the_main_one() ->
 # -- where there is no stack
 
 
-def test_why_there_is_no_stack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_a_missing_stack_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     end = time.monotonic() + 60
     found, why = stacks.dump(2**22 + 1, end)
     assert (found, why[:16]) == ([], "no stack: py-spy")

@@ -48,12 +48,12 @@ def test_a_budget_is_shared_fairly_and_used_up(sizes: list[int], budget: int) ->
         assert budget - sum(given_) < len(short), "nothing is left while somebody wants more"
 
 
-def test_what_short_logs_leave_goes_to_long_ones() -> None:
+def test_budget_left_by_short_logs_goes_to_long_ones() -> None:
     assert share([10, 1000, 1000], 610) == [10, 300, 300]
 
 
 @given(st.lists(st.integers(0, 2000), max_size=30), st.integers(0, 5000))
-def test_who_has_room_gets_a_tail_worth_reading(sizes: list[int], budget: int) -> None:
+def test_each_log_with_room_gets_a_tail_worth_reading(sizes: list[int], budget: int) -> None:
     room = log_tails.fit(sizes, budget)
     for got, size in zip(share(sizes[:room], budget), sizes, strict=False):
         assert got >= min(size, log_tails.LEAST_BYTES)
@@ -100,11 +100,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ends_of_files_with_their_sizes(folder: Path) -> None:
+def test_tails_of_files_come_with_their_sizes(folder: Path) -> None:
     assert read_ends(str(folder), ["a-0", "a-1"], 4) == [(10, b"6789"), (-1, b"")]
 
 
-def test_what_is_not_a_plain_file_is_no_log(folder: Path) -> None:
+def test_a_path_that_is_no_plain_file_is_no_log(folder: Path) -> None:
     (folder / "secret").write_text("x")
     (folder / "logs" / "a-1.log").symlink_to(folder / "secret")
     os.mkfifo(folder / "logs" / "a-2.log")
@@ -135,7 +135,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     return folder
 
 
-async def test_logs_of_all_ranks_and_a_word_for_those_whose_node_is_gone(nodes: Path) -> None:
+async def test_logs_of_all_ranks_are_gathered_with_a_notice_for_lost_nodes(nodes: Path) -> None:
     ranks = [row("a", 0), row("a", 1), row("a", 2, node="dead"), row("a", 3, node="")]
     got = await log_tails.gather(nodes, {"ranks": ranks}, 10_000)
     assert got["cut"] == []
@@ -161,7 +161,7 @@ async def test_a_node_that_does_not_answer_in_time_costs_only_its_own_logs(
     assert got["logs"]["a/1"] == "[dljob] the log on node frozen cannot be read: no answer within 0.1 s\n"
 
 
-async def test_of_the_masters_log_there_are_whole_entries_in_its_share(nodes: Path) -> None:
+async def test_the_masters_log_gives_whole_entries_within_its_share(nodes: Path) -> None:
     log = nodes / "logs" / "master.log"
     entries = [f'{{"message": "{n:03}"}}\n' for n in range(100)]
     snapshot = {"ranks": [row("a", 0)], "masterNode": "n"}
@@ -177,7 +177,7 @@ async def test_of_the_masters_log_there_are_whole_entries_in_its_share(nodes: Pa
     assert lost == "[dljob] the log on node dead cannot be read: the node is gone\n"
 
 
-async def test_of_a_lost_node_there_is_what_the_volume_has(
+async def test_logs_of_a_lost_node_come_from_the_volume(
     nodes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DLJOB_CHECKPOINT", str(tmp_path / "ckpt"))

@@ -37,5 +37,5 @@ def test_a_later_master_goes_on_from_the_journal_where_its_clock_is_behind(monke
     assert job.now() == 4605.0
 
 
-def test_what_passes_is_what_the_machine_counts() -> None:
+def test_the_clock_advances_with_the_machines_monotonic_clock() -> None:
     assert abs(JobClock().now() - time.time()) < 1.0

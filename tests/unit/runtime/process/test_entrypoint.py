@@ -25,7 +25,7 @@ def code(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["users_pkg.top", "users_pkg.sub.mod.Outer", "users_pkg.sub.mod.Outer.Inner"])
-def test_what_is_there_is_found(code, path):
+def test_an_entrypoint_that_exists_is_found(code, path):
     assert resolve(path).__name__ == path.rpartition(".")[2]
 
 
@@ -38,7 +38,7 @@ def test_what_is_there_is_found(code, path):
         ("users_pkg.sub.mod.value", "TypeError", "cannot be called"),
     ],
 )
-def test_what_is_not_there_is_said(code, path, kind, words):
+def test_a_missing_entrypoint_is_named(code, path, kind, words):
     with pytest.raises(EntrypointError, match=words) as caught:
         resolve(path)
     assert caught.value.kind == kind
@@ -72,11 +72,11 @@ def keyword(*, a): ...
 
 
 @pytest.mark.parametrize(("target", "takes"), [(default, False), (one, True), (optional, True), (dict, False)])
-def test_callables_that_can_be_called(target, takes):
+def test_whether_a_callable_takes_a_context_follows_from_its_signature(target, takes):
     assert takes_context(target, "x") is takes
 
 
 @pytest.mark.parametrize("target", [two, keyword])
-def test_others_say_what_is_wanted(target):
+def test_other_callables_are_refused_with_the_accepted_forms(target):
     with pytest.raises(EntrypointError, match="takes no argument, or one"):
         takes_context(target, "users.x")

@@ -75,7 +75,7 @@ def test_a_kind_has_rays_variable_here_and_other_resources_none() -> None:
     assert environment.variable_of("licence") == ""
 
 
-def test_whose_gpus_the_machine_has_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vendor_of_the_machines_gpus_decides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     amd = accelerators.AMDGPUAcceleratorManager
     monkeypatch.setattr(accelerators, "get_accelerator_manager_for_resource", lambda _: amd)
     environment.variable_of.cache_clear()
@@ -171,7 +171,7 @@ def test_a_virtual_local_rank_finds_what_torch_sets(
     assert environment.device_index("GPU", begins, role) == 0
 
 
-def test_who_says_so_sees_what_is_there() -> None:
+def test_a_role_that_asks_for_it_sees_all_devices() -> None:
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"), {}, {}) == {}
     assert environment.hidden(role_of(RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1"), {}, {})
     assert environment.hidden(role_of(quota=(("GPU", 10_000),)), {}, {}) == {}

@@ -94,7 +94,7 @@ def test_a_kill_of_long_ago_is_not_told(tmp_path, monkeypatch):
     assert kills.clue() is None
 
 
-def test_no_control_group_is_no_clue(tmp_path):
+def test_without_a_control_group_there_is_no_clue(tmp_path):
     kills = MemoryKills(tmp_path / "none", tmp_path)
     kills.sample()
     assert kills.clue() is None

@@ -15,12 +15,12 @@ def spec(code_dir: str) -> HostSpec:
     return HostSpec(JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, code_dir, (("w", 1),)), role_of("a.B"), 1)
 
 
-def test_a_folder_that_was_named_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_code_folder_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert located(spec("/code")) == spec("/code")
 
 
-def test_else_it_is_the_processs_own_unless_that_is_the_whole_machine(
+def test_the_code_folder_defaults_to_the_current_one_unless_it_is_the_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

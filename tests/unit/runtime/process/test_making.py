@@ -24,7 +24,7 @@ async def cancelled(task: asyncio.Task[object]) -> None:
         await task
 
 
-async def test_what_has_begun_is_waited_for_though_its_caller_is_gone(pool: ThreadPoolExecutor) -> None:
+async def test_work_that_has_begun_is_awaited_though_its_caller_is_gone(pool: ThreadPoolExecutor) -> None:
     making, began, go, made = Making(pool), threading.Event(), threading.Event(), list[str]()
 
     def make() -> None:
@@ -46,7 +46,7 @@ async def test_what_has_begun_is_waited_for_though_its_caller_is_gone(pool: Thre
     assert making.names("") == ()
 
 
-async def test_what_has_not_begun_is_never_made(pool: ThreadPoolExecutor) -> None:
+async def test_work_that_has_not_begun_is_dropped_with_its_caller(pool: ThreadPoolExecutor) -> None:
     making, go, made = Making(pool), threading.Event(), list[str]()
     first = asyncio.create_task(making.make("first", go.wait))
     second = asyncio.create_task(making.make("second", made.append, "second"))
@@ -58,7 +58,7 @@ async def test_what_has_not_begun_is_never_made(pool: ThreadPoolExecutor) -> Non
     assert made == []
 
 
-async def test_who_stops_waiting_takes_nothing_from_who_has_it_made(pool: ThreadPoolExecutor) -> None:
+async def test_a_cancelled_waiter_does_not_cancel_the_making(pool: ThreadPoolExecutor) -> None:
     making, go = Making(pool), threading.Event()
     blocks = asyncio.create_task(making.make("first", go.wait))
     wanted = asyncio.create_task(making.make("second", str, 2))
@@ -70,7 +70,7 @@ async def test_who_stops_waiting_takes_nothing_from_who_has_it_made(pool: Thread
     assert (await blocks, await wanted) == (True, "2")
 
 
-async def test_an_error_is_its_callers_alone(pool: ThreadPoolExecutor) -> None:
+async def test_an_error_reaches_its_own_caller_only(pool: ThreadPoolExecutor) -> None:
     making, go = Making(pool), threading.Event()
 
     def fails() -> None:

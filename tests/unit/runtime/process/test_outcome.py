@@ -81,7 +81,7 @@ def test_exception_whose_text_raises_is_still_told():
 @pytest.mark.parametrize(
     ("code", "ok", "number"), [(None, True, 0), (0, True, 0), (3, False, 3), (256 + 4, False, 4), ("no", False, 1)]
 )
-def test_sys_exit(code, ok, number):
+def test_sys_exit_gives_its_exit_code(code, ok, number):
     ended = outcome.from_exception(SystemExit(code), code_dir=HERE, phase="run")
     assert (ended.ok, ended.code) == (ok, number)
 
@@ -96,7 +96,7 @@ def test_sys_exit(code, ok, number):
         (int(signal.SIGSEGV) | 0x80, False, 139, Reason.USER_ERROR),
     ],
 )
-def test_wait_status(status, ok, code, reason):
+def test_a_wait_status_becomes_code_and_reason(status, ok, code, reason):
     ended = outcome.from_status(status, detail="the log")
     assert (ended.ok, ended.code, ended.reason) == (ok, code, reason)
     assert ended.detail == ("" if ok else "the log")
@@ -115,7 +115,7 @@ def test_clip_of_one_endless_line_keeps_its_end():
 
 
 @pytest.mark.parametrize("value", [object(), {1}, {"a": b"x"}, "x" * 9000])
-def test_what_is_no_small_json_is_refused(value):
+def test_a_result_that_is_no_small_json_is_refused(value):
     with pytest.raises(outcome.ResultError, match=r"run\(\) returned"):
         outcome.encode_result(value)
 

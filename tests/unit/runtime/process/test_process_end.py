@@ -43,13 +43,13 @@ def ended(code: str, within_s: float = 10.0) -> int | None:
         ("pass", 0),
     ],
 )
-def test_the_kernel_tells(code: str, status: int) -> None:
+def test_the_kernel_tells_the_wait_status_of_a_dead_process(code: str, status: int) -> None:
     found = ended(code)
     assert found is not None
     assert os.waitstatus_to_exitcode(found) == status
 
 
-def test_who_lives_has_no_end_and_nobody_has_none() -> None:
+def test_a_living_or_unknown_process_has_no_wait_status() -> None:
     pidfd = process_end.opened(os.getpid())
     assert process_end.wait_status(pidfd, 0.0) is None
     os.close(pidfd)
@@ -58,7 +58,7 @@ def test_who_lives_has_no_end_and_nobody_has_none() -> None:
     assert process_end.opened(child.pid) == -1
 
 
-def test_an_older_kernel_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_kernel_gives_no_wait_status(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
@@ -83,7 +83,9 @@ def test_an_older_kernel_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_the_outcome_of_who_vanished(status: int, tail: str, said: str, reason: str) -> None:
+def test_the_outcome_of_a_vanished_process_follows_from_its_wait_status(
+    status: int, tail: str, said: str, reason: str
+) -> None:
     made = process_end.with_status(VANISHED, status, tail)
     cause = classify(made)
     assert not made.ok
@@ -98,7 +100,7 @@ def test_a_watchdog_that_aborts_blames_its_peers_as_in_a_script() -> None:
     assert (cause.rule, cause.secondary) == ("log-watchdog", True)
 
 
-def test_what_others_saw_stays() -> None:
+def test_clues_of_others_stay_in_the_outcome() -> None:
     clue = Clue("pod", "OOMKilled")
     made = process_end.with_status(Outcome(ok=False, reason=Reason.UNKNOWN, clues=(clue,)), 9, "")
     assert made.clues == (clue,)

@@ -218,7 +218,7 @@ def test_card_is_asked_for_once_and_arguments_are_those_of_the_call(line):
     assert line.sent.get(timeout=10)[0].method == "batch"
 
 
-def test_what_is_large_and_the_same_for_all_shards_travels_apart_and_once(line):
+def test_a_large_argument_common_to_all_shards_travels_once(line):
     install(known(connect(line.socket.path)))
     weights = b"w" * 200_000
     RoleGroup("w").call("batch", [1, 2, 3, 4], weights=weights)
@@ -283,7 +283,7 @@ for step in range(50):
 """
 
 
-def test_what_a_dead_rank_told_last_is_there(line, monkeypatch):
+def test_the_last_step_of_a_dead_rank_is_kept(line, monkeypatch):
     monkeypatch.setenv("DLJOB_HOST_SOCKET", line.socket.path)
     subprocess.run([sys.executable, "-c", CHATTER], check=True, timeout=30)
     assert [(count.step, count.metrics) for count in line.counters.ranks()] == [(49, {"loss": 0.5})]

@@ -179,7 +179,7 @@ def test_nothing_is_raised_in_a_thread_that_is_back():
     assert after == [499500]
 
 
-def test_one_that_came_just_before_the_end_is_taken_back():
+def test_an_interrupt_just_before_the_end_is_taken_back():
     """Raised by another thread while the work returns: it must not be raised outside."""
     for _ in range(200):
         recall, begun = ThreadInterrupt(), threading.Event()
@@ -195,7 +195,7 @@ def test_one_that_came_just_before_the_end_is_taken_back():
         assert results == [4950]
 
 
-def test_one_that_comes_just_before_the_work_is_not_raised_outside():
+def test_an_interrupt_just_before_the_work_is_not_raised_outside():
     recall, begun = ThreadInterrupt(), []
 
     class Gate:

@@ -30,7 +30,7 @@ def seen(made: StepCounters) -> Iterator[StepCounters]:
     counters.close()
 
 
-def test_what_one_writes_the_other_reads(made: StepCounters, seen: StepCounters) -> None:
+def test_a_step_written_by_the_rank_is_read_by_the_agent(made: StepCounters, seen: StepCounters) -> None:
     assert (len(seen.slots), seen.ranks(), seen.heart(), seen.renewal()) == (2, (), 0.0, None)
     before = now()
     made.slots[1].begin(5, 1)
@@ -167,7 +167,7 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
     counters.close()
 
 
-def test_what_is_no_segment_is_refused() -> None:
+def test_a_file_that_is_no_segment_is_refused() -> None:
     fd = os.memfd_create("t", os.MFD_CLOEXEC)
     os.ftruncate(fd, ROOM)
     with pytest.raises(ValueError, match="no segment"):
@@ -175,7 +175,7 @@ def test_what_is_no_segment_is_refused() -> None:
     os.close(fd)
 
 
-def test_nothing_is_left_of_a_segment() -> None:
+def test_a_closed_segment_leaves_no_descriptor() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     StepCounters.made(1).close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

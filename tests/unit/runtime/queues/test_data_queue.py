@@ -387,7 +387,7 @@ def test_a_get_waits_for_its_item_and_a_put_for_room(line):
     assert queue.get(60) == "third"
 
 
-def test_what_does_not_come_in_time_takes_nothing(line):
+def test_a_get_that_times_out_takes_no_item(line):
     queue = DataQueue("q", max_items=2)
     with pytest.raises(TimeoutError, match=r"fewer than 1 item in 0\.01 s"):
         queue.get(0.01)
@@ -451,7 +451,7 @@ def test_what_cannot_be_unpickled_is_told_and_left_out_and_takes_nothing_along(l
     assert queue.stats() == {"items": 0, "bytes": 0, "closed": False}
 
 
-def test_who_dies_before_it_asks_again_leaves_what_it_could_not_read_to_the_next(line):
+def test_an_unreadable_item_of_a_dead_process_goes_to_the_next(line):
     DataQueue("q").put(Poison())
     DataQueue("q").put(2)
     for life in (1, 2):
@@ -461,7 +461,7 @@ def test_who_dies_before_it_asks_again_leaves_what_it_could_not_read_to_the_next
     assert DataQueue("q").get(0) == 2
 
 
-def test_bounds_by_bytes(line):
+def test_a_queue_is_bounded_by_bytes(line):
     queue = DataQueue("q", max_bytes=1000)
     queue.put(b"x" * 5000, 0)
     with pytest.raises(TimeoutError):
@@ -777,7 +777,7 @@ async def test_coroutines_of_a_loop_are_one_consumer(line):
     assert sorted(DataQueue("q").get_batch(2, 30)) == [1, 2]
 
 
-def test_misuse_is_told(line):
+def test_misuse_of_a_queue_is_told(line):
     with pytest.raises(UsageError, match="max_items=0"):
         DataQueue("q", max_items=0)
     with pytest.raises(UsageError, match="name is printable"):

@@ -98,7 +98,7 @@ async def test_several_who_wait_get_one_each_and_one_more_hears_of_the_end():
     assert await asyncio.gather(*waiting) == [(0, 0), (1, 1)]
 
 
-def test_answers_that_a_thread_waits_for():
+def test_a_waiting_thread_gets_the_answers_as_they_complete():
     call = started(2)
     answers = AsCompleted(call)
     threading.Timer(0.05, call.futures[1].set_result, (reply("b"),)).start()

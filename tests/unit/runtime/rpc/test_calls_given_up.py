@@ -218,7 +218,7 @@ async def test_a_stream_that_is_open_when_its_caller_gives_up_is_closed(scene: S
     assert not scene.callee._streams
 
 
-async def test_what_was_lost_before_may_have_run_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_lost_before_its_cancel_may_have_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CANCEL_S", 5.0)
     call = RankCall("w", 0, "one", wire.dump((("x",), {}), ""), SHORT_S, idempotent=True, id="me/0:x:1000")
     scene.calls._may_go_again(call, Peer("w", 0, 1, "w-0", ready=True))

@@ -69,7 +69,7 @@ def scene(ray):
     return Scene()
 
 
-def test_answer_is_fetched_by_who_waits(scene):
+def test_an_answer_is_fetched_by_the_thread_that_waits(scene):
     call = scene.call()
     assert not call.done()
     scene.answer(call, payload=b"1")
@@ -80,7 +80,7 @@ def test_answer_is_fetched_by_who_waits(scene):
     assert [reply.payload for reply in scene.learned] == [b"1"], "it says whether it may be sent again"
 
 
-def test_who_waits_not_long_enough_may_wait_again(scene):
+def test_a_wait_that_timed_out_may_be_repeated(scene):
     call = scene.call()
     with pytest.raises(TimeoutError):
         call.result(0.01)
@@ -96,7 +96,7 @@ def test_large_answer_comes_as_it_is(scene):
 
 
 @pytest.mark.parametrize("how", ["refused", "died", "late", "called back"])
-def test_what_is_not_plain_is_for_the_loop_and_once(scene, how):
+def test_an_answer_that_is_not_plain_is_given_to_the_loop_once(scene, how):
     call = scene.call()
     heard = []
     if how == "refused":
@@ -114,14 +114,14 @@ def test_what_is_not_plain_is_for_the_loop_and_once(scene, how):
     assert heard
 
 
-def test_done_looks_and_takes(scene):
+def test_done_fetches_an_answer_that_is_there(scene):
     call = scene.call()
     scene.answer(call, payload=b"1")
     assert call.done()
     assert Future.done(call)
 
 
-def test_one_that_nobody_looks_at_is_left_to_the_loop(scene):
+def test_a_dropped_call_is_left_to_the_loop(scene):
     call = scene.call()
     del call
     gc.collect()
@@ -136,7 +136,7 @@ def test_one_that_nobody_looks_at_is_left_to_the_loop(scene):
     assert len(scene.given) == 1
 
 
-def test_one_that_nobody_asks_about_is_soon_left_to_the_loop(scene):
+def test_an_unawaited_call_is_soon_left_to_the_loop(scene):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -183,7 +183,7 @@ class TestTogether:
             DirectCall.fetch_together(calls, lambda: None, check)
         assert time.monotonic() - begin < 5
 
-    def test_time_is_kept(self, scene):
+    def test_a_wait_ends_at_its_deadline(self, scene):
         calls = [scene.call(), scene.call()]
         scene.answer(calls[0], payload=b"1")
         end = time.monotonic() + 0.1
@@ -191,7 +191,7 @@ class TestTogether:
             DirectCall.fetch_together(calls, lambda: max(0.0, end - time.monotonic()), lambda: None)
         assert calls[0].done()
 
-    def test_dead_one_is_for_the_loop_and_the_others_are_not(self, scene):
+    def test_only_the_call_of_a_dead_peer_is_given_to_the_loop(self, scene):
         calls = [scene.call() for _ in range(3)]
         scene.answer(calls[0], payload=b"1")
         calls[1].ref.set_exception(ActorDiedError())

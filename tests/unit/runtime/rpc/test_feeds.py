@@ -92,7 +92,7 @@ def test_error_comes_once_its_items_were_taken():
     assert ended.wait(10)
 
 
-def test_who_takes_waits_no_longer_than_it_says():
+def test_a_take_waits_no_longer_than_its_timeout():
     gate = threading.Event()
 
     def slow():
@@ -105,7 +105,7 @@ def test_who_takes_waits_no_longer_than_it_says():
     assert feed.take(10)[0] == [b"1"]
 
 
-def test_closed_one_closes_the_generator():
+def test_closing_a_stream_closes_its_generator():
     source = Source(100)
     feed, ended = feed_of(source)
     source.await_made(4)
@@ -136,7 +136,7 @@ def test_stream_whose_items_were_all_taken_is_over_though_its_rank_ends():
     assert feed.take(10) == ([], True)
 
 
-def test_one_whose_caller_went_away_is_over_and_says_so_to_who_comes_back():
+def test_a_stream_without_a_caller_ends_and_tells_a_late_caller():
     source = Source(100)
     feed, ended = feed_of(source, patience_s=0.05)
     assert ended.wait(10)
@@ -219,7 +219,7 @@ def opened(callee: RpcServer, n: int) -> bytes:
 
 
 class TestCallee:
-    def test_card_says_what_there_is(self, callee):
+    def test_a_card_lists_the_methods_and_their_options(self, callee):
         card = wire.load(call(callee, CARD).payload)
         assert card == describe(Talker())
         assert set(card.methods) == {"count", "not_one", "keyed"}
@@ -252,7 +252,7 @@ class TestCallee:
         assert describe(Other()) == ServiceDescriptor({}, {"dp": 2, "tp": 4})
         assert describe(object()) == ServiceDescriptor()
 
-    def test_function_has_no_card(self):
+    def test_asking_a_function_for_its_card_is_refused(self):
         made = RpcServer("w")
         made.open(None)
         assert "only classes have methods" in call(made, CARD).message
@@ -298,7 +298,7 @@ class TestCallee:
         call(callee, CLOSE, key)
         assert opened(callee, 1)
 
-    def test_what_is_no_generator_is_an_error_of_the_callee(self, callee):
+    def test_a_streamed_method_that_is_no_generator_is_an_error_of_the_callee(self, callee):
         assert "wanted a generator" in call(callee, "not_one", wire.dump(((), {}), "")).message
 
     def test_end_of_the_rank_ends_its_streams(self, callee):

@@ -63,14 +63,16 @@ async def called(
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(("idempotent", "known"), [(True, None), (False, True)])
-async def test_it_is_sent_again_where_that_does_no_harm(error: Any, idempotent: bool, known: bool | None) -> None:
+async def test_a_call_with_a_lost_answer_is_sent_again_where_idempotent(
+    error: Any, idempotent: bool, known: bool | None
+) -> None:
     host = Host(error, error, Reply(payload=b"1", idempotent=True))
     assert (await called(host, idempotent=idempotent, known=known)).payload == b"1"
     assert [call.again for call in host.called] == [False, not idempotent, not idempotent]
 
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
-async def test_it_is_told_as_a_lost_peer_with_rays_words_else(error: Any) -> None:
+async def test_a_lost_answer_is_told_as_a_lost_peer_with_rays_words(error: Any) -> None:
     host = Host(error)
     with pytest.raises(PeerLostError) as caught:
         await called(host, known=False)
@@ -82,12 +84,12 @@ async def test_it_is_told_as_a_lost_peer_with_rays_words_else(error: Any) -> Non
         assert "All copies of ff have been lost due to node failure" in str(caught.value)
 
 
-async def test_the_callee_knows_whether_it_does_harm_where_the_caller_does_not() -> None:
+async def test_the_callee_tells_whether_a_call_with_a_lost_answer_is_idempotent() -> None:
     with pytest.raises(PeerLostError, match=r"the answer of t/0 \(incarnation 3\) was lost: ObjectLostError: Failed"):
         await called(Host(NODE_LOST, Reply(refused=NotRun.NOT_AGAIN)))
 
 
-async def test_a_process_that_died_is_told_as_before() -> None:
+async def test_a_dead_process_is_told_as_a_lost_peer() -> None:
     with pytest.raises(
         PeerLostError, match=r"the process of t/0 \(incarnation 3\) died with the call: it may have run"
     ):

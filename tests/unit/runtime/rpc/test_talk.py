@@ -230,7 +230,7 @@ def test_options_of_the_caller_come_before_those_of_the_method(group):
         group[0].options(dispatch="all")
 
 
-def test_what_is_whole_reaches_one_rank_as_it_is(group):
+def test_a_whole_argument_reaches_one_rank_as_it_is(group):
     assert group[1].double(whole([1, 2])) == [2, 4]
     assert group.options(dispatch="rank0").double([1, 2], factor=whole(3)) == [3, 6]
 
@@ -254,7 +254,7 @@ def test_numbers_of_numpy_are_plain_ones_on_the_wire(group, calls):
     assert len(group.call_batch("rows", np.int64(2), [1, 2]).result(10)) == 2
 
 
-def test_a_wait_of_any_length_is_one(group):
+def test_a_wait_of_any_length_is_accepted(group):
     assert group.call("double", [1]).result(float("inf")) == [2]
     assert group.options(timeout=float("inf")).double([1]) == [2]
     with pytest.raises(UsageError, match="timeout='5': wanted seconds, or None"):
@@ -320,7 +320,7 @@ async def test_answers_that_are_not_wanted_are_errors_all_the_same(group):
         [pair async for pair in group.breaks_beside([1, 2], 1)]
 
 
-def test_nobody_waits_where_no_answer_is_wanted(group, calls, caplog):
+def test_a_call_whose_answer_is_not_wanted_does_not_block(group, calls, caplog):
     assert group.note("word") is None
     assert group.note("bad") is None
     calls.pool.shutdown()
@@ -334,7 +334,7 @@ def test_first_error_ends_the_wait_for_the_others(group):
     assert not GATES["fail"].is_set()
 
 
-async def test_in_a_coroutine(group):
+async def test_calls_are_awaited_in_a_coroutine(group):
     assert await group.call("double", [1, 2]) == [2, 4]
     with pytest.raises(RemoteError, match="not me"):
         await group.call("one_fails", 1)
@@ -370,7 +370,7 @@ class TestBatches:
         assert got[0] is got[0]
         assert [len(one) for one in read if isinstance(one, list)] == [4, 4], "the answers of two shards"
 
-    def test_more_ranks_than_items(self, group):
+    def test_a_batch_with_fewer_items_than_ranks_is_answered(self, group):
         assert [x for x, *_ in group.options(mesh="dp,tp").call_batch("rows", 2, [1, 2])] == [1, 2]
         assert list(group.call_batch("rows", 0, [])) == []
 

@@ -78,7 +78,7 @@ def test_tensors_come_back_as_copies_whatever_they_are():
     assert state["half"][0] == 1
 
 
-def test_what_cannot_be_sent_is_named():
+def test_a_value_that_cannot_be_sent_is_named():
     with pytest.raises(UsageError, match=r"WeightChannel\('p'\).publish: state\['lock'\] cannot be saved"):
         flat({"lock": threading.Lock()}, "WeightChannel('p').publish")
 
@@ -197,7 +197,7 @@ async def test_a_copy_that_breaks_is_told_and_made_again(objects, monkeypatch, c
     assert "copy of weights ended by an exception; it is started again" in caplog.text
 
 
-async def test_who_has_a_version_that_is_lost_is_not_given_the_one_before(objects):
+async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):
     held = a_keeper()
     first = await held.offer(ME, published(1, objects.put([b"x"])))
     await asyncio.gather(*held._tasks.tasks)
@@ -210,7 +210,7 @@ async def test_who_has_a_version_that_is_lost_is_not_given_the_one_before(object
     assert (await held.newer(("another keeper's", 9), 0)).mark == later
 
 
-async def test_checksums_follow(objects):
+async def test_checksums_may_follow_their_version(objects):
     held = a_keeper()
     mark = await held.offer(ME, published(1, objects.put([b"x"])))
     waiting = asyncio.create_task(held.on_sums(mark, 60))
@@ -227,7 +227,7 @@ async def test_checksums_of_a_publisher_that_died_before_it_told_them_are_the_ke
     assert await elsewhere == tuple(checksum([memoryview(b) for b in bucket]) for bucket in ([b"x"], [b"y", b"z"]))
 
 
-async def test_who_may_publish_what(objects):
+async def test_only_the_publisher_publishes_newer_versions(objects):
     held = a_keeper()
     mark = await held.offer(ME, published(5))
     assert await held.offer(ME, published(5)) == mark  # it was sent twice
@@ -323,7 +323,7 @@ async def test_a_version_that_a_cancelled_receive_found_is_received_by_the_next(
     assert await reader.aio.receive(60) == (1, {"step": 1})
 
 
-def test_publish_and_receive(line):
+def test_a_published_version_is_received(line):
     channel, reader = WeightChannel("policy"), WeightChannel("policy")
     assert channel.latest() is None
     got: list[Any] = []
@@ -357,7 +357,7 @@ def test_a_damaged_bucket_is_fetched_once_more(line, times):
             WeightChannel("policy").receive(60)
 
 
-def test_what_arrives_damaged_at_the_keeper_is_refused(line, monkeypatch):
+def test_data_that_arrives_damaged_at_the_keeper_is_refused(line, monkeypatch):
     monkeypatch.setattr(weights_keeper, "checksum", lambda _: -1)
     with pytest.raises(UsageError, match="version 1 arrived damaged"):
         WeightChannel("policy").publish(1, {"w": np.ones(3)})
@@ -372,7 +372,7 @@ def test_a_version_that_went_while_it_was_fetched_is_asked_for_anew(line, monkey
     assert reader.receive(60)[0] == 1
 
 
-def test_misuse_is_told(line):
+def test_misuse_of_a_channel_is_told(line):
     with pytest.raises(UsageError, match="unknown transport") as told:
         WeightChannel("p", transport="nccl")
     assert told.value.hint == "there are: store, collective, rdt, yr"

@@ -234,7 +234,7 @@ def test_a_group_is_closed_once_nobody_publishes_by_it(held, monkeypatch):
     until(lambda: groups.epoch == 2 and first.ready)
 
 
-def test_where_the_group_says_fail_the_loss_is_raised(held, monkeypatch):
+def test_a_lost_member_is_raised_where_the_group_says_fail(held, monkeypatch):
     held.spec.recreate = False
     groups, (first, *others) = members(held, monkeypatch)
     groups.hook = lambda _: groups.lose()
@@ -275,7 +275,7 @@ def test_an_announcement_that_died_with_its_keeper_is_made_again(held, monkeypat
     assert all(plain(each.take(sent)) == plain(BUCKETS) for each in others)
 
 
-def test_without_a_group_versions_go_by_the_store(held, monkeypatch, caplog):
+def test_versions_go_by_the_store_without_a_group(held, monkeypatch, caplog):
     groups = Groups(1)
     groups.fails = [DeadlineError("r/1 has not called"), CollectiveError("the job is ending")]
     monkeypatch.setattr(group_transport, "CollectiveGroup", groups)
@@ -375,7 +375,7 @@ def test_copies_are_put_and_come_back_byte_by_byte(way):
     assert way.take(version(2, "rdt")) is None
 
 
-def test_what_direct_transport_cannot_do_the_store_does(way, monkeypatch, caplog):
+def test_a_version_that_direct_transport_cannot_carry_goes_by_the_store(way, monkeypatch, caplog):
     sent = way.send(version(1), BUCKETS)
 
     def fails(*_: Any) -> None:

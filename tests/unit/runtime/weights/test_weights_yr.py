@@ -102,7 +102,7 @@ def test_what_is_published_is_received_by_a_channel_that_did_not_ask_for_it(stor
     assert len(store.values) == 1
 
 
-def test_what_holds_no_bytes_is_not_stored(store, line):
+def test_an_empty_value_is_not_stored(store, line):
     a_channel(line, transport="yr").publish(1, {"none": np.zeros(0), "step": 4})
     assert store.values == {}
     assert a_channel(line).receive(60)[1]["step"] == 4
@@ -124,7 +124,7 @@ def test_what_the_keeper_refuses_is_not_left_behind(store, line):
     assert len(store.values) == 1
 
 
-def test_what_cannot_be_deleted_is_left_to_its_time(store, line, caplog):
+def test_a_key_that_cannot_be_deleted_is_left_to_expire(store, line, caplog):
     channel = a_channel(line, transport="yr")
     store.keeps = True
     for version in range(1, 4):
@@ -138,7 +138,7 @@ def test_what_cannot_be_deleted_is_left_to_its_time(store, line, caplog):
         channel.publish(4, {"w": np.ones(3)})
 
 
-def test_what_is_there_no_more_is_offered_no_more(store, line):
+def test_a_version_that_is_gone_is_offered_no_more(store, line):
     channel = a_channel(line, transport="yr")
     channel.publish(1, {"w": np.ones(3)})
     channel.publish(2, {"w": np.ones(4)})
@@ -149,7 +149,7 @@ def test_what_is_there_no_more_is_offered_no_more(store, line):
     assert a_channel(line).receive(60)[0] == 1
 
 
-def test_a_changed_byte_is_seen(store, line):
+def test_a_changed_byte_is_detected(store, line):
     a_channel(line, transport="yr").publish(1, {"w": np.ones(3)})
     key = next(iter(store.values))
     store.values[key] = b"x" + store.values[key][1:]
@@ -182,7 +182,7 @@ async def test_a_version_that_is_stored_is_not_copied_and_may_be_told_twice(line
 
 
 @pytest.mark.parametrize("port", ["", "x"])
-def test_without_an_address_it_says_what_to_set(monkeypatch, port):
+def test_without_an_address_the_transport_says_which_variables_to_set(monkeypatch, port):
     monkeypatch.delenv("DATASYSTEM_HOST", raising=False)
     monkeypatch.setenv("DATASYSTEM_PORT", port)
     with pytest.raises(UsageError, match="the transport yr needs DATASYSTEM_HOST and DATASYSTEM_PORT") as told:
@@ -197,7 +197,7 @@ def test_without_an_address_it_says_what_to_set(monkeypatch, port):
         (ImportError("no"), "is not there"),
     ],
 )
-def test_what_fails_at_the_connection_is_told(monkeypatch, error, said):
+def test_a_failed_connection_to_the_datasystem_is_told(monkeypatch, error, said):
     monkeypatch.setenv("DATASYSTEM_HOST", "h")
     monkeypatch.setenv("DATASYSTEM_PORT", "7")
 

@@ -148,7 +148,7 @@ def test_steps_that_nobody_took_are_sent_again(here: Scene) -> None:
     assert here.lease.over, "nothing renewed it"
 
 
-def test_who_cannot_tell_why_somebody_dies_lives_all_the_same(here: Scene) -> None:
+def test_a_host_that_cannot_read_evidence_goes_on(here: Scene) -> None:
     here.evidence.sample = lambda: 1 / 0
     here.turn()
     assert len(here.sent) == 1

@@ -50,7 +50,7 @@ def test_module_runs_as_python_dash_m_does(server):
 
 
 @pytest.mark.parametrize(("args", "expected"), [(["exit", "0"], 0), (["exit", "3"], 3), (["hard"], 9), (["say"], 1)])
-def test_exit_codes_are_true(server, args, expected):
+def test_the_exit_code_of_a_script_is_reported(server, args, expected):
     assert code(server.run("module", "behave.py", args=args)) == expected
 
 
@@ -81,7 +81,7 @@ def test_exception_is_told_with_its_frame(server):
     assert "no such thing" in server.log()
 
 
-def test_crash_is_a_signal_and_leaves_its_stack_in_the_log(server):
+def test_a_crash_is_reported_as_a_signal_and_leaves_its_stack_in_the_log(server):
     assert code(server.run("module", "behave.py", args=["segv"])) == -signal.SIGSEGV
     assert "before" in server.log()
     assert "Segmentation fault" in server.log()
@@ -108,7 +108,7 @@ def test_a_script_that_failed_leaves_its_last_save_to_others(server, number, sai
         ("not_there", "ImportError", ""),
     ],
 )
-def test_what_cannot_be_loaded_is_fatal(server, target, kind, frame):
+def test_a_script_that_cannot_be_loaded_is_fatal(server, target, kind, frame):
     words = server.run("module", target)["words"]
     assert (words["fatal"], words["error_type"], words["frame"]) == (True, kind, frame)
 

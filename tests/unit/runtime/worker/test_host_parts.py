@@ -109,7 +109,7 @@ class TestLease:
         now[0] = 3600.0
         assert lease.over
 
-    def test_where_all_sleep_together_sleep_does_not_count(self):
+    def test_sleep_of_all_machines_together_does_not_count_for_the_lease(self):
         now, asleep = [100.0], [50.0]
         lease = Lease(5.0, clock=lambda: now[0], excused=lambda: asleep[0])
         lease.renew(sent_at=101.0)
@@ -118,14 +118,14 @@ class TestLease:
         now[0] = 3706.0
         assert lease.over
 
-    def test_only_the_boot_of_this_machine_is_sleep_of_all(self):
+    def test_sleep_counts_as_common_only_on_the_same_boot(self):
         assert len(boot_id()) == 36
         assert asleep_together(boot_id())() == pytest.approx(suspended(), abs=1)
         assert (asleep_together("")(), asleep_together("another")()) == (0.0, 0.0)
 
 
 class TestProgress:
-    def test_only_what_is_new_is_taken(self):
+    def test_only_a_new_step_is_taken_from_the_counter(self):
         steps = ProgressCounter()
         assert steps.take() is None
         steps.put(1, {"a": 1.0})
@@ -139,7 +139,7 @@ class TestProgress:
         assert steps.told_by(Outcome(ok=True)) == Outcome(ok=True, step=3, metrics=(("loss", 0.5),))
         assert ProgressCounter().told_by(Outcome(ok=True)) == Outcome(ok=True)
 
-    def test_arguments_are_checked(self):
+    def test_the_arguments_of_progress_are_checked(self):
         install(context())
         try:
             progress(3, loss=1)
@@ -150,7 +150,7 @@ class TestProgress:
         finally:
             install(None)
 
-    def test_outside_of_a_job_it_says_so(self, monkeypatch):
+    def test_functions_of_a_job_called_outside_of_one_say_so(self, monkeypatch):
         monkeypatch.delenv("DLJOB_HOST_SOCKET", raising=False)
         with pytest.raises(UsageError, match="no rank of a DLJob"):
             current_worker()
@@ -191,7 +191,7 @@ class TestMarks:
         with pytest.raises(UsageError, match="whole number from 1"):
             rpc(concurrency=concurrency)
 
-    def test_it_goes_on_methods(self):
+    def test_rpc_is_refused_on_anything_but_a_method(self):
         with pytest.raises(UsageError, match="goes on a method"):
             rpc(3)
 
@@ -199,7 +199,7 @@ class TestMarks:
         ("options", "words"),
         [({"timeout": 0}, "seconds above 0"), ({"timout": 1}, "unknown option"), ({"timeout": -1}, "seconds above 0")],
     )
-    def test_options_are_checked(self, options, words):
+    def test_the_options_of_rpc_are_checked(self, options, words):
         install(context(peers={"w": 2}))
         try:
             with pytest.raises(UsageError, match=words):
@@ -213,7 +213,7 @@ class TestWire:
         with pytest.raises(wire.WireError, match=r"call: b, a _thread.lock, cannot be pickled"):
             wire.dump(((1,), {"b": threading.Lock()}), "call", (("a", 1), ("b", threading.Lock())))
 
-    def test_values_come_back(self):
+    def test_packed_values_come_back_as_they_were(self):
         assert wire.load(wire.dump({"a": (1, [2])}, "x")) == {"a": (1, [2])}
 
 

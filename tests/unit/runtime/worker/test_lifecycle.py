@@ -32,7 +32,7 @@ class Recorder(Worker):
         return self.steps
 
 
-def test_hooks_come_in_order():
+def test_hooks_run_in_order():
     assert json.loads(Life(Recorder).live().result) == ["__init__", "self_check", "setup", "run"]
 
 
@@ -84,7 +84,7 @@ def test_bad_import_is_found_before_the_group_is_waited_for():
         (CallTimeoutError("x", role="r", rank=0), False),
     ],
 )
-def test_only_what_will_come_again_is_fatal(phase, error, fatal):
+def test_only_an_error_that_must_repeat_is_fatal(phase, error, fatal):
     class Bad(Worker):
         def __init__(self):
             if phase == "__init__":
@@ -129,7 +129,7 @@ def test_sys_exit_in_setup_is_an_exit_code_and_not_fatal():
     assert (outcome.ok, outcome.code, outcome.fatal) == (False, 4, False)
 
 
-def test_unfit_worker_says_no():
+def test_an_unfit_worker_ends_its_rank_and_may_be_tried_again():
     class Unfit(Worker):
         def self_check(self):
             return False

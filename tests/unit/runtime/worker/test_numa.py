@@ -96,7 +96,7 @@ def test_ids_that_are_no_numbers_count_as_they_are_shown(
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_torch_refuses_is_told_in_its_words(
+def test_a_device_that_torch_refuses_is_told_in_its_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -112,7 +112,7 @@ def test_what_torch_refuses_is_told_in_its_words(
     assert "has no torch.numa.binding" in said(capsys, "node", "0")["0"]
 
 
-def test_a_process_of_its_own_looks() -> None:
+def test_the_numa_probe_runs_in_a_process_of_its_own() -> None:
     """As it is here: without a device there is nothing to be near to."""
     torch = pytest.importorskip("torch")
     near = numa.look("node", ("0",), "CUDA_VISIBLE_DEVICES")["0"]
@@ -129,7 +129,7 @@ def test_a_process_of_its_own_looks() -> None:
         ("import time; time.sleep(60)", 0.2, "torch did not say within 0.2 s"),
     ],
 )
-def test_a_process_that_cannot_look_is_told(
+def test_a_numa_probe_that_fails_is_told(
     boot: str, seconds: float, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numa, "_BOOT", boot)
@@ -163,7 +163,7 @@ def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) ->
     assert nothing["error"] == "Ray gave it no GPU to be near to"
 
 
-def test_nobody_looks_where_nobody_is_to_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_numa_probe_runs_where_no_rank_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "look", None)
     cores = numa.Cores("")
     cores.look([start(0, "4")], "GPU")
@@ -202,7 +202,7 @@ def test_all_threads_are_bound_but_those_with_a_place_of_their_own() -> None:
     assert words == f"bound to {first}, the cores near GPU 3 (accelerator.numaBinding, --numa-binding=node)"
 
 
-def test_who_cannot_be_bound_hears_why_and_what_to_do() -> None:
+def test_a_rank_that_cannot_be_bound_is_told_why_and_what_to_do() -> None:
     with pytest.raises(numa.BindingError) as refused:
         numa.bind({"mode": "node", "device": "GPU 3", "cores": (), "error": "RuntimeError: none"})
     assert str(refused.value).startswith("not bound to cores near GPU 3 (accelerator.numaBinding, --numa-binding=node)")

@@ -13,7 +13,7 @@ from dljob.runtime.process import guard
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137)
 
 
-def test_who_ends_with_the_host_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_ends_with_its_host_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = threading.Lock()
     monkeypatch.setattr(guard, "_ended", lock)
     reports = Reports()

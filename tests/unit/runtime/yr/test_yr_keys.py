@@ -78,7 +78,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return DatasystemKeyValue(store), DatasystemKeyValue(store)
 
 
-async def test_what_one_writes_another_reads_lists_and_deletes(pair: tuple[Any, Any]) -> None:
+async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_another(pair: tuple[Any, Any]) -> None:
     one, other = pair
     await one.put("dljob/a/1", b"")
     await other.put("dljob/a/2.ü", b"x")
@@ -92,7 +92,7 @@ async def test_what_one_writes_another_reads_lists_and_deletes(pair: tuple[Any, 
     assert await other.keys("dljob/a/") == ("dljob/a/1",)
 
 
-async def test_one_of_many_writes_first(pair: tuple[Any, Any]) -> None:
+async def test_one_of_many_writers_wins_put_if_absent(pair: tuple[Any, Any]) -> None:
     won = await asyncio.gather(*(pair[i % 2].put_if_absent("k", b"%d" % i) for i in range(8)))
     assert sum(won) == 1
     assert await pair[0].get("k") == b"%d" % won.index(True)
@@ -105,7 +105,7 @@ async def test_a_key_that_is_too_long_is_refused_with_its_length() -> None:
     assert escaped("a/b.c") == "a=2Fb=2Ec"
 
 
-async def test_what_the_datasystem_refuses_says_what_to_do() -> None:
+async def test_a_refusal_of_the_datasystem_says_what_to_do() -> None:
     store = Store()
     kv = DatasystemKeyValue(store)
     await kv.put("k", b"")
@@ -115,7 +115,7 @@ async def test_what_the_datasystem_refuses_says_what_to_do() -> None:
             await call
 
 
-def test_without_an_address_it_says_which_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_the_connection_says_which_variables_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATASYSTEM_HOST", "127.0.0.1")
     monkeypatch.delenv("DATASYSTEM_PORT", raising=False)
     with pytest.raises(UsageError, match=r"DATASYSTEM_HOST is 127.0.0.1 and DATASYSTEM_PORT is not set"):

@@ -43,7 +43,7 @@ class TestLocalMode(BackendContract):
         return YrBackend({"localMode": True})
 
 
-def test_what_is_left_out_is_what_it_says_it_lacks() -> None:
+def test_the_capabilities_left_out_are_those_the_backend_lacks() -> None:
     assert not LOCAL & TAKES.keys()
 
 
@@ -53,7 +53,7 @@ async def test_an_environment_of_its_own_is_refused_and_not_dropped(backend: YrB
     assert await backend.actors("t/") == ()
 
 
-async def test_what_the_sdk_itself_gives_for_an_actor_that_is_gone(backend: YrBackend) -> None:
+async def test_the_sdks_error_for_a_lost_actor_is_certain_loss(backend: YrBackend) -> None:
     ref = await backend.spawn(ActorSpec("t/gone", PROBE))
     await backend.kill(ref)
     with pytest.raises(ActorLostError) as caught:
@@ -98,7 +98,7 @@ def test_names_have_no_dash_for_the_sdk_to_cut_at(name: str) -> None:
     assert actor_name(made) == name
 
 
-def test_resources_in_the_words_of_openyuanrong() -> None:
+def test_resources_are_translated_to_openyuanrongs_and_back() -> None:
     ours = (("CPU", GRAIN // 2), ("NPU", 2 * GRAIN), ("memory", 512 * 2**20 * GRAIN))
     theirs = {"CPU": 500.0, "NPU/.+/count": 2.0, "Memory": 512}
     assert bundle_of(ours) == theirs
@@ -117,7 +117,7 @@ def test_a_cluster_takes_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
         YrBackend({})
 
 
-def test_one_process_has_one_of_both(here: Any) -> None:
+def test_a_process_has_either_local_mode_or_a_cluster(here: Any) -> None:
     with pytest.raises(UsageError, match="has openYuanrong's local mode"):
         YrBackend({})
 
