@@ -11,12 +11,12 @@ from causes_kit import Story
 CASES = sorted(Path(__file__).with_name("causes").glob("*.yaml"))
 
 
-def test_there_are_thirty():
+def test_the_corpus_holds_thirty_cases():
     assert len(CASES) == 30
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_the_first_cause_is_named(path):
+def test_each_case_of_the_corpus_names_its_first_cause(path):
     case = yaml.safe_load(path.read_text())
     told = Story(case).tell()
     assert [(fault["first"], fault["reason"]) for fault in told] == [(e["first"], e["reason"]) for e in case["expect"]]

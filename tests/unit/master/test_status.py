@@ -198,7 +198,7 @@ def test_peers_of_an_ignored_rank_and_of_an_ending_job_will_not_be_back():
     assert peers(world.state, "w")[1].gone == "the job is ending: StoppedByUser"
 
 
-def test_what_describes_a_failure_has_who_what_and_where():
+def test_the_description_of_a_failure_has_target_reason_and_place():
     from dljob.master.failure.policy import describe
 
     assert describe("w/1", error("KeyError", "a.py:3 in f", message="'x'", code=1)) == (

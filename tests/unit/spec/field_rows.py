@@ -166,7 +166,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].restartPolicy.outOfMemory.maxMemory": Code(
         "dljob.master.failure.memory",
         "policy.max_memory",
-        f"{MEMORY}::test_it_goes_up_to_the_most_and_stays_there",
+        f"{MEMORY}::test_memory_grows_up_to_max_memory_and_stays_there",
     ),
     "spec.roles[].reserve": Plan("spec.roles.2.reserve", "Quota", "declared"),
     "spec.roles[].annotations": Plan("spec.roles.3.annotations", {"scheduling.dljob.io/accelerator": "NPU"}),
@@ -288,12 +288,12 @@ ROWS: dict[str, Plan | Code] = {
     "spec.faultTolerance.elastic.shrinkAfterSeconds": Code(
         "dljob.master.placement.elastic",
         "elastic.shrink_after_seconds",
-        "tests/unit/master/placement/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
+        "tests/unit/master/placement/test_elastic.py::test_the_patience_before_shrinking_and_growing_comes_from_the_spec",
     ),
     "spec.faultTolerance.elastic.growAfterSeconds": Code(
         "dljob.master.placement.elastic",
         "elastic.grow_after_seconds",
-        "tests/unit/master/placement/test_elastic.py::test_how_long_it_waits_is_for_the_spec_to_say",
+        "tests/unit/master/placement/test_elastic.py::test_the_patience_before_shrinking_and_growing_comes_from_the_spec",
     ),
     "spec.faultTolerance.hang.action": Code(
         "dljob.master.failure.hanging",
@@ -343,13 +343,13 @@ ROWS: dict[str, Plan | Code] = {
         f"{FAILOVER}::test_restarts_of_a_rule_that_does_not_count_leave_the_budget_alone",
     ),
     "spec.faultTolerance.causes[].name": Code(
-        "dljob.master.state.causes", "user.name", f"{CAUSES}::test_users_name_causes_of_their_own"
+        "dljob.master.state.causes", "user.name", f"{CAUSES}::test_users_define_causes_of_their_own"
     ),
     "spec.faultTolerance.causes[].onLog": Code(
-        "dljob.master.state.causes", "user.on_log", f"{CAUSES}::test_users_name_causes_of_their_own"
+        "dljob.master.state.causes", "user.on_log", f"{CAUSES}::test_users_define_causes_of_their_own"
     ),
     "spec.faultTolerance.causes[].reason": Code(
-        "dljob.master.state.causes", "user.reason", f"{CAUSES}::test_users_name_causes_of_their_own"
+        "dljob.master.state.causes", "user.reason", f"{CAUSES}::test_users_define_causes_of_their_own"
     ),
     "spec.gcsFaultTolerance.backend": Plan(
         "spec.gcsFaultTolerance", {"backend": "Redis", "redisAddress": "redis:6379"}

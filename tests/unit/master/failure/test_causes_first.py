@@ -49,7 +49,7 @@ def test_a_first_cause_told_late_takes_the_place_of_its_echo():
     assert told["followed"][0].startswith("t/3: Network")
 
 
-def test_what_is_told_twice_is_listed_once():
+def test_a_failure_reported_twice_is_listed_once():
     world = held()
     ended(world, 1, GONE)
     for _ in range(2):
@@ -58,14 +58,14 @@ def test_what_is_told_twice_is_listed_once():
     assert [other.rank for other in root(world).followed] == ["t/2"]
 
 
-def test_what_comes_long_after_is_none_of_it():
+def test_a_failure_long_after_the_first_is_another_fault():
     world = held()
     ended(world, 1, GONE)
     ended(world, 2, PEER, after=limits.JOIN_S + 1)
     assert root(world).followed == ()
 
 
-def test_what_another_life_of_a_rank_told_is_none_of_it():
+def test_a_failure_of_another_life_of_the_rank_is_another_fault():
     world = held()
     ended(world, 1, GONE)
     ended(world, 2, PEER, incarnation=7)
@@ -115,7 +115,7 @@ def test_a_host_that_was_dead_before_we_ended_it_is_the_cause_if_ray_says_so():
     assert root(world).rank == "t/1"
 
 
-def test_so_many_are_listed_and_no_more():
+def test_a_fault_lists_a_bounded_number_of_followers():
     world = held({**WORLD, "replicas": 40})
     ended(world, 0, GONE)
     for rank in range(1, 40):
@@ -123,7 +123,7 @@ def test_so_many_are_listed_and_no_more():
     assert len(root(world).followed) == FOLLOWERS
 
 
-def test_evidence_that_comes_later_says_what_it_was():
+def test_later_evidence_renames_the_cause():
     world = held({"name": "w", "replicas": 2})
     ended(world, 1, GONE, role="w")
     world.send(ev.CauseLearned("w/1", (OOM,), incarnation=1), after=2.0)

@@ -52,7 +52,7 @@ def test_ranks_that_are_ended_with_a_failed_job_did_not_end_well():
     assert [row["succeeded"] for row in status.status(world.state, world.now, {})["roles"]] == [0, 0]
 
 
-def test_notes_word_counts():
+def test_notes_word_counts_with_their_noun():
     world = World(job({"name": "main"})).boot()
     said = [note.message for note in world.notes(reasons.ROLE_READY) + world.notes(reasons.ADMITTED)]
     assert said == ["the only rank is ready", "1 unit held on 1 node"]

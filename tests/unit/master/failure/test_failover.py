@@ -309,7 +309,7 @@ def test_never_ends_the_job_at_the_first_failure():
     assert "Never" in world.state.verdict.message
 
 
-def test_what_must_repeat_ends_the_job_at_once_with_its_cause():
+def test_an_error_that_must_repeat_ends_the_job_at_once_with_its_cause():
     world = World(job({"name": "w", "replicas": 2})).boot()
     outcome = replace(
         error("ModuleNotFoundError", message="No module named 'nope'", fatal=True), reason=Reason.IMPORT_ERROR
@@ -575,7 +575,7 @@ def test_a_job_restart_starts_roles_in_order_again_and_forgets_what_later_ones_d
     assert world.state.roles["serve"].ready == 1
 
 
-def test_only_the_last_faults_are_kept():
+def test_only_the_last_ten_faults_are_kept():
     world = World(
         job({"name": "w", "restartPolicy": {"maxRestarts": 50}}, faultTolerance={"backoff": {"initialSeconds": 0}})
     ).boot()
@@ -587,7 +587,7 @@ def test_only_the_last_faults_are_kept():
     assert world.state.restarts == Map({"Process": 13})
 
 
-def test_what_is_of_the_past_or_of_nobody_changes_nothing():
+def test_events_of_the_past_or_of_nobody_change_nothing():
     world = World(job({"name": "w", "replicas": 2}, PAIR)).boot()
     fail(world, "w", 0)
     before = world.state

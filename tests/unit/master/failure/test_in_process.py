@@ -106,7 +106,7 @@ def test_survivors_whose_collectives_fail_before_they_are_told_count_as_having_l
     assert restarts(world) == {"InProcess": 1}
 
 
-def test_who_failed_itself_gets_a_new_process():
+def test_a_rank_that_failed_by_itself_gets_a_new_process():
     world = world_of()
     world.end("t", 3, error())
     world.settle()
@@ -114,7 +114,7 @@ def test_who_failed_itself_gets_a_new_process():
     assert restarts(world) == {"InProcess": 1}
 
 
-def test_who_ended_well_gets_a_new_process_and_starts_again_with_the_others():
+def test_a_rank_that_ended_well_gets_a_new_process_and_starts_again_with_the_others():
     world = world_of()
     world.end("t", 1)
     world.settle()
@@ -297,7 +297,7 @@ def test_late_words_of_a_rank_that_left_change_nothing():
     assert world.state.roles == before.roles
 
 
-def test_who_leaves_when_the_job_ends_has_left():
+def test_a_rank_that_leaves_when_the_job_ends_counts_as_stopped():
     world = world_of()
     world.kill("t", 0)
     world.deliver()

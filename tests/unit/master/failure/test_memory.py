@@ -74,7 +74,7 @@ def test_the_unit_of_a_rank_that_ran_out_of_memory_is_reserved_anew_with_more():
     world.crash_master()
 
 
-def test_it_goes_up_to_the_most_and_stays_there():
+def test_memory_grows_up_to_max_memory_and_stays_there():
     world = boot()
     for expected in (6, 8, 8):
         world.kill("w", 0, OOM)
@@ -105,7 +105,7 @@ def test_an_exception_of_a_device_or_of_the_rank_itself_raises_nothing():
 
 
 @pytest.mark.parametrize("own", [role(policy={}), role(policy={}, memory=None)])
-def test_who_does_not_ask_for_it_comes_back_as_it_was(own):
+def test_a_rank_without_the_policy_restarts_with_the_memory_it_had(own):
     world = boot(own)
     before = world.state.units["w/0"]
     world.kill("w", 0, OOM)
@@ -115,7 +115,7 @@ def test_who_does_not_ask_for_it_comes_back_as_it_was(own):
     assert world.state.grants == memory_overrides.Grants()
 
 
-def test_a_factor_and_whole_mebibytes():
+def test_memory_grows_by_the_factor_in_whole_mebibytes():
     world = boot(role(memory="1000Mi", policy={"outOfMemory": {"memoryFactor": "1.33", "maxMemory": "2000000001"}}))
     for amount in (1330, 1769):
         world.kill("w", 0, OOM)
@@ -131,7 +131,7 @@ def test_a_factor_and_whole_mebibytes():
     )
 
 
-def test_it_goes_where_there_is_room():
+def test_a_unit_with_more_memory_goes_to_a_node_with_room():
     world = boot(role(), role("x", memory="5Gi"), gib=10, count=2)
     here, there = world.state.units["w/0"].node, {"n0": "n1", "n1": "n0"}[world.state.units["w/0"].node]
     assert world.state.units["x/0"].node == here, "4 + 5 GiB of 10"
@@ -141,7 +141,7 @@ def test_it_goes_where_there_is_room():
     assert demand(world) == 6
 
 
-def test_where_no_node_has_room_it_goes_on_with_what_it_had_and_that_is_said():
+def test_without_a_node_with_room_the_rank_keeps_its_memory_and_a_note_says_so():
     world = boot(gib=9, count=1)
     before = world.state.units["w/0"]
     world.kill("w", 0, OOM)
@@ -155,7 +155,7 @@ def test_where_no_node_has_room_it_goes_on_with_what_it_had_and_that_is_said():
     assert dict(world.state.grants.wanted) == {"w": 6 * GI}, "the next attempt shall have it"
 
 
-def test_a_node_that_is_excluded_gets_nothing():
+def test_a_unit_with_more_memory_goes_to_no_excluded_node():
     world = boot(role(), role("x"), count=2, gib=9)
     before = world.state.units["w/0"]
     other = next(view.id for view in world.views if view.id != before.node)
@@ -252,7 +252,7 @@ def test_a_rank_that_a_rule_leaves_as_it_is_gets_nothing():
     assert not world.notes(reasons.MEMORY_RAISED)
 
 
-def test_who_lives_in_the_unit_starts_again_with_it():
+def test_all_ranks_of_a_unit_restart_when_it_gets_more_memory():
     world = boot(role(replicas=2, replicasPerGroup=2))
     world.kill("w", 1, OOM)
     world.settle()
@@ -263,7 +263,7 @@ def test_who_lives_in_the_unit_starts_again_with_it():
     assert len(world.state.marks["w"]) == 1, "the neighbour's restart is no failure"
 
 
-def test_two_of_one_unit_that_fall_together_are_one_reason():
+def test_two_ranks_of_a_unit_that_run_out_of_memory_together_raise_it_once():
     world = boot(role(replicas=2, replicasPerGroup=2), faultTolerance={"backoff": {"initialSeconds": 0}})
     world.hold = True
     world.kill("w", 0, OOM)
@@ -273,7 +273,7 @@ def test_two_of_one_unit_that_fall_together_are_one_reason():
     assert len(world.notes(reasons.MEMORY_RAISED)) == 1
 
 
-def test_two_of_one_unit_of_which_it_is_learned_later_are_one_reason():
+def test_two_ranks_of_a_unit_whose_memory_kill_is_learned_later_raise_it_once():
     world = boot(role(replicas=2, replicasPerGroup=2), faultTolerance={"backoff": {"initialSeconds": 0}})
     for rank in (0, 1):
         world.kill("w", rank, KILLED)
@@ -287,7 +287,7 @@ def test_two_of_one_unit_of_which_it_is_learned_later_are_one_reason():
     assert [world.state.ranks["w", rank].incarnation for rank in (0, 1)] == [3, 3]
 
 
-def test_one_of_another_unit_is_another_reason():
+def test_a_rank_of_another_unit_raises_its_own_units_memory():
     world = boot(role(replicas=2), faultTolerance={"backoff": {"initialSeconds": 0}})
     for rank in (0, 1):
         world.kill("w", rank, OOM)
@@ -353,7 +353,7 @@ def test_a_unit_that_has_no_place_gets_more_when_it_finds_one():
     assert demand(world) == 6
 
 
-def test_a_master_that_takes_over_asks_for_the_same():
+def test_a_master_that_takes_over_reserves_the_same_memory():
     world = boot()
     world.kill("w", 0, OOM)
     world.deliver()
@@ -384,7 +384,7 @@ def following(made, text, nodes, *, own_nodes=False):
     return world
 
 
-def test_the_next_attempt_begins_with_it():
+def test_the_next_attempt_begins_with_the_raised_memory():
     world = boot(gib=9, count=1)
     world.kill("w", 0, OOM)
     world.settle()
@@ -402,7 +402,7 @@ def test_the_next_attempt_begins_with_it():
         assert following(job(other), text, views(1)).state.grants == memory_overrides.Grants()
 
 
-def test_the_next_attempt_waits_for_nodes_that_are_made_for_it():
+def test_the_next_attempt_waits_for_nodes_with_the_raised_memory():
     world = boot(gib=9, count=1)
     world.kill("w", 0, OOM)
     world.settle()
@@ -414,7 +414,7 @@ def test_the_next_attempt_waits_for_nodes_that_are_made_for_it():
     assert (demand(again), demand(again, "w/1")) == (6, 6)
 
 
-def test_what_was_handed_on_too_late_is_not_taken():
+def test_memory_handed_on_too_late_is_not_taken():
     world = boot()
     other = boot(gib=9, count=1)
     other.kill("w", 0, OOM)

@@ -54,7 +54,7 @@ def end(world, outcome, *, after=60.0, role="w", rank=0):
         (IN_LOG, "the same exit code 1 twice"),
     ],
 )
-def test_the_second_same_end_ends_the_job(outcome, what):
+def test_the_second_equal_end_ends_the_job(outcome, what):
     world = end(made(), outcome)
     assert world.state.phase is Phase.RUNNING
     end(world, outcome)
@@ -64,7 +64,7 @@ def test_the_second_same_end_ends_the_job(outcome, what):
 
 
 @pytest.mark.parametrize("second", [SEGV, dataclasses.replace(EXIT, code=4), error(), CUDA])
-def test_another_end_is_no_repetition(second):
+def test_a_different_end_is_no_repetition(second):
     world = end(end(made(), EXIT), second)
     assert world.state.phase is Phase.RUNNING
 
@@ -109,7 +109,7 @@ def test_a_step_that_was_told_before_the_first_end_is_no_progress():
 
 
 @pytest.mark.parametrize("reason", ["NodeLost", "NodeFrozen", "Preempted", "Network", "DeviceError"])
-def test_who_has_somebody_else_to_blame_goes_on(reason):
+def test_a_rank_that_blames_a_peer_does_not_count_as_repeating(reason):
     world = made()
     for _ in range(4):
         end(world, dataclasses.replace(SCRIPT_EXIT, reason=Reason(reason)), after=1.0)
@@ -127,7 +127,7 @@ def test_a_ready_rank_that_somebody_kills_goes_on(outcome):
 
 
 @pytest.mark.parametrize("outcome", [SIGKILL, SIGTERM, KILLED])
-def test_who_is_killed_before_it_was_ready_twice_ends_the_job(outcome):
+def test_a_rank_killed_twice_before_it_was_ready_ends_the_job(outcome):
     world = made(backoff={"initialSeconds": 0})
     world.kill("w", 0, outcome)  # it was ready
     for _ in range(2):

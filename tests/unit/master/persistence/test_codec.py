@@ -265,6 +265,6 @@ NO_CHANGES = (
 
 
 @pytest.mark.parametrize("change", [*({"search": one} for one in NO_CHANGES), {"hosts": ["m", [7], []]}])
-def test_a_change_that_is_none_is_refused(change):
+def test_a_change_that_is_malformed_is_refused(change):
     with pytest.raises(JournalError, match="a change does not fit"):
         Written(codec.encode_state(WORLDS[0].state)).lay(["d", change])

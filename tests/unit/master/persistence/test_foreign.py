@@ -85,7 +85,7 @@ def test_every_number_is_above_all_that_were_used_the_last_events_included():
     assert state.roles["e"].restarts == world.state.roles["e"].restarts
 
 
-def test_of_nothing_nothing_goes_on():
+def test_an_empty_foreign_state_begins_a_fresh_job():
     world = shrunk()
     assert begin_anew({}, fresh(world), "for a test", world.now).state == fresh(world)
 

@@ -45,7 +45,7 @@ def worn(made=SPARING):
     return world
 
 
-def test_nothing_happened_and_nothing_is_handed_on():
+def test_a_job_without_restarts_hands_on_nothing():
     assert carry(World(SPARING).boot().state) == {}
 
 
@@ -75,7 +75,7 @@ def test_a_budget_that_was_used_up_is_used_up_in_the_next_attempt():
     assert world.state.verdict.reason == reasons.BUDGET_EXHAUSTED
 
 
-def test_a_second_attempt_hands_on_both():
+def test_a_second_attempt_hands_on_the_restarts_of_both_attempts():
     world = following(SPARING, handed(worn().state))
     world.end("w", 0, error("KeyError", step=1))
     world.settle()
@@ -86,7 +86,7 @@ def test_a_second_attempt_hands_on_both():
     assert third.state.restarts == world.state.restarts
 
 
-def test_it_counts_once_however_often_it_is_told():
+def test_counts_handed_on_are_added_once_however_often_they_are_told():
     world = following(SPARING, handed(worn().state))
     before = world.state
     world.send(carried(handed(worn().state), UID, 2))
@@ -96,7 +96,7 @@ def test_it_counts_once_however_often_it_is_told():
     assert dict(world.state.restarts) == {"Master": 1, "Process": 1}
 
 
-def test_it_may_come_after_the_first_failure():
+def test_counts_handed_on_may_come_after_the_first_failure():
     world = World(job({"name": "w", "replicas": 2})).boot()
     world.end("w", 0, error(step=1))
     world.settle()
@@ -112,7 +112,7 @@ def test_marks_of_a_clock_that_was_ahead_are_of_now_at_the_latest():
     assert world.state.marks["fail:w"] == (BudgetMark(900.0), BudgetMark(1010.0))
 
 
-def test_what_another_spec_counted_is_left():
+def test_counts_of_roles_that_the_spec_lost_are_left():
     other = job(
         {"name": "w", "replicas": 2},
         faultTolerance={"rules": [{"name": "two", "onExitCodes": [2], "action": "RestartRole"}]},
@@ -131,7 +131,7 @@ def test_what_another_spec_counted_is_left():
     assert world.notes(reasons.RESTART_COUNTS_RESTORED)[0].message == "attempt 1 hands on its restarts: Moon 3, Role 2"
 
 
-def test_without_restarts_it_says_so():
+def test_restarts_handed_on_as_none_are_noted_as_none():
     text = json.dumps({"job": UID, "attempt": 1, "state": {"v": 1, "marks": {"fail:w": [9]}}})
     assert (
         following(SPARING, text).notes(reasons.RESTART_COUNTS_RESTORED)[0].message
@@ -159,7 +159,7 @@ GOOD = json.loads(handed(worn().state))
         (json.dumps({**GOOD, "attempt": 0}), "of attempt 0"),
     ],
 )
-def test_what_is_torn_foreign_or_of_another_version_is_left_and_said(text, why):
+def test_counts_that_are_torn_foreign_or_of_another_version_are_left_and_noted(text, why):
     world = following(SPARING, text)
     assert (dict(world.state.restarts), dict(world.state.marks)) == ({}, {})
     (note,) = world.notes(reasons.RESTART_COUNTS_DISCARDED)
@@ -168,13 +168,13 @@ def test_what_is_torn_foreign_or_of_another_version_is_left_and_said(text, why):
     assert world.state.phase is Phase.RUNNING
 
 
-def test_negative_counts_are_none():
+def test_negative_counts_are_taken_for_none():
     text = json.dumps({**GOOD, "state": {"v": 1, "restarts": {"Job": -4}}})
     assert following(SPARING, text).state.restarts.get("Job", 0) == 0
 
 
 @given(st.integers(0, 90), st.integers(1, 30))
-def test_it_is_small_and_keeps_the_newest(each, keys):
+def test_the_counts_handed_on_are_small_and_keep_the_newest(each, keys):
     state = World(SPARING).state
     marks = {f"k{n}": tuple(BudgetMark(1e9 + n + 30 * at) for at in range(each)) for n in range(keys)}
     told = carry(module.evolve(state, marks=state.marks.update(marks)))

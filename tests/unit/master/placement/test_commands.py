@@ -67,7 +67,7 @@ def test_ordered_restarts_use_up_no_budget_and_wait_for_nothing():
         ("dance", "job", "no such command: dance"),
     ],
 )
-def test_what_makes_no_sense_is_answered_and_changes_nothing_else(kind, target, why):
+def test_a_command_that_makes_no_sense_is_answered_and_changes_nothing_else(kind, target, why):
     world = World(job(*ROLES)).boot()
     before = world.state
     (note,) = world.send(ev.Commanded("1", kind, target))

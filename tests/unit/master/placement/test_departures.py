@@ -60,7 +60,7 @@ def test_what_is_in_memory_is_saved_before_the_ranks_of_a_drained_node_leave():
     assert not more
 
 
-def test_the_announcement_is_the_first_cause():
+def test_the_announced_departure_is_the_first_cause_of_the_ends_on_that_node():
     world = boot()
     victim = where(world)
     evict(world, victim)
@@ -152,14 +152,14 @@ def test_nothing_goes_to_a_node_that_is_to_go():
     assert world.state.verdict is not None
 
 
-def test_no_unit_is_placed_there_at_the_start():
+def test_no_unit_is_placed_at_the_start_on_a_node_that_is_to_go():
     world = World(job({"name": "w", "replicas": 2}), views=nodes(3, cpus=1))
     world.drain_node("n0")
     world.boot()
     assert {where(world), where(world, "w/1")} == {"n1", "n2"}
 
 
-def test_what_is_being_reserved_is_given_back():
+def test_a_reservation_in_progress_on_a_node_that_is_to_go_is_given_back():
     world = World(job({"name": "w", "replicas": 2}), views=nodes(3, cpus=1))
     world.send(ev.MasterStarted(1))
     world.send(ev.NodesSeen(world.seen()))
@@ -208,7 +208,7 @@ def test_a_preemption_that_was_announced_costs_no_budget_and_others_do():
     assert len(world.state.marks["w"]) == 1
 
 
-def test_what_fails_by_itself_on_such_a_node_still_counts():
+def test_a_failure_by_itself_on_a_node_that_is_to_go_still_counts():
     world = boot(2, {"restartPolicy": {"maxRestarts": 1}})
     evict(world, where(world))
     world.settle()
@@ -218,7 +218,7 @@ def test_what_fails_by_itself_on_such_a_node_still_counts():
     assert len(world.state.marks["w"]) == 1
 
 
-def test_who_waits_too_long_for_its_copies_leaves_without_them():
+def test_ranks_whose_copies_take_too_long_leave_without_them():
     world = boot(3, checkpoint={"path": "/ckpt", "gracePeriodSeconds": 7})
     victim = where(world)
     world.hold = True
@@ -236,7 +236,7 @@ def test_who_waits_too_long_for_its_copies_leaves_without_them():
     assert world.state is before
 
 
-def test_what_could_not_be_saved_is_told():
+def test_copies_that_could_not_be_saved_are_noted():
     world = boot()
     victim = where(world)
     evict(world, victim)
@@ -247,7 +247,7 @@ def test_what_could_not_be_saved_is_told():
     world.send(ev.CopiesSaved("nobody"))
 
 
-def test_more_words_of_the_same_are_added_and_nothing_is_done_twice():
+def test_a_second_announcement_of_a_departure_is_added_and_acted_upon_once():
     world = boot(2)
     victim = where(world)
     evict(world, victim)
@@ -273,7 +273,7 @@ def test_copies_of_all_nodes_that_go_at_once_are_saved_once():
     assert all(own.saved for own in world.state.departures.values())
 
 
-def test_words_that_announce_nothing_and_nodes_that_are_not_there():
+def test_words_that_announce_nothing_and_unknown_nodes_start_no_departure():
     world = boot()
     evict(world, where(world), "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled)")
     evict(world, "nobody")
@@ -281,7 +281,7 @@ def test_words_that_announce_nothing_and_nodes_that_are_not_there():
     assert not world.state.departures
 
 
-def test_the_status_says_who_takes_it_away_and_when():
+def test_the_status_says_who_takes_a_node_away_and_when():
     world = boot(3)
     victim = where(world)
     evict(world, victim)
@@ -332,7 +332,7 @@ def test_a_node_that_went_is_forgotten():
     assert world.state.restarts[Level.NODE.value] == 1
 
 
-def test_nobody_leaves_for_ranks_that_have_ended():
+def test_ended_ranks_do_not_leave_a_node_that_is_to_go():
     world = boot(3, {"driver": False})
     world = World(job({"name": "w"}, {"name": "d", "driver": False}), views=nodes(3, cpus=1)).boot()
     victim = where(world, "d/0")
@@ -344,7 +344,7 @@ def test_nobody_leaves_for_ranks_that_have_ended():
     assert not world.of(act.SaveCopies)
 
 
-def test_a_job_that_ends_cares_no_more():
+def test_a_job_that_ends_ignores_departures():
     world = boot()
     victim = where(world)
     world.hold = True
@@ -365,7 +365,7 @@ def test_a_job_that_ends_while_copies_come_to_disk_lets_nobody_leave():
     assert where(world) == victim
 
 
-def test_a_master_that_takes_over_asks_again():
+def test_a_master_that_takes_over_asks_for_the_copies_again():
     world = boot()
     victim = where(world)
     evict(world, victim)

@@ -49,7 +49,7 @@ def lose(world, rack):
     world.settle()
 
 
-def test_all_units_are_in_one_rack_and_it_is_said_why():
+def test_all_units_are_placed_in_one_rack_and_the_note_says_why():
     world = World(job(one_rack()), views=racked("abbb")).boot()
     assert where(world) == {"b": 2}
     (note,) = world.notes(reasons.DOMAIN_CHOSEN)
@@ -68,7 +68,7 @@ def test_a_lost_unit_stays_in_the_rack_while_that_has_room():
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": "Elastic", "comm": {"backend": "gloo"}}])
-def test_without_room_there_the_whole_role_goes_to_another_rack(kind):
+def test_without_room_in_its_rack_the_whole_role_moves_to_another_rack(kind):
     world = World(job(one_rack(**kind), {"name": "x"}), views=racked("bbaaa")).boot()
     assert where(world) == {"b": 2, "a": 1}
     before = len(world.all_actions)
@@ -97,7 +97,7 @@ def test_a_rack_that_is_gone_is_replaced_by_another():
     assert world.state.phase is Phase.RUNNING
 
 
-def test_with_no_rack_for_all_of_it_the_rest_waits_and_says_so():
+def test_lost_units_wait_with_a_reason_when_no_rack_holds_the_whole_role():
     world = World(job(one_rack()), views=racked("bba")).boot()
     lose(world, "b")
     assert where(world) == {"b": 1}
@@ -119,7 +119,7 @@ def lose_one_of_each(world, *roles):
     world.settle()
 
 
-def test_of_two_roles_in_trouble_both_may_have_to_go():
+def test_two_roles_that_lost_a_unit_may_both_move_to_another_rack():
     world = World(job(one_rack("w"), one_rack("v")), views=racked("aaaabbbb")).boot()
     assert where(world) == {"a": 4}
     lose_one_of_each(world, "w", "v")
@@ -127,7 +127,7 @@ def test_of_two_roles_in_trouble_both_may_have_to_go():
     assert [note.target for note in world.notes(reasons.TOPOLOGY_DOMAIN_CHANGED)] == ["v, w"]
 
 
-def test_of_two_roles_in_trouble_one_stays_where_it_has_room():
+def test_of_two_roles_that_lost_a_unit_one_stays_where_it_has_room():
     roles = one_rack("w"), {**one_rack("v"), "resources": {"cpu": "2"}}
     views = (*racked("aaa"), *(replace(v, id=f"m{v.id}") for v in racked("bbcc", cpus=2)))
     world = World(job(*roles), views=views).boot()
@@ -137,7 +137,7 @@ def test_of_two_roles_in_trouble_one_stays_where_it_has_room():
     assert [note.target for note in world.notes(reasons.TOPOLOGY_DOMAIN_CHANGED)] == ["v"]
 
 
-def test_each_on_a_node_of_its_own_through_losses():
+def test_spread_units_stay_on_nodes_of_their_own_through_losses():
     world = World(job(one_rack(spread=True)), views=racked("bbb", cpus=8)).boot()
     assert len({unit.node for unit in world.state.units.values()}) == 2
     lose(world, "b")

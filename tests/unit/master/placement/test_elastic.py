@@ -50,7 +50,7 @@ def test_after_a_lost_node_without_a_replacement_the_role_goes_on_with_fewer():
     assert len(world.state.marks["e"]) == 1
 
 
-def test_somebody_who_makes_nodes_has_more_time_and_a_replacement_in_time_is_no_other_size():
+def test_a_cluster_that_makes_nodes_has_more_time_and_a_timely_replacement_changes_no_size():
     world = boot(own_nodes=True)
     lose(world, "e/1")
     assert world.state.sizes["e"].shrink_at == world.now + limits.SHRINK_S
@@ -61,7 +61,7 @@ def test_somebody_who_makes_nodes_has_more_time_and_a_replacement_in_time_is_no_
     assert not world.notes(reasons.RESIZED)
 
 
-def test_it_grows_when_there_is_room_again_after_copies_came_to_disk():
+def test_a_role_grows_again_once_there_is_room_and_copies_are_on_disk():
     world = boot(checkpoint={"path": "/c", "gracePeriodSeconds": 7})
     lose(world, "e/0")
     wait_for(world, reasons.RESIZED)
@@ -86,7 +86,7 @@ def test_it_grows_when_there_is_room_again_after_copies_came_to_disk():
     assert world.state.sizes["e"].want == 3
 
 
-def test_how_long_it_waits_is_for_the_spec_to_say():
+def test_the_patience_before_shrinking_and_growing_comes_from_the_spec():
     world = boot(faultTolerance={"elastic": {"shrinkAfterSeconds": 20, "growAfterSeconds": 7}})
     lose(world, "e/0")
     assert world.state.sizes["e"].shrink_at == world.now + 20
@@ -167,7 +167,7 @@ def test_growth_that_is_lost_again_soon_comes_later_and_later():
     assert world.state.sizes["e"].vain == 0
 
 
-def test_below_its_least_it_waits_and_says_so():
+def test_a_role_below_its_minimum_waits_and_says_so():
     world = boot(2, {"replicas": 2, "minReplicas": 1, "maxReplicas": 2, "resources": {"cpu": "1"}})
     lose(world, "e/0")
     lose(world, "e/1")
@@ -182,7 +182,7 @@ def test_below_its_least_it_waits_and_says_so():
     assert wait_for(world, reasons.RESIZED).message.startswith("1 rank instead of 2")
 
 
-def test_who_waits_for_a_place_that_is_asked_for_is_not_given_up():
+def test_a_rank_whose_reservation_is_in_progress_is_not_given_up():
     world = boot(own_nodes=True)
     lose(world, "e/0")
     world.hold = True
@@ -350,7 +350,7 @@ def test_a_role_whose_ranks_all_ended_is_not_scaled(count):
     assert ready(world) == {0, 1}
 
 
-def test_whole_groups_are_ordered():
+def test_a_role_is_scaled_by_whole_groups():
     world = boot(4, {"replicas": 2, "replicasPerGroup": 2, "minReplicas": 2, "resources": {"cpu": "500m"}})
     scale(world, 3)
     assert "e has 2 to 4 ranks in whole groups of 2, not 3" in world.notes(reasons.COMMAND_REFUSED)[-1].message
@@ -365,7 +365,7 @@ def test_a_job_without_elastic_roles_has_none_to_scale():
 # -- the books
 
 
-def test_the_books_know_when_there_were_how_many():
+def test_the_ledger_counts_how_many_ranks_there_were_and_when():
     world = boot()
     world.now += 10
     lose(world, "e/0")
@@ -382,7 +382,7 @@ def test_the_books_know_when_there_were_how_many():
 # -- masters
 
 
-def test_a_new_master_orders_again_what_was_on_its_way():
+def test_a_new_master_orders_unfinished_resizes_again():
     world = boot()
     lose(world, "e/0")
     wait_for(world, reasons.RESIZED)
@@ -409,7 +409,7 @@ def test_nothing_is_done_for_a_job_that_ends():
     assert d.freeze() is world.state
 
 
-def test_what_a_role_begins_with():
+def test_an_elastic_role_begins_with_its_replicas():
     made, spec = job({"name": "a"}, {"name": "e", "type": "Elastic", "replicas": 2, "maxReplicas": 3})
     assert initial(made, spec, "u", 0.0).sizes == Map({"e": Sizing(2, 2)})
 
@@ -459,7 +459,7 @@ def test_each_node_that_joins_is_waited_for_anew():
     assert world.state.sizes["e"].shrink_at is None
 
 
-def test_with_room_for_too_few_it_waits_on():
+def test_a_job_with_room_for_fewer_than_the_minimum_goes_on_waiting():
     world = waiting(1)
     for _ in range(4):
         world.tick()
@@ -508,7 +508,7 @@ def test_a_refused_reservation_gives_back_what_it_has_and_nothing_more():
     assert ready(world) == {0, 1}
 
 
-def test_other_roles_start_whole_beside_it():
+def test_other_roles_start_whole_beside_a_smaller_elastic_role():
     world = waiting(3, {"name": "w", "driver": False})
     wait_for(world, reasons.RESIZED)
     world.settle()
@@ -567,19 +567,19 @@ def framework_takes(world, count):
 
 
 @pytest.mark.parametrize(("gpus", "size"), [(3, 1), (4, 2), (5, 3)])
-def test_who_starts_with_fewer_leaves_what_a_quota_wants(gpus, size):
+def test_a_role_that_starts_with_fewer_ranks_leaves_what_a_quota_wants(gpus, size):
     world = beside_a_quota(gpus)
     assert ready(world) == set(range(size))
     assert world.state.units["d/0"].phase is UnitPhase.HELD
 
 
-def test_too_little_for_the_fewest_and_a_quota_is_refused():
+def test_nodes_with_too_little_for_the_minimum_and_a_quota_fail_the_job():
     world = beside_a_quota(2)
     assert (world.state.phase, world.state.verdict.reason) == (Phase.FAILED, reasons.NEVER_FITS)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2])
-def test_who_grows_leaves_what_a_quota_counts_on_be_it_taken_or_not(taken):
+def test_a_role_that_grows_leaves_a_quota_its_devices_whether_taken_or_not(taken):
     world = beside_a_quota(3)
     framework_takes(world, taken)
     world.now += 10 * GROW_S

@@ -270,7 +270,7 @@ def test_a_rule_without_attempts_left_restarts_the_job():
     assert world.state.restarts == Map({"Node": 1, "Process": 1, "Job": 1})
 
 
-def test_two_nodes_at_once_are_both_left_and_an_end_in_between_is_the_end():
+def test_two_bad_nodes_at_once_are_both_replaced():
     both = {"name": "all", "onReasons": ["NodeLost"], "action": "Fail"}
     world = boot(4, rules=[ECC, both])
     world.end("w", 0, BROKEN)

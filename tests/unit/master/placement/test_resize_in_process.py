@@ -54,7 +54,7 @@ def leave_all(world):
         world.deliver()
 
 
-def test_four_ranks_become_two_and_four_again_and_who_stays_keeps_its_process():
+def test_four_ranks_become_two_and_four_again_and_ranks_that_stay_keep_their_processes():
     world = boot(4, STAYS)
     seen = len(world.all_actions)
     scale(world, 2)
@@ -79,7 +79,7 @@ def test_four_ranks_become_two_and_four_again_and_who_stays_keeps_its_process():
     assert not world.state.marks, "no budget pays for it"
 
 
-def test_who_stays_keeps_its_process_also_when_a_lost_node_has_no_replacement():
+def test_ranks_that_stay_keep_their_processes_when_a_lost_node_has_no_replacement():
     world = boot(4, STAYS)
     lose(world, "e/3")
     wait_for(world, reasons.RESIZED)
@@ -148,7 +148,7 @@ def test_a_later_order_while_they_leave_is_obeyed_after_this_one():
     assert lives(world) == [1, 1, 2, 2]
 
 
-def test_a_master_that_takes_over_asks_for_the_same():
+def test_a_master_that_takes_over_asks_for_the_same_resize():
     world = boot(4, STAYS)
     seen = len(world.all_actions)
     scale(world, 2)

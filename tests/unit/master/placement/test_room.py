@@ -57,7 +57,7 @@ def test_room_that_another_job_takes_again_is_worth_telling():
 
 
 @pytest.mark.parametrize(("first", "then", "change"), [(1, 2, 0), (2, 1, -1)])
-def test_more_than_a_role_is_about_to_take_is_no_news_and_less_is(first, then, change):
+def test_free_room_is_news_only_when_it_is_less_than_a_role_is_about_to_take(first, then, change):
     world = beside_another()
     world.send(ev.Commanded("c", "scale", "e", "me", 4))
     others(world, first)

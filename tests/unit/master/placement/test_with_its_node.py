@@ -35,7 +35,7 @@ def two_on_a_node():
     return world, node
 
 
-def test_all_that_lived_there_moves_at_the_first_word():
+def test_all_ranks_of_a_lost_node_move_at_the_first_report():
     world, node = two_on_a_node()
     seen = len(world.all_actions)
     world.lose_node(node)
@@ -71,7 +71,7 @@ def test_a_job_that_ends_moves_nothing():
     assert (world.state.phase, world.state.restarts.get("Node")) == (Phase.STOPPED, None)
 
 
-def test_the_others_were_heard_as_late_as_the_one_that_is_told_of():
+def test_ranks_of_a_lost_node_count_as_heard_as_late_as_the_reported_one():
     world, node = two_on_a_node()
     world.lose_node(node)
     world.pending.clear()

@@ -24,7 +24,7 @@ def busy(count, gpus, free):
     return tuple(replace(node, free=(("CPU", 64 * GRAIN), ("GPU", free * GRAIN))) for node in nodes(count, GPU=gpus))
 
 
-def test_it_says_what_a_group_needs_and_what_nodes_have():
+def test_a_waiting_placement_group_is_explained_with_its_needs_and_the_nodes():
     said = explain(group({"GPU": 1, "CPU": 3}, {"GPU": 1, "CPU": 3}, {"CPU": 1}), busy(2, 1, 0))
     assert said == (
         "placement group pool of driver/0 waits for 2 x (3 CPU, 1 GPU) + 1 x (1 CPU); not now: no node has free 3 CPU, "
@@ -53,7 +53,7 @@ def test_it_says_what_a_group_needs_and_what_nodes_have():
         (group({"GPU": 9}, strategy="STRICT_SPREAD"), busy(1, 8, 8), "1 x (9 GPU), each on a node of its own;"),
     ],
 )
-def test_it_says_what_is_missing(asked, there, words):
+def test_the_explanation_names_the_missing_resource(asked, there, words):
     assert words in explain(asked, there)
 
 
@@ -65,7 +65,7 @@ def test_actors_are_told_as_groups_are():
     )
 
 
-def test_it_is_told_once_and_shown_until_it_is_over():
+def test_a_waiting_group_is_noted_once_and_shown_until_it_is_placed():
     driver = {"name": "driver", "entrypoint": {"module": "main.py"}, "reserve": "Quota"}
     world = World(job(driver))
     world.send(ev.NodesSeen(world.views))

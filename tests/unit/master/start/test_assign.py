@@ -88,7 +88,7 @@ def allowed(units, nodes, where):
 
 @settings(max_examples=150, deadline=None)
 @given(units_drawn, nodes_drawn)
-def test_a_place_for_all_exactly_when_there_is_one(units, nodes):
+def test_units_are_placed_exactly_when_a_placement_exists(units, nodes):
     found = assign(units, nodes)
     if isinstance(found, Assignment):
         assert set(found.nodes) == {u.name for u in units}
@@ -110,7 +110,7 @@ def test_the_order_of_units_and_nodes_does_not_matter(units, nodes, random):
 
 @settings(max_examples=100, deadline=None)
 @given(units_drawn, nodes_drawn)
-def test_without_one_that_is_named_the_others_that_are_named_fit(units, nodes):
+def test_the_units_named_by_a_refusal_are_a_minimal_conflict(units, nodes):
     found = assign(units, nodes)
     if isinstance(found, Assignment):
         return
@@ -138,7 +138,7 @@ def test_neighbours_stay_neighbours_though_the_tighter_node_is_filled_first():
     assert [found.nodes[f"a/{i}"] for i in range(6)] == ["n-0"] * 4 + ["n-1"] * 2
 
 
-def test_nothing_to_place_needs_nothing():
+def test_no_units_need_no_node():
     assert assign([], []) == Assignment({})
 
 
@@ -155,7 +155,7 @@ def test_the_head_and_excluded_nodes_get_nothing():
     assert not found.never, "an excluded node may come back"
 
 
-def test_all_or_none():
+def test_units_that_do_not_all_fit_are_placed_nowhere():
     found = assign([unit(f"a/{i}", CPU=1) for i in range(3)], [node("n", CPU=2)])
     assert found == Refusal(
         why="a: 3 units of 1 CPU each; the 1 machine that they may use has room for 2, so at least 1 CPU is missing",
@@ -175,14 +175,14 @@ def test_room_that_others_hold_is_waited_for():
     )
 
 
-def test_no_nodes_at_all():
+def test_without_nodes_the_refusal_says_that_there_is_no_machine():
     found = assign([unit("a/0", CPU=1)], [node("head", head=True, CPU=8)])
     assert isinstance(found, Refusal)
     assert found.why == "one process of role a needs a machine; there is none (ranks never live on the head)"
     assert found.never
 
 
-def test_no_node_with_the_label():
+def test_without_a_node_of_the_label_the_refusal_names_the_label():
     found = assign([unit("a/0", [("rack", "in(a,b)"), ("zone", "!c")], CPU=1)], [node("n", CPU=8), node("m", CPU=8)])
     assert isinstance(found, Refusal)
     assert found.why == (
@@ -257,7 +257,7 @@ def test_what_was_not_found_is_not_called_impossible(monkeypatch):
     assert not found.never
 
 
-def test_the_nodes_that_a_plan_would_have():
+def test_a_plan_names_the_nodes_it_would_have():
     spec = {
         "roles": [{"name": "a", "entrypoint": {"class": "x.Y"}, "replicas": 3, "accelerator": {"count": "8"}}],
         "faultTolerance": {"spares": {"nodes": 1}},
@@ -271,7 +271,7 @@ def test_the_nodes_that_a_plan_would_have():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_two_halves_of_one_device(count):
+def test_two_halves_share_one_device(count):
     units = [unit(f"a/{i}", GPU=0.5) for i in range(2 * count)]
     found = assign(units, [node("n", GPU=count)])
     assert isinstance(found, Assignment)

@@ -43,7 +43,7 @@ def test_the_last_two_count_and_the_last_is_shown(world):
     assert shown(world) == (3, "1970-01-01T00:16:44.000Z")
 
 
-def test_of_the_first_driver_role_if_it_saves_else_of_whoever_saved_last(world):
+def test_the_shown_checkpoint_is_that_of_the_first_driver_role_that_saves_or_of_the_last_saver(world):
     world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 9)), after=1)
     world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 8)), after=1)
     assert shown(world)[0] == 8
@@ -80,7 +80,7 @@ def test_the_first_word_on_a_life_counts_and_an_old_life_has_none(world):
     assert steps(world) == [1]
 
 
-def test_what_was_lost_is_told_with_the_fault(world):
+def test_the_steps_lost_are_told_with_the_fault(world):
     world.send(ev.CheckpointDecided("t", A, None, None))
     assert world.notes(reasons.CHECKPOINT_RESTORED) == []
     world.send(ev.CheckpointCommitted("t", CheckpointId(A, 40)))
@@ -95,7 +95,7 @@ def test_what_was_lost_is_told_with_the_fault(world):
     assert note.message == "life 1.2 goes on from step 40 of life 1.1; it had come to step 47, 7 of them lost"
 
 
-def test_of_ranks_that_save_alone_the_greatest_loss_is_told_and_nothing_is_claimed_without_a_fault(world):
+def test_the_greatest_loss_of_ranks_that_save_alone_is_told_with_the_fault_only(world):
     world.send(ev.CheckpointDecided("w/0", B, None, 5))
     assert [n.message for n in world.notes(reasons.CHECKPOINT_RESTORED)] == [
         "life 1.2 begins anew: there is no checkpoint; it had come to step 5, 5 of them lost"
@@ -157,14 +157,14 @@ def test_the_last_checkpoint_is_handed_on(world):
     assert "not finite" in carried(json.dumps({"job": UID, "attempt": 1, "state": wrong}), UID, 2).why
 
 
-def test_of_many_worlds_the_newest_are_handed_on(world, monkeypatch):
+def test_only_the_newest_checkpoints_of_many_worlds_are_handed_on(world, monkeypatch):
     monkeypatch.setattr(carrying, "WORLDS", 1)
     world.send(ev.CheckpointCommitted("w/0", CheckpointId(A, 1)), after=1)
     world.send(ev.CheckpointCommitted("w/1", CheckpointId(A, 2)), after=1)
     assert list(carry(world.state)["checkpoints"]) == ["w/1"]
 
 
-def test_what_is_damaged_on_disk_is_told_with_the_decision(world):
+def test_damage_on_disk_is_told_with_the_restore_decision(world):
     world.send(ev.CheckpointDecided("t", B, None, 5, ("step 4 of life 1.1 is passed over: its manifest is damaged",)))
     (damaged,) = world.notes(reasons.CHECKPOINT_DAMAGED)
     assert (damaged.target, damaged.message) == ("t", "step 4 of life 1.1 is passed over: its manifest is damaged")

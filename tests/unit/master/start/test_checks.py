@@ -137,7 +137,7 @@ def test_what_does_not_work_on_a_node_by_itself_needs_no_second_round():
 
 
 @pytest.mark.parametrize("bad", ["n0", "n1"])
-def test_of_two_nodes_one_is_tried_and_a_third_one_tells(bad):
+def test_of_two_suspect_nodes_the_bad_one_is_found_with_a_third_node(bad):
     w = settled(world(3, {bad: ""}, replicas=2).boot())
     assert w.state.phase is Phase.RUNNING
     assert where(w) == {"n0", "n1", "n2"} - {bad}
@@ -166,7 +166,7 @@ def test_four_bad_nodes_are_named_three_at_a_time():
     assert w.finished[0].message.endswith("and 2 more")
 
 
-def test_on_kubernetes_another_node_is_awaited():
+def test_on_kubernetes_another_node_is_awaited_after_a_failed_check():
     w = world(2, {"n1": ""}, replicas=2, own_nodes=True).boot()
     w.add_node(nodes(3, cpus=1)[2])
     w.settle()

@@ -62,7 +62,7 @@ def test_a_loss_after_that_of_ended_ranks_has_all_its_time():
     assert world.now == world.start + 590
 
 
-def test_who_shrinks_when_the_patience_ends_is_in_time():
+def test_a_role_that_shrinks_when_the_patience_ends_does_not_fail_the_job():
     elastic = {"shrinkAfterSeconds": 20}
     world = boot(3, faultTolerance={"node": {"pendingTimeoutSeconds": 20}, "elastic": elastic})
     lose(world, "e/2")
@@ -95,7 +95,7 @@ def test_no_rank_gives_its_node_to_one_that_has_ended():
     assert ready(world) == {0, 1}
 
 
-def test_who_waits_for_a_place_comes_before_who_has_ended():
+def test_a_waiting_rank_gets_a_place_before_an_ended_one():
     world = ended_and_lost()
     lose(world, "b/0")
     assert world.state.search.why
@@ -105,7 +105,7 @@ def test_who_waits_for_a_place_comes_before_who_has_ended():
     assert world.state.units["a/0"].phase is UnitPhase.LOST
 
 
-def test_room_that_nobody_else_wants_is_for_who_has_ended():
+def test_ended_ranks_get_the_room_that_nobody_else_wants():
     world = ended_and_lost()
     (node,) = join(world)
     assert world.state.units["a/0"].node == node.id
@@ -113,7 +113,7 @@ def test_room_that_nobody_else_wants_is_for_who_has_ended():
     assert world.state.phase is Phase.RUNNING
 
 
-def test_who_grows_comes_before_who_has_ended():
+def test_a_growing_role_gets_room_before_an_ended_one():
     world = prepared(minReplicas=2)
     lose(world, "e/2")
     wait_for(world, reasons.RESIZED)
@@ -128,7 +128,7 @@ def test_who_grows_comes_before_who_has_ended():
 
 
 @pytest.mark.parametrize("target", ["prep", "job"])
-def test_a_restart_finds_them_a_place_at_once(target):
+def test_a_restart_finds_ended_ranks_a_place_at_once(target):
     world = prepared(minReplicas=2)
     lose(world, "e/2")
     wait_for(world, reasons.RESIZED)

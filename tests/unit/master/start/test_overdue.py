@@ -67,7 +67,7 @@ def test_a_rank_of_a_world_waits_for_the_unit_of_another():
     assert world.state.phase is Phase.RUNNING
 
 
-def test_who_waits_for_another_role_has_the_time_that_role_needs():
+def test_a_role_that_waits_for_another_has_the_time_that_role_needs():
     first, second = {"name": "a"}, {"name": "b", "dependsOn": [{"role": "a", "condition": "Ready"}]}
     world = World(job(first, second, faultTolerance=PATIENT), views=nodes(2, cpus=1)).boot()
     world.send(ev.Commanded("c", "restart", "job"))

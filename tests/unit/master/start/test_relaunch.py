@@ -89,7 +89,7 @@ def test_a_new_master_tells_again_of_what_is_excluded() -> None:
     assert again.labels == (), "it is not there any more"
 
 
-def test_what_went_wrong_is_told_and_the_job_goes_on() -> None:
+def test_an_error_of_the_relauncher_is_noted_and_the_job_goes_on() -> None:
     world = boot()
     world.send(ev.RelaunchTold("n9", "the relauncher 'cloud' failed: OSError: no quota"))
     (note,) = world.notes(reasons.NODE_RELAUNCH_FAILED)

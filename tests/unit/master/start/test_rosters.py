@@ -69,7 +69,7 @@ def test_why_a_member_is_absent_is_said_and_whether_it_may_come_back():
     assert (found.over, found.ended) == ("a/1 failed, and a rule says to leave it so", False)
 
 
-def test_one_whose_run_returned_has_ended_though_its_host_lives():
+def test_a_member_whose_run_returned_has_ended_though_its_host_lives():
     own = world().boot()
     found = phased(own, RankPhase.SUCCEEDED)
     assert (dict(found.absent), found.over, found.ended) == ({("a", 1): "has ended"}, "a/1 has ended", True)
@@ -84,7 +84,7 @@ def test_a_job_that_ends_has_no_groups():
     assert found.ended
 
 
-def test_who_fails_by_a_lost_group_twice_at_one_place_is_no_bug():
+def test_a_rank_that_fails_twice_by_a_lost_group_does_not_fail_the_job():
     own = world().boot()
     for life in (2, 3):
         own.end("b", 0, error("CollectiveAbortedError", message="allreduce: group w is broken: a/1 restarts"))

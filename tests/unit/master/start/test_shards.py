@@ -65,7 +65,7 @@ def test_shards_are_leased_in_order_and_end_with_the_epoch(world):
     assert acked(world) == []
 
 
-def test_what_a_dead_process_held_is_leased_to_the_next_who_asks(world):
+def test_shards_of_a_dead_process_are_leased_to_the_next_that_asks(world):
     tell(world, 0, want=2)
     world.kill("w", 0)
     world.settle()
@@ -74,7 +74,7 @@ def test_what_a_dead_process_held_is_leased_to_the_next_who_asks(world):
     assert tell(world, 0, want=9, incarnation=1, done=[(0, 4, None)]) == ()
 
 
-def test_of_a_process_that_saves_it_is_known_when_its_successor_goes_on(world):
+def test_shards_of_a_dead_process_that_saves_are_settled_when_its_successor_decides(world):
     tell(world, 0, want=2, saves=True)
     tell(world, 0, want=0, saves=True, done=[(0, 4, -1)])
     world.kill("w", 0)
@@ -87,7 +87,7 @@ def test_of_a_process_that_saves_it_is_known_when_its_successor_goes_on(world):
     assert tell(world, 0, want=9, life=B, saves=True) == ((4, 8),)
 
 
-def test_without_a_decision_the_first_question_of_the_next_process_says_the_same(world):
+def test_without_a_decision_the_next_processs_first_question_settles_its_shards(world):
     tell(world, 0, want=2, saves=True)
     world.kill("w", 0)
     world.settle()
@@ -287,7 +287,7 @@ class Trainers:
 
 @pytest.mark.parametrize("rows", [0, shard_table.ROWS])
 @given(story=stories())
-def test_whoever_dies_and_goes_on_from_wherever_each_position_is_in_one_model_once(rows, story):
+def test_each_position_is_leased_once_whoever_dies_and_wherever_it_resumes(rows, story):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_table, "ROWS", rows)
         live(story)
@@ -316,7 +316,7 @@ def turns(feed, worlds, shards):
     return feed
 
 
-def test_what_is_known_of_a_data_set_does_not_grow_with_it():
+def test_the_state_of_a_data_set_does_not_grow_with_its_size():
     epochs, worlds = 3, 7
     feed = turns(shard_table.made(1000, 1, epochs), worlds, 3000)
     assert feed.over

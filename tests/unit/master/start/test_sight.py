@@ -48,7 +48,7 @@ def test_eight_elastic_ranks_of_a_host_each_find_their_device_at_their_local_ran
         assert devices[local] == str(rank)
 
 
-def test_those_of_another_host_are_not_seen():
+def test_devices_of_another_host_are_not_seen():
     world = World(job(elastic(4, 2)), views=nodes(2, GPU=2)).boot()
     assert starts(world) == {
         0: (0, ("0", "1"), 0),
@@ -83,7 +83,7 @@ def test_a_bundles_own_ids_count_and_not_the_shares_before_it():
             assert (rank.devices, rank.device_index) == ((("GPU", tuple("0123")),), rank.rank)
 
 
-def test_two_ranks_of_one_device_both_find_it():
+def test_two_ranks_that_share_a_device_both_find_it():
     facts = World(job(elastic(4, 4, script=True, count="0.5"))).state.job.roles["t"]
     own = HostState(devices=(("GPU", ("5", "2")),), slots=(("5",), ("5",), ("2",), ("2",)))
     assert [visible_devices.of_rank(facts, own, rank, {})[1] for rank in range(4)] == [0, 0, 1, 1]

@@ -111,7 +111,7 @@ def test_a_role_that_ended_needs_no_process_on_a_spare_node():
     assert not any(role == "short" for _, role in warm(w))
 
 
-def test_where_no_node_says_of_what_group_it_is_all_are_of_each():
+def test_nodes_without_group_labels_count_as_nodes_of_every_group():
     views = tuple(replace(node, labels=()) for node in nodes(1, cpus=2))
     w = World(job(PAIR, faultTolerance=WARM), views=views)
     w.send(ev.MasterStarted(1))

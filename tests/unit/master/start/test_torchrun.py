@@ -63,7 +63,7 @@ def lose(world, number):
     until_it_runs(world)
 
 
-def test_a_lost_node_is_none_of_them(boot):
+def test_a_lost_node_uses_up_no_restart_of_torchrun(boot):
     world = boot("--nnodes=2 --nproc-per-node=2 --max-restarts=0")
     for number in (9, 10, 11):
         lose(world, number)
@@ -72,7 +72,7 @@ def test_a_lost_node_is_none_of_them(boot):
 
 
 @pytest.mark.parametrize("echo", [True, False])
-def test_what_fails_of_a_lost_node_before_it_is_known_is_none_of_them(boot, echo):
+def test_failures_of_a_lost_node_before_it_is_known_use_up_no_restart(boot, echo):
     world = boot("--nnodes=2 --nproc-per-node=2 --max-restarts=1")
     for number in (9, 10, 11):
         world.now += 100
@@ -88,7 +88,7 @@ def test_what_fails_of_a_lost_node_before_it_is_known_is_none_of_them(boot, echo
         assert world.state.marks["default"] == ()
 
 
-def test_an_error_of_the_script_beside_a_lost_node_is_one_of_them(boot):
+def test_an_error_of_the_script_beside_a_lost_node_uses_up_a_restart(boot):
     world = boot("--nnodes=2 --nproc-per-node=2 --max-restarts=1")
     world.end("default", 0, error())
     world.settle()

@@ -38,7 +38,7 @@ def test_a_rule_finds_its_own_example(rule):
     assert rule.documented
 
 
-def test_names_of_rules_are_their_own():
+def test_names_of_rules_are_unique():
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
@@ -81,7 +81,7 @@ def test_the_evidence_speaks_where_the_process_did_not():
     assert describe("w/0", judged(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
 
 
-def test_what_is_told_twice_is_kept_once():
+def test_evidence_told_twice_is_kept_once():
     clue = Clue("pod", "OOMKilled")
     once = told(SIGKILL, [clue])
     assert told(once, [clue]) is once
@@ -118,7 +118,7 @@ def test_evidence_is_cut_behind_a_sentence_or_a_word():
         ("", "anything", True),
     ],
 )
-def test_patterns(pattern, text, found):
+def test_a_log_pattern_matches_its_example_text(pattern, text, found):
     assert matches(pattern, text) is found
 
 
@@ -145,6 +145,6 @@ USERS = {
         (Outcome(ok=False, reason=Reason.UNKNOWN, code=137, detail="no licence left"), "Killed"),
     ],
 )
-def test_users_name_causes_of_their_own(outcome, reason):
+def test_users_define_causes_of_their_own(outcome, reason):
     _, spec = job({"name": "w"}, faultTolerance=USERS)
     assert classify(outcome, spec.fault_tolerance.causes).reason.value == reason

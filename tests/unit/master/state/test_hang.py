@@ -63,7 +63,7 @@ def test_steps_that_one_beacon_tells_share_its_time_and_a_step_told_again_is_a_s
     assert paced(pace, 1, 2, 3.0).step == 2, "an epoch may count its steps anew"
 
 
-def test_only_the_last_steps_count():
+def test_only_the_last_steps_count_for_the_median():
     assert len(told(*range(100)).times) == hang.RECENT
 
 
@@ -87,7 +87,7 @@ def test_nobody_is_looked_at_who_is_only_heard_rarely_because_there_are_many():
     assert late.gap == 2.0, "one pause is no habit"
 
 
-def test_looks_become_rarer():
+def test_a_silent_rank_is_looked_at_ever_more_rarely():
     assert hang.look_again_at(1.0) == 2.0
     assert hang.look_again_at(10.0) == 15.0
 

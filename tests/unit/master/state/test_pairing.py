@@ -107,7 +107,7 @@ def test_newcomers_that_are_more_than_the_proven_meet_each_other_first():
 @given(
     st.lists(st.sets(st.sampled_from(names(8)), min_size=2, max_size=3).map(lambda s: tuple(sorted(s))), max_size=20)
 )
-def test_in_a_wave_nobody_is_in_two_teams(teams):
+def test_no_node_is_in_two_teams_of_a_wave(teams):
     made = waves(teams)
     assert sorted(team for wave in made for team in wave) == sorted(teams)
     for wave in made:
@@ -115,7 +115,7 @@ def test_in_a_wave_nobody_is_in_two_teams(teams):
         assert len(members) == len(set(members))
 
 
-def test_who_failed_most_is_suspected_first():
+def test_the_node_that_failed_most_is_suspected_first():
     assert suspect(("a", "b", "c"), ()) == ("", ())
     assert suspect((), (("a", "b"),)) == ("", ())
     assert suspect(("a", "b", "c"), (("a", "b"), ("a", "c"))) == ("a", ("b", "c"))
@@ -142,7 +142,7 @@ GIB = 2**30
         (NodeFacts("n", "gpu", 20.0), ""),
     ],
 )
-def test_what_speaks_against_a_node(facts, words):
+def test_a_node_with_trouble_or_slow_speed_is_unfit(facts, words):
     speeds = (("cpu", "m", 100.0), ("cpu", "o", 110.0), ("cpu", "p", 90.0), ("tpu", "q", 0.1))
     assert unfit(facts, usual(speeds)) == words
 
@@ -166,7 +166,7 @@ def test_the_clock_that_is_wrong_may_be_primemasters():
     assert unfit(NodeFacts("n"), {}, -7.0) == "its clock is 7.0 s ahead of those of most nodes"
 
 
-def test_what_befalls_most_of_many_is_none_of_theirs():
+def test_trouble_of_most_nodes_at_once_is_no_nodes_fault():
     late = [NodeFacts(f"n{i}", trouble="it was late", late=True) for i in range(3)]
     good = [NodeFacts("a"), NodeFacts("b"), NodeFacts("c", trouble="no device")]
     assert excused(late) == tuple(late), "of three nodes one may be good"
