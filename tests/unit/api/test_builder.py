@@ -28,7 +28,7 @@ def spec(job: DLJob) -> dict[str, Any]:
     return job.model_dump()["spec"]
 
 
-def test_the_example_of_the_api_page() -> None:
+def test_the_example_of_the_api_page_builds_its_job() -> None:
     job = (
         DLJobBuilder()
         .node_num(2).device_per_node(8).device_type("NPU")
@@ -67,7 +67,7 @@ def test_yaml_of_a_draft_is_what_the_loader_reads(tmp_path: Path) -> None:
     ("given", "exact"),
     [(0.4, "0.4"), (0.1 + 0.2 - 0.1, "0.2"), (1.0, "1"), (2, "2"), ("0.3334", "0.3334"), (Decimal("0.50"), "0.5")],
 )
-def test_shares_are_exact(given: Any, exact: str) -> None:
+def test_device_shares_are_exact(given: Any, exact: str) -> None:
     if given == 0.1 + 0.2 - 0.1:
         with pytest.raises(UsageError, match=r"finer than Ray's grain"):
             one(accelerator=given)
@@ -260,7 +260,7 @@ def test_configs_of_all_kinds_become_plain() -> None:
     assert spec(job)["roles"][0]["config"] == {"own": True}
 
 
-def test_who_shares_a_device_keeps_its_cpus_and_its_memory() -> None:
+def test_a_role_that_shares_a_device_keeps_its_cpus_and_its_memory() -> None:
     builder = DLJobBuilder().device_type("GPU").role("a").run("m.A").resource(cpu=3, memory="2Gi", custom={"disk": 1})
     (a, b) = builder.role("b").run("m.B").with_collocation("A", "b").build().model_dump()["spec"]["roles"]
     assert a["resources"] == {"cpu": "3", "memory": "2Gi", "custom": {"disk": "1"}}
@@ -308,7 +308,7 @@ def test_collocate_all_takes_roles_that_are_declared_later() -> None:
     assert builder.build().spec["collocations"][0]["roles"] == ["a", "b"]
 
 
-def test_collocate_all_leaves_out_who_wants_no_device() -> None:
+def test_collocate_all_leaves_out_a_role_without_devices() -> None:
     builder = DLJobBuilder().device_type("GPU")
     for name in "abc":
         builder.role(name).run(f"m.{name}").resource(accelerator=0 if name == "c" else 0.5)
@@ -320,7 +320,7 @@ def test_an_rl_trainer_on_cpu_shares_no_device() -> None:
     assert builder.with_collocation_all().build().spec["collocations"][0]["roles"] == ["actor", "rollout"]
 
 
-def test_rl_presets_and_open_roles() -> None:
+def test_an_rl_job_has_preset_roles_and_takes_others() -> None:
     builder = RLJobBuilder()
     builder.trainer("m.T").actor("m.A").critic("m.C").rollout("m.Ro").reference("m.Re").reward("m.Rw")
     builder.workload("judge", "m.J")
@@ -371,7 +371,7 @@ def test_freezing_names_every_problem_at_once() -> None:
     assert len(caught.value.problems) >= 2
 
 
-def test_machines_hold_any_greedy_placement() -> None:
+def test_derived_machines_hold_any_greedy_placement() -> None:
     builder = DLJobBuilder().node_num(2).device_type("CPU")
     builder.role("a").run("m.A").total(8).per_group(2).resource(cpu="500m", memory="1Gi")
     builder.role("b").run("m.B").resource(cpu=2)
@@ -408,7 +408,7 @@ def test_what_a_template_empties_or_takes_away_stays_in_it():
     assert (spec.head.template, spec.node_groups[0].template, spec.ray_cluster_template) == (pod, pod, cluster)
 
 
-def test_who_sees_which_devices_by_dlrovers_names_and_ours():
+def test_device_visibility_is_set_by_dlrovers_names_and_ours():
     builder = DLJobBuilder()
     builder.role("a").train("m.A").nproc_per_node(8).resource(accelerator=1).rank_based_gpu_selection()
     builder.role("b").run("m.B").resource(accelerator=2).visibility("Isolated").not_driver()

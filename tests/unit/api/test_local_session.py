@@ -101,7 +101,7 @@ def test_a_host_that_dies_is_told_with_its_last_words() -> None:
     assert not session._hosts
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_ray_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     find = util.find_spec
     monkeypatch.setattr(session, "find_spec", lambda name: None if name == "ray" else find(name))
     with pytest.raises(UsageError, match="Ray is not installed") as missing:

@@ -21,17 +21,17 @@ def texts(folder: Path, **which: int) -> list[str]:
     return [line.text for line in logs.read(folder, **which)]
 
 
-def test_a_line_without_an_end_is_broken(folder: Path) -> None:
+def test_a_line_longer_than_the_limit_is_broken(folder: Path) -> None:
     (folder / "logs" / "w-0.log").write_bytes(b"x" * (3 * logs.LINE_BYTES + 5))
     assert [len(text) for text in texts(folder)] == [logs.LINE_BYTES] * 3 + [5]
 
 
-def test_bytes_that_are_no_text_are_escapes(folder: Path) -> None:
+def test_bytes_that_are_no_text_are_shown_as_escapes(folder: Path) -> None:
     (folder / "logs" / "w-0.log").write_bytes(b"\xff\xfe\n\xe6\x97\xa5\n")
     assert texts(folder) == ["\\xff\\xfe", "日"]
 
 
-def test_a_hole_is_skipped(folder: Path) -> None:
+def test_a_hole_in_a_log_is_skipped(folder: Path) -> None:
     path = folder / "logs" / "w-0.log"
     with path.open("wb") as log:
         log.write(b"first\n")
@@ -42,7 +42,7 @@ def test_a_hole_is_skipped(folder: Path) -> None:
     assert sum(map(len, lines)) < 1 << 20
 
 
-def test_the_last_lines_are_read_from_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines_of_a_log_are_read_from_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "PIECE", 16)
     (folder / "logs" / "w-0.log").write_text("".join(f"line {n}\n" for n in range(1000)) + "open")
     assert texts(folder, tail=3) == ["line 998", "line 999", "open"]
@@ -50,20 +50,22 @@ def test_the_last_lines_are_read_from_the_end(folder: Path, monkeypatch: pytest.
     assert len(texts(folder, tail=5000)) == 1001
 
 
-def test_what_is_no_plain_file_stops_nobody(folder: Path) -> None:
+def test_a_log_that_is_no_plain_file_is_passed_over(folder: Path) -> None:
     os.mkfifo(folder / "logs" / "w-0.log")
     (folder / "logs" / "w-1.log").write_text("here\n")
     assert texts(folder) == ["here"]
 
 
-def test_a_role_without_output(folder: Path) -> None:
+def test_a_role_without_output_is_refused_with_the_roles_that_have_some(folder: Path) -> None:
     (folder / "logs" / "w-0.log").write_text("here\n")
     with pytest.raises(NotFoundError) as none:
         logs.read(folder, role="x")
     assert "there is output of: w" in none.value.hint
 
 
-def test_what_one_process_wrote_is_found_from_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_part_of_one_process_is_found_from_the_end_of_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "PIECE", 64)
     path = folder / "logs" / "w-0.log"
     lives = [f"[dljob] 10:00:00 w/0 starts, incarnation {n}\n" + f"life {n}\n" * 20 for n in (1, 2, 12)]

@@ -85,7 +85,7 @@ def test_the_name_of_a_job_whose_ray_is_gone_is_free(tmp_path: Path, started: li
     assert started == ["ppo"]
 
 
-def test_another_name_is_free(tmp_path: Path, started: list[str]) -> None:
+def test_a_job_of_another_name_is_not_refused(tmp_path: Path, started: list[str]) -> None:
     job("other")
     submit(tmp_path)
     assert started == ["ppo"]
@@ -103,7 +103,7 @@ def test_replace_stops_the_namesake_first(tmp_path: Path, started: list[str], mo
     assert started == ["ppo"]
 
 
-def test_one_of_two_that_begin_at_once_is_refused(
+def test_one_of_two_jobs_of_a_name_that_begin_at_once_is_refused(
     tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "connect", lambda *_, **__: str(job("ppo", "1" * 32).uid))  # between the two looks

@@ -142,7 +142,7 @@ def test_the_ppo_listing_builds_the_job_it_describes(args: Namespace, capsys: py
     assert job.manifest("ppo").metadata.name == "ppo"
 
 
-def test_the_ppo_listing_without_a_reference(args: Namespace) -> None:
+def test_the_ppo_listing_leaves_out_the_reference_without_a_kl_term(args: Namespace) -> None:
     args.init_kl_coef = 0
     assert "reference" not in openrlhf_ppo(args).workloads
 
@@ -155,7 +155,7 @@ def test_the_ppo_listing_submits_under_the_name_it_is_given(args: Namespace, mon
     assert names == ["ppo"]
 
 
-def test_the_api_listing() -> None:
+def test_the_api_listing_builds_its_job() -> None:
     worker_node_num, device_per_worker_node, log_level = 2, 8, "INFO"
 
     dl_job = (

@@ -52,7 +52,9 @@ def role(job: torchrun.TorchrunJob) -> dict[str, Any]:
         ("--nnodes=2:4 --nproc-per-node=2 train.py", False, (8, 2, (4, 8)), (4, 2, 4)),
     ],
 )
-def test_machines_and_ranks(here: Path, words: str, local: bool, ranks: Any, machines: Any) -> None:
+def test_nnodes_and_nproc_give_the_number_of_machines_and_ranks(
+    here: Path, words: str, local: bool, ranks: Any, machines: Any
+) -> None:
     replicas, group, bounds = ranks
     job = meant(words, site(here, local=local))
     found = role(job)
@@ -82,7 +84,9 @@ def test_machines_and_ranks(here: Path, words: str, local: bool, ranks: Any, mac
         ("--nnodes=2:4 --nproc-per-node=1 train.py", {"GPU": 2}, (2, {"type": "GPU", "count": "1"})),
     ],
 )
-def test_devices(here: Path, words: str, devices: dict[str, int], found: tuple[int, Any]) -> None:
+def test_the_machines_devices_are_dealt_to_the_ranks(
+    here: Path, words: str, devices: dict[str, int], found: tuple[int, Any]
+) -> None:
     job = meant(words, site(here, **devices))
     assert (role(job)["replicas"], role(job).get("accelerator")) == found
     few = "2 GPU here for 4 ranks: none gets one; --accelerator GPU=0.5 shares them"
@@ -136,7 +140,7 @@ def test_the_number_of_threads_is_the_users_and_one_rank_here_has_the_machine(
     assert dict(planned.env).get("OMP_NUM_THREADS") == found
 
 
-def test_what_is_run(here: Path) -> None:
+def test_the_script_or_module_becomes_the_roles_entrypoint(here: Path) -> None:
     def run(words: str, *, local: bool = True) -> dict[str, Any]:
         return role(meant(words, site(here, local=local)))
 
@@ -150,7 +154,7 @@ def test_what_is_run(here: Path) -> None:
     assert run("start")["entrypoint"]["command"][1:] == ["-u", "start"]
 
 
-def test_who_names_a_python_has_it_run_the_script(here: Path) -> None:
+def test_a_named_python_runs_the_script(here: Path) -> None:
     def run(words: str) -> dict[str, Any]:
         return role(meant(words, replace(site(here), python="/opt/python")))["entrypoint"]
 
@@ -170,7 +174,7 @@ def test_who_names_a_python_has_it_run_the_script(here: Path) -> None:
         ("--name mine --rdzv-id 42 train.py", "mine"),
     ],
 )
-def test_the_name(here: Path, words: str, name: str) -> None:
+def test_the_job_is_named_after_the_script(here: Path, words: str, name: str) -> None:
     assert meant(words, site(here)).document["metadata"]["name"] == name
 
 
@@ -273,7 +277,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local:
         ({"PET_RDZV_CONF": "timeout=a"}, "PET_RDZV_CONF: 'a' is no number of seconds"),
     ],
 )
-def test_who_wrote_no_argument_is_told_of_the_variable(here: Path, said: dict[str, str], told: str) -> None:
+def test_an_error_in_a_variable_names_the_variable(here: Path, said: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError) as refused:
         torchrun.job(torchrun_line.read(["train.py"], said), site(here))
     assert refused.value.message.startswith(told)

@@ -26,7 +26,9 @@ def of(words: str) -> Console:
         ("-t 3 --log-line-prefix-template=${hostname}:${rank}:", ["h0:0:a", "h0:1:a", "h0:2:a", "h0:3:a"]),
     ],
 )
-def test_lines_of_four_ranks_on_two_machines(words: str, shown: list[str | None]) -> None:
+def test_lines_of_ranks_have_their_prefix_and_are_filtered_as_under_torchrun(
+    words: str, shown: list[str | None]
+) -> None:
     assert [of(f"--role W {words}").shown("w", rank, "a") for rank in range(4)] == shown
 
 
@@ -53,14 +55,14 @@ def test_a_machine_that_is_not_known_is_not_made_up(macro: str) -> None:
         ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "$hostname"),
     ],
 )
-def test_who_wrote_no_argument_is_told_of_the_variable(variable: str, said: str) -> None:
+def test_an_error_in_a_variable_names_the_variable(variable: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         console(torchrun_line.read(["x.py"], {variable: said}), 2, hostname="")
     assert refused.value.message.startswith(f"{variable}={said}")
 
 
 @pytest.mark.parametrize("words", ["-r 4", "--tee=a", "-t 0:3,", "--local-ranks-filter=a,1"])
-def test_what_makes_no_sense_is_refused(words: str) -> None:
+def test_a_console_option_that_makes_no_sense_is_refused(words: str) -> None:
     with pytest.raises(UsageError) as refused:
         of(words)
     assert refused.value.hint.startswith("write --")

@@ -15,7 +15,7 @@ def job(path: str | None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "j", "uid": UID}, "spec": {**checkpoint, **spec}}
 
 
-def test_where_they_are_is_said() -> None:
+def test_the_place_of_the_whole_logs_is_named() -> None:
     assert whole_logs.told(job(None)) == ""
     assert whole_logs.told(job("/ckpt", rayClusterRef={"name": "shared"})) == ""
     assert whole_logs.told(job("/ckpt")) == (
@@ -24,7 +24,7 @@ def test_where_they_are_is_said() -> None:
     assert "in its pods, if that is a volume: /ckpt" in whole_logs.told(job(None, checkpoint={"path": "/ckpt"}))
 
 
-def test_they_are_read_in_order_where_the_volume_is(tmp_path: Path) -> None:
+def test_whole_logs_are_read_in_order_where_the_volume_is_mounted(tmp_path: Path) -> None:
     made = job(str(tmp_path))
     assert whole_logs.read(made, [("a", 0)]) == {}
     assert whole_logs.read(job(None), [("a", 0)]) == {}

@@ -22,7 +22,7 @@ def queue(items: int = 3, size: int = 100, *, filled: int = 0) -> Backlog:
     return made
 
 
-def test_items_come_in_the_order_in_which_they_went_in():
+def test_items_leave_the_backlog_in_the_order_they_were_put():
     made = queue(filled=3)
     assert made.heard(B, 1, 0) == ()
     assert made.take(B, 2) == (1, 2)
@@ -31,7 +31,7 @@ def test_items_come_in_the_order_in_which_they_went_in():
     assert made.sizes == {3: 10}
 
 
-def test_it_is_full_by_items_and_by_bytes_and_an_empty_one_takes_anything():
+def test_a_backlog_is_full_by_items_or_bytes_and_an_empty_one_takes_anything():
     made = queue(items=2, size=25)
     assert made.refused(A, 1, 1000) is None
     made.put(A, 1, 20)
@@ -137,7 +137,7 @@ def test_what_a_dead_process_had_not_done_comes_back_in_front_and_its_late_words
     assert made.lines["p"].ids == (3,)
 
 
-def test_it_is_the_same_after_it_was_written_down():
+def test_a_backlog_is_the_same_after_dump_and_load():
     made = queue(filled=3)
     made.heard(B, 1, 0)
     made.take(B, 1)

@@ -22,11 +22,11 @@ arrays.register()
 MANY = Dispatched((), ())
 
 
-def test_one_of_one_rank_is_its_own_whatever_the_collect():
+def test_the_answer_of_a_single_rank_is_returned_as_it_is_whatever_the_collect():
     assert merge("concat", Dispatched((), (), single=True), ["as it is"], "r.f") == "as it is"
 
 
-def test_plain_ones():
+def test_list_first_concat_sum_and_max_merge_the_answers():
     assert merge("list", MANY, [1, None], "r.f") == [1, None]
     assert merge("first", MANY, [1, 2], "r.f") == 1
     assert merge("concat", MANY, [[1], [2, 3]], "r.f") == [1, 2, 3]
@@ -47,7 +47,7 @@ def test_arrays_are_added_and_compared_row_by_row():
 
 
 @pytest.mark.parametrize("answers", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [1, 2, np.float32("nan")]])
-def test_largest_of_what_is_no_number_is_none_in_whatever_order(answers):
+def test_the_maximum_of_answers_with_a_nan_is_nan_in_any_order(answers):
     assert math.isnan(merge("max", MANY, answers, "r.f"))
     assert math.isnan(merge("max", MANY, [{"loss": answer} for answer in answers], "r.f")["loss"])
 
@@ -91,7 +91,7 @@ def test_what_is_no_number_is_refused(collect, answers):
         merge(collect, MANY, answers, "r.f")
 
 
-def test_one_of_ones_own(monkeypatch):
+def test_a_registered_collect_is_used_and_its_mistakes_are_named(monkeypatch):
     monkeypatch.setattr("dljob.calls.collect._registered", dict(_registered))
     register_collect("last", lambda answers: answers[-1])
     assert merge("last", MANY, [1, 2], "r.f") == 2

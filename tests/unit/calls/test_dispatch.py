@@ -131,11 +131,11 @@ class Number(IntEnum):
     ("key", "same"),
     [(np.str_("red"), "red"), (Color.RED, "red"), (np.bytes_(b"r"), b"r"), (np.int64(1), 1), (Number.ONE, 1)],
 )
-def test_key_is_its_text_or_number_whatever_its_type(key, same):
+def test_a_key_hashes_by_its_value_whatever_its_type(key, same):
     assert [sticky(key, 2**n) for n in range(8)] == [sticky(same, 2**n) for n in range(8)]
 
 
-def test_keys_spread():
+def test_keys_spread_evenly_over_the_ranks():
     found = [sticky(f"session {n}", 4) for n in range(400)]
     assert all(60 < found.count(rank) < 140 for rank in range(4))
 
@@ -160,7 +160,7 @@ def test_owners_are_shared_out_in_order(callers, size):
     assert max(counts) - min(counts) <= 1
 
 
-def test_one_of_ones_own_is_taken_and_its_mistakes_are_named(monkeypatch):
+def test_a_registered_dispatch_is_used_and_its_mistakes_are_named(monkeypatch):
     monkeypatch.setattr("dljob.calls.dispatch._registered", dict(_registered))
     register_dispatch("odd", lambda view, args, kwargs: [(r, args, kwargs) for r in range(1, view.ranks, 2)])
     register_dispatch("far", lambda view, args, kwargs: [(view.ranks, args, kwargs)])
@@ -207,7 +207,7 @@ class TestOptions:
             ({"concurrency": True}, "concurrency=True: wanted a whole number from 1, or None"),
         ],
     )
-    def test_wrong_ones_are_refused_in_words(self, options, words):
+    def test_wrong_options_are_refused_in_words(self, options, words):
         with pytest.raises(UsageError, match=words):
             changed(RpcMark(), options, (), ())
 
@@ -222,7 +222,7 @@ class TestOptions:
     def test_what_is_longer_than_anything_lasts_is_no_deadline(self, timeout):
         assert changed(RpcMark(), {"timeout": timeout}, (), ()).timeout_s is None
 
-    def test_right_ones_are_laid_over(self):
+    def test_right_options_are_laid_over_the_earlier_ones(self):
         mark = changed(
             RpcMark(), {"idempotent": True, "timeout": None, "dispatch": "odd", "mesh": "dp, cp"}, ("odd",), ()
         )
@@ -239,6 +239,6 @@ def test_names_that_were_added_are_known_and_a_hash_of_any_parameter_is(monkeypa
     assert changed(RpcMark(), {"dispatch": "hash:session"}, (), ()).dispatch == "hash:session"
 
 
-def test_rank0_is_the_first():
+def test_dispatch_rank0_sends_to_the_first_rank():
     assert sent(ROLE, (1,), dispatch="rank0") == [(0, (1,), {}, True)]
     assert ranks(ROLE, dispatch="round_robin") == [0]

@@ -90,7 +90,7 @@ def test_answers_whose_padding_cannot_be_told_are_refused():
 @pytest.mark.parametrize(
     ("count", "pad", "words"), [(5, "error", "5 rows, which 2 shards cannot"), (0, "auto", "no rows to give to 2")]
 )
-def test_policies_that_refuse(count, pad, words):
+def test_a_padding_policy_refuses_rows_that_it_cannot_share(count, pad, words):
     with pytest.raises(UsageError, match=words):
         batch.shares(count, 2, pad)
     assert batch.shares(4, 2, pad).each == (2, 2)
@@ -103,12 +103,12 @@ class TestWhatIsCut:
         assert first == ([1], 3, "four", [5, 6], {"a": [7], "b": [8]}, np.float32(1), torch.tensor(2.0))
         assert second[0] == [2]
 
-    def test_rows_must_agree_and_the_two_are_named(self):
+    def test_arguments_with_different_numbers_of_rows_are_named(self):
         with pytest.raises(UsageError, match=r"ids has 3 rows, but x\['mask'\] has 2"):
             batch.count_rows(([1, 2, 3],), {"x": {"mask": [1, 2]}}, ("ids",))
         assert batch.count_rows(([1, 2, 3],), {"x": whole([1])}) == 3
 
-    def test_nothing_to_split_is_said(self):
+    def test_a_call_without_rows_to_split_is_refused(self):
         with pytest.raises(UsageError, match="no argument has rows"):
             batch.count_rows((3, "text", b"bytes", ()), {})
 
@@ -117,13 +117,13 @@ class TestWhatIsCut:
         (first, _), _ = batch.split((pair([1, 2], "x"),), {}, batch.shares(2, 2, "uneven"))
         assert first[0] == pair([1], "x")
 
-    def test_slice_of_a_tensor_is_sent_without_the_rest(self):
+    def test_a_slice_of_a_tensor_is_sent_without_the_rest_of_its_storage(self):
         (first, _), _ = batch.split((torch.zeros(100_000),), {}, batch.shares(100_000, 2, "uneven"))
         assert len(pickle.dumps(first[0])) < 250_000
         (first, _), _ = batch.split((MAKERS["TensorDict"](10_000),), {}, batch.shares(10_000, 2, "uneven"))
         assert len(pickle.dumps(first[0])) < 100_000
 
-    def test_type_of_ones_own(self):
+    def test_a_registered_row_type_is_counted_cut_and_joined(self):
         class Samples:
             def __init__(self, items):
                 self.items = items
@@ -140,12 +140,12 @@ class TestWhatIsCut:
 
 
 @pytest.mark.parametrize("parts", [[1, 2], [[1], (1,)], [{"a": [1]}, {"b": [1]}], ["a", "b"], [[1], None], [(1,), ()]])
-def test_what_cannot_be_joined_is_refused(parts):
+def test_answers_that_cannot_be_joined_are_refused(parts):
     with pytest.raises(UsageError, match=r"r\.f(\[0\])? cannot be joined"):
         rows.join(parts, "r.f")
 
 
-def test_nothing_but_none_is_none():
+def test_joining_only_none_gives_none():
     assert rows.join([None, None], "it") is None
 
 

@@ -78,15 +78,15 @@ def restricted(pod: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("values", [{}, SWITCHED_OFF, SWITCHED_ON], ids=["default", "off", "on"])
-def test_lint(helm: Helm, values: dict[str, Any]) -> None:
+def test_helm_lint_finds_nothing_wrong(helm: Helm, values: dict[str, Any]) -> None:
     assert "0 chart(s) failed" in helm.lint(**values)
 
 
-def test_the_default_objects(helm: Helm) -> None:
+def test_the_default_values_render_the_default_objects(helm: Helm) -> None:
     assert set(helm.render()) == DEFAULT
 
 
-def test_everything_can_be_switched_off(helm: Helm) -> None:
+def test_all_optional_objects_can_be_switched_off(helm: Helm) -> None:
     assert set(helm.render(**SWITCHED_OFF)) == {
         ("Deployment", "dljob"),
         ("Service", "dljob-metrics"),
@@ -94,7 +94,7 @@ def test_everything_can_be_switched_off(helm: Helm) -> None:
     }
 
 
-def test_everything_can_be_switched_on(helm: Helm) -> None:
+def test_all_optional_objects_can_be_switched_on(helm: Helm) -> None:
     made = set(helm.render(**SWITCHED_ON)) - DEFAULT
     rules = {path.stem for path in (CHART / "observability/rules").glob("*.yaml")}
     boards = {path.stem for path in (CHART / "observability/dashboards").glob("*.json")}
@@ -123,7 +123,7 @@ def test_the_pods_are_restricted(helm: Helm) -> None:
     assert restricted(objects["Pod", "dljob-test"]["spec"]) == []
 
 
-def test_two_replicas_of_which_one_acts(helm: Helm) -> None:
+def test_the_chart_installs_two_replicas_with_leader_election(helm: Helm) -> None:
     objects = helm.render()
     spec = objects["Deployment", "dljob"]["spec"]
     assert spec["replicas"] == 2
@@ -180,7 +180,7 @@ def test_the_crd_is_unchanged_and_kept(helm: Helm) -> None:
     assert "annotations" not in gone["metadata"]
 
 
-def test_images(helm: Helm) -> None:
+def test_images_come_from_the_values_with_tag_and_digest(helm: Helm) -> None:
     objects = helm.render()
     assert container(objects)["image"] == "dljob/operator:0.1.0"
     assert {"--image=dljob/runtime:0.1.0", "--init-image=dljob/operator:0.1.0"} <= set(container(objects)["args"])
@@ -203,7 +203,7 @@ def test_the_operator_knows_its_flags(helm: Helm) -> None:
     assert {str(given.token_key_file.parent), str(given.webhook_certificate), "/tmp"} == mounts
 
 
-def test_what_the_pods_of_jobs_may_ask_for(helm: Helm) -> None:
+def test_the_values_of_jobs_become_the_operators_pod_policy(helm: Helm) -> None:
     def policy(**jobs: Any) -> PodPolicy:
         args = container(helm.render(jobs=jobs))["args"]
         return options(parser().parse_args([arg for arg in args if "token-key" not in arg])).settings.pods
@@ -214,7 +214,7 @@ def test_what_the_pods_of_jobs_may_ask_for(helm: Helm) -> None:
     assert policy(**lists) == PodPolicy("baseline", ("IPC_LOCK", "SYS_PTRACE"), ("system",), ("train",))
 
 
-def test_the_cluster_scope(helm: Helm) -> None:
+def test_the_cluster_scope_grants_a_clusterrole_for_all_namespaces(helm: Helm) -> None:
     objects = helm.render()
     rules = load("files/rights.yaml")
     assert objects["ClusterRole", "dljob"]["rules"] == [
@@ -321,7 +321,7 @@ def test_the_certificate_is_for_the_service_and_signed_by_the_bundle(helm: Helm)
     assert marks == {"dljob.io/webhook-certificate-checksum": hashlib.sha256(made["tls.crt"]).hexdigest()}
 
 
-def test_a_certificate_of_somebody_else(helm: Helm) -> None:
+def test_an_existing_certificate_secret_is_used_instead_of_our_own(helm: Helm) -> None:
     webhook = {"existingSecret": "ours", "caBundle": "Q0E="}
     objects = helm.render(webhook=webhook, podAnnotations={"a": "b"})
     assert ("Secret", "dljob-webhook") not in objects
@@ -353,7 +353,7 @@ def test_egress_reaches_ray_and_the_gateway(helm: Helm) -> None:
     assert "egress" not in helm.render()["NetworkPolicy", "dljob"]["spec"]
 
 
-def test_placing(helm: Helm) -> None:
+def test_scheduling_values_reach_the_operators_pods(helm: Helm) -> None:
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
     placed = {
@@ -368,7 +368,7 @@ def test_placing(helm: Helm) -> None:
     assert pod["topologySpreadConstraints"] == [spread | {"labelSelector": spec["selector"]}]
 
 
-def test_labels(helm: Helm) -> None:
+def test_common_labels_are_on_every_object(helm: Helm) -> None:
     objects = helm.render(commonLabels={"team": "ml"}, **SWITCHED_ON)
     without = {key for key, item in objects.items() if item["metadata"].get("labels", {}).get("team") != "ml"}
     assert without == {("Pod", "dljob-test")}

@@ -39,7 +39,7 @@ def test_packages_come_from_the_lock_by_hash() -> None:
         assert f"--only-binary :all: --no-deps --require-hashes -r /{target}.txt" in install
 
 
-def test_the_operator_has_neither_ray_nor_torch() -> None:
+def test_the_operator_image_has_neither_ray_nor_torch() -> None:
     (export,) = [rest for word, rest in stages()["requirements"] if word == "RUN"]
     operator, runtime = (part for part in export.split("$export")[1:])
     assert operator.split()[:2] == ["--extra", "operator"]
@@ -47,7 +47,7 @@ def test_the_operator_has_neither_ray_nor_torch() -> None:
     assert runtime.split()[:2] == ["--extra", "runtime"]
 
 
-def test_uv_is_the_one_of_the_makefile() -> None:
+def test_the_image_uses_the_uv_version_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (version,) = re.findall(r"^UV_VERSION := (\S+)$", makefile, re.MULTILINE)
     assert f" uv=={version} " in TEXT

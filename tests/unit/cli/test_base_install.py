@@ -59,7 +59,7 @@ def test_the_operator_names_its_extra(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["validate", "a.yaml"], ["plan", "a.yaml"], ["version"], ["status"]], ids=" ".join)
-def test_what_needs_no_extra_works(words: list[str], tmp_path: Path) -> None:
+def test_commands_that_need_no_extra_work_without_extras(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(JOB)
     done = run("from dljob.cli.main import main; main()", tmp_path, *words)
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def test_a_missing_module_of_the_user_is_no_extra() -> None:
     assert not_installed(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
 
 
-def test_what_is_imported_is_declared() -> None:
+def test_each_imported_package_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(each for some in project["optional-dependencies"].values() for each in some)]
     declared = {re.split(r"[^A-Za-z0-9_.-]", each)[0].lower().replace("-", "_") for each in wanted}

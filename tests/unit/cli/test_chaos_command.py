@@ -19,13 +19,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_pods_are_out_of_reach(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_refuses_jobs_in_pods(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["chaos", "ppo", str(file), "-n", "ml"]) == 2
     assert "it signals processes, and those of pods are not here" in capsys.readouterr().err
     assert main.run(main.on_kubernetes(["chaos", "ppo", str(file)])) == 2
 
 
-def test_a_job_that_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_refuses_an_unknown_job(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["chaos", "ppo", str(file)]) == 3
     assert "ppo" in capsys.readouterr().err
 
@@ -41,7 +41,7 @@ TOLD: dict[str, Any] = {
 }
 
 
-def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_shows_faults_recoveries_and_broken_laws(capsys: pytest.CaptureFixture[str]) -> None:
     chaos.show(TOLD)
     assert capsys.readouterr().out.splitlines() == [
         "      2.0 s  kill a/0",
@@ -52,7 +52,7 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_what_is_not_as_expected_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chaos_fails_when_the_outcome_is_not_as_expected(capsys: pytest.CaptureFixture[str]) -> None:
     assert chaos.verdict({}) == 0
     assert chaos.verdict(TOLD) == 0
     assert capsys.readouterr().err == "fault 1, kill b: it never came\n"

@@ -70,7 +70,7 @@ def below(lines: list[str], title: str) -> list[str]:
     return [line.strip() for line in lines[begin:end]]
 
 
-def test_a_local_job_that_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_shows_an_ended_local_job(capsys: pytest.CaptureFixture[str]) -> None:
     record = local_job(STATUS, spec=SPEC, runner=1, address="127.0.0.1:1")
     lines = page(capsys, "a7ef")
     assert lines[:2] == ["ppo (a7efe1a7): Failed", "  UserErrorRepeats: actor/0: ValueError: bad"]
@@ -95,7 +95,7 @@ def test_a_local_job_that_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert below(lines, "Logs") == [f"{record.dir}/logs/<role>-<rank>.log", "dljob logs a7efe1a7 --follow"]
 
 
-def test_a_folder_without_a_spec_and_a_runner_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_shows_a_job_without_spec_or_runner_as_lost(capsys: pytest.CaptureFixture[str]) -> None:
     local_job({"phase": "Running", "roles": []}, runner=os.getpid(), runner_started=1)
     lines = page(capsys, "ppo")
     assert lines[0] == "ppo (a7efe1a7): Lost"
@@ -104,7 +104,7 @@ def test_a_folder_without_a_spec_and_a_runner_that_is_gone(capsys: pytest.Captur
     assert "Ray: one of its own, which ended with it" in below(lines, "Job")
 
 
-def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_refuses_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["describe", "nope"]) == 3
     assert "no job 'nope'" in capsys.readouterr().err
 
@@ -115,7 +115,9 @@ def pod(kube: FakeKube, name: str, kind: str, node: str = "") -> None:
     kube.put(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"phase": "Running"}})
 
 
-def test_a_job_on_a_cluster(kube: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_shows_a_job_on_kubernetes_with_its_pods_and_events(
+    kube: FakeKube, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = add_job(kube, phase="Running", conditions=[{"type": "Running", "status": "True", "reason": "AllReady"}])
     add_head(kube)
     add_event(kube, job, "ClusterCreated", "RayCluster made", "2026-01-01T00:00:05Z")

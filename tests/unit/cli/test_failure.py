@@ -32,7 +32,7 @@ def write(folder: Path, *lives: str) -> Path:
     return folder
 
 
-def test_it_ends_with_the_traceback_of_the_failing_process(tmp_path: Path) -> None:
+def test_the_report_ends_with_the_traceback_of_the_failing_process(tmp_path: Path) -> None:
     folder = write(tmp_path, "first life\n", "".join(f"line {n}\n" for n in range(50)) + TRACEBACK)
     lines = report("train", folder, FAULT)
     assert lines[0] == "error: job train failed: UserErrorRepeats: trainer/0: ValueError"
@@ -82,5 +82,5 @@ def test_a_rank_that_the_job_recovered_from_is_not_blamed(tmp_path: Path) -> Non
     ]
 
 
-def test_a_job_that_no_rank_failed(tmp_path: Path) -> None:
+def test_a_job_that_no_rank_failed_is_reported_in_one_line(tmp_path: Path) -> None:
     assert report("train", tmp_path, status()) == ["error: job train failed: UserErrorRepeats: trainer/0: ValueError"]

@@ -58,14 +58,14 @@ def test_the_fields_that_are_commented_out_are_valid_too(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("there", ["dljob.yaml", "train.py"])
-def test_nothing_is_overwritten(there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_overwrites_no_file(there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / there).write_text("mine")
     assert main.run(["init", str(tmp_path)]) == 2
     assert f"{tmp_path / there}: there already, and not overwritten" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(there, "mine")]
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_refuses_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main.run(["init", str(tmp_path / "file")]) == 1
     assert "File exists" in capsys.readouterr().err

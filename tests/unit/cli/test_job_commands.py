@@ -89,12 +89,12 @@ def gone(home: Path) -> RegistryEntry:
     return job(home, runner=os.getpid(), runner_started=registry.start_of(os.getpid()) - 1)
 
 
-def test_no_jobs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_jobs_names_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["status"]) == 0
     assert str(home) in capsys.readouterr().err
 
 
-def test_all_jobs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_lists_all_jobs_with_their_phases(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
     job(home, name="gone", uid="f" * 32, runner=2**22 + 1, runner_started=5, started=160.0)
     assert main.run(["status"]) == 0
@@ -106,7 +106,7 @@ def test_all_jobs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [j["phase"] for j in json.loads(capsys.readouterr().out)] == ["Failed", "Lost"]
 
 
-def test_one_job_that_has_ended(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_an_ended_job_in_full(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = ended(home)
     assert main.run(["status", "ppo"]) == 0
     shown = capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_a_job_whose_runner_is_gone_is_lost(home: Path, capsys: pytest.CaptureFi
         assert record.dir in capsys.readouterr().err
 
 
-def test_orders_to_an_ended_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_orders_to_an_ended_job_are_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
     for words in (["stop", "ppo"], ["stack", "ppo"], ["restart", "ppo", "actor"], ["scale", "ppo", "actor=1"]):
         assert main.run(words) == 3
@@ -178,7 +178,7 @@ def test_a_size_that_a_role_cannot_have_is_refused_in_primemasters_words(home: P
     assert answers.ordered == ["scale actor=2", "scale actor=3"]
 
 
-def test_a_job_that_is_not_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_an_unknown_job_and_suggest_a_near_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "logs", "events", "stack", "restart", "stop", "scale"):
         assert main.run([command, "pp0", *(["actor=1"] if command == "scale" else [])]) == 3
         assert "is DLJOB_HOME another one?" in capsys.readouterr().err
@@ -187,7 +187,7 @@ def test_a_job_that_is_not_there(home: Path, capsys: pytest.CaptureFixture[str])
     assert "did you mean 'ppo'?" in capsys.readouterr().err
 
 
-def test_a_running_job_whose_master_does_not_answer(
+def test_commands_tell_that_a_running_jobs_master_does_not_answer(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dljob.cli.commands import status
@@ -207,7 +207,7 @@ def test_a_running_job_whose_master_does_not_answer(
     assert "this was written" in err
 
 
-def test_a_job_folder_of_another_user(
+def test_commands_refuse_a_job_folder_of_another_user(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me, owner = os.getpid(), os.getuid() or 1234
@@ -284,7 +284,7 @@ print(json.dumps([run(words, debug=True) for words in json.loads(sys.argv[1])]))
 """
 
 
-def test_events(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_shows_the_notes_of_a_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
     assert main.run(["events", "ppo"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -301,7 +301,7 @@ def write_logs(record: RegistryEntry, **texts: str) -> None:
         (record.folder / "logs" / f"{name.replace('_', '-')}.log").write_text(text)
 
 
-def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_the_output_of_each_rank(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_logs(ended(home), actor_0="a\nb\nc", actor_1="d\n", ref_model_0="e\n")
     assert main.run(["logs", "ppo"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -323,7 +323,7 @@ def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
 
 
-def test_logs_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_the_output_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = ended(home)
     write_logs(record, actor_0="", actor_1="d\n")
     log = record.folder / "logs" / "actor-0.log"
@@ -361,20 +361,22 @@ def test_logs_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("9999-01-01T00:00:00Z", "--since 9999-01-01T00:00:00Z is in the future: it is 2"),
     ],
 )
-def test_moments_that_are_refused(home: Path, since: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_refuses_a_moment_that_it_cannot_read(
+    home: Path, since: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_logs(ended(home), actor_0="a\n")
     assert main.run(["logs", "ppo", "--since", since]) == 2
     out, err = capsys.readouterr()
     assert (out, said in err, "write a span (90s, 10m, 1h30m, 2d)" in err) == ("", True, True), err
 
 
-def test_logs_of_a_job_without_output(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_tells_that_a_job_has_no_output_yet(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(home)
     assert main.run(["logs", "ppo"]) == 3
     assert "no output yet" in capsys.readouterr().err
 
 
-def test_of_two_jobs_of_one_name_the_living_one_is_meant(home: Path) -> None:
+def test_the_living_one_of_two_jobs_of_a_name_is_found(home: Path) -> None:
     me = os.getpid()
     alive = job(home, uid="a" * 32, runner=me, runner_started=registry.start_of(me), started=50.0)
     late = ended(home)
@@ -394,7 +396,7 @@ def test_the_entry_is_for_this_user_only_and_comes_back_whole(home: Path) -> Non
     assert registry.register(replace(record, address="h:2")).address == registry.records()[0].address
 
 
-def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dljob.errors import UnreachableError
 
     (tmp_path / "file").write_text("")
@@ -409,7 +411,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         registry.check_home()
 
 
-def test_without_dljob_home_the_users_state_folder_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dljob_home_the_users_state_folder_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DLJOB_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert registry.home() == Path("/state/dljob")

@@ -92,7 +92,7 @@ def test_jobs_that_ended_some_time_ago_are_pruned(capsys: pytest.CaptureFixture[
     assert main.run(["prune", "--older-than-days=-1"]) == 2
 
 
-def test_logs_of_one_target(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_one_rank_or_one_role(capsys: pytest.CaptureFixture[str]) -> None:
     record = job("train", "1" * 32)
     logs = record.folder / "logs"
     logs.mkdir()
@@ -106,7 +106,7 @@ def test_logs_of_one_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["logs", "train", "w/1", "--rank", "1"]) == 2
 
 
-def test_the_log_of_primemaster(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_primemasters_log(capsys: pytest.CaptureFixture[str]) -> None:
     record = job("train", "1" * 32)
     assert main.run(["logs", "train", "--master"]) == 3
     assert "no log of PrimeMaster" in capsys.readouterr().err
@@ -178,7 +178,7 @@ def test_flags_change_a_file_for_one_run(tmp_path: Path) -> None:
         (["--name", "Train_1"], "metadata.name"),
     ],
 )
-def test_flags_that_name_what_is_not_there(
+def test_run_refuses_flags_that_name_an_unknown_role_or_rank(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job.yaml").write_text(FILE)

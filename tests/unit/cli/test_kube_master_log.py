@@ -60,7 +60,7 @@ def test_the_log_of_a_living_job_comes_from_its_head(living: FakeKube, dljob: Ru
     assert (code, "--master and a role or rank" in err) == (2, True)
 
 
-def test_a_handle_gives_it_too(living: FakeKube) -> None:
+def test_a_handle_reads_the_masters_log(living: FakeKube) -> None:
     living.head["logs"] = logs_of({LOG: entry(1) + entry(2)})
     out = io.StringIO()
     handle = api.job("hello", kubernetes=True, namespace="team")
@@ -73,7 +73,7 @@ def test_a_handle_gives_it_too(living: FakeKube) -> None:
         handle.logs(master=True, role="worker")
 
 
-def test_it_is_followed_to_the_end_and_into_what_was_kept(living: FakeKube, dljob: Run) -> None:
+def test_the_masters_log_is_followed_to_the_end_and_into_the_kept_one(living: FakeKube, dljob: Run) -> None:
     texts = {LOG: entry(0) + entry(1)}
     turns = 0
 
@@ -92,7 +92,7 @@ def test_it_is_followed_to_the_end_and_into_what_was_kept(living: FakeKube, dljo
     assert dljob("logs", "hello", "-k", "--master", "-f", "--tail", "1") == (0, words(1, 2, 3), "")
 
 
-def test_of_an_ended_job_there_is_what_was_kept(kube: FakeKube, dljob: Run) -> None:
+def test_the_kept_masters_log_of_an_ended_job_is_shown(kube: FakeKube, dljob: Run) -> None:
     job = add_job(kube, phase="Failed")
     add_saved_logs(kube, job, worker_0="a\n")
     code, out, err = dljob("logs", "hello", "-k", "--master")

@@ -29,7 +29,7 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["", *main.COMMANDS])
-def test_the_help_is_as_it_was(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_matches_the_recorded_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     if command == "torchrun" and sys.version_info >= (3, 13):
         pytest.skip("torchrun's own words come from argparse, which writes options otherwise since Python 3.13")
     assert main.run([command, "--help"] if command else ["--help"]) == 0
@@ -145,7 +145,9 @@ def test_what_the_machine_refuses_is_no_fault_of_dljob(
     assert shown.endswith(f"error: {told}\n")
 
 
-def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_flag_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing(monkeypatch, NotFoundError("no job 'x'"))
     with pytest.raises(SystemExit) as left:
         main.main(["status", "--debug", "x"])
@@ -204,12 +206,12 @@ def in_a_shell(words: str, *, before: str = "", cwd: Path | None = None) -> subp
         ("nosuch 2>/dev/full", 2, ""),
     ],
 )
-def test_streams_that_are_closed_or_full(words: str, code: int, told: str) -> None:
+def test_a_closed_or_full_stream_ends_the_command_with_an_exit_code(words: str, code: int, told: str) -> None:
     done = in_a_shell(words)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", told)
 
 
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+def test_a_current_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = in_a_shell("torchrun --dry-run x.py", before=f"rmdir {gone};", cwd=gone)
@@ -227,7 +229,9 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
         ({"TERM": "dumb"}, True, False),
     ],
 )
-def test_colours(env: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_depend_on_the_terminal_and_the_environment(
+    env: dict[str, str], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "xterm")
     for name, value in env.items():
@@ -238,7 +242,7 @@ def test_colours(env: dict[str, str], terminal: bool, coloured: bool, monkeypatc
 @pytest.mark.parametrize(
     ("span", "text"), [(0.354, "0.35 s"), (12.34, "12.3 s"), (192.0, "3m12s"), (7500.0, "2h05m"), (59.94, "59.9 s")]
 )
-def test_spans_for_people(span: float, text: str) -> None:
+def test_spans_of_time_are_shown_in_a_readable_unit(span: float, text: str) -> None:
     assert output.seconds(span) == text
 
 
@@ -328,7 +332,7 @@ def test_a_torchrun_line_has_the_threads_of_its_command(
         ("--local-ranks-filter a train.py", "no list of local ranks", "write --local-ranks-filter=0,1"),
     ],
 )
-def test_a_wrong_torchrun_line(
+def test_a_wrong_torchrun_line_is_refused_with_a_hint(
     train: Path, capsys: pytest.CaptureFixture[str], words: str, message: str, hint: str
 ) -> None:
     assert train.exists()

@@ -42,12 +42,12 @@ def loaded(text: str) -> Any:
     return YAML(typ="safe").load(text)
 
 
-def test_a_valid_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_accepts_a_valid_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["validate", "good.yaml"]) == 0
     assert capsys.readouterr().out == "1 job: valid\n"
 
 
-def test_all_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_lists_the_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["validate", "bad.yaml", "good.yaml", "large.yaml", "none.yaml"]) == 2
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("bad.yaml:4:") and "name" in line for line in lines)
@@ -80,7 +80,7 @@ def test_the_policy_for_pods_is_a_flag(here: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_problems_as_data(form: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_prints_problems_as_json_and_yaml(form: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["validate", "bad.yaml", "-o", form]) == 2
     answer = loaded(capsys.readouterr().out)
     assert answer["valid"] is False
@@ -92,7 +92,7 @@ def test_problems_as_data(form: str, here: Path, capsys: pytest.CaptureFixture[s
     assert loaded(capsys.readouterr().out) == {"valid": True, "jobs": 1, "problems": []}
 
 
-def test_plan_in_every_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_each_output_form(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["plan", "good.yaml"]) == 0
     assert capsys.readouterr().out.startswith("good: 1 role, 2 ranks")
     for form in ("json", "yaml"):
@@ -115,7 +115,7 @@ def test_a_spec_that_is_wrong_is_refused_with_its_line(here: Path, capsys: pytes
         assert "bad.yaml:7:" in capsys.readouterr().err
 
 
-def test_crd_is_the_one_in_the_repository(capsys: pytest.CaptureFixture[str]) -> None:
+def test_crd_prints_the_crd_of_the_repository(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["crd"]) == 0
     shown = loaded(capsys.readouterr().out)
     assert shown == loaded((Path(__file__).parents[3] / "crds" / "dljob.io_dljobs.yaml").read_text())
@@ -123,7 +123,7 @@ def test_crd_is_the_one_in_the_repository(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == shown
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_dljob_python_ray_and_torch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["version"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["dljob", "python", "ray", "torch"]
     assert main.run(["version", "-o", "yaml"]) == 0
@@ -156,7 +156,9 @@ def test_run_refuses_what_cannot_be_before_anything_starts(
         assert printed.out == ""
 
 
-def test_a_script_that_is_not_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_and_run_refuse_a_missing_script_with_its_place(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = GOOD.replace("{class: m.W}", "{module: src/train.py}")
     (here / "script.yaml").write_text(text)
     said = f"script.yaml:7:54: spec.roles[0].entrypoint.module: there is no file src/train.py in {here}"

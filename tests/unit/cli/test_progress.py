@@ -38,7 +38,7 @@ RECOVERED = {
     ("values", "bars"),
     [([], ""), ([1.0], "▁"), ([2.0, 2.0], "▁▁"), ([0.0, 1.0], "▁█"), ([0.0, 0.5, 1.0], "▁▅█"), ([3.0, -1.0], "█▁")],
 )
-def test_sparklines(values: list[float], bars: str) -> None:
+def test_a_sparkline_scales_the_values_to_bars(values: list[float], bars: str) -> None:
     assert sparkline(values) == bars
 
 
@@ -51,7 +51,7 @@ def test_the_moving_average_is_over_five() -> None:
     assert average([1.0, 2.0]) == 1.5
 
 
-def test_one_line_per_phase() -> None:
+def test_each_phase_is_shown_in_one_line() -> None:
     view = View("j")
     assert view.update(status("Pending"), [], 0.0) == ["[   0.0s] Pending"]
     assert view.update(status("Pending", message="1 of 2"), [], 0.1) == []
@@ -103,7 +103,7 @@ def test_a_small_number_keeps_its_digits() -> None:
     assert line == "[   1.0s] step 1  loss 1.25e-06  avg5 1.25e-06  ▁"
 
 
-def test_steps_without_metrics() -> None:
+def test_a_step_without_metrics_is_shown_alone() -> None:
     assert View("j", phase="Running").update(status(step=3), [], 1.0) == ["[   1.0s] step 3"]
 
 
@@ -112,7 +112,7 @@ def test_the_last_word_counts_the_restarts() -> None:
     assert last_word({"phase": "Failed"}) == "Failed after 0.00 s; restarts: none"
 
 
-def test_a_panel_shows_all_of_it() -> None:
+def test_a_panel_shows_phase_steps_metrics_and_faults() -> None:
     from rich.console import Console
 
     view = View("ppo")

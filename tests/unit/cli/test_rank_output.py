@@ -75,7 +75,7 @@ def test_lines_come_with_their_rank_as_they_are_written(tmp_path: Path) -> None:
     assert scene.last() == ["[w/0] no end"]
 
 
-def test_only_the_roles_that_are_asked_for(tmp_path: Path) -> None:
+def test_only_the_output_of_the_selected_roles_is_shown(tmp_path: Path) -> None:
     scene = Scene(tmp_path, roles=frozenset({"w"}))
     scene.write(b"mine\n")
     scene.write(b"other\n", "serve-0")
@@ -167,7 +167,7 @@ JOB = parse(
 )
 
 
-def test_which_output_is_shown() -> None:
+def test_quiet_and_roles_select_the_output_that_is_shown() -> None:
     assert selected(quiet=False, roles=None) == rank_output.EVERYTHING
     assert selected(quiet=True, roles=None) == rank_output.NOTHING
     assert selected(quiet=False, roles="trainer, rollout,") == Shown(roles=frozenset({"trainer", "rollout"}))

@@ -22,7 +22,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_two_signals_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_signals_within_a_second_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 10.5, 11.4, 12.6])
     # A clock of its own: other threads ask that of the module `time`.
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(now)))

@@ -91,7 +91,9 @@ def test_a_step_that_stands_still_is_told(home: Path, clock: Clock, capsys: pyte
         (31, None, ", 31 s ago"),
     ],
 )
-def test_when_a_step_stands_still(ago: float, usual: float | None, said: str) -> None:
+def test_a_step_counts_as_standing_still_after_several_usual_step_times(
+    ago: float, usual: float | None, said: str
+) -> None:
     assert output.standing(running(1, ago=ago, usual=usual)["progress"], NOW) == said
     assert output.standing({"step": 1}, NOW) == ""
 

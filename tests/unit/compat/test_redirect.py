@@ -79,7 +79,7 @@ except GetTimeoutError:
     assert said == "rg0 True\ncaught"
 
 
-def test_the_bare_replacement_has_that_fault(run: Runner) -> None:
+def test_the_bare_replacement_of_ray_loses_the_placement_group(run: Runner) -> None:
     """What the hook is for; should this fail one day, the hook is not needed any more."""
     code, out, _ = run(
         f"""
@@ -231,7 +231,7 @@ print(hasattr(ray, "timeline"))
     assert said[8] == "False"
 
 
-def test_without_the_adapter_it_says_what_to_install(run: Runner) -> None:
+def test_without_the_adapter_importing_ray_says_what_to_install(run: Runner) -> None:
     run.env["PYTHONPATH"] = run.env["PYTHONPATH"].split(os.pathsep)[1]
     code, _, err = run("import ray", "program.py")
     assert code == 1
@@ -329,7 +329,7 @@ def test_the_backends_have_the_names_that_jobs_know() -> None:
     assert {ALIASES.get(name, name) for name in redirect.ADAPTERS} == {"yr"}
 
 
-def test_the_environment_for_processes_elsewhere() -> None:
+def test_the_environment_of_other_processes_names_backend_and_hook() -> None:
     made = redirect.environment("yr", {"PYTHONPATH": f"/a{os.pathsep}{redirect.SITE}"})
     assert made == {"DISTRIBUTED_BACKEND": "yr", "PYTHONPATH": f"{redirect.SITE}{os.pathsep}/a"}
     assert (Path(redirect.SITE) / "sitecustomize.py").is_file()

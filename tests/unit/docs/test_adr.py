@@ -14,7 +14,7 @@ LONGEST = 60
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_it_is_indexed_under_its_title(page: Path) -> None:
+def test_each_adr_is_indexed_under_its_title(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     title = lines[0].removeprefix("# ")
     assert INDEX.count(f"- [{title}]({page.name})") == 1
@@ -22,5 +22,5 @@ def test_it_is_indexed_under_its_title(page: Path) -> None:
     assert len(lines) <= LONGEST
 
 
-def test_the_index_names_no_other() -> None:
+def test_the_adr_index_names_no_missing_page() -> None:
     assert sorted(re.findall(r"\]\((\d[\w-]+\.md)\)", INDEX)) == [page.name for page in PAGES]

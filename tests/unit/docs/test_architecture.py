@@ -125,6 +125,6 @@ def test_each_actor_has_a_row() -> None:
         ("def f(where):\n    return where.remote\n", False),
     ],
 )
-def test_a_start_is_found(code: str, starts: bool, tmp_path: Path) -> None:
+def test_the_search_for_started_processes_finds_each_form(code: str, starts: bool, tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(code)
     assert starts_something(tmp_path / "m.py") is starts

@@ -12,12 +12,12 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PATHS = sorted(set(re.findall(r"`((?:workers|tests|docs|operator|charts)/[\w./-]+)`", PAGE)))
 
 
-def test_the_walks_name_files() -> None:
+def test_the_contributing_walks_name_files() -> None:
     assert len(PATHS) > 15
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_it_names_is_there(path: str) -> None:
+def test_files_named_by_the_contributing_page_exist(path: str) -> None:
     assert (ROOT / path).exists()
 
 

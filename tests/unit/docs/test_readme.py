@@ -30,7 +30,7 @@ def blocks(language):
 
 
 @pytest.mark.parametrize("body", [b for b in blocks("yaml") if "kind: DLJob" in b.values[0]])
-def test_yaml_loads_and_plans(body):
+def test_yaml_blocks_of_the_pages_load_and_plan(body):
     assert plan(load(body)).units
 
 
@@ -46,17 +46,17 @@ def parts():
 
 
 @pytest.mark.parametrize("document", list(parts()))
-def test_parts_of_a_spec_load(document):
+def test_partial_spec_blocks_of_the_pages_load(document):
     assert load(yaml.safe_dump(document)).spec.roles
 
 
 @pytest.mark.parametrize("body", blocks("python"))
-def test_python_compiles(body):
+def test_python_blocks_of_the_pages_compile(body):
     assert compile(body, "block", "exec")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_of_the_pages_lead_to_files_and_headings(page):
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)  # code has brackets of its own
     targets = [found.partition("#") for found in re.findall(r"\]\(([^):]+)\)", prose)]
     missing = [file for file, _, _ in targets if not (page.parent / file).exists()]

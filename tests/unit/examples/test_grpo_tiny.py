@@ -76,7 +76,7 @@ def test_loss_gains_nothing_beyond_the_clip(example: SimpleNamespace) -> None:
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_same_seed_learns_the_same(example: SimpleNamespace) -> None:
+def test_grpo_tiny_learns_and_the_same_seed_learns_the_same(example: SimpleNamespace) -> None:
     history = example.alone.train(36)
     assert sum(history[:5]) / 5 < 0.15
     assert sum(history[-5:]) / 5 > 0.7

@@ -114,7 +114,7 @@ def test_the_policy_gains_nothing_beyond_the_clip(learning: SimpleNamespace) -> 
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:Failed to initialize NumPy")
-def test_it_learns_and_the_same_seed_learns_the_same(learning: SimpleNamespace) -> None:
+def test_ppo_tiny_learns_and_the_same_seed_learns_the_same(learning: SimpleNamespace) -> None:
     history = learning.alone.train(30)
     assert sum(history[:5]) / 5 < 0.15
     assert sum(history[-5:]) / 5 > 0.6

@@ -48,7 +48,7 @@ def test_a_module_logs_on_the_logger_of_its_room(path: Path) -> None:
     assert list(odd(path.read_text(encoding="utf-8"), others=others)) == []
 
 
-def test_who_takes_another_logger_still_does() -> None:
+def test_modules_listed_as_exceptions_still_take_another_logger() -> None:
     for name in OTHERS:
         assert list(odd((ROOT / name).read_text(encoding="utf-8"))), f"{name} takes no other any more"
 
@@ -67,5 +67,5 @@ def test_who_takes_another_logger_still_does() -> None:
         ("logging.getLogger('ray').setLevel(30)", ["logging.getLogger('ray')"]),
     ],
 )
-def test_other_ways_are_found(code: str, found: list[str]) -> None:
+def test_other_ways_to_take_a_logger_are_found(code: str, found: list[str]) -> None:
     assert list(odd(code)) == found

@@ -287,7 +287,7 @@ def check(use: str) -> None:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_the_installed_ray_has(use: str) -> None:
+def test_the_installed_ray_has_each_private_name(use: str) -> None:
     try:
         check(use)
     except Exception as error:  # noqa: BLE001 - whatever a Ray that has moved it raises
@@ -306,7 +306,7 @@ def test_the_installed_ray_has(use: str) -> None:
         "ray.core.generated.gcs_pb2.ActorTableData.moved",
     ],
 )
-def test_what_ray_has_moved_is_noticed(use: str) -> None:
+def test_a_private_name_that_ray_has_moved_is_noticed(use: str) -> None:
     with pytest.raises((AttributeError, AssertionError, KeyError, TypeError), match=r"moved|job_id"):
         check(use)
 

@@ -68,7 +68,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("code", "leads"), CASES.values(), ids=CASES)
-def test_what_a_test_leads_to(tmp_path: Path, code: str, leads: str) -> None:
+def test_a_tests_imports_and_paths_lead_to_the_modules_it_uses(tmp_path: Path, code: str, leads: str) -> None:
     graph = tree(tmp_path, **{"tests/ray/test_a.py": code})
     found = {name for name in graph.reach("tests/ray/test_a.py") if name.startswith(PRODUCT) and "__init__" not in name}
     assert found == {f"{PRODUCT}/{name}" for name in leads.split()}
@@ -86,7 +86,7 @@ READS = {
 
 
 @pytest.mark.parametrize(("code", "reads"), READS.values(), ids=READS)
-def test_which_files_a_test_reads(tmp_path: Path, code: str, reads: str) -> None:
+def test_the_pages_that_a_test_reads_are_found(tmp_path: Path, code: str, reads: str) -> None:
     graph = tree(tmp_path, **{"tests/ray/test_a.py": code})
     found = {name for name in graph.reach("tests/ray/test_a.py") if name.startswith("docs/")}
     assert found == {f"docs/{name}" for name in reads.split()}
@@ -118,12 +118,12 @@ def chosen(tmp_path: Path, *changed: str, gone: tuple[str, ...] = ()) -> Selecte
         ("docs/page.md", "unit/test_page.py"),
     ],
 )
-def test_what_a_change_reaches(tmp_path: Path, changed: str, tests: str) -> None:
+def test_a_change_selects_the_tests_that_reach_it(tmp_path: Path, changed: str, tests: str) -> None:
     assert chosen(tmp_path, changed).tests == [f"tests/{name}" for name in tests.split()]
 
 
 @pytest.mark.parametrize("changed", ["uv.lock", "Makefile", "pyproject.toml", "tests/conftest.py", "odd.cfg"])
-def test_what_may_concern_all_tests_selects_all(tmp_path: Path, changed: str) -> None:
+def test_a_change_that_may_concern_all_tests_selects_all(tmp_path: Path, changed: str) -> None:
     found = chosen(tmp_path, changed)
     assert len(found.tests) == 3
     assert changed in found.why

@@ -74,5 +74,5 @@ def test_what_is_suppressed_is_told_or_justified(path: Path) -> None:
         ("with suppress(OSError):\n    f()\n", []),
     ],
 )
-def test_silence_is_found(code: str, lines: list[int]) -> None:
+def test_a_silent_except_or_suppress_is_found(code: str, lines: list[int]) -> None:
     assert list(silent(code)) == lines

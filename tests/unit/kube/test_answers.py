@@ -24,7 +24,7 @@ FEW = Bounds(1000, 5)
         (b'["a","b","c","d"]', ""),
     ],
 )
-def test_what_is_counted(body, why):
+def test_the_values_of_an_answer_are_counted_by_kind_and_depth(body, why):
     assert excess(body, FEW) == why
 
 

@@ -30,7 +30,7 @@ def config_map(name: str, **labels: str) -> dict[str, Any]:
         (EVENTS, ("a/b",), "/apis/events.k8s.io/v1/namespaces/a%2Fb/events"),
     ],
 )
-def test_paths(resource: Resource, arguments: tuple[Any, ...], path: str) -> None:
+def test_resources_have_their_api_paths(resource: Resource, arguments: tuple[Any, ...], path: str) -> None:
     assert resource.path(*arguments) == path
     assert DLJOBS.api_version == "dljob.io/v1alpha1"
     assert PODS.api_version == "v1"
@@ -199,7 +199,7 @@ async def test_a_watch_that_may_not_list_says_so(fake: FakeCluster, kube: Kube) 
         await anext(kube.watch(CONFIG_MAPS, "default"))
 
 
-async def test_a_pods_port_through_the_server(fake: FakeCluster, kube: Kube) -> None:
+async def test_a_pods_port_is_reached_through_the_api_server(fake: FakeCluster, kube: Kube) -> None:
     def pod(request: web.Request) -> web.Response:
         if request.headers.get("x-ray-authorization") != "Bearer T":
             return web.json_response({"error": "no token"}, status=401)
@@ -232,7 +232,7 @@ contexts:
 """
 
 
-async def test_the_way_to_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cluster_is_found_by_kubeconfig_and_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config"
     file.write_text(KUBECONFIG)
     way = await find(kubeconfig=str(file))
@@ -254,7 +254,7 @@ async def test_the_way_to_the_cluster(tmp_path: Path, monkeypatch: pytest.Monkey
         (None, None, "no kubeconfig at"),
     ],
 )
-async def test_a_kubeconfig_that_does_not_serve(
+async def test_a_kubeconfig_that_does_not_serve_is_refused_with_the_reason(
     tmp_path: Path, text: str | None, context: str | None, says: str
 ) -> None:
     file = tmp_path / "config"
@@ -265,7 +265,7 @@ async def test_a_kubeconfig_that_does_not_serve(
     assert caught.value.exit_code == ExitCode.UNREACHABLE
 
 
-async def test_in_a_pod_its_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_inside_a_pod_the_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kubernetes.aio.config import incluster_config
 
     from dljob.kube import connection
@@ -288,7 +288,9 @@ async def test_in_a_pod_its_service_account_is_used(tmp_path: Path, monkeypatch:
     assert connection.own_account(tmp_path) == ""
 
 
-async def test_no_cluster_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_kubeconfig_outside_a_pod_connecting_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -47,7 +47,7 @@ async def ask(head: StubHead) -> AsyncIterator[Ask]:
     await server.close()
 
 
-def test_addresses() -> None:
+def test_addresses_of_heads_quote_ipv6() -> None:
     assert address("10.0.0.1", 8265) == "http://10.0.0.1:8265"
     assert address("fd00::1", 8266) == "http://[fd00::1]:8266"
     assert address("head.svc", 1) == "http://head.svc:1"
@@ -59,7 +59,7 @@ async def submit(jobs: JobApi, name: str = "hello-1") -> str:
     )
 
 
-async def test_a_submission(head: StubHead, ask: Ask) -> None:
+async def test_a_submission_posts_the_launcher_with_its_environment(head: StubHead, ask: Ask) -> None:
     assert await submit(JobApi(ask)) == "made"
     assert head.posted == [
         {
@@ -79,14 +79,14 @@ async def test_a_submission_that_is_there_is_adopted(head: StubHead, ask: Ask, t
     assert len(head.posted) == 1
 
 
-async def test_a_submission_that_ray_cannot_take_now(head: StubHead, ask: Ask) -> None:
+async def test_a_submission_that_ray_cannot_take_is_an_error_with_rays_words(head: StubHead, ask: Ask) -> None:
     head.accept = False
     with pytest.raises(HeadError, match="submission hello-1: No available agent") as caught:
         await submit(JobApi(ask))
     assert caught.value.status == 500
 
 
-async def test_what_ray_says_of_a_submission(head: StubHead, ask: Ask) -> None:
+async def test_the_job_api_tells_status_tail_and_session_of_a_submission(head: StubHead, ask: Ask) -> None:
     jobs = JobApi(ask)
     with pytest.raises(UnknownError):
         await jobs.get("hello-1")
@@ -98,7 +98,7 @@ async def test_what_ray_says_of_a_submission(head: StubHead, ask: Ask) -> None:
     assert await jobs.session() == "session_1"
 
 
-def test_the_launchers_last_word() -> None:
+def test_the_launchers_last_line_is_read_as_its_refusal() -> None:
     line = '{"dljob": "refused", "reason": "RayVersionMismatch", "message": "2.9", "hint": "use 2.60"}'
     said = {"reason": "RayVersionMismatch", "message": "2.9", "hint": "use 2.60"}
     assert refusal(f"warning\n{line}\n") == said
@@ -178,7 +178,7 @@ async def test_a_large_answer_that_comes_slowly_does_not_keep_others_waiting(
 
 
 @pytest.mark.parametrize("body", [b'"a text"', b"3", b"[" * 5000, b"no json"])
-async def test_what_is_neither_an_object_nor_a_list(head: StubHead, ask: Ask, body: bytes) -> None:
+async def test_an_answer_that_is_neither_object_nor_list_is_refused(head: StubHead, ask: Ask, body: bytes) -> None:
     async def odd(_: web.Request) -> web.Response:
         return web.Response(body=body)
 
@@ -196,7 +196,7 @@ async def test_an_answer_that_is_compressed_is_not_unpacked(head: StubHead, ask:
         await GatewayClient(ask).version()
 
 
-async def test_nobody_answers() -> None:
+async def test_a_head_that_does_not_answer_is_a_head_error_without_status() -> None:
     told: list[int] = []
     async with aiohttp.ClientSession() as session:
         ask = directly(session, "http://127.0.0.1:1", TOKEN, told.append)
@@ -206,7 +206,7 @@ async def test_nobody_answers() -> None:
     assert told == [0]
 
 
-async def test_the_status_of_a_job(head: StubHead, ask: Ask) -> None:
+async def test_the_gateway_tells_the_status_of_a_job(head: StubHead, ask: Ask) -> None:
     gateway = GatewayClient(ask)
     with pytest.raises(UnknownError, match=f"no job {UID}") as caught:
         await gateway.status(UID)
@@ -230,7 +230,7 @@ async def test_a_long_poll_returns_with_the_news(head: StubHead, ask: Ask) -> No
     assert (await asyncio.wait_for(poll, 2))["phase"] == "Running"
 
 
-async def test_commands_events_placement_and_logs(head: StubHead, ask: Ask) -> None:
+async def test_the_gateway_serves_commands_events_placement_and_logs(head: StubHead, ask: Ask) -> None:
     gateway = GatewayClient(ask)
     await gateway.command(UID, id="c1", kind="stop", target="job", by="me")
     assert head.commands == [{"id": "c1", "kind": "stop", "target": "job", "by": "me"}]
@@ -254,7 +254,7 @@ async def test_commands_events_placement_and_logs(head: StubHead, ask: Ask) -> N
     assert (await gateway.tails(UID, 1000)).master == "why\n"
 
 
-async def test_the_gateway_through_the_api_server(fake: FakeCluster, kube: Kube) -> None:
+async def test_the_gateway_is_reached_through_the_api_server(fake: FakeCluster, kube: Kube) -> None:
     seen: list[tuple[str, str, Any]] = []
 
     def pod(request: web.Request) -> web.Response:

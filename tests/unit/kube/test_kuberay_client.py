@@ -50,7 +50,7 @@ def cluster(name: str = "c1") -> dict[str, Any]:
     return made
 
 
-def test_ray_clusters_come_and_go(fake: FakeCluster, served: Kube) -> None:
+def test_rayclusters_are_created_listed_and_deleted(fake: FakeCluster, served: Kube) -> None:
     api = RayClusterApi(kube=served)
     made = api.create_ray_cluster(cluster())
     assert made is not None
@@ -83,7 +83,7 @@ def test_what_cannot_be_done_is_none_or_false_and_in_the_log(
     assert "cannot create a RayJob: there is no body" in caplog.text
 
 
-def test_waiting_for_a_cluster(fake: FakeCluster, served: Kube) -> None:
+def test_waiting_for_a_cluster_ends_when_it_is_ready_or_times_out(fake: FakeCluster, served: Kube) -> None:
     api = RayClusterApi(kube=served)
     api.create_ray_cluster(cluster())
     assert api.wait_until_ray_cluster_running("c1", timeout=0, delay_between_attempts=0.01) is False  # type: ignore[arg-type]
@@ -107,7 +107,9 @@ def test_waiting_for_a_cluster(fake: FakeCluster, served: Kube) -> None:
         ({"jobDeploymentStatus": "Failed"}, False, True),
     ],
 )
-def test_ray_jobs(fake: FakeCluster, served: Kube, status: dict[str, str], running: bool, finished: bool) -> None:
+def test_rayjobs_are_submitted_watched_and_deleted(
+    fake: FakeCluster, served: Kube, status: dict[str, str], running: bool, finished: bool
+) -> None:
     api = RayjobApi(kube=served)
     assert api.submit_job(job={"metadata": {"name": "j"}, "spec": {}}) is not None
     body = fake.one("rayjobs", "j")
@@ -128,7 +130,7 @@ def test_ray_jobs(fake: FakeCluster, served: Kube, status: dict[str, str], runni
     assert api.delete_job("j") is True
 
 
-def test_dljobs_in_the_same_manner(fake: FakeCluster, served: Kube) -> None:
+def test_dljobs_are_submitted_watched_and_deleted_as_rayjobs(fake: FakeCluster, served: Kube) -> None:
     api = DLJobApi(kube=served)
     assert api.submit_job(job={"metadata": {"name": "j"}, "spec": {}}) is not None
     assert api.wait_until_job_finished("j", timeout=0) is False
@@ -181,11 +183,11 @@ async def test_the_kind_is_missing_old_or_right(fake: FakeCluster, kube: Kube) -
         (None, ""),
     ],
 )
-def test_the_secret_with_the_token(auth: Any, secret: str) -> None:
+def test_the_token_secret_is_found_from_the_auth_options(auth: Any, secret: str) -> None:
     assert token_secret({"metadata": {"name": "c1"}, "spec": {"authOptions": auth} if auth else {}}) == secret
 
 
-async def test_it_may_be_called_inside_a_running_loop(tmp_path: Any) -> None:
+async def test_the_synchronous_client_works_inside_a_running_loop(tmp_path: Any) -> None:
     api = RayClusterApi(kubeconfig=str(tmp_path / "none"))
     assert api.get_ray_cluster("c1") is None
     api.close()
@@ -227,7 +229,7 @@ def test_a_wrong_step_gives_no_cluster(build: Any) -> None:
     assert builder.get_cluster() is None
 
 
-def test_sizes() -> None:
+def test_the_director_builds_clusters_of_each_size() -> None:
     director = Director()
     builds = (director.build_basic_cluster, director.build_small_cluster, director.build_medium_cluster)
     clusters = [build("c", "ns") for build in (*builds, director.build_large_cluster)]

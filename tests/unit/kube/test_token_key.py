@@ -21,13 +21,13 @@ def test_a_token_depends_on_key_uid_and_cluster() -> None:
     assert "kkk" not in repr(key)
 
 
-def test_a_key_in_a_file(tmp_path: Path) -> None:
+def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("k" * 32 + "\n")
     assert TokenKey.from_file(file).token("u", "c") == TokenKey(b"k" * 32).token("u", "c")
 
 
-def test_files_that_hold_no_key(tmp_path: Path) -> None:
+def test_a_file_without_a_key_of_enough_bytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the token key"):
         TokenKey.from_file(tmp_path / "none")
     (tmp_path / "short").write_text(" abc \n")

@@ -67,7 +67,7 @@ def test_a_head_of_ours_is_a_target_under_the_labels_that_monitors_give():
     ],
     ids=["worker", "a head without a DLJob", "ended", "without address", "without our port"],
 )
-def test_other_pods_are_none(other):
+def test_pods_that_are_no_heads_of_ours_are_no_targets(other):
     assert targets(POD, [other]) == []
 
 

@@ -11,7 +11,7 @@ from dljob.telemetry.catalog import CATALOG
 from dljob.telemetry.exposition import exposition, sample
 
 
-def test_the_rule_file_is_valid(promtool, root):
+def test_promtool_accepts_the_rule_file(promtool, root):
     done = promtool(
         "check", "rules", "--lint=all", "--lint-fatal", root / "charts/dljob/observability/rules/dljob.yaml"
     )

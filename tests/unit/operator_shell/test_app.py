@@ -79,7 +79,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await made.end()
 
 
-async def test_from_apply_to_running_and_away(world: World) -> None:
+async def test_a_job_goes_from_apply_to_running_and_is_deleted(world: World) -> None:
     fake, head = world.fake, world.head
     async with world.operator() as app:
         fake.put("dljobs", dljob())
@@ -174,7 +174,7 @@ async def test_what_is_served_of_kuberay_may_make_no_sense_for_a_while(
     assert len(asked) == 3
 
 
-async def test_only_its_namespaces_are_looked_after(world: World) -> None:
+async def test_only_the_namespaces_of_the_release_are_watched(world: World) -> None:
     fake = world.fake
     async with world.operator(namespaces=("a", "b")) as app:
         for namespace in ("c", "b", "a"):

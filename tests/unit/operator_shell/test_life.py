@@ -71,7 +71,7 @@ def hold(world: World, who: str, **spec: Any) -> None:
     world.fake.put("leases", {"metadata": {"name": "dljob-operator"}, "spec": said})
 
 
-async def test_who_waits_is_ready_and_does_nothing_until_the_lease_is_given_up(world: World) -> None:
+async def test_a_standby_is_ready_and_does_nothing_until_the_lease_is_released(world: World) -> None:
     """kopf ends every task of its loop with itself, so the other operator is played by hand."""
     fake, probe = world.fake, port()
     hold(world, "another")
@@ -147,7 +147,7 @@ async def test_kopf_that_gives_up_is_begun_again_by_the_process_itself(
     assert "kopf has given up" in caplog.text
 
 
-async def test_who_is_told_to_end_meanwhile_ends(
+async def test_an_operator_told_to_end_while_kopf_has_given_up_ends(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def gives_up(**_: Any) -> None:

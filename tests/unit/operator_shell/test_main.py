@@ -93,7 +93,7 @@ def test_a_cluster_that_is_not_there_is_an_exit_code(
     assert "no kubeconfig at" in capsys.readouterr().err
 
 
-def test_a_line_of_the_log_can_be_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_the_log_is_json_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     command.log_as("json")
     try:
         raise ValueError("why")
@@ -144,7 +144,7 @@ def test_the_operator_needs_neither_ray_nor_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_one_of_several_replicas_acts_where_that_is_asked_for(key: str) -> None:
+def test_leader_election_is_on_where_its_flag_asks_for_it(key: str) -> None:
     assert command.options(command.parser().parse_args([key])).elect is None
     assert command.options(command.parser().parse_args([key, "--leader-elect=false"])).elect is None
     short = command.options(command.parser().parse_args([key, "--leader-elect"])).elect
@@ -164,7 +164,9 @@ def test_a_lease_must_last_three_renewals(key: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["=yes", "-lease-duration=2.5s", "-lease-duration=1m", "-retry-period=soon"])
-def test_flags_of_the_election_that_make_no_sense(key: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_of_the_election_that_make_no_sense_are_refused(
+    key: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         command.parser().parse_args([key, f"--leader-elect{flag}"])
     assert "--leader-elect" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def served(metrics: Metrics) -> dict[str, Any]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def test_what_is_served_is_the_catalogue() -> None:
+def test_the_served_metrics_are_those_of_the_catalogue() -> None:
     metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue()
     metrics.observe(queue, cache, lambda: True)
     found = served(metrics)
@@ -60,7 +60,7 @@ def test_a_counter_is_there_before_it_first_counts() -> None:
     assert kinds == {"DLJob", "Pod", "RayCluster"}
 
 
-def test_numbers_land_where_they_belong() -> None:
+def test_observations_land_in_their_metrics() -> None:
     metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue(lambda: 0.0)
     metrics.observe(queue, cache, lambda: True)
     metrics.reconciled("success", 0.1)
@@ -133,7 +133,7 @@ def test_a_start_that_was_not_seen_whole_is_not_timed() -> None:
     assert told == []
 
 
-async def test_a_list_tells_what_no_watch_did() -> None:
+async def test_a_list_reports_changes_that_no_watch_told() -> None:
     async with shell() as it:
         missed: list[tuple[str, int]] = []
         relist = Relist(it.queue, (None,), lambda kind, count: missed.append((kind, count)))
@@ -151,7 +151,7 @@ async def test_a_list_tells_what_no_watch_did() -> None:
         assert {it.queue.take(), it.queue.take()} == {("default", "a"), ("default", "b")}
 
 
-async def test_what_goes_while_a_list_is_on_its_way_stays_gone() -> None:
+async def test_an_object_deleted_while_a_list_is_under_way_stays_deleted() -> None:
     """A watch tells of an end before the page comes that still has the object."""
     cache, queue = Cache(), WorkQueue()
 
@@ -227,7 +227,7 @@ def test_a_document_without_dljobs_says_nothing() -> None:
     assert lacks(crd(), {"components": {"schemas": {}}}) == lacks(crd(), {}) == ""
 
 
-def test_kopf_goes_the_way_of_our_own_client() -> None:
+def test_kopf_uses_the_connection_of_our_own_client() -> None:
     settings = Configuration()
     settings.host, settings.ssl_ca_cert = "https://api:6443", "/ca"
     settings.api_key["BearerToken"] = "bearer secret"

@@ -141,7 +141,7 @@ async def test_no_more_questions_are_held_than_memory_allows(api: Api, monkeypat
     assert [code for code, _ in await asyncio.gather(*waiting)] == [200, 200]
 
 
-async def test_what_is_no_question_is_an_error_and_the_api_server_admits_the_job(api: Api) -> None:
+async def test_a_malformed_question_is_an_error_and_the_api_server_admits_the_job(api: Api) -> None:
     assert (await api.post(b"{}"))[0] == 400
     assert stub(api).asked == 0
 
@@ -194,7 +194,7 @@ async def _hang(_process: object, _body: bytes) -> dict[str, Any]:
     return {}
 
 
-async def test_one_question_at_a_time_and_the_others_wait_for_no_longer_than_they_may() -> None:
+async def test_a_question_waits_for_the_busy_judge_no_longer_than_allowed() -> None:
     made = JudgeProcess(SETTINGS, seconds=0.01)
     await made._turn.acquire()
     with pytest.raises(UnjudgedError, match="busy with others"):
@@ -228,7 +228,7 @@ def test_the_judge_answers_until_its_input_ends() -> None:
 
 
 @pytest.mark.parametrize("year", [2027, 2060])
-def test_when_a_certificate_expires(tmp_path: Path, year: int) -> None:
+def test_the_expiry_of_a_certificate_is_read_before_and_after_2050(tmp_path: Path, year: int) -> None:
     """Up to 2049 the time has two digits of the year, then four."""
     until = datetime(year, 3, 4, 5, 6, 7, tzinfo=UTC)
     assert expires(certify(tmp_path, until)) == until.timestamp()
@@ -258,7 +258,9 @@ def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) 
         expires(ssl.DER_cert_to_PEM_cert(b"\x30\x02\x05\x00"))
 
 
-async def test_it_is_served_as_soon_as_there_is_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_webhook_is_served_as_soon_as_there_is_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     webhook = Webhook(SETTINGS, Certificate(tmp_path), process=Stub())
     served, renewed = asyncio.Event(), asyncio.Event()
 

@@ -24,7 +24,7 @@ def same(annotated, typed):
     return plan(annotated).digest == plan(typed).digest
 
 
-def test_devices():
+def test_annotations_name_the_devices_of_a_role():
     assert same(job(noted("a", accelerator="NPU", accelerator_count="2")), job(npu("a", "2")))
     assert same(job(noted("a", accelerator="NPU")), job(npu("a", "1")))
     assert same(job(noted("a", gpu="0.5", accelerator="NPU")), job(npu("a", "0.5")))
@@ -42,7 +42,7 @@ def test_roles_of_one_placement_group_share_a_unit(share, level):
     assert same(job(noted("a", 2, gpu=share, **marks), noted("b", 2, gpu=share, placement_group="x")), typed)
 
 
-def test_beside_whom_is_beside_all_of_them():
+def test_collocating_with_a_role_collocates_with_all_of_its_unit():
     typed = job(*(role(name) for name in "abcd"), collocations=[together("a-unit", "Host", "a", "b", "c")])
     beside = job(role("a"), noted("b", collocate_with="a"), noted("c", collocate_with="b"), role("d"))
     assert same(beside, typed)
@@ -64,7 +64,7 @@ def test_a_label_selector_binds_the_units():
     assert plan(job(*both, nodeGroups=groups)).units["a/0"].selector == (("dljob.io/node-group", "g"), ("rack", "a"))
 
 
-def test_they_survive_the_loader():
+def test_annotated_roles_survive_dump_and_load():
     selector = '{"rack": "a", "zone": "!in(b,c)"}'
     groups = [{**machines("g", labels={"rack": "a"}), "accelerator": {"type": "NPU", "count": 2}}]
     annotated = job(noted("a", accelerator="NPU", accelerator_count="2", label_selector=selector), nodeGroups=groups)

@@ -41,12 +41,12 @@ def made(*devices: dict[str, Any] | None, **collectives: Any) -> Any:
     ],
     ids=["gpus", "npus", "none", "some", "mixed", "shared", "others"],
 )
-def test_auto_is_what_connects_the_devices_if_each_rank_has_its_own(devices: list[Any], backend: str) -> None:
+def test_the_auto_backend_fits_the_devices_when_each_rank_has_its_own(devices: list[Any], backend: str) -> None:
     assert chosen(*made(*devices)) == backend
     assert chosen(*made(*devices, group={"backend": "MYCCL"})) == "MYCCL"
 
 
-def test_every_role_is_told_and_nobody_where_there_is_nothing_to_tell() -> None:
+def test_group_settings_reach_every_role_and_none_without_groups() -> None:
     backends = [{"name": "MyCcl", "class": "acme.Group"}]
     _, roles = made(None, None, group={"backend": "myccl", "timeoutSeconds": 9, "onRestart": "Fail"}, backends=backends)
     for role in roles.values():

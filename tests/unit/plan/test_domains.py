@@ -64,7 +64,7 @@ def refused(batches, *shapes, fixed=None, left=""):
 # -- which domain
 
 
-def test_the_domain_with_least_room_that_holds_all():
+def test_units_go_to_the_domain_with_the_least_room_that_holds_them_all():
     wanted = [batch("a", 3, gpu=1)]
     assert chosen(wanted, ("r1", 9, 8), ("r2", 9, 2), ("r3", 9, 4), ("r3", 9, 1)) == {"a": "r3"}
     runs = racks(wanted, ("r1", 9, 8), ("r2", 9, 2), ("r3", 9, 4), ("r3", 9, 1))
@@ -81,7 +81,7 @@ def test_equal_domains_go_by_name_as_people_count():
     assert chosen([batch("a", 1)], ("r10", 1, 0), ("r9", 1, 0)) == {"a": "r9"}
 
 
-def test_where_other_units_are_already_is_where_the_rest_goes_or_nowhere():
+def test_units_go_to_the_domain_of_the_units_already_placed_or_nowhere():
     assert chosen([batch("a", 1)], ("r1", 1, 0), ("r2", 9, 0), fixed={"a": frozenset({"r2"})}) == {}
     conflict = refused([batch("a", 2)], ("r1", 9, 0), ("r2", 1, 0), fixed={"a": frozenset({"r2"})}, left=" free")
     assert conflict.why == (
@@ -96,7 +96,7 @@ def test_the_next_domain_is_tried_when_others_need_the_first():
     assert chosen([batch("a", 2, gpu=1), bound], ("r1", 9, 2), ("r2", 9, 4)) == {"a": "r2"}
 
 
-def test_two_series_choose_together():
+def test_two_batches_of_units_choose_their_domains_together():
     assert chosen([batch("a", 2, gpu=1), batch("b", 2, gpu=1)], ("r1", 9, 2), ("r2", 9, 2)) == {"a": "r1", "b": "r2"}
 
 
@@ -119,19 +119,19 @@ def test_many_domains_are_not_all_named():
     assert "r6" not in words
 
 
-def test_no_machine_with_the_label():
+def test_without_a_machine_of_the_label_the_refusal_says_so():
     assert (
         "need one rack: no machine that it may use has the label rack; add"
         in refused([batch("a", 2)], (None, 9, 0)).why
     )
 
 
-def test_each_alone_but_not_both():
+def test_batches_that_fit_alone_but_not_beside_each_other_are_refused():
     words = refused([batch("a", 2, gpu=1), batch("b", 2, gpu=1)], ("r1", 9, 3), ("r2", 9, 1)).why
     assert words.startswith("a (one rack) and b (one rack) fit in a domain each alone, but not beside each other")
 
 
-def test_what_does_not_fit_anywhere_is_told_as_ever():
+def test_units_that_fit_nowhere_are_refused_as_without_domains():
     words = refused([batch("a", 1, gpu=9)], ("r1", 9, 8)).why
     assert words == "one process of role a needs 9 GPU on one machine; no machine has more than 8 GPU"
 
@@ -153,7 +153,7 @@ def test_machines_without_what_is_asked_for_are_counted_alone():
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=2),
     st.lists(st.tuples(st.sampled_from(["r1", "r2", None]), st.integers(0, 3), st.integers(0, 2)), max_size=4),
 )
-def test_one_domain_exactly_when_there_is_one(wanted, shapes):
+def test_a_domain_is_found_exactly_when_one_exists(wanted, shapes):
     """Against trying every pair of domains, pinned by label selectors."""
     batches = [batch(f"{name}{i}", count, gpu=gpu) for i, (name, count, gpu) in enumerate(wanted)]
     runs = racks(batches, *shapes)
@@ -179,7 +179,7 @@ def test_one_domain_exactly_when_there_is_one(wanted, shapes):
 # -- a host for each
 
 
-def test_each_on_a_machine_of_its_own():
+def test_spread_units_go_to_machines_of_their_own():
     spread = [batch("a", 3, key="", spread=True)]
     found = pack(spread, racks(spread, *(("r", 9, 0),) * 3))
     assert isinstance(found, Packing)
@@ -198,7 +198,7 @@ def test_the_greedy_orders_leave_spread_ones_their_hosts():
     assert isinstance(pack(wanted, racks(wanted, (None, 8, 0), (None, 4, 0))), Packing)
 
 
-def test_a_machine_that_has_one_takes_no_other():
+def test_a_machine_with_a_spread_unit_takes_no_other_of_the_role():
     shapes = plan(
         job(
             in_one("a", 4, key="", spread=True),
@@ -219,7 +219,7 @@ def test_a_machine_that_has_one_takes_no_other():
         )
 
 
-def test_derived_machines_are_as_many():
+def test_derived_machines_are_as_many_as_spread_units_need():
     made = plan(job(in_one("a", 3, key="", spread=True, gpu=1)))
     assert [(g.name, g.replicas, g.spread) for g in made.node_groups.values()] == [("gpu1", 3, True)]
     assert made.node_groups["gpu1"].domains == ()
@@ -228,7 +228,7 @@ def test_derived_machines_are_as_many():
 # -- the plan
 
 
-def test_a_plan_without_them_keeps_its_digest():
+def test_a_plan_without_domains_keeps_its_digest():
     assert plan(job(role("a"))).digest == "ebdc5bbd89ac713d"
 
 
@@ -252,7 +252,7 @@ def test_groups_without_the_label_are_a_domain_each_and_derived_ones_one_togethe
     assert {dict(group.labels)["rack"] for group in derived.node_groups.values()} == {DERIVED_DOMAIN}
 
 
-def test_collocated_roles_are_of_one_mind():
+def test_collocated_roles_share_their_topology_key():
     pair = [together("c", "Host", "a", "b")]
     made = plan(job(in_one("a"), role("b"), collocations=pair))
     assert made.units["c/0"].topology_key == "rack"
@@ -272,7 +272,7 @@ def test_the_annotation_of_the_plan_says_both():
 # -- pods
 
 
-def test_pods_keep_together_and_apart():
+def test_pods_have_affinity_for_their_domain_and_antiaffinity_for_spread():
     template = {"spec": {"affinity": {"podAffinity": {"x": 1}, "podAntiAffinity": {REQUIRED: [{"mine": 1}]}}}}
     groups = [machines("g", 2, template=template), machines("h", 1)]
     manifest = effective(job(in_one("a", 2, spread=True, nodeGroup="g"), nodeGroups=groups), "i", "2.60.0")
@@ -291,7 +291,7 @@ def test_pods_keep_together_and_apart():
     assert "rack" not in h["labels"]
 
 
-def test_pods_that_want_one_of_both_get_one_of_both():
+def test_pods_get_affinity_or_antiaffinity_as_they_ask_for():
     made = ray_cluster(job(in_one("a", 2, key="", spread=True)))["spec"]["workerGroupSpecs"][0]
     assert list(made["template"]["spec"]["affinity"]) == ["podAntiAffinity"]
     made = ray_cluster(job(in_one("a", 2)))["spec"]["workerGroupSpecs"][0]

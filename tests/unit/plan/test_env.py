@@ -73,7 +73,7 @@ def test_an_actor_finds_no_world_that_it_would_wait_for():
     assert env_of("Actor", store="") == {**OURS, "OMP_NUM_THREADS": "1"}
 
 
-def test_without_a_store_there_is_no_master_address():
+def test_without_a_store_no_master_address_is_set():
     assert env_of("Elastic", store="").keys() & STORE.keys() == set()
 
 
@@ -110,7 +110,7 @@ def test_a_script_finds_torchruns_way_with_errors_of_nccl_where_nobody_said_anot
     assert env_of("Elastic", **script).get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == expected
 
 
-def test_two_names_are_the_users_if_he_says_them():
+def test_role_name_and_run_id_of_the_user_are_kept():
     """`dljob torchrun` says them as they were given: names of roles and jobs are written in small letters."""
     said = {"ROLE_NAME": "Trainer_A", "TORCHELASTIC_RUN_ID": "Exp 7"}
     found = env_of("Elastic", env=[{"name": name, "value": value} for name, value in said.items()])

@@ -24,19 +24,19 @@ SAMPLES = sorted((GOLDEN / "samples").glob("*.yaml"))
 SUFFIX = {"table": "txt", "json": "json", "yaml": "yaml"}
 
 
-def test_there_are_samples():
+def test_the_samples_are_those_with_golden_files():
     assert [sample.stem for sample in SAMPLES] == ["grpo-ascend", "hello", "ppo-llama8b", "sft-elastic"]
 
 
 @pytest.mark.parametrize("output", list(SUFFIX))
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
-def test_a_sample_as_it_was_planned_before(sample, output):
+def test_a_sample_is_planned_as_recorded(sample, output):
     made = plan(load_file(sample))
     as_before(render_plan(made, would_be_nodes(made), output), f"{sample.stem}.{SUFFIX[output]}")
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
-def test_a_ray_cluster_as_it_was_rendered_before(sample, capsys):
+def test_a_raycluster_is_rendered_as_recorded(sample, capsys):
     show_plan.plan(sample, form="manifest")
     as_before(capsys.readouterr().out, f"{sample.stem}.manifest.yaml")
 

@@ -34,7 +34,7 @@ def incident(
         (FaultTime(event="Recovered"), Moment(), False),
     ],
 )
-def test_when_a_fault_is_due(when: FaultTime, now: Moment, due: bool) -> None:
+def test_a_fault_is_due_by_step_time_or_event(when: FaultTime, now: Moment, due: bool) -> None:
     assert is_due(when, now) is due
 
 
@@ -64,14 +64,14 @@ def test_an_incident_is_of_the_latest_fault_that_it_is_about() -> None:
     assert [i.target for i in unasked] == ["reward/0"]
 
 
-def test_what_follows_from_a_fault_to_somebody_else_is_the_latest_ones() -> None:
+def test_a_follow_up_incident_belongs_to_the_latest_fault() -> None:
     found, _ = shares(
         [InjectedFault(0, fault("a/0"), 1.0), InjectedFault(1, fault("master"), 2.0)], [incident("b/0", 3.0)]
     )
     assert [i.target for i in found[1]] == ["b/0"]
 
 
-def test_what_is_expected() -> None:
+def test_an_outcome_that_differs_from_the_expected_one_is_named() -> None:
     told = [incident("a/0", 1.0), incident("b", 2.0, cause="NodeLost", level="Role")]
     assert mismatch(None, []) == ""
     assert mismatch(Expected(cause="NodeLost", target="b", level="Role"), told) == ""
@@ -92,7 +92,7 @@ def test_a_kill_is_what_files_expect_that_were_written_before_killed_was() -> No
     assert mismatch(Expected(cause="Killed"), [incident("a/0", 1.0)]), "what is not known may have been anything"
 
 
-def test_the_report() -> None:
+def test_the_report_lists_each_fault_with_its_outcome() -> None:
     faults = [fault("a/0"), fault("a/1", expect=Expected(cause="Hang")), fault("b"), fault("c", expect=Expected())]
     told = [incident("a/0", 11.0, took=0.25), ObservedFault("Unknown", "a/1", "Process", 12.5)]
     made = report(faults, [InjectedFault(0, faults[0], 10.5), InjectedFault(1, faults[1], 12.0)], told, 10.0)

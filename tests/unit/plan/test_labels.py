@@ -24,7 +24,7 @@ from dljob.plan.labels import matches
         ("inn", "inn", True),
     ],
 )
-def test_a_selector_as_ray_reads_it(expression, value, expected):
+def test_label_selectors_match_as_in_ray(expression, value, expected):
     labels = {} if value is None else {"rack": value}
     assert matches([("rack", expression)], labels) is expected
 

@@ -67,7 +67,7 @@ def test_a_declared_resource_name_is_kept():
         ([role("a", 2, resources={"custom": {"slots": "3"}})], {"cpu2": (1, {"CPU": 2, "slots": 6})}),
     ],
 )
-def test_derived_machines(roles, expected):
+def test_machines_are_derived_from_the_roles(roles, expected):
     made = plan(job(*roles))
     assert shapes(made) == expected
     assert all(group.derived for group in made.node_groups.values())
@@ -112,7 +112,7 @@ def refusal(*roles, **spec):
     return caught.value.message
 
 
-def test_more_devices_per_process_than_a_machine_has():
+def test_a_process_with_more_devices_than_a_machine_has_is_refused():
     message = refusal(role("a", gpu=16), nodeGroups=[machines("g", 4, "32", 8)])
     assert message == (
         "the job does not fit on its nodeGroups: one process of role a needs 16 GPU on one machine; "
@@ -124,12 +124,12 @@ def test_more_devices_per_process_than_a_machine_has():
     assert bound.endswith("no machine of node group g has more than 8 GPU")
 
 
-def test_more_devices_per_group_than_a_machine_has():
+def test_a_group_with_more_devices_than_a_machine_has_is_refused():
     message = refusal(role("a", 16, 16, gpu=1), nodeGroups=[machines("g", 2, "32", 8)])
     assert message.endswith("unit a/0 (16 of a) needs 16 GPU on one machine; no machine has more than 8 GPU")
 
 
-def test_a_collocation_larger_than_a_machine():
+def test_a_collocation_larger_than_a_machine_is_refused():
     message = refusal(
         role("a", 8, 8, gpu=1),
         role("b", 2, 2, gpu=1),
@@ -139,14 +139,14 @@ def test_a_collocation_larger_than_a_machine():
     assert message.endswith("unit t/0 (8 of a, 2 of b) needs 10 GPU on one machine; no machine has more than 8 GPU")
 
 
-def test_more_than_the_sum_of_a_group():
+def test_units_beyond_the_sum_of_a_node_group_are_refused():
     message = refusal(role("a", 3, nodeGroup="g", gpu=8), nodeGroups=[machines("g", 2, "32", 8), machines("h", 9)])
     assert message.endswith(
         "a: 3 units of 1 CPU, 8 GPU each; the 2 machines of node group g have room for 2, so at least 8 GPU is missing"
     )
 
 
-def test_roles_that_fit_one_by_one_but_not_together():
+def test_roles_that_do_not_fit_together_are_refused():
     message = refusal(
         role("a", 6, gpu=1),
         role("b", 6, gpu=1),
@@ -159,7 +159,7 @@ def test_roles_that_fit_one_by_one_but_not_together():
     )
 
 
-def test_separate_that_needs_more_machines_than_there_are():
+def test_separate_roles_that_need_more_machines_than_there_are_are_refused():
     message = refusal(
         role("a"), role("b"), role("c"), role("d"),
         collocations=[together("s", "Separate", "a", "b", "c")],
@@ -172,14 +172,14 @@ def test_separate_that_needs_more_machines_than_there_are():
     )
 
 
-def test_a_machine_that_has_each_but_not_both():
+def test_a_unit_that_no_machine_can_hold_in_all_resources_is_refused():
     message = refusal(
         role("a", gpu=8, resources={"cpu": "64"}), nodeGroups=[machines("g", 1, "32", 8), machines("h", 1, "96", 4)]
     )
     assert message.endswith("needs 64 CPU, 8 GPU on one machine; no machine has all of it, the nearest lacks 32 CPU")
 
 
-def test_shares_that_would_need_pieces_of_two_devices():
+def test_shares_that_would_need_pieces_of_two_devices_are_refused():
     message = refusal(role("a", 3, 3, "0.6"), nodeGroups=[machines("g", 1, "32", 2)])
     assert message.endswith(
         "unit a/0 (3 of a) needs 3 CPU, 1.8 GPU on one machine; "
@@ -187,12 +187,12 @@ def test_shares_that_would_need_pieces_of_two_devices():
     )
 
 
-def test_a_kind_of_device_that_no_machine_has():
+def test_a_kind_of_device_that_no_machine_has_is_refused():
     message = refusal(role("a", accelerator={"type": "NPU"}), nodeGroups=[machines("g", 1, "32", 8)])
     assert message.endswith("one process of role a needs 1 NPU on one machine; no machine has any")
 
 
-def test_what_is_not_proven_is_said(monkeypatch):
+def test_a_refusal_that_is_not_proven_says_so(monkeypatch):
     from dljob.plan import domains, packing
     from dljob.plan.packing import Stuck
 

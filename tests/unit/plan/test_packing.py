@@ -168,7 +168,7 @@ def _knapsack(sizes, rooms):
     return [batch(f"b{i}", 1, {"CPU": size}) for i, size in enumerate(sizes)], [room(CPU=cpu) for cpu in rooms]
 
 
-def test_where_greedy_fails_the_search_finds():
+def test_the_search_finds_a_packing_where_greedy_fails():
     batches, rooms = _knapsack([6, 6, 5, 5, 4, 4], [15, 15])
     assert pack(batches, runs(batches, *rooms), steps=0) == Stuck(proven=False)
     found = pack(batches, runs(batches, *rooms))

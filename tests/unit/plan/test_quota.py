@@ -25,7 +25,7 @@ def sizes(made):
     return [(g.replicas, {name: amount // GRAIN for name, amount in g.resources}) for g in made.node_groups.values()]
 
 
-def test_its_ranks_hold_nothing_and_its_quota_is_counted():
+def test_ranks_of_a_quota_role_hold_nothing_and_the_quota_is_counted():
     made = plan(job(framework(16, resources={"memory": "64Gi"})))
     own = made.roles["d"]
     assert (own.per_rank, own.accelerator) == ((), None)
@@ -41,7 +41,7 @@ def test_a_quota_is_cut_by_devices_else_by_cpus_else_not():
     assert piece((("CPU", GRAIN), ("GPU", 4_000))) == (1, (("CPU", GRAIN), ("GPU", 4_000)))
 
 
-def test_cpus_are_those_that_it_says_else_one_for_each_device():
+def test_a_quotas_cpus_are_as_written_or_one_per_device():
     assert dict(plan(job(framework(4))).roles["d"].quota or ())["CPU"] == 4 * GRAIN
     assert dict(plan(job(framework("0.5"))).roles["d"].quota or ())["CPU"] == GRAIN
     assert dict(plan(job(framework(4, resources={"cpu": "6"}))).roles["d"].quota or ())["CPU"] == 6 * GRAIN
@@ -58,7 +58,7 @@ def test_a_quota_that_the_machines_do_not_have_is_refused_with_its_numbers():
     assert "a piece of the quota of d needs 40 CPU on one machine" in caught.value.message
 
 
-def test_it_is_on_its_node_group_and_every_rank_has_its_own():
+def test_each_rank_of_a_quota_role_has_a_quota_on_its_node_group():
     made = plan(job(framework(2, 2, nodeGroup="g"), nodeGroups=[machines("f", 1, gpus=8), machines("g", 1, gpus=4)]))
     units = quota_units(made.roles)
     assert [unit.name for unit in units] == [f"the quota of d/{k}" for k in range(4)]
@@ -80,19 +80,19 @@ def test_roles_that_hold_and_quotas_share_the_machines():
     assert "the quota of d" in refused.why
 
 
-def test_bounded_roles_leave_room_for_it_at_their_most():
+def test_bounded_roles_leave_room_for_a_quota_at_their_maximum():
     elastic = role("e", 2, gpu=1, type="Elastic", minReplicas=1, maxReplicas=4)
     plan(job(framework(4), elastic, nodeGroups=[machines("g", 1, gpus=8)]))
     with pytest.raises(PlacementError, match="maxReplicas"):
         plan(job(framework(5), elastic, nodeGroups=[machines("g", 1, gpus=8)]))
 
 
-def test_a_job_without_one_has_the_digest_that_it_had():
+def test_a_job_without_a_quota_keeps_its_digest():
     assert plan(job(role("a"))).roles["a"].quota is None
     assert plan(job(framework())).digest != plan(job(role("d", entrypoint=SCRIPT))).digest
 
 
-def test_the_plan_shows_it_beside_what_ranks_take():
+def test_the_plan_shows_a_quota_beside_what_ranks_take():
     made = plan(job(framework(2)))
     assert "quota: 2 CPU, 2 GPU" in render_plan(made, would_be_nodes(made), "table")
     (shown,) = json.loads(render_plan(made, would_be_nodes(made), "json"))["roles"]

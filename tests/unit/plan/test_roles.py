@@ -21,7 +21,7 @@ def test_a_rank_takes_one_cpu_unless_it_says_otherwise():
     assert resolved(role("a", resources={"cpu": "0"})).per_rank == ()
 
 
-def test_all_resources_are_there_by_rays_names_and_sorted():
+def test_a_ranks_resources_are_sorted_under_rays_names():
     found = resolved(role("a", gpu="0.4", resources={"memory": "2Gi", "custom": {"slots": "0.5"}}))
     assert found.per_rank == (("CPU", GRAIN), ("GPU", 4000), ("memory", 2 * 2**30 * GRAIN), ("slots", 5000))
     assert found.accelerator == ("GPU", 4000)
@@ -30,7 +30,7 @@ def test_all_resources_are_there_by_rays_names_and_sorted():
 @pytest.mark.parametrize(
     ("kind", "ray"), [("GPU", "GPU"), ("NPU", "NPU"), ("TPU", "TPU"), ("HPU", "HPU"), ("Neuron", "neuron_cores")]
 )
-def test_each_kind_of_device_by_rays_name(kind, ray):
+def test_each_kind_of_device_has_rays_resource_name(kind, ray):
     assert resolved(role("a", accelerator={"type": kind})).accelerator == (ray, GRAIN)
 
 
@@ -67,7 +67,7 @@ def test_a_custom_device_that_could_be_either_is_refused():
         ({"command": ["sh", "-c", "true"]}, HostKind.FORK, ("command", "sh", "-c", "true")),
     ],
 )
-def test_the_entrypoint_decides_the_host(entrypoint, host, parts):
+def test_the_entrypoint_decides_the_kind_of_host(entrypoint, host, parts):
     found = resolved({**role("a"), "entrypoint": entrypoint})
     assert (found.host, found.entrypoint) == (host, parts)
 
@@ -81,7 +81,7 @@ def test_the_entrypoint_decides_the_host(entrypoint, host, parts):
         (True, 8, "Job", "Job"),
     ],
 )
-def test_the_level_of_restarts(elastic, replicas, level, expected):
+def test_the_restart_level_follows_from_the_role_and_its_policy(elastic, replicas, level, expected):
     policy = {"restartPolicy": {"level": level, "maxRestarts": 3}}
     found = resolved(role("a", replicas, 4, type="Elastic" if elastic else "Actor", **policy))
     assert (found.restart_level, found.max_restarts) == (expected, 3)
@@ -99,7 +99,7 @@ def test_the_level_of_restarts(elastic, replicas, level, expected):
         ("Actor", "GPU", {}, None),
     ],
 )
-def test_the_backend_of_the_process_group(kind, device, comm, expected):
+def test_the_process_groups_backend_follows_from_the_devices(kind, device, comm, expected):
     accelerator = {"accelerator": {"type": device}} if device else {}
     found = resolved(role("a", type=kind, comm=comm, **accelerator))
     assert found.comm_backend == expected

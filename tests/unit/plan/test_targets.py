@@ -50,7 +50,7 @@ def test_an_event_with_an_old_name_is_obeyed_and_told_of_at_its_place(rl: JobPla
     assert [str(each.message) for each in told] == [f"{file}:1:17: [0].when.event: {words}"]
 
 
-def test_every_form_of_a_fault(rl: JobPlan, tmp_path: Path) -> None:
+def test_each_form_of_a_fault_is_parsed(rl: JobPlan, tmp_path: Path) -> None:
     file = write(
         tmp_path,
         "- {when: {step: 15}, target: rollout/1, fault: kill}\n"
@@ -83,7 +83,7 @@ def test_an_empty_file_is_no_fault(rl: JobPlan, tmp_path: Path) -> None:
     assert load_faults(write(tmp_path, "[]\n"), rl) == ()
 
 
-def test_all_problems_of_the_file_at_once(rl: JobPlan, tmp_path: Path) -> None:
+def test_all_problems_of_a_fault_file_are_told_at_once(rl: JobPlan, tmp_path: Path) -> None:
     text = (
         "- {when: {step: 15}, target: rolout/1, fault: kill}\n"
         "- {when: {step: 15}, target: rollout/2, fault: kill}\n"
@@ -142,12 +142,12 @@ def test_nodes_of_a_running_job_have_names(rl: JobPlan, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["step: 1\n", "- {when: [}\n"])
-def test_a_file_that_is_no_list(text: str, rl: JobPlan, tmp_path: Path) -> None:
+def test_a_fault_file_that_is_no_list_is_refused(text: str, rl: JobPlan, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"faults.yaml:1:"):
         load_faults(write(tmp_path, text), rl)
 
 
-def test_a_file_that_cannot_be_read(rl: JobPlan, tmp_path: Path) -> None:
+def test_a_fault_file_that_cannot_be_read_is_refused(rl: JobPlan, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*: No such file"):
         load_faults(tmp_path / "none.yaml", rl)
     (tmp_path / "faults.yaml").write_bytes(b"\xff")
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_read(rl: JobPlan, tmp_path: Path) -> None:
         load_faults(tmp_path / "faults.yaml", rl)
 
 
-def test_who_is_meant(rl: JobPlan) -> None:
+def test_a_target_names_master_node_role_or_rank(rl: JobPlan) -> None:
     assert target_of("master", rl) == Target("master")
     assert target_of("node/1", rl) == Target("node", node="1")
     assert target_of("rollout/1", rl) == Target("rollout", (1,))

@@ -79,7 +79,7 @@ def test_a_collocation_is_bound_where_one_of_its_roles_is():
     assert made.units["t/0"].selector == (("dljob.io/node-group", "g"),)
 
 
-def test_units_and_ranks_that_are_not_there():
+def test_unknown_units_and_ranks_are_not_found():
     made = plan(job(role("a", 3)))
     assert len(made.units) == 3
     assert "a/2" in made.units
@@ -96,12 +96,12 @@ def refusal(*roles, **spec):
     return caught.value.message
 
 
-def test_group_counts_of_which_none_divides_the_other():
+def test_collocated_group_counts_of_which_none_divides_the_other_are_refused():
     message = refusal(role("a", 4), role("b", 6), role("c", 12), collocations=[together("t", "Host", "a", "b", "c")])
     assert message.startswith("collocation t: a has 4 groups and b has 6;")
 
 
-def test_shares_over_one_name_the_fewest_that_are_too_much():
+def test_shares_over_one_device_are_refused_with_the_fewest_roles_that_exceed_it():
     message = refusal(
         role("a", gpu="0.1"), role("b", gpu="0.6"), role("c", gpu="0.5"), role("d"),
         collocations=[together("t", "Device", "a", "b", "c", "d")],
@@ -109,7 +109,7 @@ def test_shares_over_one_name_the_fewest_that_are_too_much():
     assert message == "collocation t: the shares of one device are more than 1: b 0.6 + c 0.5 = 1.1, 0.1 too much"
 
 
-def test_thirds_are_exact():
+def test_three_thirds_share_one_device():
     thirds = [role(name, gpu=share) for name, share in (("a", "0.3334"), ("b", "0.3333"), ("c", "0.3333"))]
     made = plan(job(*thirds, collocations=[together("t", "Device", "a", "b", "c")]))
     assert dict(made.units["t/0"].demand)["GPU"] == GRAIN
@@ -117,7 +117,7 @@ def test_thirds_are_exact():
     assert "0.0002 too much" in refusal(*over, collocations=[together("t", "Device", "a", "b", "c")])
 
 
-def test_sharers_of_different_devices():
+def test_roles_that_share_different_devices_are_refused():
     message = refusal(
         role("a", gpu="0.5"),
         role("b", accelerator={"type": "NPU", "count": "0.5"}),
@@ -126,7 +126,7 @@ def test_sharers_of_different_devices():
     assert message.startswith("collocation t: a takes GPU and b takes NPU;")
 
 
-def test_collocated_roles_bound_to_different_machines():
+def test_collocated_roles_bound_to_different_node_groups_are_refused():
     message = refusal(
         role("a", nodeGroup="g"),
         role("b", nodeGroup="h"),

@@ -135,7 +135,7 @@ def test_probes_are_short_where_ray_has_the_page_they_ask():
     assert "livenessProbe" not in old
 
 
-def test_a_worker_group_per_node_group():
+def test_each_node_group_has_a_worker_group():
     group, other = workers(
         role("a", nodeGroup="g", gpu=1),
         nodeGroups=[
@@ -185,7 +185,7 @@ def test_ray_is_told_what_kuberay_would_not_tell_it(accelerator, kubernetes, tol
     assert group["rayStartParams"] == {}
 
 
-def test_derived_machines_of_two_kinds_of_device_and_a_resource_of_the_users():
+def test_derived_machines_carry_two_kinds_of_device_and_custom_resources():
     device = {"custom": {"NPU": "1", "slots": "2"}}
     (group,) = workers(role("a", gpu=1, resources=device))
     assert group["groupName"] == "gpu1-npu1"
@@ -208,7 +208,7 @@ def test_the_operators_image_and_version_fill_what_the_spec_leaves_out():
     assert head_of(own)["containers"][0]["image"] == "example/runtime:2.61.0"
 
 
-def test_without_an_operator_it_has_the_jobs_own_name():
+def test_a_preview_without_an_operator_has_the_jobs_own_name():
     made = cluster(role("a"))
     assert made["metadata"]["labels"]["dljob.io/name"] == made["metadata"]["name"] == "job"
     assert made["spec"]["authOptions"] == {"mode": "token"}
@@ -244,7 +244,7 @@ def test_labels_of_queues_are_passed_on_and_no_others():
     }
 
 
-def test_images_environment_and_claims():
+def test_image_settings_environment_and_claims_reach_the_pods():
     made = full(
         role("a"),
         imagePullPolicy="Never",

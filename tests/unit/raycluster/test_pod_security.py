@@ -110,11 +110,11 @@ def test_what_baseline_forbids_is_named_by_its_path_and_allowed_where_the_policy
         {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/ray-head": "localhost/mine"}}},
     ],
 )
-def test_what_baseline_allows(template: dict[str, Any]):
+def test_templates_allowed_by_baseline_are_accepted(template: dict[str, Any]):
     assert paths(template) == []
 
 
-def test_a_template_of_a_node_group_and_of_the_raycluster():
+def test_templates_of_node_groups_and_of_the_raycluster_are_checked():
     group = {"name": "cpu", "cpu": "4", "template": pod(hostPID=True)}
     assert [path for path, _ in found(nodeGroups=[group])] == ["spec.nodeGroups[0].template.spec.hostPID"]
     over = {"spec": {"headGroupSpec": {"template": pod(hostIPC=True)}}}
@@ -166,7 +166,7 @@ def test_restricted_wants_a_user_that_is_not_root():
         ),
     ],
 )
-def test_what_restricted_forbids(more: dict[str, Any], path: str, said: str):
+def test_templates_forbidden_by_restricted_are_named_by_their_path(more: dict[str, Any], path: str, said: str):
     template = {"spec": {"securityContext": RESTRICTED, **more["spec"]}}
     group = {"name": "cpu", "cpu": "4", "template": pod(securityContext=RESTRICTED)}
     ((where, words),) = found(PodPolicy("restricted"), head={"template": template}, nodeGroups=[group])
@@ -181,7 +181,7 @@ def test_restricted_wants_a_seccomp_profile():
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_capabilities_that_the_operator_adds(level: Level):
+def test_capabilities_listed_by_the_operator_are_allowed(level: Level):
     head = {"template": context(capabilities={"add": ["SYS_ADMIN"]})}
     assert not any("SYS_ADMIN" in words for _, words in found(PodPolicy(level, ("SYS_ADMIN",)), head=head))
 
@@ -225,7 +225,7 @@ def test_a_config_of_two_mebibytes_is_refused_at_its_path():
         found(config={"a": "x" * 2 * 1024**2})
 
 
-def test_a_whole_that_no_configmap_holds():
+def test_a_spec_too_large_for_a_configmap_is_refused():
     roles = [{**ROLE, "name": f"w{at}", "config": {"a": "x" * 250_000}} for at in range(4)]
     assert found(roles=roles[:3]) == []
     ((path, said),) = found(roles=roles)

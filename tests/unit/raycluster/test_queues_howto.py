@@ -38,7 +38,7 @@ def cluster(body: dict[str, Any]) -> dict[str, Any]:
     return ray_cluster(parse(body))
 
 
-def test_there_is_one_of_each() -> None:
+def test_the_how_to_has_one_manifest_for_each_queue_system() -> None:
     assert set(MANIFESTS) == set(READ)
 
 
@@ -52,13 +52,13 @@ def test_the_raycluster_carries_what_its_queue_reads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_the_same_as_labels_of_the_job(name: str) -> None:
+def test_queue_labels_may_stand_on_the_job_instead(name: str) -> None:
     body = MANIFESTS[name]
     own = {**body, "metadata": {**body["metadata"], "labels": READ[name]}, "spec": {**body["spec"], "scheduling": {}}}
     assert READ[name].items() <= cluster(own)["metadata"]["labels"].items()
 
 
-def test_a_topology_reaches_the_pods() -> None:
+def test_a_topology_annotation_reaches_the_pods() -> None:
     (group,) = cluster(MANIFESTS["in-kueue"])["spec"]["workerGroupSpecs"]
     wanted = "cloud.provider.com/topology-block"
     assert group["template"]["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] == wanted

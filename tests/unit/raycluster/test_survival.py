@@ -33,7 +33,7 @@ def env(container: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
 
-def test_without_it_nothing_is_kept():
+def test_without_gcs_fault_tolerance_nothing_is_kept():
     cluster = made(None)
     assert cluster["metadata"]["annotations"] == {"a": "b"}
     assert not any(name.startswith("RAY_gcs") for container in containers(cluster) for name in env(container))
@@ -41,7 +41,7 @@ def test_without_it_nothing_is_kept():
 
 
 @pytest.mark.parametrize("kept", [ROCKS, REDIS])
-def test_everybody_waits_for_a_head_that_is_replaced(kept: dict[str, Any]):
+def test_all_containers_wait_for_a_replaced_head(kept: dict[str, Any]):
     cluster = made(kept)
     assert cluster["metadata"]["annotations"] == {"a": "b", ANNOTATION: kept["backend"]}
     assert [env(container)[RECONNECT[0]] for container in containers(cluster)] == ["600", "600"]

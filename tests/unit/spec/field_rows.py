@@ -84,10 +84,14 @@ class Code:
 
 ROWS: dict[str, Plan | Code] = {
     "apiVersion": Code(
-        "dljob.spec.loading.load", "manifest.api_version", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
+        "dljob.spec.loading.load",
+        "manifest.api_version",
+        "tests/unit/spec/test_fields.py::test_a_dump_names_its_api_version_and_kind",
     ),
     "kind": Code(
-        "dljob.spec.loading.load", "manifest.kind", "tests/unit/spec/test_fields.py::test_a_dump_says_what_it_is"
+        "dljob.spec.loading.load",
+        "manifest.kind",
+        "tests/unit/spec/test_fields.py::test_a_dump_names_its_api_version_and_kind",
     ),
     "metadata.name": Plan("metadata.name", "other"),
     "metadata.namespace": Plan("metadata.namespace", "research"),

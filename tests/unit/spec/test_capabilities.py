@@ -101,7 +101,7 @@ def test_a_field_that_takes_what_is_lacking_is_refused_by_its_name(
     assert lacking(wanting, "yr", ALL) == ()
 
 
-def test_every_need_is_tried_above() -> None:
+def test_each_capability_is_tried_by_a_case() -> None:
     plain = {"*": "[0]"}
     paths = [("spec" + "".join(plain.get(step, f".{step}") for step in need.path), need.capability) for need in NEEDS]
     assert sorted(paths) == sorted((path, capability) for path, capability, _, _ in ASKS)
@@ -116,7 +116,7 @@ def test_a_plain_job_takes_nothing_but_to_be_run() -> None:
     assert lacking(said, "yr", {Capability.JOBS}) == ()
 
 
-def test_all_of_it_is_said_at_once() -> None:
+def test_all_lacking_capabilities_are_told_at_once() -> None:
     with pytest.raises(SpecError) as caught:
         admit(job({"type": "Elastic"}, checkpoint={"path": "/c"}), "yr", {Capability.JOBS}, hint="on Ray it runs")
     assert str(caught.value) == (
@@ -126,5 +126,5 @@ def test_all_of_it_is_said_at_once() -> None:
     )
 
 
-def test_what_is_carried_is_admitted() -> None:
+def test_a_job_whose_needs_are_met_is_admitted() -> None:
     admit(job(), "yr", {Capability.JOBS})

@@ -128,7 +128,7 @@ def test_what_is_stored_has_the_defaults_of_scalars_only() -> None:
     assert SPEC[".spec.config"][FREE] is True
 
 
-def test_names_and_columns() -> None:
+def test_the_crd_has_its_names_and_printer_columns() -> None:
     made = crd()
     version = made["spec"]["versions"][0]
     assert made["metadata"]["name"] == "dljobs.dljob.io"
@@ -152,7 +152,7 @@ def test_the_status_is_typed_and_what_is_printed_is_in_it() -> None:
     assert status[".status.phase"]["enum"] == list(PHASES)
 
 
-def test_the_text_is_the_data() -> None:
+def test_the_yaml_of_the_crd_parses_to_its_data() -> None:
     assert YAML(typ="safe", pure=True).load(crd_yaml()) == crd()
 
 
@@ -179,7 +179,7 @@ def test_models_without_a_structural_form_are_refused() -> None:
             schema_of(model)
 
 
-def test_small_things_of_schemas() -> None:
+def test_literals_free_objects_and_optionals_have_structural_schemas() -> None:
     class Small(BaseModel):
         kind: Literal["one"] = "one"
         free: dict[str, Any] = {}

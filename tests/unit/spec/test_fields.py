@@ -50,7 +50,7 @@ def planned(manifest: DLJobManifest) -> tuple[JobPlan, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("field", PLANNED)
-def test_changing_it_changes_the_plan(field: str) -> None:
+def test_changing_a_planned_field_changes_the_plan(field: str) -> None:
     row = PLANNED[field]
     data = copy.deepcopy({"derived": DERIVED, "declared": DECLARED, "grouped": GROUPED}[row.base])
     before = planned(parse(data))
@@ -78,7 +78,7 @@ def read_in(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("field", CODED)
-def test_somebody_reads_it(field: str) -> None:
+def test_each_coded_field_is_read_by_its_module(field: str) -> None:
     row = CODED[field]
     found = read_in(row.module)
     reads = any(name == row.attribute or name.endswith(f".{row.attribute}") for name in found)
@@ -89,7 +89,7 @@ def test_somebody_reads_it(field: str) -> None:
         assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_a_dump_says_what_it_is() -> None:
+def test_a_dump_names_its_api_version_and_kind() -> None:
     assert dump(parse(DERIVED)).startswith("apiVersion: dljob.io/v1alpha1\nkind: DLJob\n")
 
 

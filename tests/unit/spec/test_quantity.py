@@ -12,7 +12,7 @@ from dljob.plan import model as plan_model
 from dljob.spec.quantity import GRAIN, parse_cpu, parse_custom, parse_devices, parse_memory, show, show_memory
 
 
-def test_the_grain_is_that_of_the_plan() -> None:
+def test_quantities_have_the_grain_of_the_plan() -> None:
     assert GRAIN == plan_model.GRAIN
 
 
@@ -20,7 +20,7 @@ def test_the_grain_is_that_of_the_plan() -> None:
     ("text", "amount"),
     [("2", 20_000), ("0.5", 5_000), ("500m", 5_000), ("1m", 10), ("0", 0), ("0.001", 10), ("96", 960_000)],
 )
-def test_cpu(text: str, amount: int) -> None:
+def test_cpu_quantities_are_parsed(text: str, amount: int) -> None:
     assert parse_cpu(text) == amount
 
 
@@ -36,11 +36,11 @@ def test_cpu(text: str, amount: int) -> None:
         ("1.1Ki", 1127),
     ],
 )
-def test_memory_in_bytes_rounded_up(text: str, size: int) -> None:
+def test_memory_is_parsed_to_bytes_and_rounded_up(text: str, size: int) -> None:
     assert parse_memory(text) == size * GRAIN
 
 
-def test_memory_ends_where_64_bits_do() -> None:
+def test_memory_over_64_bits_is_refused() -> None:
     assert parse_memory("8191Pi") == 8191 * 2**50 * GRAIN
     assert parse_memory(str(2**63 - 1)) == (2**63 - 1) * GRAIN
     with pytest.raises(ValueError, match="64 bits"):
@@ -48,7 +48,7 @@ def test_memory_ends_where_64_bits_do() -> None:
 
 
 @pytest.mark.parametrize(("text", "amount"), [("0.4", 4_000), ("0.0001", 1), ("8", 80_000), ("007", 70_000)])
-def test_devices(text: str, amount: int) -> None:
+def test_device_counts_and_shares_are_parsed(text: str, amount: int) -> None:
     assert parse_devices(text) == amount
 
 
@@ -81,12 +81,12 @@ def test_devices_refuses_what_is_neither_whole_nor_a_share(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0.0", "0.0000"])
-def test_devices_refuses_none(text: str) -> None:
+def test_zero_devices_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="count must be above 0"):
         parse_devices(text)
 
 
-def test_custom() -> None:
+def test_custom_resource_amounts_are_parsed() -> None:
     assert (parse_custom("3"), parse_custom("0.25"), parse_custom("500m")) == (30_000, 2_500, 5_000)
     with pytest.raises(ValueError, match="not an amount of a resource"):
         parse_custom("1Gi")
@@ -100,6 +100,6 @@ def test_four_digits_of_a_share_are_exact(tenthousandths: int) -> None:
 
 
 @given(st.integers(0, 2**62))
-def test_what_is_shown_reads_back(whole: int) -> None:
+def test_a_shown_quantity_reads_back(whole: int) -> None:
     assert parse_memory(show_memory(whole * GRAIN)) == whole * GRAIN
     assert Fraction(show(whole)) * GRAIN == whole

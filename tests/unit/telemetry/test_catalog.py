@@ -29,7 +29,7 @@ def test_names_are_unique_and_each_has_one_server():
     assert all({"namespace", "dljob"} <= set(m.labels) for m in GATEWAY)
 
 
-def test_units_are_the_names_own():
+def test_a_metrics_unit_is_the_suffix_of_its_name():
     units = {name: CATALOG[name].unit for name in CATALOG}
     assert units["dljob_startup_seconds"] == units["dljob_running_seconds"] == "seconds"
     assert units["dljob_operator_build_info"] == "info"

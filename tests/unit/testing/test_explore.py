@@ -156,7 +156,7 @@ def test_an_event_that_comes_twice_is_on_its_way_twice():
     assert sum(isinstance(p.item, Arrive) for p in w.pending.values()) == 2
 
 
-def test_the_command_explores(capsys, monkeypatch):
+def test_the_command_sim_explores_small_worlds(capsys, monkeypatch):
     monkeypatch.setattr(worlds, "WORLDS", WORLDS[:2])
     assert main.run(["sim", "--explore", "--most", "0", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -179,7 +179,7 @@ LOOKED_AT = {
 }
 
 
-def test_somebody_thought_of_every_part_of_the_state():
+def test_each_field_of_the_state_is_compared_or_left_out_on_purpose():
     assert {field.name for field in fields(JobState)} == LEFT_OUT | LOOKED_AT
 
 

@@ -39,7 +39,7 @@ def test_sizes_that_make_no_sense_are_refused(words, capsys):
     assert "nodes for" in capsys.readouterr().err
 
 
-def test_the_command_simulates_seeds_one_seed_and_a_file(tmp_path, capsys):
+def test_the_command_sim_runs_seeds_one_seed_or_a_file(tmp_path, capsys):
     assert main.run(["sim", "--seeds", "3", "-o", "json", "--save", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["seeds"], found["failures"]) == (3, [])
@@ -87,7 +87,7 @@ def test_what_would_be_ignored_is_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_place_that_takes_no_case_and_a_file_that_is_none(tmp_path, capsys):
+def test_sim_refuses_a_folder_it_cannot_write_and_a_file_that_is_no_case(tmp_path, capsys):
     place = tmp_path / "place"
     place.write_text("")
     for folder, why in ((place, "File exists"), (place / "below", "Not a directory")):

@@ -64,7 +64,7 @@ def starving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("starving")
-def test_no_law_is_broken() -> None:
+def test_seeds_with_memory_growth_break_no_law() -> None:
     grown = 0
     for seed in SEEDS:
         case = drive.case_of(seed)

@@ -82,15 +82,15 @@ def test_a_seed_is_one_story():
 
 
 @pytest.mark.parametrize("case", sorted(CASES.glob("*.json")), ids=lambda case: case.stem)
-def test_what_broke_a_law_once_breaks_none(case):
+def test_a_case_that_broke_a_law_once_breaks_none_any_more(case):
     assert stories.tell(stories.load(json.loads(case.read_text()))).problems == ()
 
 
-def test_what_is_harmless_is_named():
+def test_a_harmless_planted_bug_is_named():
     assert set(KINDS) > HARMLESS
 
 
-def test_the_fewest_of_some_things():
+def test_shrinking_finds_the_fewest_items_that_still_fail():
     assert fewest(tuple(range(40)), lambda tried: {3, 17, 18} <= set(tried)) == (3, 17, 18)
     assert fewest((), lambda tried: True) == ()
     assert fewest((1,), lambda tried: True) == ()

@@ -32,7 +32,7 @@ def broken(*faults: FaultRecord, ends: str = "", saved: float = 0.0, rules: tupl
     )
 
 
-def test_nobody_goes_on_after_two_equal_ends() -> None:
+def test_the_law_finds_a_rank_that_goes_on_after_two_equal_ends() -> None:
     assert broken(FIRST, SECOND) == ["repeats: w/0 goes on after w/0: ValueError, twice without progress between"]
     assert broken(FIRST, SECOND, ends=reasons.USER_ERROR_REPEATS) == []
 
@@ -40,7 +40,7 @@ def test_nobody_goes_on_after_two_equal_ends() -> None:
 @pytest.mark.parametrize(
     "second", [FURTHER, ELSEWHERE, replace(SECOND, incarnation=3), replace(SECOND, secondary=True)]
 )
-def test_who_got_on_or_ended_otherwise_may_go_on(second: FaultRecord) -> None:
+def test_the_law_allows_ranks_that_made_progress_or_ended_differently(second: FaultRecord) -> None:
     assert broken(FIRST, second) == []
     assert broken(FIRST, SECOND, saved=130.0) == []
     assert broken(FIRST, SECOND, rules=("one",)) == []

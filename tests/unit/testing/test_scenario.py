@@ -43,7 +43,7 @@ FORKED = {"name": "f", "replicas": 2, "replicasPerGroup": 2, "entrypoint": {"mod
 WORLD = {"name": "t", "replicas": 2, "replicasPerGroup": 2, "type": "Elastic", "entrypoint": {"module": "t"}}
 
 
-def test_ranks_of_each_kind_of_host_and_the_master(tmp_path: Path) -> None:
+def test_a_scenario_kills_ranks_of_each_kind_of_host_and_the_master(tmp_path: Path) -> None:
     text = (
         "- {when: {step: 10}, target: a/1, fault: kill}\n"
         "- {when: {step: 30}, target: f/1, fault: kill}\n"
@@ -101,7 +101,7 @@ def test_a_rank_that_runs_out_of_memory_comes_back_with_more_of_it(tmp_path: Pat
     ]
 
 
-def test_in_the_middle_of_another_recovery(tmp_path: Path) -> None:
+def test_faults_in_the_middle_of_a_recovery_are_recovered(tmp_path: Path) -> None:
     text = (
         "- {when: {step: 10}, target: t/1, fault: kill}\n"
         "- {when: {event: Restarting}, target: master, fault: kill}\n"
@@ -130,7 +130,7 @@ def test_evidence_waits_for_somebody_who_hears_it(tmp_path: Path) -> None:
     }
 
 
-def test_who_stands_still_is_found_and_who_is_slow_is_not(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_found_and_a_slow_one_is_not(tmp_path: Path) -> None:
     text = (
         "- {when: {time: 1}, target: a/0, fault: stop}\n"
         "- {when: {time: 20}, target: a/1, fault: slow, factor: 3, seconds: 5}\n"
@@ -149,7 +149,7 @@ def test_a_fault_that_never_comes_is_said(tmp_path: Path) -> None:
     assert found["faults"][0]["problem"] == "it never came"
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_sim_plays_a_fault_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["sim", str(EXAMPLE / "dljob.yaml"), "--faults", str(EXAMPLE / "faults.yaml")]
     assert main.run(words) == 0
     shown = capsys.readouterr().out.splitlines()

@@ -99,7 +99,7 @@ def test_without_the_client_it_is_said_how_to_get_it() -> None:
 # -- status
 
 
-def test_the_list(kube: FakeKube, dljob: Run) -> None:
+def test_status_lists_the_dljobs_of_a_namespace_or_of_all(kube: FakeKube, dljob: Run) -> None:
     assert dljob("status", "-k") == (0, "", "no jobs in namespace team\n")
     assert dljob("status", "-A") == (0, "", "no jobs in any namespace\n")
     assert json.loads(dljob("status", "-k", "-o", "json")[1]) == []
@@ -120,7 +120,7 @@ def test_the_list(kube: FakeKube, dljob: Run) -> None:
     assert [job["name"] for job in json.loads(dljob("status", "-A", "-o", "json")[1])] == ["hello", "other"]
 
 
-def test_no_name_is_no_job(kube: FakeKube, dljob: Run) -> None:
+def test_a_malformed_job_name_is_refused(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     for word in ("", "hello/status", "../hello", "Hello", "%68ello", "."):
         code, _, err = dljob("status", word, "-k")
@@ -129,7 +129,7 @@ def test_no_name_is_no_job(kube: FakeKube, dljob: Run) -> None:
     assert (code, "--tail is a number of lines, not -3" in err) == (2, True)
 
 
-def test_one_job_by_name_and_uid_and_a_misspelt_one(kube: FakeKube, dljob: Run) -> None:
+def test_status_finds_a_job_by_name_or_uid_and_suggests_a_near_name(kube: FakeKube, dljob: Run) -> None:
     job = add_job(kube, phase="Running", message="2 of 2", reason="Running")
     for word in ("hello", job["metadata"]["uid"], job["metadata"]["uid"].replace("-", ""), "00000001"):
         code, out, _ = dljob("status", word, "-k")
@@ -139,7 +139,7 @@ def test_one_job_by_name_and_uid_and_a_misspelt_one(kube: FakeKube, dljob: Run) 
     assert (code, "did you mean 'hello'?" in err) == (3, True)
 
 
-def test_a_cluster_without_dljobs(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_the_crd_is_told(kube: FakeKube, dljob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from dljob.kube.api import NotThereError
 
     async def nothing(*_: Any, **__: Any) -> Any:
@@ -259,7 +259,7 @@ def test_logs_since_a_moment_come_from_the_head(kube: FakeKube, dljob: Run) -> N
         (["--role", "worker", "--rank", "2", "-f"], "ranks are 0 to 1"),
     ],
 )
-def test_logs_of_whom(words: list[str], said: str, kube: FakeKube, dljob: Run) -> None:
+def test_logs_refuses_a_target_that_is_not_there(words: list[str], said: str, kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     code, _, err = dljob("logs", "hello", "-k", *words)
     assert (code, said in err) == (3, True), err
@@ -290,7 +290,7 @@ def test_kept_logs_of_an_earlier_namesake_are_not_shown(kube: FakeKube, dljob: R
     assert (code, out) == (3, "")
 
 
-def test_why_a_living_job_cannot_be_heard(kube: FakeKube, dljob: Run) -> None:
+def test_the_reason_why_a_living_jobs_head_does_not_answer_is_shown(kube: FakeKube, dljob: Run) -> None:
     waits = {"type": "ClusterReady", "status": "False", "reason": "Unschedulable", "message": "no nodes"}
     add_job(kube, phase="Provisioning", conditions=[waits])
     code, _, err = dljob("logs", "hello", "-k")
@@ -477,7 +477,7 @@ def test_a_log_that_was_long_silent_is_looked_at_when_the_job_is_over(kube: Fake
     assert [line for line in lines if line.startswith("[worker/0]")] == ["[worker/0] a", "[worker/0] end"]
 
 
-def test_one_log_that_cannot_be_had_does_not_hide_the_others(kube: FakeKube, dljob: Run) -> None:
+def test_an_unreadable_log_does_not_hide_the_others(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     add_head(kube)
     asked = logs_of({("worker", 0): "a\n"})
@@ -650,7 +650,7 @@ def test_an_order_that_nobody_takes_times_out_and_stands(
     assert "dljob.io/restart" in kube.one(DLJOBS, "hello")["metadata"]["annotations"]
 
 
-def test_stop_and_wait(kube: FakeKube, dljob: Run) -> None:
+def test_stop_annotates_the_job_and_waits_for_its_end(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     operator(kube)
     code, _, err = dljob("stop", "hello", "-k")
@@ -706,7 +706,7 @@ async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube: FakeKube) 
 
 
 @pytest.mark.parametrize("change", [again, lambda kube: kube.objects.clear()])
-def test_who_begins_to_wait_for_a_job_that_is_gone_is_told(kube: FakeKube, change: Callable[[FakeKube], None]) -> None:
+def test_waiting_for_a_deleted_job_raises_not_found_error(kube: FakeKube, change: Callable[[FakeKube], None]) -> None:
     from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.errors import NotFoundError
 

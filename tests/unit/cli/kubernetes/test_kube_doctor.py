@@ -88,7 +88,7 @@ def look(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str
     return code, {one["check"]: one for one in json.loads(capsys.readouterr().out)}
 
 
-def test_a_sound_cluster(sound: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_nothing_wrong_in_a_sound_cluster(sound: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = look(capsys)
     assert code == 0
     assert {name: one["state"] for name, one in found.items() if name not in ("ray", "torch")} == dict.fromkeys(
@@ -163,7 +163,7 @@ WRONG: list[tuple[Any, str, str, str]] = [
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[1]}-{case[3][:24]}")
-def test_what_is_wrong_and_how_bad_it_is(
+def test_doctor_tells_what_is_wrong_and_how_bad_it_is(
     case: tuple[Any, str, str, str], sound: FakeKube, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, check, state, words = case
@@ -174,7 +174,7 @@ def test_what_is_wrong_and_how_bad_it_is(
     assert found[check]["fix"] or state == "ok" or "may not look" in found[check]["message"]
 
 
-def test_a_certificate_that_is_to_be_renewed() -> None:
+def test_doctor_warns_of_a_certificate_close_to_its_end() -> None:
     marks = {"dljob.io/webhook-certificate-expires": "2027-01-31T00:00:00Z"}
     at = datetime(2027, 1, 20, 12, tzinfo=UTC).timestamp()
     found = doctor.webhook(marks, at)
@@ -217,7 +217,7 @@ def test_a_cluster_that_hangs_is_not_waited_for(
 
 
 @pytest.mark.parametrize("error", [UsageError("no client"), ApiError(0, "NoConfig", "no context named 'x'")])
-def test_no_way_to_the_cluster(
+def test_doctor_tells_why_the_cluster_cannot_be_reached(
     error: Exception, kube: FakeKube, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dljob.api.kubernetes import connect
@@ -243,7 +243,7 @@ def test_without_a_kubeconfig_no_cluster_is_missed(
     assert kube.contexts == []  # type: ignore[attr-defined]
 
 
-def test_what_is_not_installed_here_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_here_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda package: "" if package == "torch" else "1")
     torch = doctor.here()[-1]
     assert (torch.state, torch.fix) == ("skip", "pip install 'dljob[torch]', if you want Elastic roles here")

@@ -49,7 +49,7 @@ def test_the_archive_unpacks_to_the_files(tmp_path: Path) -> None:
         assert archive.testzip() is None
 
 
-def test_what_is_never_code_stays_behind(tmp_path: Path) -> None:
+def test_files_that_are_never_code_are_left_out_of_the_archive(tmp_path: Path) -> None:
     root = tree(
         tmp_path, "a.py", ".git/config", "x/__pycache__/a.pyc", ".venv/lib/a.py", "env/pyvenv.cfg", "env/bin/python",
         "node_modules/a.js", "x/.hidden", ".mypy_cache/a",
@@ -106,7 +106,7 @@ def test_ignore_files_of_folders_within_and_above_and_the_second_kind_count(tmp_
     assert "b.ckpt" in pack(root).files, "outside of a repository folders above do not count"
 
 
-def test_links_that_lead_out_stay_behind_and_are_named(tmp_path: Path) -> None:
+def test_links_out_of_the_folder_are_left_out_and_named(tmp_path: Path) -> None:
     root = tree(tmp_path / "src", "a.py", "pkg/b.py")
     (tmp_path / "secret").write_text("s")
     (root / "in.py").symlink_to(root / "a.py")
@@ -119,7 +119,7 @@ def test_links_that_lead_out_stay_behind_and_are_named(tmp_path: Path) -> None:
     assert made.links == ("folder", "nowhere", "out")
 
 
-def test_too_large_says_how_large_what_is_large_and_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_too_large_is_refused_with_its_largest_files_and_what_to_do(tmp_path: Path) -> None:
     tree(tmp_path, "a.py")
     (tmp_path / "model.bin").write_bytes(os.urandom(1_500_000))
     with pytest.raises(UsageError) as refused:
@@ -144,7 +144,7 @@ def test_a_huge_folder_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytes
         pack(tmp_path)
 
 
-def test_folders_that_cannot_be_packed(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_packed_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not there"):
         pack(tmp_path / "no")
     with pytest.raises(UsageError, match="holds no file"):

@@ -40,7 +40,7 @@ def replicas(kube: FakeKube) -> list[object]:
     return [role.get("replicas") for role in kube.one(DLJOBS, "hello")["spec"]["roles"]]
 
 
-def test_the_spec_says_how_many_and_nothing_else_is_touched(kube: FakeKube, dljob: Run) -> None:
+def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube: FakeKube, dljob: Run) -> None:
     running(kube)
     code, err = dljob("scale", "hello", "t=2", "-k")
     assert (code, replicas(kube)) == (0, [None, 2])
@@ -66,7 +66,7 @@ def test_a_number_that_a_role_cannot_have_is_refused_before_anything_is_sent(
     assert (code, words in err, replicas(kube)) == (2, True, [None, 4])
 
 
-def test_bounds_of_one_side_and_single_ranks(kube: FakeKube) -> None:
+def test_a_role_with_one_bound_is_scaled_within_it(kube: FakeKube) -> None:
     handle = KubernetesJob(running(kube, replicas=3, minReplicas=1))
     with pytest.raises(UsageError, match="t has 1 to 3 ranks, not 4"):
         handle.scale("t", 4)
@@ -74,7 +74,7 @@ def test_bounds_of_one_side_and_single_ranks(kube: FakeKube) -> None:
     assert replicas(kube) == [None, 1]
 
 
-def test_a_role_that_is_not_there_and_a_job_that_has_ended(kube: FakeKube) -> None:
+def test_scale_refuses_an_unknown_role_and_an_ended_job(kube: FakeKube) -> None:
     handle = KubernetesJob(running(kube))
     with pytest.raises(NotFoundError, match="has no role 'tt'") as told:
         handle.scale("tt", 2)

@@ -93,12 +93,12 @@ def compare(name: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_job_in_full(name: str) -> None:
+def test_a_job_is_shown_in_full_as_recorded(name: str) -> None:
     compare(f"status-{name}", "\n".join(show.detail(JOBS[name], NOW)) + "\n")
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
-def test_the_list(namespaced: bool) -> None:
+def test_the_list_of_jobs_is_shown_as_recorded(namespaced: bool) -> None:
     text = "\n".join(show.aligned(show.rows(list(JOBS.values()), namespaced=namespaced))) + "\n"
     compare(f"list{'-all' if namespaced else ''}", text)
 

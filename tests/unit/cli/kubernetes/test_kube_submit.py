@@ -67,7 +67,9 @@ def test_the_backend_that_the_environment_asks_for_goes_along(
     assert only(kube, "dljobs")["spec"].get("backend") == written
 
 
-def test_namespace_context_name_and_form(kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_takes_namespace_context_name_and_output_form_from_flags(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         "submit",
         str(file),
@@ -102,7 +104,7 @@ def test_the_files_namespace_counts_and_must_not_be_contradicted(
     assert only(kube, "dljobs")["metadata"]["namespace"] == "filed"
 
 
-def test_no_upload_when_the_image_has_the_code(kube: FakeKube, file: Path) -> None:
+def test_submit_uploads_nothing_when_the_image_has_the_code(kube: FakeKube, file: Path) -> None:
     assert main.run(["submit", str(file), "-k", "--no-upload"]) == 0
     assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
     assert "code" not in only(kube, "dljobs")["spec"]
@@ -138,7 +140,7 @@ def test_the_code_of_a_runtime_environment_counts(kube: FakeKube, file: Path) ->
     assert [kind for kind, _, _ in kube.objects] == ["dljobs"]
 
 
-def test_no_upload_to_pods_that_are_there_already(
+def test_submit_uploads_nothing_to_an_existing_raycluster(
     kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(JOB + "  rayClusterRef: {name: shared}\n")
@@ -196,7 +198,9 @@ def test_what_the_server_refuses_is_shown_in_its_words_at_its_place(
     ]
 
 
-def test_fields_that_the_server_does_not_know(kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_unknown_to_the_server_are_refused_with_their_paths(
+    kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     message = 'cannot be handled as a DLJob: strict decoding error: unknown field "spec.roles[0].replicas"'
     code, said = refused(kube, file, capsys, 400, {"reason": "BadRequest", "message": message})
     assert code == 2
@@ -217,7 +221,7 @@ OTHERS: list[tuple[int, str, int, str]] = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: other[1][:20])
-def test_other_refusals(
+def test_other_refusals_of_the_server_become_exit_codes_and_words(
     other: tuple[int, str, int, str], kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, message, code, words = other
@@ -286,7 +290,7 @@ def play(kube: FakeKube, monkeypatch: pytest.MonkeyPatch, *acts: Any) -> None:
     monkeypatch.setattr(kube, "get", get)
 
 
-def test_run_follows_to_the_end(
+def test_run_follows_a_job_to_its_end(
     kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = {("worker", 0): "a\nb"}
@@ -461,7 +465,7 @@ def test_ctrl_c_leaves_the_job_and_a_second_one_stops_it(
     assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
 
 
-def test_stop_on_interrupt_and_sigterm(
+def test_an_interrupt_or_sigterm_stops_the_job_when_asked_for(
     kube: FakeKube, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     accept(kube)
@@ -475,7 +479,9 @@ def test_stop_on_interrupt_and_sigterm(
     assert "dljob.io/stop" in only(kube, "dljobs")["metadata"]["annotations"]
 
 
-def test_the_builder_submits_too(kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_built_in_python_is_submitted_to_kubernetes(
+    kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dljob import DLJobBuilder
     from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.errors import DeadlineError, UsageError

@@ -60,7 +60,7 @@ def test_suspend_and_resume_are_a_field_of_the_spec(kube: FakeKube, dljob: Run) 
     assert (code, "was not suspended: Running" in err) == (0, True)
 
 
-def test_wait_sees_it_gone_and_sees_it_run(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_wait_until_the_job_is_suspended_or_running(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     say(kube, "Suspended")
     code, _, err = dljob("suspend", "hello", "-k", "--wait")
@@ -71,14 +71,14 @@ def test_wait_sees_it_gone_and_sees_it_run(kube: FakeKube, dljob: Run) -> None:
 
 
 @pytest.mark.parametrize(("end", "code"), [("Succeeded", 0), ("Failed", 1), ("Stopped", 6)])
-def test_a_job_that_ends_when_it_goes_on(end: str, code: int, kube: FakeKube, dljob: Run) -> None:
+def test_resume_tells_the_end_of_a_job_that_ends_meanwhile(end: str, code: int, kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Suspended")
     say(kube, end, reason="Because", message="of this")
     found, _, err = dljob("resume", "hello", "-k", "--wait")
     assert (found, f"has ended: {end} (Because) of this" in err) == (code, True)
 
 
-def test_what_comes_between(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_tell_of_an_end_that_came_first(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     say(kube, "Succeeded")
     code, _, err = dljob("suspend", "hello", "-k", "--wait")
@@ -88,7 +88,7 @@ def test_what_comes_between(kube: FakeKube, dljob: Run) -> None:
         assert (code, "has ended: Succeeded" in err) == (3, True)
 
 
-def test_somebody_who_wants_it_otherwise(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_and_resume_tell_that_another_user_ordered_the_opposite(kube: FakeKube, dljob: Run) -> None:
     def other(job: dict[str, Any]) -> None:
         kube.put(DLJOBS, {**job, "spec": {**job["spec"], "suspend": not job["spec"]["suspend"]}})
 
@@ -99,7 +99,7 @@ def test_somebody_who_wants_it_otherwise(kube: FakeKube, dljob: Run) -> None:
         assert (code, f"has been {other_way} meanwhile" in err) == (2, True)
 
 
-def test_whom_it_makes_no_sense_for(kube: FakeKube, dljob: Run) -> None:
+def test_suspend_is_refused_for_unknown_jobs_and_existing_rayclusters(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     code, _, err = dljob("suspend", "helo", "-k")
     assert (code, "no job 'helo' in namespace team" in err, "hello" in err) == (3, True, True)
@@ -145,7 +145,7 @@ def test_a_laptop_runs_no_job_that_is_suspended(dljob: Run, tmp_path: Path) -> N
         assert "leave spec.suspend out to run it here" in err
 
 
-def test_the_handle_does_the_same(kube: FakeKube) -> None:
+def test_a_handle_suspends_and_resumes_as_the_command_does(kube: FakeKube) -> None:
     from dljob.api.kubernetes.handle import KubernetesJob
 
     handle = KubernetesJob(add_job(kube, phase="Running"))

@@ -37,7 +37,7 @@ SOUND = Facts(
 )  # fmt: skip
 
 
-def test_a_sound_machine_has_a_line_for_each_check() -> None:
+def test_a_sound_machine_has_an_ok_line_for_each_check() -> None:
     found = checks.examine(SOUND)
     assert {(one.state, one.fix) for one in found} == {("ok", "")}
     assert [one.check for one in found] == ["host name", "localhost", "address", "loopback", "ports", "CPUs", "memory",

@@ -30,7 +30,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_everything_is_gathered_without_torch_or_ray(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_the_machine_are_gathered_without_torch_or_ray(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "find_spec", lambda _name: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = facts.gather()
@@ -65,7 +65,9 @@ def test_a_name_that_is_not_resolved_in_time_is_not_waited_for(monkeypatch: pyte
         ({}, None),
     ],
 )
-def test_the_cpus_that_control_groups_grant(files: dict[str, str], wanted: float | None, tmp_path: Path) -> None:
+def test_the_cpu_quota_is_read_from_the_control_groups(
+    files: dict[str, str], wanted: float | None, tmp_path: Path
+) -> None:
     _write(tmp_path, {"memory.max": "max", **files})
     assert facts.quota(tmp_path, tmp_path / "proc") == wanted
 
@@ -93,7 +95,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         (0, b"nonsense", facts.VisibleGpus(0, trouble="its import ended with 0")),
     ],
 )
-def test_what_a_child_process_says_of_devices(code: int, said: bytes, wanted: facts.VisibleGpus) -> None:
+def test_the_devices_reported_by_the_probe_process_are_read(code: int, said: bytes, wanted: facts.VisibleGpus) -> None:
     assert facts.visible(code, said) == wanted
 
 
@@ -154,7 +156,7 @@ def test_processes_of_a_ray_without_a_sweeper_are_left_over(own: Path) -> None:
     assert facts.leftovers(own / "proc").processes == ((21, "raylet"),)
 
 
-def test_the_words_of_a_real_sweeper_are_recognized(own: Path) -> None:
+def test_the_command_line_of_a_real_sweeper_is_recognized(own: Path) -> None:
     mark = str(own / "dlj-real")
     words = [sys.executable, "-I", "-S", sweeper.__file__, mark, mark]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as child:

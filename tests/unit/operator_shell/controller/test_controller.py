@@ -267,7 +267,7 @@ async def test_pods_of_the_last_attempt_that_no_watch_knows_are_looked_for_befor
         assert it.fake.names("rayclusters") == [cluster_of(it.fake, attempt=2)]
 
 
-async def test_who_keeps_a_job_that_is_over_keeps_it_before_that_is_heard() -> None:
+async def test_a_removed_ttl_keeps_an_ended_job_before_the_watch_tells_of_it() -> None:
     async with shell() as it:
         over = {"completionTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Complete", "status": "True"}]}
         job = it.fake.put("dljobs", {**dljob(ttlSecondsAfterFinished=2), "status": over})
@@ -497,7 +497,7 @@ async def test_children_are_as_the_job_needs_them() -> None:
 
 @pytest.mark.slow
 @pytest.mark.live
-async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
+async def test_a_crash_at_any_api_call_leads_to_the_same_end() -> None:
     """The operator dies right before or right after each of its writes; its next life must finish the job the same."""
     async with shell() as it:
         await life(it)

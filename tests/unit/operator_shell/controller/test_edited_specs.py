@@ -82,7 +82,7 @@ async def test_the_cluster_is_refused_and_the_spec_edited_meanwhile() -> None:
         is_whole(it)
 
 
-async def test_nothing_is_made_of_a_spec_that_is_edited_and_not_heard_of() -> None:
+async def test_no_children_are_made_of_a_spec_whose_edit_is_not_in_the_cache() -> None:
     async with shell() as it:
         it.fake.put("dljobs", dljob())
         it.sync()

@@ -107,13 +107,13 @@ async def test_one_pod_of_a_group_is_asked_and_none_that_gets_on() -> None:
     assert await look(fake, others, many, 0.0) == (tuple(others), None)
 
 
-async def test_what_a_containers_status_says_better_is_left_to_it() -> None:
+async def test_a_containers_own_status_comes_before_its_events() -> None:
     fake = with_events(event("u", "Warning", "Failed", 'Error: secret "keys" not found'))
     (found,), wait = await look(fake, [pod("u")], {"u": Hang(0.0)}, 1.0)
     assert (found.trouble, wait) == ("", hangs.EVERY)
 
 
-async def test_what_kuberay_says_of_a_ray_cluster_that_it_refuses() -> None:
+async def test_the_event_of_a_raycluster_refused_by_kuberay_is_read() -> None:
     words = "minimum Ray version is 2.52.0"
     fake = with_events(event("c", "Warning", "InvalidRayClusterSpec", words, lastTimestamp="2026-01-01T00:00:05Z"))
     known = {"c": Hang(0.0)}

@@ -34,7 +34,7 @@ def node(**conditions: str) -> dict[str, Any]:
         (None, "Gone"),
     ],
 )
-async def test_what_a_node_says(body: dict[str, Any] | None, state: str) -> None:
+async def test_the_conditions_of_a_node_give_the_state_of_its_machine(body: dict[str, Any] | None, state: str) -> None:
     async with shell() as it:
         if body:
             it.fake.put("nodes", body, "")
@@ -65,7 +65,7 @@ async def test_a_node_is_looked_at_once_for_all_its_pods_and_again_after_a_while
         assert len(it.fake.calls) == 3
 
 
-async def test_who_may_not_look_knows_nothing_and_does_not_ask_again() -> None:
+async def test_an_operator_that_may_not_read_nodes_asks_once_and_knows_nothing() -> None:
     async with shell() as it:
         it.fake.fail("GET", "nodes", 403, times=9)
         known = Machines(it.kube, lambda: NOW)
@@ -75,7 +75,7 @@ async def test_who_may_not_look_knows_nothing_and_does_not_ask_again() -> None:
         assert len(it.fake.calls) == 1
 
 
-async def test_an_api_server_that_does_not_answer_says_nothing() -> None:
+async def test_the_state_of_a_machine_is_empty_while_the_api_server_does_not_answer() -> None:
     async with shell() as it:
         it.fake.fail("GET", "nodes", 400)
         (seen,) = await Machines(it.kube, lambda: NOW).told([pod()])

@@ -57,7 +57,7 @@ async def until(it: Shell, phase: str, key: Key = JOB) -> None:
     raise AssertionError(f"{it.status(key)['phase']} and not {phase}")
 
 
-async def test_a_job_lives_and_ends_on_it_and_changes_nothing_of_it() -> None:
+async def test_a_job_lives_and_ends_on_an_existing_raycluster_and_changes_nothing_of_it() -> None:
     async with shell() as it:
         others(it.fake)
         it.head.token = ""
@@ -83,7 +83,7 @@ async def test_a_job_lives_and_ends_on_it_and_changes_nothing_of_it() -> None:
         assert not paths & {"rayclusters", "pods", "secrets"}
 
 
-async def test_two_jobs_share_it() -> None:
+async def test_two_jobs_share_an_existing_raycluster() -> None:
     async with shell() as it:
         others(it.fake)
         it.head.token = ""
@@ -102,7 +102,7 @@ async def test_two_jobs_share_it() -> None:
         assert it.fake.names("rayclusters") == ["shared"]
 
 
-async def test_one_that_another_job_keeps_has_a_token_of_ours() -> None:
+async def test_a_raycluster_retained_by_another_job_has_a_token_of_ours() -> None:
     async with shell() as it:
         it.fake.put("dljobs", dljob("maker", cleanupPolicy="Retain"))
         await it.settle()
@@ -165,7 +165,7 @@ async def test_a_secret_without_a_token_is_told(secret: dict[str, str] | None, w
         assert words in condition(it, "ClusterReady")["message"]
 
 
-async def test_it_waits_for_one_that_is_not_there_and_comes_back_by_itself() -> None:
+async def test_a_job_waits_for_a_missing_raycluster_and_goes_on_once_it_is_there() -> None:
     async with shell() as it:
         it.head.token = ""
         it.fake.put("dljobs", on_shared())

@@ -99,7 +99,7 @@ def end(fake: FakeCluster, head: StubHead) -> dict[str, Any]:
     }
 
 
-async def test_it_goes_on_and_its_last_logs_are_those_of_its_last_attempt() -> None:
+async def test_a_resumed_job_keeps_the_logs_of_its_last_attempt() -> None:
     async with shell() as it:
         await life(it)
         found = end(it.fake, it.head)
@@ -111,7 +111,7 @@ async def test_it_goes_on_and_its_last_logs_are_those_of_its_last_attempt() -> N
 
 @pytest.mark.slow
 @pytest.mark.live
-async def test_a_crash_at_any_call_comes_to_the_same_end() -> None:
+async def test_a_crash_at_any_api_call_of_a_suspension_leads_to_the_same_end() -> None:
     async with shell() as it:
         await life(it)
         expected = end(it.fake, it.head)

@@ -94,7 +94,7 @@ async def place() -> AsyncIterator[Place]:
     await made.server.close()
 
 
-async def test_one_of_two_acts_and_the_other_takes_over_when_it_is_given_up(place: Place) -> None:
+async def test_one_of_two_replicas_acts_and_the_other_takes_over_a_released_lease(place: Place) -> None:
     a = place.replica("a")
     await a.until(acts=True)
     b = place.replica("b")
@@ -150,7 +150,7 @@ async def test_an_api_server_that_does_not_answer_is_not_waited_for_longer_than_
     await a.until(acts=False)
 
 
-async def test_one_lost_answer_costs_nothing(place: Place) -> None:
+async def test_one_lost_answer_costs_no_leadership(place: Place) -> None:
     a = place.replica("a", LeaseTiming(duration=60, retry=0.2))  # so that a busy machine loses it nothing either
     await a.until(acts=True)
     place.fake.fail("PUT", "leases", 500, times=1, after=True)  # the next renewal has an old version then
@@ -191,7 +191,7 @@ async def test_refused_renewals_do_not_become_a_storm(place: Place) -> None:
     assert len(place.fake.calls) < 30
 
 
-async def test_who_was_stopped_longer_than_the_lease_lasts_writes_nothing_when_it_wakes(place: Place) -> None:
+async def test_a_replica_stopped_for_longer_than_the_lease_writes_nothing_when_it_wakes(place: Place) -> None:
     """As after SIGSTOP: every clock has gone on, and nothing of the loop has run."""
     a = place.replica("a")
     await a.until(acts=True)
@@ -235,7 +235,7 @@ async def test_work_that_does_not_end_takes_the_process_with_it(place: Place, mo
     await election._kube.close()
 
 
-def test_each_process_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_an_identity_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", "dljob-0")
     first, second = lease_module.own_identity(), lease_module.own_identity()
     assert first.startswith("dljob-0_")

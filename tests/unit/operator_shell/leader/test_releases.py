@@ -114,7 +114,7 @@ async def test_a_replica_of_the_release_that_acts_comes_before_another_release(p
     assert not other.terms
 
 
-async def test_who_comes_back_finds_another_acting(place: Place) -> None:
+async def test_a_release_that_comes_back_stands_by_for_the_one_that_acts(place: Place) -> None:
     first = place.release("a")
     await first.until(acts=True)
     second = place.release("b")
@@ -128,7 +128,7 @@ async def test_who_comes_back_finds_another_acting(place: Place) -> None:
     assert second.acts
 
 
-async def test_releases_that_begin_at_once(place: Place) -> None:
+async def test_of_two_releases_that_begin_at_once_one_acts(place: Place) -> None:
     both = [place.release("a"), place.release("b")]
     async with asyncio.timeout(10):
         while not any(one.acts for one in both) or not any(one.others.stands_by for one in both):
@@ -144,7 +144,7 @@ async def test_releases_of_disjoint_namespaces_both_act(place: Place) -> None:
     assert asked == {f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases" for name in "abxy"}
 
 
-async def test_a_release_of_before_is_stood_by_for(place: Place) -> None:
+async def test_a_release_without_annotations_is_stood_by_for(place: Place) -> None:
     place.lease("kube-node-lease", "n1", managedFields=[{"manager": MANAGER}])
     place.lease("old", "their-own", managedFields=[{"manager": MANAGER}])
     one = place.release("b")
@@ -154,9 +154,7 @@ async def test_a_release_of_before_is_stood_by_for(place: Place) -> None:
     assert not one.acts
 
 
-async def test_one_that_begins_to_act_beside_one_that_acts_is_told(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_release_that_acts_beside_another_is_reported(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     one = place.release("a")
     await one.until(acts=True)
     place.lease("old", managedFields=[{"manager": MANAGER}])
@@ -168,7 +166,9 @@ async def test_one_that_begins_to_act_beside_one_that_acts_is_told(
     assert "two releases act: the release dljob in namespace old" in caplog.text
 
 
-async def test_who_may_not_list_leases_acts_and_says_so_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_release_that_may_not_list_leases_acts_and_warns_once(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     place.fake.fail("GET", "/leases$", 403, times=10**6, message="leases is forbidden")
     one = place.release("b")

@@ -29,7 +29,7 @@ def pod(name: str, version: int, uid: str = "p1", **labels: str) -> dict[str, An
     return {"metadata": meta(name, version, uid, labels=own), "spec": {}, "status": {"phase": "Running"}}
 
 
-def test_an_older_state_is_no_news() -> None:
+def test_an_older_version_of_an_object_is_no_news() -> None:
     cache = Cache()
     assert cache.put_job({"metadata": meta("hello", 5), "status": {"phase": "Running"}}) == JOB
     assert cache.put_job({"metadata": meta("hello", 5)}) is None
@@ -90,7 +90,7 @@ def test_an_edited_cluster_keeps_its_spec() -> None:
     assert cache.clusters.get(Key("ns", "hello-1"))["spec"] == {"suspend": True, "headGroupSpec": {}}  # type: ignore[index]
 
 
-def test_a_cluster_of_nobody_concerns_nobody() -> None:
+def test_a_raycluster_without_a_dljob_as_owner_concerns_no_job() -> None:
     cache = Cache()
     body = cluster(1)
     body["metadata"]["ownerReferences"] = [{"kind": "Other", "name": "o", "controller": True}]
@@ -115,7 +115,7 @@ def test_pods_come_with_the_head_first() -> None:
     assert list(keys(cache.pods)) == [(Key("ns", "b"), "p3")]
 
 
-def test_a_pod_without_our_labels_concerns_nobody() -> None:
+def test_a_pod_without_our_labels_concerns_no_job() -> None:
     cache = Cache()
     body = pod("a", 1)
     body["metadata"]["labels"] = {}

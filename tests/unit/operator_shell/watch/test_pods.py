@@ -25,7 +25,7 @@ def container(name: str = "ray-head", **more: Any) -> dict[str, Any]:
     return {"name": name, "ready": False, "restartCount": 0, "containerID": "", **more}
 
 
-def test_a_running_head() -> None:
+def test_a_running_heads_address_and_restarts_are_read() -> None:
     ray = container(ready=True, restartCount=2, containerID="c://1", lastState={"terminated": {"exitCode": 137}})
     other = container("autoscaler", containerID="c://2")
     conditions = [{"type": "Ready", "status": "True"}]
@@ -45,7 +45,7 @@ def test_a_pod_that_was_just_made_has_no_trouble() -> None:
     assert pod({}, deletionTimestamp="2026-01-01T00:00:00Z").leaving
 
 
-def test_its_times_and_the_nodes_that_it_keeps_away_from() -> None:
+def test_a_pods_times_and_excluded_nodes_are_read() -> None:
     found = pod({}, deletionTimestamp="2026-01-01T00:00:30Z", creationTimestamp="2026-01-01T00:00:00Z")
     assert (found.made, found.ends) == (1767225600.0, 1767225630.0)
     assert (pod({}).made, pod({}).ends, pod({}).away) == (0.0, None, ())
@@ -110,7 +110,7 @@ def test_its_times_and_the_nodes_that_it_keeps_away_from() -> None:
         ),
     ],
 )
-def test_troubles(status: dict[str, Any], reason: str, trouble: str) -> None:
+def test_the_trouble_of_a_pod_is_read_from_its_status(status: dict[str, Any], reason: str, trouble: str) -> None:
     found = pod(status)
     assert found.trouble_reason == reason
     assert found.trouble == trouble
@@ -144,7 +144,7 @@ DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEv
         ({"conditions": [{**DRAINED, "status": "False"}]}, ""),
     ],
 )
-def test_why_a_pod_ends(status: dict[str, Any], end: str) -> None:
+def test_the_reason_why_a_pod_ends_is_read_from_its_status(status: dict[str, Any], end: str) -> None:
     assert pod(status).end == end
 
 

@@ -360,7 +360,7 @@ ENDED_BY_ANOTHER = (
 @settings(max_examples=60)
 @given(st.lists(STEPS, max_size=50))
 @example(BACK_BEFORE_THE_FIRST)
-def test_whatever_operators_believe_the_laws_hold_and_the_end_is_the_same(steps: Sequence[Step]) -> None:
+def test_stale_caches_break_no_law_and_lead_to_the_same_end(steps: Sequence[Step]) -> None:
     asyncio.run(to_the_end(steps))
 
 
@@ -368,5 +368,5 @@ def test_an_operator_that_begins_in_the_past_makes_no_cluster_of_an_attempt_that
     asyncio.run(to_the_end(BACK_BEFORE_THE_FIRST))
 
 
-def test_of_a_job_that_another_operator_ended_the_word_on_its_logs_stays() -> None:
+def test_a_stale_operator_keeps_the_note_on_logs_saved_by_another() -> None:
     asyncio.run(to_the_end(ENDED_BY_ANOTHER))

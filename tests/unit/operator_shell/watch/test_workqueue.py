@@ -74,7 +74,7 @@ Laws.TestCase.settings = settings(max_examples=200, stateful_step_count=40, dead
 test_laws = pytest.mark.filterwarnings("ignore")(Laws.TestCase)
 
 
-async def test_who_waits_is_woken() -> None:
+async def test_a_waiting_worker_is_woken_by_a_key() -> None:
     queue = WorkQueue()
     taken = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -82,7 +82,7 @@ async def test_who_waits_is_woken() -> None:
     assert await asyncio.wait_for(taken, 1) == A
 
 
-async def test_two_who_wait_get_a_key_each() -> None:
+async def test_two_waiting_workers_get_a_key_each() -> None:
     queue = WorkQueue()
     both = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_two_who_wait_get_a_key_each() -> None:
     assert {await asyncio.wait_for(task, 1) for task in both} == {A, B}
 
 
-async def test_a_delay_ends_the_wait() -> None:
+async def test_a_delayed_key_ends_the_wait_when_it_is_due() -> None:
     queue = WorkQueue()
     taken = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -139,7 +139,7 @@ def test_a_deadline_that_each_pass_says_anew_takes_no_more_room() -> None:
     assert queue.take() is None
 
 
-def test_it_tells_how_long_a_key_lay_ready() -> None:
+def test_the_queue_reports_how_long_a_key_lay_ready() -> None:
     now = [0.0]
     queue = WorkQueue(lambda: now[0])
     waited: list[float] = []

@@ -31,7 +31,7 @@ def test_every_problem_is_said_in_these_words(path: Path) -> None:
     assert text == expected.read_text(encoding="utf-8")
 
 
-def test_no_expected_text_is_left_without_its_case() -> None:
+def test_each_expected_text_has_its_case() -> None:
     texts = {path.stem for path in (GOLDEN / "errors").glob("*.txt")}
     assert texts == {path.stem for path in CASES}
     assert len(CASES) > 40

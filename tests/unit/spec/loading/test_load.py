@@ -41,7 +41,7 @@ def test_the_samples_load_and_survive_a_dump(path: Path) -> None:
     check(manifest)
 
 
-def test_all_documents_of_a_file(tmp_path: Path) -> None:
+def test_all_documents_of_a_file_are_loaded(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text("---\n" + "---\n".join(sample.read_text() for sample in SAMPLES) + "---\n# the end\n")
     assert [manifest.metadata.name for manifest in load_file_all(path)] == [sample.stem for sample in SAMPLES]
@@ -92,7 +92,7 @@ def test_what_may_have_been_meant_as_a_job_is_not_left_alone(other: str, words: 
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
-def test_json_is_read_too(indent: int | str | None) -> None:
+def test_json_files_are_loaded_too(indent: int | str | None) -> None:
     text = json.dumps(job(config={"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1e3}), indent=indent)
     config = load(text.replace("a/b", "a\\/b")).spec.config
     assert config == {"face": "\N{GRINNING FACE}", "path": "a/b", "n": 1000.0}
@@ -149,7 +149,7 @@ def test_a_byte_order_mark_does_not_count() -> None:
     assert load(b"\xef\xbb\xbf" + dump(parse(job())).encode()).metadata.name == "j"
 
 
-def test_a_text_is_bounded() -> None:
+def test_a_text_longer_than_its_bound_is_refused() -> None:
     with pytest.raises(
         SpecError, match=f"^<spec>:1:1: is {tree.MAX_CHARACTERS + 1} characters long, at most {tree.MAX_CHARACTERS}"
     ):
@@ -158,7 +158,7 @@ def test_a_text_is_bounded() -> None:
         load("#" * tree.MAX_CHARACTERS)
 
 
-def test_a_config_is_bounded() -> None:
+def test_a_config_larger_than_its_bound_is_refused() -> None:
     with pytest.raises(SpecError, match="characters as JSON, at most 262144"):
         load(json.dumps(job(config={"a": "x" * 262_144})))
 
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_file(tmp_path)
 
 
-def test_the_parser_itself_may_fail() -> None:
+def test_a_failure_of_the_yaml_parser_is_told() -> None:
     with pytest.raises(SpecError, match="<spec>:1:1: not YAML: "):
         load('a: "\\UFFFFFFFF"')
 
@@ -252,7 +252,7 @@ def test_what_pydantic_may_say_one_day_is_passed_on() -> None:
     assert describe(error, ("spec",)) == ("Input should be newer", "")
 
 
-def test_too_many_items() -> None:
+def test_a_list_with_too_many_items_is_refused() -> None:
     with pytest.raises(SpecError, match=r"spec\.env: has 257 items, at most 256"):
         parse(job(env=[{"name": f"A{i}"} for i in range(257)]))
 

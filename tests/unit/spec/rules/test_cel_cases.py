@@ -49,7 +49,7 @@ def test_the_job_with_every_field_is_right() -> None:
 
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.rule)
-def test_both_sides_of_a_rule(case: Case) -> None:
+def test_each_rule_accepts_its_right_case_and_refuses_its_wrong_one(case: Case) -> None:
     parse(case.accepted)
     if case.before:
         parse(case.refused)
@@ -62,7 +62,7 @@ def test_both_sides_of_a_rule(case: Case) -> None:
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
-def test_both_sides_of_a_bound(bound: Bound) -> None:
+def test_each_bound_accepts_its_last_value_and_refuses_the_next(bound: Bound) -> None:
     if bound.ok:
         manifest = parse(bound.job)
         assert load(dump(manifest)) == manifest

@@ -32,7 +32,9 @@ def job(**accelerator: Any) -> dict[str, Any]:
         ({"type": "GPU", "numaBinding": "node"}, "numaBinding: must be"),
     ],
 )
-def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator: dict[str, Any], words: str) -> None:
+def test_options_that_the_device_lacks_are_refused_before_anything_starts(
+    accelerator: dict[str, Any], words: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         parse(job(**accelerator))
     assert words in str(caught.value)
@@ -48,7 +50,7 @@ def test_what_the_device_cannot_do_is_refused_before_anything_starts(accelerator
         {"type": "GPU", "numaBinding": "CoreComplex"},
     ],
 )
-def test_what_it_can_do_is_taken(accelerator: dict[str, Any]) -> None:
+def test_options_that_the_device_supports_are_accepted(accelerator: dict[str, Any]) -> None:
     taken = parse(job(**accelerator)).spec.roles[0].accelerator
     assert taken is not None
     assert (taken.type, taken.visibility) == (accelerator["type"], accelerator.get("visibility"))

@@ -35,7 +35,7 @@ def said(data: dict[str, Any]) -> str:
         ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks are no whole groups of 2"),
     ],
 )
-def test_bounds_of_a_role(role: dict[str, Any], words: str) -> None:
+def test_wrong_bounds_of_a_role_are_refused(role: dict[str, Any], words: str) -> None:
     assert words in said(job(role))
 
 
@@ -48,7 +48,7 @@ def test_bounds_of_a_role(role: dict[str, Any], words: str) -> None:
         ({}, {"maxReplicas": 3}, "are for roles that have bounds, and none lives there"),
     ],
 )
-def test_bounds_of_a_node_group(role: dict[str, Any], group: dict[str, Any], words: str) -> None:
+def test_wrong_bounds_of_a_node_group_are_refused(role: dict[str, Any], group: dict[str, Any], words: str) -> None:
     assert words in said(job(role, nodeGroups=[{"name": "g", "replicas": 2, "cpu": "8", **group}]))
 
 

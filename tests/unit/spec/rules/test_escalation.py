@@ -21,7 +21,7 @@ def job(action: str, then: str) -> dict[str, object]:
     return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": spec}
 
 
-def test_all_ways_are_tried() -> None:
+def test_each_way_from_level_to_level_is_tried() -> None:
     in_process = "RestartInProcess"  # of other roles than this one
     assert {*WAYS, in_process} == set(get_args(RuleAction))
 

@@ -25,7 +25,7 @@ def refused(data: dict[str, object]) -> str:
     return str(caught.value)
 
 
-def test_it_is_off_unless_asked_for_and_grows_by_half() -> None:
+def test_the_memory_policy_is_off_by_default_and_grows_by_half() -> None:
     policy = parse(job("4Gi", maxMemory="8Gi")).spec.roles[0].restart_policy.out_of_memory
     assert policy is not None
     assert (policy.memory_factor, policy.max_memory) == ("1.5", "8Gi")
@@ -40,16 +40,16 @@ def test_a_role_without_memory_has_none_to_be_multiplied() -> None:
 
 
 @pytest.mark.parametrize("most", ["4Gi", "4095Mi"])
-def test_the_most_is_more_than_what_there_is(most: str) -> None:
+def test_max_memory_must_be_more_than_the_memory(most: str) -> None:
     assert f"maxMemory must be above resources.memory: {most} is not above 4Gi" in refused(job("4Gi", maxMemory=most))
 
 
-def test_a_cap_must_be_said() -> None:
+def test_a_memory_policy_without_max_memory_is_refused() -> None:
     assert "maxMemory" in refused(job("4Gi", memoryFactor="2"))
 
 
 @pytest.mark.parametrize("factor", ["1", "1.0", "1.00", "0.5", "10", "-2", "2x", ""])
-def test_a_factor_makes_it_more(factor: str) -> None:
+def test_a_memory_factor_outside_one_to_ten_is_refused(factor: str) -> None:
     assert 'a number above 1 and below 10, such as "1.5"' in refused(job("4Gi", maxMemory="8Gi", memoryFactor=factor))
 
 
@@ -58,6 +58,6 @@ def test_a_number_without_quotes_is_told_to_have_some() -> None:
 
 
 @pytest.mark.parametrize(("text", "factor"), [("1.01", 1.01), ("1.5", 1.5), ("1.50", 1.5), ("2", 2), ("9.99", 9.99)])
-def test_a_factor_is_exact(text: str, factor: float) -> None:
+def test_a_memory_factor_is_read_exactly(text: str, factor: float) -> None:
     assert parse(job("4Gi", maxMemory="8Gi", memoryFactor=text))
     assert parse_factor(text) == round(factor * GRAIN)
