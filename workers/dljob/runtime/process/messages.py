@@ -29,10 +29,11 @@ from __future__ import annotations
 import json
 import marshal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
@@ -176,13 +177,13 @@ class AgentRequest:
 
     def packed(self) -> bytes:
         """Encode as bytes, which Ray passes on as they are; Ray's own pickling would be most of a request's cost."""
-        return json.dumps((self.epoch, self.pause_s, self.news_s, self.acked, self.unknown, self.may_go)).encode()
+        return json.dumps(_REQUEST(self)).encode()
 
     @classmethod
     def unpacked(cls, data: bytes) -> AgentRequest:
         """Decode the result of `packed`."""
-        epoch, pause_s, news_s, acked, unknown, may_go = json.loads(data)
-        return cls(epoch, pause_s, news_s, acked, tuple(unknown), may_go)
+        request = cls(*json.loads(data))
+        return replace(request, unknown=tuple(request.unknown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +198,13 @@ class Pulse:
 
     def packed(self) -> bytes:
         """Encode as bytes, for the same reason as AgentRequest."""
-        rows = [(host.role, host.actor, host.epoch, list(host.steps.items()), host.silent_s) for host in self.hosts]
-        return json.dumps((self.pid, self.number, rows, self.leaving)).encode()
+        return marshal.dumps(_PULSE(replace(self, hosts=tuple(_HEARTBEAT(host) for host in self.hosts))))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Pulse:
         """Decode the result of `packed`."""
-        pid, number, rows, leaving = json.loads(data)
-        return cls(pid, number, tuple(_beacon(*row) for row in rows), leaving)
-
-
-def _beacon(role: str, actor: str, epoch: int, steps: list[Any], silent_s: float) -> Heartbeat:
-    told = {rank: (incarnation, step, metrics) for rank, (incarnation, step, metrics) in steps}
-    return Heartbeat(role, actor, epoch, told, silent_s)
+        pulse = cls(*marshal.loads(data))  # noqa: S302 - from a process of the same job
+        return replace(pulse, hosts=tuple(Heartbeat(*row) for row in cast("tuple[Any, ...]", pulse.hosts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +253,7 @@ class Call:
 
     def packed(self, payload: bytes) -> bytes:
         """Encode as bytes, arguments included: Ray takes three times as long to pickle one object."""
-        head = (self.id, self.rank, self.incarnation, self.method, self.timeout_s, self.caller)
-        return marshal.dumps((*head, self.again, self.quiet, self.window, payload))
+        return marshal.dumps((*_CALL(self), payload))
 
     @classmethod
     def unpacked(cls, data: bytes) -> tuple[Call, bytes]:
@@ -314,14 +308,24 @@ class Reply:
 
     def packed(self) -> bytes:
         """Encode as bytes, for the same reason as a Call."""
-        refused = None if self.refused is None else str(self.refused)
-        return marshal.dumps((self.payload, self.error_type, self.message, self.traceback, refused, self.idempotent))
+        # `marshal` takes no enum.
+        plain = self if self.refused is None else replace(self, refused=self.refused.value)  # type: ignore[arg-type]
+        return marshal.dumps(_REPLY(plain))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Reply:
         """Decode the result of `packed`."""
-        payload, error_type, message, traceback, refused, idempotent = marshal.loads(data)  # noqa: S302 - the same
-        return cls(payload, error_type, message, traceback, None if refused is None else NotRun(refused), idempotent)
+        reply = cls(*marshal.loads(data))  # noqa: S302 - from a process of the same job
+        return reply if reply.refused is None else replace(reply, refused=NotRun(reply.refused))
+
+
+def _values(kind: type) -> attrgetter[tuple[Any, ...]]:
+    """A getter of all fields of a message in their order: what travels packed is a tuple of them."""
+    return attrgetter(*(each.name for each in fields(kind)))
+
+
+_REQUEST, _HEARTBEAT, _PULSE = _values(AgentRequest), _values(Heartbeat), _values(Pulse)
+_CALL, _REPLY = _values(Call), _values(Reply)
 
 
 def saver_name(job: JobInfo, node: str) -> str:

@@ -17,7 +17,7 @@ from dljob.errors import CallError, CheckpointError, UnreachableError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext, make_log, read_only
+from dljob.runtime.process.worker_context import ASKED, RankCall, Stopping, WorkerContext, make_log, read_only
 
 SAVER_S = 90.0
 """How long the node's saver may take to start."""
@@ -85,8 +85,7 @@ class RankLink:
         number = next(self._ids)
         with self._lock:
             self._waiting[number] = (call, future)
-        names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
-        head = {"op": "call", "id": number, "apart": len(call.common), **{name: getattr(call, name) for name in names}}
+        head = {"op": "call", "id": number, "apart": len(call.common), **{name: getattr(call, name) for name in ASKED}}
         try:
             self._frames.send(head, call.payload + call.common if call.common else call.payload)
         except OSError:

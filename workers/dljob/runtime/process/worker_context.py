@@ -24,6 +24,8 @@ from dljob.runtime.process.step_counters import Count, StepCounter, StepCounters
 if TYPE_CHECKING:
     from dljob.master.state.views import Outcome
 
+ASKED = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
+"""The fields of a RankCall that a script rank sends to its host beside the arguments; the host makes the same call."""
 FOR_ANSWER = "for its answer"
 """What a call waits for once it was sent; a fragment of the error at its deadline."""
 

@@ -18,7 +18,7 @@ from typing import Any
 from dljob.errors import CallError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import Reply
-from dljob.runtime.process.worker_context import CallTransport, RankCall
+from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
 
 
 class HostSocket:
@@ -110,9 +110,8 @@ class HostSocket:
             asked = self._calls(rank).ask(head["what"], head["args"], head["timeout_s"])
             asked.add_done_callback(lambda done: _say(line, head["id"], done))
             return
-        names = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
         cut = len(body) - head["apart"]
-        call = RankCall(payload=body[:cut], common=body[cut:], **{name: head[name] for name in names})
+        call = RankCall(payload=body[:cut], common=body[cut:], **{name: head[name] for name in ASKED})
         calls = self._calls(rank)
         future = _sent(calls, call)
         future.add_done_callback(

@@ -1,6 +1,6 @@
 """The journal's codec against msgspec, on one state: rate, import time, and what each does with an unknown field.
 
-    python tests/bench/serializers.py [--ranks 2000]
+    python tests/bench/master/serializers.py [--ranks 2000]
 
 Needs `pip install msgspec` beside the locked environment: no product code uses it (ADR 72).
 """
