@@ -133,7 +133,10 @@ class Boss(dljob.Worker):
         talkers, job = RoleGroup("talker"), current_worker().job
         heard = {"before": talkers.double(np.arange(5)).tolist()}
         first = talkers.incarnation()
-        heard["phase"] = job.status()["phase"]
+        # A rank may run before PrimeMaster has read the report that it is ready.
+        while (phase := job.status()["phase"]) == "Scheduling":
+            time.sleep(0.05)
+        heard["phase"] = phase
         job.restart(role="talker")
         while True:  # the order is journaled: the old processes may yet answer
             again = talkers.options(idempotent=True).incarnation()
