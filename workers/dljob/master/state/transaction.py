@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import compress
+from operator import attrgetter, is_, is_not
+from types import NoneType
 from typing import cast
 
 from immutables import Map
@@ -13,7 +16,7 @@ from dljob.master.state.actions import Action, Note
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure, FaultRecord, Notice
-from dljob.master.state.job import RoleFacts
+from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
 from dljob.master.state.pairing import RoleCheck
@@ -54,16 +57,15 @@ _COUNTER = {
 }
 # The status shows these; older faults are in the timeline only.
 _RECENT_FAULTS = 10
-# Tables compare by identity and scalars by value (`_changed`); a field that is in neither does not make a new version.
-_TABLES = (
-    "ranks", "hosts", "roles", "units", "spares", "incidents", "marks", "errors", "commands", "seats", "faults",
-    "nodes", "restarts", "verdict", "search", "notices", "exclusions", "ledger", "checks", "saves", "feeds",
-    "departures", "grants", "sizes", "groups",
-)  # fmt: skip
-_SCALARS = (
-    "phase", "nodes_seen", "held", "live", "serial", "carried", "running_at", "ended_at", "result", "epoch",
-    "replaced",
-)  # fmt: skip
+_FIELDS = tuple(each.name for each in fields(JobState))
+_values: Callable[[object], tuple[object, ...]] = attrgetter(*_FIELDS)
+# The slots' own setters: a frozen dataclass's `__init__` takes twice as long for as many fields.
+_PUTS = tuple(getattr(JobState, name).__set__ for name in _FIELDS)
+# What makes a new version. A timer alone does not, and `homeless` follows from the units.
+_compared: Callable[[object], tuple[object, ...]] = attrgetter(
+    *(name for name in _FIELDS if name not in ("job", "started_at", "version", "wake", "homeless"))
+)
+_PLAIN = (str, int, float, NoneType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,111 +92,78 @@ class Touched:
 class StateTransaction:
     """A mutable copy of a state for the length of one transition, with the actions decided so far."""
 
-    def __init__(self, state: JobState, now: float) -> None:  # noqa: PLR0915 - a line for each table
+    # The fields of JobState, with its types: `__init__` copies them, and `freeze` makes the next state of them.
+    job: Job
+    started_at: float
+    phase: Phase
+    search: Search
+    roles: Map[str, RoleState]
+    ranks: Map[RankKey, RankState]
+    hosts: Map[HostId, HostState]
+    units: Map[str, UnitState]
+    spares: Map[SpareKey, SpareState]
+    seats: Map[str, tuple[Seat, ...]]
+    nodes: tuple[NodeView, ...]
+    nodes_seen: bool
+    exclusions: Map[str, Exclusion]
+    replaced: int
+    held: int
+    live: int
+    incidents: Map[int, Incident]
+    marks: Map[str, tuple[BudgetMark, ...]]
+    errors: Map[RankKey, ErrorMemory]
+    commands: Map[str, str]
+    restarts: Map[str, int]
+    notices: Map[str, Notice]
+    faults: tuple[FaultRecord, ...]
+    serial: int
+    carried: bool
+    verdict: Verdict | None
+    running_at: float | None
+    ended_at: float | None
+    result: str
+    epoch: int
+    wake: float | None
+    ledger: Ledger
+    checks: Map[str, RoleCheck]
+    saves: Map[str, Saves]
+    feeds: Map[str, ShardTable]
+    departures: Map[str, Departure]
+    grants: Grants
+    sizes: Map[str, Sizing]
+    groups: Map[str, tuple[str, str]]
+    homeless: Map[str, bool]
+    version: int
+
+    def __init__(self, state: JobState, now: float) -> None:
+        self.__dict__.update(zip(_FIELDS, _values(state), strict=True))
         self.base = state
-        self.job = state.job
-        self.started_at = state.started_at
         self.now = now
         self.actions: list[Action] = []
         self.reasons: list[str] = []
         self.leaving: dict[str, NodeDeparture] = {}
         """Nodes that a rule says to leave. They are left once, after the event's handler (`nodes.leave_by_rule`)."""
-        self.phase: Phase = state.phase
-        self.search: Search = state.search
-        self.roles: Map[str, RoleState] = state.roles
-        self.ranks: Map[RankKey, RankState] = state.ranks
-        self.hosts: Map[HostId, HostState] = state.hosts
-        self.units: Map[str, UnitState] = state.units
-        self.spares: Map[SpareKey, SpareState] = state.spares
-        self.seats: Map[str, tuple[Seat, ...]] = state.seats
-        self.nodes: tuple[NodeView, ...] = state.nodes
-        self.nodes_seen: bool = state.nodes_seen
-        self.exclusions: Map[str, Exclusion] = state.exclusions
-        self.replaced: int = state.replaced
-        self.held: int = state.held
-        self.live: int = state.live
-        self.incidents: Map[int, Incident] = state.incidents
-        self.marks: Map[str, tuple[BudgetMark, ...]] = state.marks
-        self.errors: Map[RankKey, ErrorMemory] = state.errors
-        self.commands: Map[str, str] = state.commands
-        self.restarts: Map[str, int] = state.restarts
-        self.notices: Map[str, Notice] = state.notices
-        self.faults: tuple[FaultRecord, ...] = state.faults
-        self.serial: int = state.serial
-        self.carried: bool = state.carried
-        self.verdict: Verdict | None = state.verdict
-        self.running_at: float | None = state.running_at
-        self.ended_at: float | None = state.ended_at
-        self.result: str = state.result
-        self.epoch: int = state.epoch
-        self.wake: float | None = state.wake
-        self.ledger: Ledger = state.ledger
-        self.checks: Map[str, RoleCheck] = state.checks
-        self.saves: Map[str, Saves] = state.saves
-        self.feeds: Map[str, ShardTable] = state.feeds
-        self.departures: Map[str, Departure] = state.departures
-        self.grants: Grants = state.grants
-        self.sizes: Map[str, Sizing] = state.sizes
-        self.groups: Map[str, tuple[str, str]] = state.groups
-        self.homeless: Map[str, bool] = state.homeless
         self.touched = Touched()
         self._mutated = False
 
     def freeze(self) -> JobState:
-        """The new state, or the old object itself when nothing changed. A changed timer alone is no new version."""
+        """The new state; the old object itself when nothing changed. A timer alone is no new version."""
         changed = self._changed()
         if not changed and self.wake == self.base.wake:
             return self.base
-        return JobState(
-            job=self.job,
-            phase=self.phase,
-            started_at=self.started_at,
-            search=self.search,
-            roles=self.roles,
-            ranks=self.ranks,
-            hosts=self.hosts,
-            units=self.units,
-            spares=self.spares,
-            seats=self.seats,
-            nodes=self.nodes,
-            nodes_seen=self.nodes_seen,
-            exclusions=self.exclusions,
-            replaced=self.replaced,
-            held=self.held,
-            live=self.live,
-            incidents=self.incidents,
-            marks=self.marks,
-            errors=self.errors,
-            commands=self.commands,
-            restarts=self.restarts,
-            notices=self.notices,
-            faults=self.faults,
-            serial=self.serial,
-            carried=self.carried,
-            verdict=self.verdict,
-            running_at=self.running_at,
-            ended_at=self.ended_at,
-            result=self.result,
-            epoch=self.epoch,
-            version=self.base.version + changed,
-            wake=self.wake,
-            ledger=self.ledger,
-            checks=self.checks,
-            saves=self.saves,
-            feeds=self.feeds,
-            departures=self.departures,
-            grants=self.grants,
-            sizes=self.sizes,
-            groups=self.groups,
-            homeless=self.homeless,
-        )
+        self.version = self.base.version + changed
+        made = object.__new__(JobState)
+        for put, value in zip(_PUTS, _values(self), strict=True):
+            put(made, value)
+        return made
 
     def _changed(self) -> bool:
-        """Whether anything but a timer changed. Tables are persistent: a changed one is another object."""
-        for name in _TABLES:
-            if getattr(self, name) is not getattr(self.base, name):
-                return True
-        return any(getattr(self, name) != getattr(self.base, name) for name in _SCALARS)
+        """Whether anything but a timer changed. A changed table is another object; a scalar may be an equal one."""
+        before, after = _compared(self.base), _compared(self)
+        if all(map(is_, before, after)):
+            return False
+        others = compress(zip(before, after, strict=True), map(is_not, before, after))
+        return any(not isinstance(now, _PLAIN) or was != now for was, now in others)
 
     @property
     def ending(self) -> bool:
