@@ -1,1 +1,1 @@
-"""Goodput: `rules` says which time counts as productive, `view` shows the sums."""
+"""The ledger's rules: `rules` decides the account of each rank and books changes, `view` shows the sums to users."""

@@ -1,4 +1,4 @@
-"""Which account a rank is in, from the state alone; and the booking of what an event changed."""
+"""The account of a rank, decided from the state alone, and the booking of the changes of one event."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId, Reason
 
 Signs = dict[HostId | str, float]
-"""Host, or node -> when it gave its last sign of life (unix seconds)."""
+"""Host or node -> time of its last sign of life (unix seconds)."""
 
 
 def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
-    """The account that a rank is in; None: its role has it no more."""
+    """The account of a rank; None: its role shrank and dropped it. docs/ledger.md describes the accounts."""
     own, facts = s.ranks[key], s.job.roles[key[0]]
     phase = own.phase
     if phase is RankPhase.ABSENT:
         return None
-    if s.verdict is not None:
+    if s.verdict is not None:  # the job is ending: no rank produces anything that counts
         return Account.IDLE
     if phase is RankPhase.READY:
         return _ready(s.roles[key[0]], facts, own)
@@ -30,7 +30,7 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
         return Account.INIT
     if phase is not RankPhase.WAITING and phase is not RankPhase.STOPPING:
         return Account.IDLE
-    if not s.seats:
+    if not s.seats:  # not admitted yet
         return Account.QUEUE if s.phase is Phase.PENDING else Account.SCHEDULE
     incident = s.incidents.get(own.incident)
     if incident is not None and not incident.launched:
@@ -41,7 +41,7 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
 
 
 def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
-    """The account of a rank that is up."""
+    """The account of a ready rank."""
     if facts.world and not _all_in(role):
         return Account.RENDEZVOUS
     if own.goal is None:
@@ -50,7 +50,7 @@ def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
 
 
 def _waiting(s: JobState | StateTransaction, facts: RoleFacts, own: RankState, host: HostId) -> Account:
-    """The account of a rank of an admitted job that shall have a process, and has none."""
+    """The account of a waiting rank of an admitted job, by the first thing that it waits for."""
     begins = Account.REPLACE if own.incarnation or own.incident else Account.INIT
     if s.units[facts.unit_of(host)].phase is not UnitPhase.HELD:
         return Account.SCHEDULE
@@ -73,7 +73,7 @@ def _completed(role: RoleState, facts: RoleFacts) -> bool:
 
 
 def _all_in(role: RoleState) -> bool:
-    """Whether no rank of a torch world is still to come."""
+    """Whether all ranks of a torch world are up, so that they do not wait for each other."""
     return not (role.waiting or role.starting or role.stopping)
 
 
@@ -83,7 +83,7 @@ def micros(s: JobState | StateTransaction, at: float) -> int:
 
 
 def settle(d: StateTransaction, event: Event) -> None:
-    """Book what this transition changed."""
+    """Book the changes of accounts that this transition caused."""
     spares = _spares(d) if d.touched.spares else {}
     clocks, signs = d.ledger.clocks, _signs(d, event)
     moves: list[Move] = []
@@ -96,7 +96,11 @@ def settle(d: StateTransaction, event: Event) -> None:
 
 
 def _keys(d: StateTransaction) -> set[RankKey]:
-    """The ranks whose account this transition may have changed."""
+    """The ranks whose account this transition may have changed.
+
+    Beside the touched ones these are peers and dependents whose account follows from another rank's or role's state.
+    All ranks are examined only when the job is admitted or ends.
+    """
     base = d.base
     ends = d.verdict is not None and base.verdict is None
     if ends or bool(d.seats) != bool(base.seats) or (d.phase is Phase.PENDING) != (base.phase is Phase.PENDING):
@@ -112,7 +116,7 @@ def _keys(d: StateTransaction) -> set[RankKey]:
 
 
 def _allows(role: RoleState, facts: RoleFacts) -> tuple[bool, bool]:
-    """What roles that wait for this one look at."""
+    """The facts about a role that its dependents wait for."""
     return role.was_ready, _completed(role, facts)
 
 
@@ -121,7 +125,7 @@ def _ranks(facts: RoleFacts) -> set[RankKey]:
 
 
 def _spares(d: StateTransaction) -> dict[str, int]:
-    """By how many the spare processes of each role became more."""
+    """Role -> the change of the number of its live spares."""
     change = Counter[str]()
     for key in d.touched.spares:
         change[key[0]] += _alive(d.spares.get(key)) - _alive(d.base.spares.get(key))
@@ -133,10 +137,11 @@ def _alive(spare: SpareState | None) -> bool:
 
 
 def _signs(d: StateTransaction, event: Event) -> Signs:
-    """What an event knows of last signs of life."""
+    """The last signs of life that an event reports, for the `detect` account."""
     if isinstance(event, HostLost):
         if event.seen is None:
             return {}
+        # A lost node takes its other hosts along: they gave their last sign of life then, too.
         own = d.base.hosts.get(event.host) if event.outcome.reason is Reason.NODE_LOST else None
         return {event.host: event.seen, **({own.node: event.seen} if own else {})}
     if isinstance(event, NodeFrozen):
@@ -145,14 +150,14 @@ def _signs(d: StateTransaction, event: Event) -> Signs:
         facts = d.job.roles.get(event.role)
         if facts is None:
             return {}
-        still = facts.world or event.whole  # its peers wait for it
+        still = facts.world or event.whole  # its peers wait for it, so they stand still as long as it does
         hosts = facts.hosts() if still else (facts.host_of(event.rank),)
         return dict.fromkeys(hosts, d.now - event.silent_s)
     return dict(event.silent) if isinstance(event, NodesSeen) else {}
 
 
 def _lost(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
-    """When a rank whose host or node is lost by this event was last known to live."""
+    """The last sign of life of a rank that this event reports as lost, in ledger time; None: none is known."""
     host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
     if before is None or not before.phase.live:
         return None

@@ -1,4 +1,4 @@
-"""The ledger as the snapshot shows it, in seconds and shares."""
+"""The ledger in the status snapshot, in seconds and shares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dljob.master.state.state import JobState
 def shown(state: JobState, now: float) -> dict[str, Any]:
     """Wall time, processes, goodput, and the accounts of the job and of each role, in process-seconds.
 
-    Accounts that hold nothing are left out. `owed` is what a counter of an account adds so that it does not fall.
+    Empty accounts are left out. `owed` is the amount that a metric counter adds to an account so that it never falls.
     """
     at = _until(state, now)
     rows: list[dict[str, Any]] = []
@@ -43,6 +43,7 @@ def permille(state: JobState, now: float) -> int | None:
 
 
 def _ranks(state: JobState) -> int:
+    """The present number of ranks of all roles."""
     return len(state.ranks) - sum(role.absent for role in state.roles.values())
 
 
@@ -52,7 +53,7 @@ def _goodput(state: JobState, at: int) -> Goodput:
 
 
 def _until(state: JobState, now: float) -> int:
-    """Now, or the job's end, in microseconds since its start."""
+    """Now, or the job's end if it is over, in ledger time; never before the last booking."""
     at = now if state.ended_at is None else state.ended_at
     return max(state.ledger.at, micros(state, at))
 

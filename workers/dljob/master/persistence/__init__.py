@@ -1,5 +1,5 @@
-"""The journal's records.
+"""The journal's records, and orders read back from it.
 
-`codec` writes events and states, `changes` writes states as differences, `superseded` drops records that later ones
-replace, `migration` reads records of other versions.
+In reading order: `codec` (events and states as JSON), `changes` (states as differences), `superseded` (actions of a
+batch without those that a later one undoes), `migration` (states that other versions wrote).
 """

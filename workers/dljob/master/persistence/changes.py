@@ -1,13 +1,13 @@
-"""What changed between two states, as JSON that can be laid over the older one by code that knows neither.
+"""The difference between two states, as JSON that can be applied to the older one by code that knows neither.
 
-A journal of events leads to a state only in the code that folded them. So each batch of them is followed by what it
-changed, written together with them, before anybody acts: other code takes the state as it was written, and decides
-nothing again. A change is one of
+Events lead to a state only in the code that folded them. So each batch of events in the journal is followed by the
+change that it made, written together with them and before anything acts. Another version of dljob then takes the state
+as written, and decides nothing again. A change is one of
 
-    ["v", value]                     another value
-    ["d", {field: change}]           of an object, by field
-    ["m", [[key, change]], [key]]    of a map: what is new or other, and what is gone
-    ["s", first, last, [items]]      of an array: so many of its first and last items stay, those are between them
+    ["v", value]                     a new value
+    ["d", {field: change}]           of an object: changes by field
+    ["m", [[key, change]], [key]]    of a map: rows that are new or changed, and keys that are gone
+    ["s", first, last, [items]]      of an array: so many of its first and last items stay, with new items in between
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NOTHING = object()
 
 
 def changes(before: JobState, after: JobState) -> list[Any] | None:
-    """What makes one state of the other; None: they are the same."""
+    """The change that makes `after` of `before`; None: they are equal."""
     return _differ(JobState)(before, after)
 
 
 @cache
 def _differ(kind: Any) -> Differ:  # noqa: ANN401 - any type, generic ones included
-    """How two values of a type are told apart."""
+    """The function that compares two values of a type and returns their change."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Map:
         return _of_map(*args)
@@ -50,15 +50,16 @@ def _differ(kind: Any) -> Differ:  # noqa: ANN401 - any type, generic ones inclu
 
 
 def _of_object(kind: type) -> Differ:
+    """Compare dataclass instances field by field."""
     own = tuple((name, _differ(part)) for name, part in parts(kind).items())
     names = [name for name, _ in own]
-    values = attrgetter(*names, names[0])  # one name alone would give no tuple
+    values = attrgetter(*names, names[0])  # with a single name attrgetter would return no tuple
 
     def differ(old: object, new: object) -> list[Any] | None:
         if old is new:
             return None
         were, are = values(old), values(new)
-        # Most fields of most rows are the same object: no call is made for them.
+        # Most fields of most rows are the same object: for these no Python function is called.
         others = compress(zip(own, were, are, strict=False), map(is_not, were, are))
         found = {name: part(was, now) for (name, part), was, now in others}
         told = {name: change for name, change in found.items() if change is not None}
@@ -68,11 +69,12 @@ def _of_object(kind: type) -> Differ:
 
 
 def _of_map(key: Any, value: Any) -> Differ:  # noqa: ANN401 - types of any kind
-    """Unchanged rows are known by being the same object: that is what a walk over ten thousand ranks can afford."""
+    """Compare maps row by row. Unchanged rows are the same object, which keeps a walk over 10,000 ranks affordable."""
     key_of, encode, inner = encoder(key), encoder(value), _differ(value)
 
     def differ(old: Map[Any, Any], new: Map[Any, Any]) -> list[Any] | None:
-        if len(old) == len(new) and all(map(is_, old, new)):  # keys of the same map come in the same order
+        # A map and its changed copy iterate over equal keys in the same order: rows are compared without lookups.
+        if len(old) == len(new) and all(map(is_, old, new)):
             others = compress(
                 zip(new, old.values(), new.values(), strict=True), map(is_not, old.values(), new.values())
             )
@@ -90,6 +92,8 @@ def _of_map(key: Any, value: Any) -> Differ:  # noqa: ANN401 - types of any kind
 
 
 def _of_array(encode: Callable[[Any], Any]) -> Differ:
+    """Compare tuples by their common beginning and end."""
+
     def differ(old: tuple[Any, ...], new: tuple[Any, ...]) -> list[Any] | None:
         if old is new or old == new:
             return None
@@ -107,20 +111,20 @@ def _other(old: object, new: object) -> bool:
 
 
 class _Rows(dict[str, list[Any]]):
-    """A map that is being changed: the key as text -> [key, value]."""
+    """A map while changes are applied: key as JSON text -> [key, value], so that a row is found without a scan."""
 
 
 class Written:
-    """A state as it was written down, and what was laid over it since."""
+    """A state as the journal holds it: its last snapshot with the changes applied since."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
 
     def lay(self, change: list[Any] | None) -> None:
-        """Lay a change over it.
+        """Apply a change.
 
         Raises:
-            JournalError: It is of a form that this version does not know, or of another state.
+            JournalError: The change has an unknown form, or does not fit this state.
         """
         if change is None:
             return
@@ -130,12 +134,12 @@ class Written:
             raise JournalError(f"a change does not fit what it follows: {error!r}", offset=0) from error
 
     def data(self) -> dict[str, Any]:
-        """The state, as `codec.encode_state` writes one."""
+        """The state as `codec.encode_state` writes one."""
         return _plain(self._data)
 
 
 def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
-    """The old value with a change, itself where it can be changed."""
+    """The old value with a change applied, in place where that is possible."""
     form, *said = change
     match form:
         case "v":
@@ -154,6 +158,7 @@ def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
 
 
 def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
+    """A map with changed rows put in and lost ones removed."""
     rows = old if isinstance(old, _Rows) else _Rows({json.dumps(key): [key, value] for key, value in old or ()})
     for key, change in put:
         text = json.dumps(key)
@@ -164,6 +169,7 @@ def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN4
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """The value with all maps as arrays of [key, value] again."""
     if isinstance(value, _Rows):
         return [[key, _plain(own)] for key, own in value.values()]
     if isinstance(value, dict):

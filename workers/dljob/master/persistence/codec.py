@@ -1,7 +1,7 @@
-"""Events and states as JSON and back, exactly; and a journal's records folded into a state.
+"""Conversion of events and states to JSON and back, without loss, and the fold of a journal's records into a state.
 
-Values are written by the types of their fields: a dataclass as an object, or as {"t": name, ...} where several types
-may stand; a tuple as an array; a map as an array of [key, value], sorted.
+Values are written by the declared types of their fields: a dataclass as an object, an event as {"t": name, ...}, a
+tuple as an array, a map as a sorted array of [key, value]. The type hints are the only description of the format.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dljob.spec.model import DLJobSpec
 from dljob.telemetry.records import VERSION, Record
 
 CHUNK = 65536
-"""Characters of a snapshot in one record."""
+"""Characters of a snapshot in one record, which bounds the size of records."""
 
 EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def event_record(event: Event, at: float) -> Record:
-    """An event that happened at a time (unix seconds), as a journal record."""
+    """The journal record of an event that happened at `at` (unix seconds)."""
     return {"k": "event", "at": at, "e": encode_event(event)}
 
 
 def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
-    """A whole state, as journal records of bounded size."""
+    """The journal records of a whole state, each of bounded size."""
     text = json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
     chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
     head = {"k": "snapshot", "at": at, "plan": state.job.plan.digest, "of": len(chunks)}
@@ -49,8 +49,7 @@ def replay(
 ) -> JobState:
     """The state that a journal leads to. `start` is the job's start (unix seconds), for a journal without a snapshot.
 
-    A snapshot takes the place of everything before it; one that was cut short counts for nothing. Records of kinds that
-    are none of the core's are passed over.
+    A snapshot replaces everything before it; an incomplete one is ignored. Records of other kinds are skipped.
     """
     state = initial(plan, spec, uid, start, own_nodes=own_nodes)
     chunks: list[str] = []
@@ -58,6 +57,7 @@ def replay(
         if record["k"] == "event":
             state = transition(state, decode_event(record["e"]), record["at"]).state
         elif record["k"] == "snapshot":
+            # Chunk 0 begins a new snapshot, whatever became of the one before.
             chunks = [*chunks, record["d"]] if record["i"] else [record["d"]]
             if len(chunks) == record["of"]:
                 state = decode_state(json.loads("".join(chunks)), state.job)
@@ -73,7 +73,7 @@ def decode_event(data: Mapping[str, Any]) -> Event:
     """The event that `encode_event` wrote.
 
     Raises:
-        JournalError: There is no such event in this version.
+        JournalError: This version has no such event.
     """
     kind = EVENTS.get(data["t"])
     if kind is None:
@@ -82,7 +82,7 @@ def decode_event(data: Mapping[str, Any]) -> Event:
 
 
 def encode_state(state: JobState) -> dict[str, Any]:
-    """A state as JSON-able data, without what never changes."""
+    """A state as JSON-able data, without the job's constants and derived fields."""
     return {"v": VERSION, **encoder(JobState)(state)}
 
 
@@ -90,12 +90,13 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
     """The state that `encode_state` wrote, of a job with these constants.
 
     Raises:
-        JournalError: It was written by another version.
+        JournalError: Another version of the format wrote it.
     """
     if data["v"] != VERSION:
         message = f"a snapshot of version {data['v']}; this dljob reads version {VERSION}"
         raise JournalError(message, offset=0, hint="use the dljob that wrote it")
     read = _read(JobState, {key: value for key, value in data.items() if key != "v"})
+    # The plan follows the sizes of elastic roles at that time, not those of the spec.
     sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
     return JobState(job=job.sized(sizes), homeless=homeless_units(read["units"]), **read)
 
@@ -105,7 +106,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 @cache
 def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
-    """How a value of a type is written."""
+    """The function that writes a value of a type. Cached, since types are few and values many."""
     origin = get_origin(kind)
     if origin is tuple:
         return _sequence(get_args(kind), encoder)
@@ -124,7 +125,7 @@ def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
 
 
 def _sequence(args: tuple[Any, ...], of: Callable[[Any], Convert]) -> Callable[[Any], list[Any]]:
-    """How the items of a tuple are converted, all by one type or each by its own."""
+    """The function that converts the items of a tuple, all by one type or each by its own."""
     if args[-1] is Ellipsis:
         item = of(args[0])
         return lambda v: [item(x) for x in cast("Iterable[Any]", v)]
@@ -133,7 +134,7 @@ def _sequence(args: tuple[Any, ...], of: Callable[[Any], Convert]) -> Callable[[
 
 
 def _sorted(pairs: Iterable[list[Any]]) -> list[list[Any]]:
-    """[key, value] pairs in one order, whatever the keys are."""
+    """[key, value] pairs in an order that does not depend on the map's history: equal states give equal bytes."""
     return sorted(pairs, key=lambda pair: json.dumps(pair[0]))
 
 
@@ -148,7 +149,7 @@ def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
-    """How a value of a type is read."""
+    """The function that reads a value of a type."""
     origin = get_origin(kind)
     if origin is tuple:
         items = _sequence(get_args(kind), decoder)
@@ -168,14 +169,14 @@ def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
 
 
 def optional(kind: Any) -> Any:  # noqa: ANN401 - a union with None, the only kind of union in use
-    """The type that a value has which is there."""
+    """The type of an optional value when it is not None."""
     (inner,) = (part for part in get_args(kind) if part is not NoneType)
     return inner
 
 
 @cache
 def parts(kind: type) -> dict[str, Any]:
-    """Name and type of each field that is written."""
+    """Name and type of each field that is written: all but derived ones and the job's constants."""
     hints = get_type_hints(kind)
     written = (f.name for f in fields(kind) if "derived" not in f.metadata)
     return {name: hints[name] for name in written if hints[name] is not Job}

@@ -1,8 +1,8 @@
-"""A state that other code wrote: taken as it is where this version understands it, else begun anew with what must stay.
+"""Migration of a state that another version wrote: it is taken over, or begun anew with the parts that must be kept.
 
-Fields that this version does not know are left out by name, those that it has more take their defaults. What it cannot
-read, or what was made by another plan, it does not guess: all ranks start again from their last checkpoints, and what
-budgets count, commands, exclusions, checkpoints, data positions and the ledger go on, each as far as it can be read.
+Unknown fields are left out and reported by name, and missing fields take their defaults. A state that cannot be read,
+or that belongs to another plan, is not guessed at: all ranks start again from their last checkpoints. Budgets,
+commands, exclusions, checkpoints, data positions and the ledger are kept, each as far as it can be read.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ KEPT = (
     "started_at", "carried", "serial", "restarts", "marks", "errors", "commands", "faults", "exclusions", "replaced",
     "saves", "feeds", "grants", "epoch", "version", "running_at", "result",
 )  # fmt: skip
-"""What goes on where the whole cannot be read."""
+"""Fields that are kept when the state as a whole cannot be read."""
 COUNTS = frozenset({"incarnation", "life", "token", "generation", "number"})
-"""What fences old processes: nothing that begins anew may have a number that was used."""
+"""Fields whose counts fence old processes: a state that begins anew must use none of the old numbers again."""
 TAIL = "tail"
-"""Beside a state's fields: the events that came after it, whose numbers are used too."""
+"""Key, beside a state's fields, of the events that came after it; their numbers count as used, too."""
 ERRORS = (JournalError, LookupError, ValueError, TypeError, AttributeError, RecursionError)
-"""What reading what nobody here wrote may raise."""
+"""Exceptions that reading a foreign format may raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A state that goes on from what other code wrote. `anew` says why it is not that one; empty: it is."""
+    """The state to go on with. `anew` says why the written state was not taken over; empty: it was."""
 
     state: JobState
     left_out: tuple[str, ...] = ()
-    """What this version does not know, by name."""
+    """Names of the fields that were left out."""
     anew: str = ""
 
 
 def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Taken:
-    """Go on from a state.
+    """The state to go on with, from one that another version wrote.
 
     Args:
-        data: As `codec.encode_state` of whatever version wrote it.
-        fresh: The first state of the same job, in this version.
-        plan: The digest of the plan that it was made by; empty: nobody knows.
+        data: The state, from `codec.encode_state` of that version.
+        fresh: The initial state of the same job, in this version.
+        plan: Digest of the plan that the state belongs to; empty: unknown.
         at: When it was written (unix seconds).
     """
     own = fresh.job.plan.digest
@@ -76,10 +76,10 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Take
 
 
 def read_event(data: Mapping[str, Any]) -> Event:
-    """An event, without the fields that this version does not know.
+    """An event that another version wrote, without the fields that this version does not know.
 
     Raises:
-        JournalError: There is no such event, or it is not what this version calls so.
+        JournalError: This version has no such event, or one of another form.
     """
     kind = codec.EVENTS.get(data["t"])
     try:
@@ -92,9 +92,10 @@ def read_event(data: Mapping[str, Any]) -> Event:
 
 
 def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -> Taken:
-    """The first state again, with what goes on, and with numbers that nobody had before. All processes must be gone."""
+    """The initial state with the kept fields, and with counts above all that were used. All processes must be gone."""
     kept: dict[str, object] = {}
     lost: list[str] = []
+    # Field by field, so that one that cannot be read does not take the others along.
     for name in KEPT:
         if name in data:
             try:
@@ -115,16 +116,18 @@ def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) ->
 
 
 def _table(name: str, value: object) -> object:
+    """One field of a state, read by this version's type."""
     kind = parts(JobState)[name]
     return decoder(kind)(_fitted(kind, value, name, set()))
 
 
 def _floor(table: Map[Any, Any], **counts: int) -> Map[Any, Any]:
+    """The table with these counts in all rows."""
     return Map({key: evolve(own, **counts) for key, own in table.items()})
 
 
 def _counts(value: object) -> Iterator[int]:
-    """All numbers that fence, wherever they stand."""
+    """All fencing counts in a JSON value, at any depth: the format may be unknown."""
     if isinstance(value, Mapping):
         for name, own in cast("Mapping[str, Any]", value).items():
             if name in COUNTS and type(own) is int:
@@ -137,7 +140,7 @@ def _counts(value: object) -> Iterator[int]:
 
 
 def _role_restarts(state: JobState, data: Mapping[str, Any]) -> JobState:
-    """The roles with the restarts that were counted for them; of a row that is none, nothing."""
+    """The state with the restart counts of its roles; rows that cannot be read are skipped."""
     rows = data.get("roles")
     for row in cast("list[Any]", rows) if isinstance(rows, list) else ():
         with suppress(*ERRORS):
@@ -148,14 +151,14 @@ def _role_restarts(state: JobState, data: Mapping[str, Any]) -> JobState:
 
 
 def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
-    """The ledger goes on: every rank is now where one is that has not begun. One that cannot be read begins anew."""
+    """The state with the ledger taken over, and all ranks booked as waiting. One that cannot be read begins anew."""
     try:
         book = cast("Ledger", _table("ledger", data["ledger"]))
         sizes = cast("Map[str, Sizing]", _table("sizes", data.get("sizes", [])))
     except ERRORS:
         return state
     if not _agrees(book):
-        return state  # a change that did not fit may have laid a part of it
+        return state  # a change of the journal that did not fit may have been applied in part
     now = rules.micros(state, at)
     for role, own in sizes.items():
         if role in state.roles and own.size != state.job.roles[role].plan.replicas:
@@ -167,7 +170,7 @@ def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
 
 
 def _agrees(book: Ledger) -> bool:
-    """Whether each account counts as many ranks as have their clock in it; one that does not would go below nothing."""
+    """Whether the counts of all accounts match the ranks' clocks; otherwise bookings would make a count negative."""
     clocks = Counter((role, account) for (role, _), (account, _) in book.clocks.items())
     counts = Counter({key: own.count for key, own in book.books.items() if key[1] is not ledger.Account.SPARE})
     return clocks == counts and book.productive.count == sum(
@@ -176,7 +179,7 @@ def _agrees(book: Ledger) -> bool:
 
 
 def _ended(state: JobState, data: Mapping[str, Any]) -> JobState:
-    """A job that was ending ends: of it only the release is left."""
+    """The state with the verdict of a job that was ending: only its release is left to do."""
     try:
         verdict = decoder(Verdict)(_fitted(Verdict, data["verdict"], "verdict", set()))
     except ERRORS:
@@ -188,7 +191,7 @@ def _ended(state: JobState, data: Mapping[str, Any]) -> JobState:
 
 
 def _whole(state: JobState) -> None:
-    """Whether all is there that this version looks up."""
+    """Raise ValueError if a row is missing that this version looks up."""
     need = initial(state.job.plan, state.job.spec, state.job.uid, state.started_at, own_nodes=state.job.own_nodes)
     for name in ("roles", "ranks", "hosts", "units", "sizes"):
         missing = [key for key in getattr(need, name) if key not in getattr(state, name)]
@@ -202,11 +205,15 @@ def _words(error: BaseException) -> str:
     return str(error) if isinstance(error, ValueError) else repr(error)
 
 
-# -- what fits
+# -- checking foreign JSON against this version's types
 
 
 def _fitted(kind: Any, value: Any, where: str, left_out: set[str]) -> Any:  # noqa: ANN401 - JSON of any type
-    """A value as its type's decoder takes it; raises ValueError where it is of another type."""
+    """A value in the form that its type's decoder accepts, unknown fields removed and added to `left_out`.
+
+    Raises:
+        ValueError: The value, found at `where`, is of another type.
+    """
     origin, args = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
         return None if value is None else _fitted(optional(kind), value, where, left_out)

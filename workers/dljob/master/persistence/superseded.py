@@ -1,4 +1,4 @@
-"""Which orders of a batch still stand: steps are carried out together, and a later one may undo an earlier one."""
+"""Superseded actions: a batch of events is carried out together, and a later action may undo an earlier one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from dljob.master.state.actions import (
 
 
 def lasting(actions: Iterable[Action]) -> list[Action]:
-    """The actions, in order, without those that begin what a later one ends.
+    """The actions, in order, without those that begin something which a later one ends.
 
-    An executor that ends things before it begins any may then take them all at once: what was ordered and countermanded
-    within the batch does not come into being after its own end.
+    The executor carries out all ends of a batch before it begins anything. Without this filter a host that was ordered
+    and killed within one batch would be created after its own kill.
     """
     ended: set[tuple[object, ...]] = set()
     kept: list[Action] = []
+    # Backwards, so that the ends are known before the beginnings that they undo.
     for action in reversed(tuple(actions)):
         match action:
             case KillHost():
@@ -43,6 +44,7 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
 
 
 def _begins(action: Action) -> tuple[object, ...]:
+    """The process or reservation that an action needs alive; empty: none."""
     match action:
         case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup():
             return action.host, action.life

@@ -1,4 +1,8 @@
-"""Which unit goes to which node: pure, exact, and with the reason when it cannot be."""
+"""Assignment of units to nodes: exact within the bounds of the search, and with the reason if there is none.
+
+The search itself is `plan.packing` and `plan.domains`, which the planner uses too, so that `dljob plan` and PrimeMaster
+agree.
+"""
 
 from __future__ import annotations
 
@@ -21,34 +25,34 @@ class Assignment:
     nodes: Mapping[str, str]
     """Unit -> node id."""
     domains: tuple[Choice, ...] = ()
-    """Where series that want one domain had none before: which it is, and why."""
+    """Topology domains that were chosen for series that had none before, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No node for some unit, and why. Nothing of the gang is to be reserved."""
+    """The reason why some unit finds no node, so that none of the gang may be reserved."""
 
     why: str
-    """The smallest set that conflicts, with its numbers."""
+    """The smallest conflicting set of units with its numbers, in words."""
     conflict: tuple[tuple[str, int], ...]
-    """That set: (role or collocation, how many of its units). Without any one of them the others fit."""
+    """That set, as (role or collocation, number of its units). Without any one of them the others fit."""
     missing: Resources
-    """What would have to become free at least; empty when it is not a matter of amounts."""
+    """Least amounts that would have to become free; empty if it is not a matter of amounts."""
     never: bool
-    """True: it would not fit on these nodes either if all others left them. False: waiting may help."""
+    """Whether it would not fit even if these nodes were empty. False: waiting may help."""
     proven: bool = True
-    """False: no way was found within the bounds of the search, which is no proof that there is none."""
+    """False: the bounded search found no assignment, which does not prove that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedUnit:
-    """A unit of the job that has its node already. `counted`: its node's `free` is without it."""
+    """A unit that has a node already. `counted`: whether the node's `free` already excludes it."""
 
     unit: Unit
     node: str
     counted: bool = True
     domain: str = ""
-    """The node's value of the unit's topology key; empty: it has none."""
+    """Value of the unit's topology key on the node; empty: none."""
 
 
 def assign(
@@ -59,16 +63,16 @@ def assign(
     taken: Iterable[AssignedUnit] = (),
     reserve_nodes: Mapping[str, int] | None = None,
 ) -> Assignment | Refusal:
-    """A node for every unit, or for none.
+    """A node for every unit, or a refusal for all of them.
 
     The answer does not depend on the order of units, nodes or `taken`. Head nodes get no unit.
 
     Args:
-        units: What to place; all of them or none.
+        units: The units to place, all or none.
         nodes: The live nodes.
         excluded: Ids of nodes that get no unit now, though they might later.
         taken: Units that keep their node.
-        reserve_nodes: Node group -> how many of its nodes stay entirely free, as spares.
+        reserve_nodes: Node group -> number of its nodes that stay entirely free, as spares.
     """
     batches, members = _batches(units)
     everything = tuple(nodes)
@@ -79,6 +83,7 @@ def assign(
     found, chosen = (Stuck(proven=True), ()) if short else pack_in_domains(batches, now, fixed)
     if isinstance(found, Packing):
         return Assignment(_spread(found, members, seen), chosen)
+    # It does not fit now. The same question on empty nodes tells whether waiting can help.
     emptied = [replace(node, free=node.total) for node in seen]
     whole = [replace(item, counted=False) for item in held]
     later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
@@ -93,7 +98,7 @@ def assign(
 
 
 def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
-    """The nodes that have enough free of everything for the smallest of these units."""
+    """The nodes with enough free of each resource for the least demand of it: a quick filter before the search."""
     demands = [dict(demand) for demand in {unit.demand for unit in units}]
     common = set[str]().union(*demands).intersection(*demands)
     least = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
@@ -106,7 +111,7 @@ def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
 
 
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
-    """The machines of the plan's node groups as if they were there and empty: `<group>-<i>`, spares last."""
+    """The machines of the plan's node groups as if they had joined and were empty: `<group>-<i>`, spares last."""
     return tuple(
         NodeView(machine_name(group, i), group.resources, group.resources, group.labels)
         for group in plan.node_groups.values()
@@ -115,19 +120,19 @@ def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
 
 
 def spare_nodes(plan: JobPlan) -> dict[str, int]:
-    """How many machines of each node group are to stay free: `reserve_nodes` of `assign`."""
+    """Node group -> number of machines that stay free as spares: `reserve_nodes` of `assign`."""
     return {group.name: group.spares for group in plan.node_groups.values() if group.spares}
 
 
 def of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
-    """The nodes of a node group: those that say so, and where no node says of what group it is, all of them."""
+    """The nodes with the label of a node group; all nodes, where none carries such a label."""
     workers = [node for node in nodes if not node.head]
     said = {node.id: dict(node.labels).get(NODE_GROUP_LABEL) for node in workers}
     return tuple(node for node in workers if said[node.id] == group or not any(said.values()))
 
 
 def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
-    """Series -> the domains that its units are in already."""
+    """Series -> the topology domains that its units occupy already."""
     found: dict[str, set[str]] = {}
     for item in held:
         if item.unit.topology_key:
@@ -136,7 +141,7 @@ def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
 
 
 def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
-    """Exchangeable units of one series together, and the names of each batch in order."""
+    """Batches of exchangeable units of one series, and the unit names of each batch in order."""
     found: dict[tuple[str, Demand], list[Unit]] = {}
     for unit in sorted(units, key=lambda unit: natural(unit.name)):
         found.setdefault((unit.series, demand_of(unit)), []).append(unit)
@@ -151,7 +156,7 @@ def _runs(
     spares: Mapping[str, int],
     excluded: frozenset[str],
 ) -> tuple[tuple[MachineRun, ...], str]:
-    """What the nodes have left, spares and excluded ones set aside; and which spares cannot be had, in words."""
+    """The room of the usable nodes, as runs of equal machines; and a message if the spares cannot be kept free."""
     by_node: dict[str, list[AssignedUnit]] = {}
     for item in held:
         by_node.setdefault(item.node, []).append(item)
@@ -171,7 +176,7 @@ def _set_aside(
     spares: Mapping[str, int],
     excluded: frozenset[str],
 ) -> tuple[set[int], str]:
-    """The last nodes of each group that are entirely free, as many as are to be spares."""
+    """The indices of the nodes to keep as spares, the last free ones of each group; and a message if too few are."""
     aside: set[int] = set()
     at = {node.id: index for index, node in enumerate(nodes)}
     for group, count in sorted(spares.items()):
@@ -188,18 +193,18 @@ def _set_aside(
 
 
 def _room(node: NodeView, held: Sequence[AssignedUnit]) -> Capacity | None:
-    """What a node has left after the units held there; None when they hold more than it has."""
+    """The room of a node beside the units that it holds; None when they hold more than it has."""
     room: Capacity | None = room_of(node.free, node.labels, node.total)
     for item in held:
         demand = demand_of(item.unit)
-        if item.counted:
+        if item.counted:  # amounts are already missing from `free`; claims such as anti-affinity are not
             demand = replace(demand, bulk=(), devices=())
         room = take(room, demand) if room is not None else None
     return room
 
 
 def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[NodeView]) -> dict[str, str]:
-    """Units in order to nodes in order: neighbours stay neighbours."""
+    """Unit -> node id: units in order on nodes in order, so that neighbouring groups stay neighbours."""
     chosen: dict[str, str] = {}
     for names, spots in zip(members, packing.spots, strict=True):
         where = sorted((index, each) for ids, each in spots for index in ids)
@@ -209,6 +214,7 @@ def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[
 
 
 def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool, only_head: bool) -> Refusal:
+    """The refusal of a conflict, with the hints that users need to understand its numbers."""
     kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
     why = conflict.why
     if only_head:

@@ -1,7 +1,7 @@
-"""Checkpoints exist when they are journaled: PrimeMaster hears what is whole on disk and what each life goes on from.
+"""Checkpoint commits: a checkpoint exists once PrimeMaster has journaled that all its parts are on disk.
 
-Both come from processes that may be of the past. What an earlier life saved beyond what a later one went on from is
-refused, and so is a decision of a life that a later one has followed.
+Commits and restore decisions may come from superseded processes. A checkpoint that an earlier life saved beyond the one
+that a later life restored is refused, and so is a decision of a life that a later one has superseded.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from dljob.master.state.views import Level
 from dljob.telemetry import reasons
 
 KEPT = 2
-"""So many committed checkpoints of a world are remembered, as many as stay on disk."""
+"""Number of committed checkpoints that are remembered for a world: as many as stay on disk."""
 DECISIONS = 8
-"""So many decisions: a process that froze longer ago than these is told by the files."""
+"""Number of restore decisions that are remembered; an even older process is fenced by the files on disk."""
 FIRST = RunId(1, 1)
 
 
 def refused(state: JobState | StateTransaction, world: str, mark: CheckpointId) -> str:
-    """Why a checkpoint is none; empty: it counts."""
+    """Why a checkpoint does not count; empty: it counts."""
     return fence(mark, state.saves.get(world, Saves()).decisions)
 
 
 def superseded(state: JobState | StateTransaction, world: str, life: RunId) -> str:
-    """Why a life may decide nothing any more; empty: it may."""
+    """Why a life may not decide what it restores any more; empty: it may."""
     later = state.saves.get(world, Saves()).superseded(life)
     return f"life {later} of {world} has begun" if later else ""
 
 
 def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
-    """All parts of a checkpoint are on disk."""
+    """Record a checkpoint whose parts are all on disk, unless a later life fenced it."""
     if role_of(event.world) not in d.roles:
         return
     own = d.saves.get(event.world, Saves())
@@ -52,11 +52,12 @@ def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
 
 
 def _newest(found: Iterable[Committed]) -> tuple[Committed, ...]:
+    """The newest checkpoints, by life and step, not by time: commits may arrive out of order."""
     return tuple(sorted(found, key=lambda one: one.mark)[-KEPT:])
 
 
 def decided(d: StateTransaction, event: CheckpointDecided) -> None:
-    """A life goes on from a checkpoint, or from nothing; the first word counts."""
+    """Record which checkpoint a life restores. The first decision stands, so that all ranks restore the same one."""
     if role_of(event.world) not in d.roles:
         return
     own = d.saves.get(event.world, Saves())
@@ -73,13 +74,13 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
 
 
 def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
-    """Say from where, and what of the work is to be done again."""
+    """Report what a life restored and how many steps were lost, in the timeline and in the fault."""
     lost = None
     if event.reached is not None:
         lost = max(0, event.reached - (event.chosen.step if event.chosen else 0))
         fault = _fault_of(d, role_of(event.world))
         if fault is not None:
-            # Ranks of a role of which each saves by itself lose different numbers: the greatest is told.
+            # Actor ranks save by themselves, so each loses another number of steps: the largest is reported.
             worse = evolve(fault, lost=max(lost, fault.lost or 0))
             d.faults = tuple(worse if one is fault else one for one in d.faults)
     none = "no checkpoint can be read" if event.damaged else "there is no checkpoint"
@@ -89,14 +90,14 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
 
 
 def _fault_of(d: StateTransaction, role: str) -> FaultRecord | None:
-    """The last fault that had ranks of a role started again."""
+    """The last fault that restarted ranks of a role."""
     wide = (Level.JOB.value, Level.NODE.value)
     found = (one for one in reversed(d.faults) if one.level in wide or role_of(one.target) == role)
     return next((one for one in found if one.level != Level.MASTER.value), None)
 
 
 def last(state: JobState) -> Committed | None:
-    """The checkpoint that the status tells of: the first driver role's, else the one that was journaled last."""
+    """The checkpoint that the status shows: the latest of the first driver role, else the latest of all."""
     driver = state.job.drivers[0]
     found = {world: own.last for world, own in state.saves.items() if own.last}
     own = [one for world, one in found.items() if role_of(world) == driver]

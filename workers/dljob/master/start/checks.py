@@ -1,7 +1,7 @@
-"""Checks of a role's nodes before its ranks start: when they are due, what is ordered, and who stays out for them.
+"""Orders of node checks before a role's ranks start: when a check is due, and which nodes it covers.
 
-A torch world whose `comm.preCheck` says so starts only on nodes that passed: all of them at first, later those that are
-new to it. A process that starts again on a node that passed waits for nothing.
+A torch world with `comm.preCheck` starts only on nodes that passed a check: at first all of them are checked, later
+only new ones. A restart on nodes that passed waits for nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Places = tuple[tuple[str, int, str], ...]
 
 
 def pending(d: StateTransaction, role: str) -> bool:
-    """Whether a role whose hosts are all there must wait for its nodes to be checked; orders what nobody has."""
+    """Whether a role, whose hosts are all ready, must wait for a check of its nodes. Orders the check if none runs."""
     if not d.facts(role).plan.pre_check:
         return False
     places, own = places_of(d, role), d.checks.get(role, RoleCheck())
@@ -39,7 +39,7 @@ def pending(d: StateTransaction, role: str) -> bool:
 
 
 def ask(d: StateTransaction, role: str, own: RoleCheck, nodes: Team, teams: tuple[Team, ...]) -> None:
-    """Order a round: these nodes, and whoever is in these teams."""
+    """Order a round for these nodes, and the other members of these teams."""
     whole = dict.fromkeys((*nodes, *(node for team in teams for node in team)))
     own = evolve(own, number=own.number + 1, nodes=tuple(whole), teams=teams)
     d.checks = d.checks.set(role, own)
@@ -47,7 +47,7 @@ def ask(d: StateTransaction, role: str, own: RoleCheck, nodes: Team, teams: tupl
 
 
 def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
-    """The round that is under way, as an order: what is told of a node is everything of it that is the role's."""
+    """The order for the round that is under way, with the role's whole share of each node: memory and devices."""
     facts = d.facts(role)
     where = {node: (unit, token) for unit, token, node in reversed(own.places)}
     ranks, devices = Counter[str](), dict[str, dict[str, dict[str, None]]]()
@@ -68,28 +68,29 @@ def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
 
 
 def again(d: StateTransaction) -> Iterator[CheckNodes]:
-    """What a new master orders again."""
+    """The rounds that a new epoch orders again."""
     for role, own in sorted(d.checks.items()):
         if own.round and own.places == places_of(d, role):
             yield order(d, role, own)
 
 
 def places_of(d: StateTransaction, role: str) -> Places:
-    """Where a role's groups are, as (unit, token, node), in the order of the groups."""
+    """The places of a role's groups, as (unit, token, node) in the order of the groups."""
     facts = d.facts(role)
     names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
     return tuple((name, d.units[name].token, d.units[name].node) for name in names)
 
 
 def nodes_of(places: Places) -> Team:
-    """The nodes among them, each once."""
+    """The nodes of these places, each once."""
     return tuple(dict.fromkeys(node for _, _, node in places))
 
 
 def barred(d: StateTransaction, node: str) -> bool:
-    """Whether an excluded node is out of the question even where nothing else is left.
+    """Whether an excluded node must not be used even as a last resort, because of its check.
 
-    One that is bad for sure is. One that failed with somebody of whom no more is known may be tried beside others.
+    A certainly bad node must not. A node that failed only together with another unproven one may be tried again beside
+    nodes that it has not failed with.
     """
     if not d.exclusions[node].check:
         return False
@@ -103,7 +104,7 @@ def barred(d: StateTransaction, node: str) -> bool:
 
 
 def forget(d: StateTransaction, node: str) -> None:
-    """The time of a node that had failed is over: it is checked again like one that nobody knows."""
+    """Forget the results of a node whose exclusion is over: it is checked again like an unknown one."""
     for role, own in d.checks.items():
         if node in own.bad or any(node in team for team in own.failures):
             failures = tuple(team for team in own.failures if node not in team)
@@ -113,7 +114,7 @@ def forget(d: StateTransaction, node: str) -> None:
 
 
 def words(d: StateTransaction) -> str:
-    """The nodes that failed, for who asks why there is no room; empty: none did."""
+    """The nodes excluded for a failed check, as a part of the message why there is no room; empty: there are none."""
     failed = [f"{name} ({own.check})" for name, own in sorted(d.exclusions.items()) if own.check]
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
     return f"; excluded: {', '.join(failed[:3])}{more}" if failed else ""

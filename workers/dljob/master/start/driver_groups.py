@@ -1,6 +1,6 @@
-"""Placement groups and actors that a role's own Ray driver asked for: why one waits, and telling so once.
+"""Pending placement groups and actors of a role's own Ray driver: the reason why one waits, reported once.
 
-Ray waits for ever, without a word. What is said here is arithmetic on what the nodes report; Ray alone places.
+Ray waits for ever without a message. The explanation here is arithmetic on the nodes' reports; only Ray places.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dljob.plan.words import resource_text, resources_text
 from dljob.telemetry import reasons
 
 SHOWN = 6
-"""How many nodes an explanation names."""
+"""Number of nodes that an explanation names."""
 _NODE_NAME_LENGTH = 8
 
 
 def told(d: StateTransaction, event: GroupAsked) -> None:
-    """A group waits: a note the first time, words in the status as long as it does."""
+    """Record a pending group: a line in the timeline the first time, and the reason in the status while it waits."""
     if event.waits:
         if event.group not in d.groups:
             d.note(reasons.PLACEMENT_PENDING, event.owner, event.why)
@@ -32,8 +32,9 @@ def told(d: StateTransaction, event: GroupAsked) -> None:
 
 
 def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
-    """What a group, or an actor, needs, why it cannot be had now or ever, and what the nodes have of it."""
+    """The demand of a group or an actor, why it cannot be met now or ever, and what the nodes have of it."""
     known = sorted(nodes, key=lambda node: node.id)
+    # STRICT_PACK wants all bundles on one node, so they count as one part.
     parts = [add_up(*group.bundles)] if group.strategy == "STRICT_PACK" else list(group.bundles)
     apart = group.strategy == "STRICT_SPREAD"
     never = _lack(parts, [dict(node.total) for node in known], "has", apart=apart)
@@ -49,7 +50,7 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
 
 
 def _wanted(group: AskedGroup) -> str:
-    """The bundles, equal ones together, and where they must be."""
+    """The bundles in words, equal ones together, and the strategy's condition on their nodes."""
     counts: dict[Resources, int] = {}
     for bundle in group.bundles:
         counts[bundle] = counts.get(bundle, 0) + 1
@@ -59,7 +60,10 @@ def _wanted(group: AskedGroup) -> str:
 
 
 def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: str, *, apart: bool) -> str:
-    """What is missing: a node for the largest part, nodes enough, or the sum; empty: nothing that counting shows."""
+    """What is missing: a node for some part, enough nodes, or the sum; empty: nothing that counting can show.
+
+    `have` are the amounts of each node, and `verb` says which ones they are ("has" or "has free").
+    """
     for part in dict.fromkeys(parts):
         if not any(_holds(own, part) for own in have):
             return f"no node {verb} {resources_text(part)}"
@@ -77,12 +81,12 @@ def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: s
 
 
 def _holds(own: dict[str, Amount], part: Resources) -> bool:
-    """Whether a node has a part of a group."""
+    """Whether a node has room for a part of a group."""
     return all(own.get(name, 0) >= amount for name, amount in part)
 
 
 def _have(group: AskedGroup, nodes: Sequence[NodeView]) -> str:
-    """What is free on the nodes that have any of what the group needs."""
+    """The free amounts on nodes that have any of the resources that the group needs."""
     names = [name for name, _ in add_up(*group.bundles)]
     rows: list[str] = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Seats: local and node ranks as torchrun counts them, over all groups of a role on a machine."""
+"""Seats: local ranks and node ranks as torchrun counts them, over all groups of a role on a machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dljob.master.state.transaction import StateTransaction
 
 
 def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
-    """The seat of each group of a role, from the nodes that its units are on.
+    """The seat of each group of a role, by the nodes of its units.
 
-    Nodes are numbered in the order of their first group. A unit that is being moved counts as a node of its own.
+    Nodes are numbered in the order of their first group. A unit without a node counts as a node of its own.
     """
     facts = d.facts(role)
     size = facts.plan.group_size

@@ -1,4 +1,4 @@
-"""Bad nodes are told to whoever replaces machines: a package of the user's, where the spec names one."""
+"""Requests to replace bad nodes, sent to the relauncher that the spec names: a Python package of the user's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from dljob.telemetry import reasons
 
 
 def ask(d: StateTransaction, name: str, reason: str, why: str) -> None:
-    """A node was left, and is excluded: have it replaced."""
+    """Ask for the replacement of a node that was excluded, if the spec names a relauncher."""
     if d.job.fault_tolerance.node.relauncher:
         d.do(RelaunchNode(name, reason, why, _labels(d.nodes, name)))
 
 
 def lost(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
-    """Of these nodes some that held units are gone: not those that were told of before, nor those announced to go."""
+    """Ask for the replacement of nodes that held units and are gone from the list.
+
+    Excluded nodes were reported before, and a node that was announced to go is taken away on purpose.
+    """
     if not d.job.fault_tolerance.node.relauncher or d.ending:
         return
     held = {unit.node for unit in d.units.values()}
@@ -29,7 +32,7 @@ def lost(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
 
 
 def told(d: StateTransaction, event: RelaunchTold) -> None:
-    """Whoever replaces nodes has heard of one, or could not."""
+    """Report the answer of the relauncher in the timeline."""
     if event.trouble:
         d.note(reasons.NODE_RELAUNCH_FAILED, f"node/{event.node}", event.trouble)
     else:
@@ -38,12 +41,12 @@ def told(d: StateTransaction, event: RelaunchTold) -> None:
 
 
 def orders(state: JobState) -> Iterator[RelaunchNode]:
-    """What a new master tells again: all nodes that are excluded."""
+    """The requests that a new epoch repeats: those for all excluded nodes."""
     if state.job.fault_tolerance.node.relauncher:
         for name, own in sorted(state.exclusions.items()):
             yield RelaunchNode(name, own.reason, own.check or own.reason, _labels(state.nodes, name))
 
 
 def _labels(nodes: Iterable[NodeView], name: str) -> tuple[tuple[str, str], ...]:
-    """What is known of a node that is, or was, there."""
+    """The labels of a node; empty if it is unknown."""
     return next((tuple(node.labels) for node in nodes if node.id == name), ())

@@ -1,4 +1,4 @@
-"""Units on nodes: who holds what, who lives in it, and the order to hold one."""
+"""Reservations: which node holds which unit, which hosts live in a unit, and the order to reserve one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from dljob.plan.model import Unit, add_up
 
 
 def taken(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
-    """The units that have a node; not `every`: only those that keep others from it beyond what they take."""
+    """The units that have a node. Without `every`, only those whose effect a node's `free` does not show.
+
+    These are units that are still being reserved, and in a job with anti-affinity, spread or topology keys all of them.
+    """
     plan = d.job.plan
     series = plan.units.series
     apart = every or any(own.apart or own.spread or own.topology_key for own in series)
@@ -31,35 +34,36 @@ def taken(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
 
 
 def reserve(d: StateTransaction, nodes: dict[str, str]) -> None:
-    """Ask these nodes to hold these units."""
+    """Order the reservation of units; `nodes`: unit -> node."""
     if d.phase is Phase.PENDING:
         d.phase = Phase.SCHEDULING
     if d.search.since is not None:
         d.search = evolve(d.search, why="", since=None, final_at=None)
     for name, node in nodes.items():
         token = d.units[name].token + 1
-        if token > 1:
+        if token > 1:  # not its first reservation
             _forget_devices(d, name)
         d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
         d.do(Reserve(name, token, node, limits.RESERVE_S, memory_overrides.given(d.grants, name)))
 
 
 def _forget_devices(d: StateTransaction, unit: str) -> None:
-    """What is held anew may have other devices, on the same node too."""
+    """Forget the device ids of a unit's hosts: a new reservation may get other devices, even on the same node."""
     for host in unit_hosts(d, unit):
         if d.hosts[host].devices:
             d.set_host(host, evolve(d.hosts[host], devices=(), slots=()))
 
 
 def left(node: NodeView, unit: Unit) -> NodeView:
-    """A node as it will be when it holds a unit no more."""
+    """A node as it will be once it has given a unit back."""
     total = dict(node.total)
     free = add_up(node.free, unit.demand)
+    # Capped: the node's report may already count the unit as free.
     return replace(node, free=tuple((name, min(amount, total[name])) for name, amount in free if name in total))
 
 
 def unit_hosts(d: StateTransaction, unit: str) -> tuple[HostId, ...]:
-    """All hosts that live in a unit."""
+    """All hosts that live in a unit, stores included."""
     hosts: list[HostId] = []
     for role, group in d.job.plan.units[unit].members:
         facts = d.facts(role)

@@ -1,4 +1,4 @@
-"""Who is in a collective group now: its members' processes, and the epoch that they make."""
+"""Rosters: the present members of a collective group across roles, and the epoch that their processes make."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dljob.master.state.state import JobState, RankKey, RankPhase, RankState
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The members of a group, numbered by their place.
+    """The members of a group; a member's position is its rank in the group.
 
-    Equal epochs are the same processes: an epoch counts the starts of all its roles' ranks, which only grow.
+    The epoch is the sum of all incarnations of its roles' ranks, which only grow, so equal epochs mean equal processes.
     """
 
     group: str
     epoch: int
     members: tuple[tuple[str, int, int], ...]
-    """(role, rank, incarnation) of each."""
+    """(role, rank, incarnation) of each member."""
     absent: tuple[tuple[RankKey, str], ...] = ()
-    """Members without a process that could take part, each with why; with any the group cannot be made now."""
+    """Members without a process that can take part, each with the reason; with any, the group cannot form now."""
     over: str = ""
-    """Why the group will not be made any more; empty: it may be."""
+    """Why the group will never form again; empty: it may."""
     ended: bool = False
-    """Whether all that are absent ended well, or the job ends: what they had sent may still be on its way."""
+    """Whether all absent members ended well, or the job ends: data that they sent may still be in flight."""
 
 
 def roster(state: JobState, group: str) -> Roster | None:
-    """A group of the spec as it is now; None when there is none of that name."""
+    """The present roster of a group of the spec; None when there is no group of that name."""
     roles = next((own.roles for own in state.job.spec.collectives.groups if own.name == group), None)
     if roles is None:
         return None
@@ -50,8 +50,8 @@ def _absence(state: JobState, key: RankKey) -> str:
         case RankPhase.STARTING | RankPhase.READY:
             return ""
         case RankPhase.SUCCEEDED:
-            # Though its host lives on: nothing of it calls what the others wait in. A thread of it that still does
-            # says so to the desk (`runtime.controller.group_rendezvous`).
+            # Even if its host lives, it makes no collective call any more. A thread of it that still does reports that
+            # to the rendezvous (`runtime.controller.group_rendezvous`).
             return "has ended"
         case RankPhase.FAILED:
             return "failed, and a rule says to leave it so"

@@ -1,7 +1,7 @@
-"""Data positions: PrimeMaster leases shards of data sets, takes them back, and hands out again what a restore undid.
+"""Data shards: PrimeMaster leases them to ranks, takes them back, and hands out again what a restore undid.
 
-Each position is done exactly once as far as checkpoints tell: what a process did counts when a checkpoint that was
-saved after it does, and what it did after the one that its successor goes on from is to do again.
+Each position is processed exactly once with respect to checkpoints: work counts if it is contained in the checkpoint
+that the successor of its process restores, and is handed out again otherwise.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from dljob.telemetry import reasons
 
 GONE = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
 FEEDS = 64
-"""A job has no more data sets than these."""
+"""Largest number of data sets of a job: more are most likely one set under different names."""
 ROWS = 48
-"""So many intervals of a data set are handed on to the next attempt."""
+"""Number of intervals of a data set that are handed on to the next attempt, which keeps its state short."""
 
 
 def told(d: StateTransaction, event: ShardsTold) -> None:
-    """A process says what it has done of a data set, and how many shards it wants to hold."""
+    """Handle a process's report of finished shards, and lease it new ones."""
     if refused(d, event):
         return
     key, feed = (
         (event.role, event.rank),
         d.feeds.get(event.name) or shard_table.made(event.size, event.shard, event.epochs),
     )
+    # Work of a former process still counts if its leases stand; new leases are for the present process only.
     for start, end, after in event.done:
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after)
     if present(d, event):
@@ -48,7 +49,7 @@ def told(d: StateTransaction, event: ShardsTold) -> None:
 
 
 def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
-    """Why a process gets nothing of this data set; empty: it may."""
+    """Why a process gets no shards of this data set; empty: it may get some."""
     if (event.role, event.rank) not in state.ranks:
         return f"there is no rank {event.role}/{event.rank}"
     feed = state.feeds.get(event.name)
@@ -63,14 +64,18 @@ def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
 
 
 def present(state: JobState | StateTransaction, event: ShardsTold) -> bool:
-    """Whether who asks is a rank's process of now, in a life that no later one has followed."""
+    """Whether the event is from the rank's present process, in a life of its world that no later one has superseded."""
     own = state.ranks[event.role, event.rank]
     superseded = state.saves.get(event.world, Saves()).superseded(event.life)
     return own.incarnation == event.incarnation and own.phase not in GONE and not superseded
 
 
 def left(d: StateTransaction) -> None:
-    """Take back what processes held that are gone; of those that save, when it is known what of it was done."""
+    """Take back the leases of processes that are gone.
+
+    A process that saves checkpoints keeps its leases until its successor restores: only then is it known which of the
+    shards were done (`decided`).
+    """
     if not d.feeds:
         return
     for key in sorted(d.touched.ranks):
@@ -85,13 +90,13 @@ def left(d: StateTransaction) -> None:
 
 
 def committed(d: StateTransaction, world: str, oldest: CheckpointId) -> None:
-    """What is in the oldest checkpoint that is left need not be remembered."""
+    """Drop the acknowledgements that are contained in the oldest checkpoint left: they cannot be undone singly."""
     for name, feed in d.feeds.items():
         _put(d, name, shard_table.settled(feed, world, oldest, remember="/" not in world))
 
 
 def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId | None) -> None:
-    """A life goes on from a checkpoint, once: what was done after it is to do again."""
+    """Hand out again the work that is not in the checkpoint which a life restores."""
     for name, feed in d.feeds.items():
         new, again = shard_table.restored(feed, world, life, chosen)
         _put(d, name, new)
@@ -100,15 +105,16 @@ def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId |
 
 
 def carry(state: JobState) -> dict[str, Any]:
-    """What of data sets is handed on to the next attempt, as JSON: what cannot be told in short is done again."""
+    """The data positions for the next attempt, as JSON; what does not fit into ROWS intervals is done again."""
     return {name: _carry(feed) for name, feed in sorted(state.feeds.items())}
 
 
 def _carry(feed: ShardTable) -> list[Any]:
+    """One data set for `carry`. Leased shards count as to do: their processes end with the attempt."""
     held = [run for held in feed.held.values() for run in held.runs]
     acked, spilt = feed.acked[-ROWS:], feed.acked[:-ROWS]
     todo = shard_table.coarse(shard_table.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), ROWS)
-    # Joining neighbours may have taken in what is acked: it is done again then, once.
+    # Joining neighbours may have included acknowledged intervals: these are then done again, and must not count twice.
     known = [one for one in acked if not any(start <= one.start < end for start, end in todo)]
     rows = [[one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end] for one in known]
     settled = {
@@ -118,7 +124,7 @@ def _carry(feed: ShardTable) -> list[Any]:
 
 
 def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
-    """What `carry` said. Raises ValueError, TypeError or KeyError when it is not that."""
+    """The data sets that `carry` wrote. Raises ValueError, TypeError or KeyError if the data has another form."""
     found: list[tuple[str, ShardTable]] = []
     for name, (size, shard, epochs, todo, rows, *more) in told.items():
         acked = [
@@ -137,12 +143,13 @@ def _runs(told: Iterable[Any]) -> shard_table.Runs:
 
 
 def _put(d: StateTransaction, name: str, feed: ShardTable) -> None:
+    # An unchanged table must stay the same object, or the event would make a new version of the state.
     if d.feeds.get(name) is not feed:
         d.feeds = d.feeds.set(name, feed)
 
 
 def runs_of(state: JobState, name: str, holder: Holder, incarnation: int) -> shard_table.Runs:
-    """What a process holds."""
+    """The shards leased to a process; empty for a former one."""
     feed = state.feeds.get(name)
     held = feed and feed.held.get(holder)
     return held.runs if held is not None and held.incarnation == incarnation else ()

@@ -1,7 +1,7 @@
-"""Process spares: kept ready per node and role, taken by whichever host of the node needs a process.
+"""Process spares: kept ready per node and role, and taken by any host of that role and node that needs a process.
 
-A node of the job has so many of each role as the spec says; one that stands by (`standby`) as many as it may have to
-replace at once.
+A node of the job keeps as many spares of each role as the spec says; a node that stands by (`standby`) keeps as many as
+it may have to replace at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _GONE = (SparePhase.TAKEN, SparePhase.LOST)
 
 
 def per_node(d: StateTransaction) -> int:
-    """How many spares each node keeps for each role that runs there."""
+    """The number of spares that each node keeps for each role that runs there."""
     return d.job.fault_tolerance.spares.processes_per_node
 
 
 def keep(d: StateTransaction, role: str, nodes: Iterable[str], count: int = 0) -> None:
-    """Order the spares that these nodes lack for a role: so many each, or as many as the spec says, which is more."""
+    """Order the spares of a role that these nodes lack, up to `count` or the spec's number on each, the larger one."""
     for node in sorted(set(nodes) - {""}):
         for slot in range(max(count, per_node(d))):
             spare = d.spares.get((role, node, slot))
@@ -37,21 +37,23 @@ def keep(d: StateTransaction, role: str, nodes: Iterable[str], count: int = 0) -
 
 
 def homes(d: StateTransaction, role: str, ranks: Iterable[int]) -> set[str]:
-    """The nodes where ranks of a role are at home: one that was left is none, even if their last process was there."""
+    """The nodes that hold the units of these ranks. A node that was left is none, even if a last process ran there."""
     facts = d.facts(role)
     units = (d.units[facts.unit_of(facts.host_of(rank))] for rank in ranks)
     return {unit.node for unit in units if unit.phase is UnitPhase.HELD}
 
 
 def take(d: StateTransaction, host: HostId, node: str) -> bool:
-    """Let a ready spare of this node be the host, with the devices that the host had.
+    """Make a ready spare of this node the host's process, with the host's devices; return whether there was one.
 
-    The next spare is ordered when the rank is back: its start would take the processor from the restart.
+    The next spare is ordered only when the rank is ready again: its start would take processor time from the restart.
     """
     old = d.hosts[host]
+    # Stores have no spares, and the first process of a host is always a new actor in its reservation.
     if host.index < 0 or not old.life:
         return False
-    # Devices belong to bundles: only those that this host had on this node are known to be its own.
+    # A spare lives outside the reservation, so Ray gives it no device ids: only the ids that this host had on this node
+    # are known to be its own.
     devices = old.devices if old.node == node else ()
     if d.facts(host.role).plan.accelerator is not None and not devices:
         return False
@@ -70,14 +72,14 @@ def take(d: StateTransaction, host: HostId, node: str) -> bool:
 
 
 def dismiss(d: StateTransaction, role: str) -> None:
-    """A role that ended needs no spares."""
+    """End all spares of a role that has completed."""
     for key in sorted(d.spares):
         if key[0] == role:
             end(d, key)
 
 
 def end(d: StateTransaction, key: SpareKey) -> None:
-    """End a spare that nobody needs any more, if it lives."""
+    """End a spare that is needed no longer, if it lives."""
     spare = d.spares[key]
     if spare.phase.alive:
         d.do(KillSpare(*key, spare.life, spare.actor))
@@ -85,7 +87,7 @@ def end(d: StateTransaction, key: SpareKey) -> None:
 
 
 def taker(d: StateTransaction, event: SpareLost) -> HostId | None:
-    """The host that a lost spare had become, when the news came too late to be about a spare."""
+    """The host that a lost spare had become before its loss was reported; None: it was still a spare."""
     spare = d.spares.get((event.role, event.node, event.slot))
     if spare is None or spare.life != event.life or spare.phase is not SparePhase.TAKEN or not spare.actor:
         return None
@@ -94,7 +96,7 @@ def taker(d: StateTransaction, event: SpareLost) -> HostId | None:
 
 
 def forget_node(d: StateTransaction, nodes: frozenset[str]) -> None:
-    """Drop the spares of nodes that are left; some of them may live."""
+    """Forget the spares of nodes that are left, and kill those that may live."""
     for key in sorted(key for key in d.spares if key[1] in nodes):
         spare = d.spares[key]
         if spare.phase not in _GONE:
@@ -103,7 +105,7 @@ def forget_node(d: StateTransaction, nodes: frozenset[str]) -> None:
 
 
 def ready(d: StateTransaction, event: SpareReady) -> None:
-    """A spare came up."""
+    """Record that a spare is ready."""
     key = (event.role, event.node, event.slot)
     spare = d.spares.get(key)
     if spare is not None and spare.life == event.life and spare.phase is SparePhase.SPAWNING:
@@ -112,13 +114,13 @@ def ready(d: StateTransaction, event: SpareReady) -> None:
 
 
 def lost(d: StateTransaction, event: SpareLost) -> None:
-    """A spare died, or did not come up: another is ordered, unless that was tried too often in a row."""
+    """Replace a spare that died or did not come up, unless it failed to come up too often in a row."""
     key = (event.role, event.node, event.slot)
     spare = d.spares.get(key)
     if spare is None or spare.life != event.life or spare.phase in _GONE:
         return
     if d.ending:
-        # What is made now would come too late to be released.
+        # A spare created now might come up after the release, and stay behind.
         d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
         return
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
@@ -131,5 +133,6 @@ def lost(d: StateTransaction, event: SpareLost) -> None:
 
 
 def _spawn(d: StateTransaction, role: str, node: str, slot: int, spare: SpareState) -> None:
+    """Order a spare, and record it."""
     d.set_spare((role, node, slot), spare)
     d.do(SpawnSpare(role, node, slot, spare.life))

@@ -1,9 +1,9 @@
-"""Spare nodes: kept free of ranks, and warm. What stands by there is a process for each host that a node may lose.
+"""Standby nodes: spare nodes without ranks, kept warm with one process spare for each host that a node may lose.
 
-Which nodes these are follows from the state: as many of each node group as it has spares, of those that hold nothing of
-the job, are not excluded, and bring processes up. So the pool refills by itself: a node that joins stands by where one
-is lacking, and so does one whose exclusion ends. A unit that lost its node finds room there, and its hosts find
-processes; those with devices do not, whose ids only a process in their bundle can tell.
+They follow from the state: as many nodes of each group as it has spares, among those that hold no unit of the job, are
+not excluded, and can bring processes up. So the pool refills by itself when a node joins or an exclusion ends. A unit
+that lost its node finds room there, and its hosts find processes. Roles with devices have none there: only a process
+inside the bundle can learn its device ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dljob.plan.words import natural
 
 
 def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]]:
-    """Node group -> its nodes that stand by, as many as it has spares, where there are so many."""
+    """Node group -> its standby nodes, as many as it has spares or as there are."""
     used = {unit.node for unit in state.units.values() if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)}
     barred = {*state.exclusions, *state.departures, *_failing(state)}
     found: dict[str, tuple[str, ...]] = {}
@@ -30,7 +30,7 @@ def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]
             for node in of_group(state.nodes, group)
             if not node.head and node.id not in used and node.id not in barred
         ]
-        # As at admission: the last ones of those that are entirely free, as far as is known.
+        # The same choice as at admission (`assign`): the last ones, entirely free ones preferred.
         idle.sort(key=lambda node: (node.free == node.total, natural(node.id)))
         found[group] = tuple(node.id for node in idle[len(idle) - min(count, len(idle)) :])
         used.update(found[group])
@@ -38,12 +38,12 @@ def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]
 
 
 def _failing(state: JobState | StateTransaction) -> set[str]:
-    """Nodes where a process was given up, because it failed to come up too often: others stand by in their place."""
+    """The nodes where a spare was given up because it failed to come up too often; others stand by in their place."""
     return {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
 
 
 def keep(d: StateTransaction) -> None:
-    """After an event: order what the nodes that stand by lack, and end what is left over where none does any more."""
+    """Update the spares after an event: order those that standby nodes lack, and end those that are left over."""
     if not d.job.fault_tolerance.spares.nodes or d.phase is not Phase.RUNNING or not _changed(d):
         return
     wanted = _wanted(d, standing_by(d))
@@ -55,7 +55,7 @@ def keep(d: StateTransaction) -> None:
 
 
 def _changed(d: StateTransaction) -> bool:
-    """Whether anything is different on which the nodes that stand by, or what they need, depend."""
+    """Whether this event changed anything that decides the standby nodes or their spares."""
     base = d.base
     nodes = (d.nodes is base.nodes, d.exclusions is base.exclusions, d.departures is base.departures)
     tables = (*nodes, d.units is base.units)
@@ -63,7 +63,7 @@ def _changed(d: StateTransaction) -> bool:
 
 
 def _gave_up(d: StateTransaction) -> bool:
-    """Whether a process was given up. It is forgotten with its node, or with an exclusion."""
+    """Whether a spare was given up in this event."""
     there = (d.spares.get(key) for key in d.touched.spares)
     return any(own is not None and own.phase is SparePhase.LOST for own in there)
 
@@ -76,7 +76,7 @@ def _grew(d: StateTransaction) -> bool:
 
 
 def _wanted(d: StateTransaction, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
-    """(Role, node that stands by) -> the most hosts that a node of its group has of the role."""
+    """(role, standby node) -> the largest number of the role's hosts on any node of the same group."""
     labels = {node.id: node for node in d.nodes}
     found: dict[tuple[str, str], int] = {}
     for group, idle in nodes.items():

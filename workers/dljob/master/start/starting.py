@@ -1,4 +1,4 @@
-"""Starting: hosts when their role may have them, ranks when everything that they wait for is there."""
+"""Starting: hosts when the dependencies of their role allow it, ranks when all that they wait for is ready."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from dljob.master.state.views import HostId
 
 
 def completed(d: StateTransaction, role: str) -> bool:
-    """Whether all ranks of a role ended for good."""
+    """Whether all ranks of a role have ended for good, well or by a rule that ignores their failure."""
     state = d.roles[role]
     return state.succeeded + state.failed == d.facts(role).plan.replicas
 
 
 def dependencies_met(d: StateTransaction, role: str) -> bool:
-    """Whether ranks of a role may start."""
+    """Whether the roles that a role depends on allow its ranks to start."""
     return not _unmet(d, role)
 
 
 def _unmet(d: StateTransaction, role: str) -> tuple[str, ...]:
+    """The dependencies of a role that are not met. A completed role meets Ready, too."""
     return tuple(
         other
         for other, kind in d.facts(role).plan.depends_on
@@ -32,15 +33,15 @@ def _unmet(d: StateTransaction, role: str) -> tuple[str, ...]:
 
 
 def ahead(d: StateTransaction, role: str) -> tuple[str, ...]:
-    """The roles that have their turn before one that has not begun; none where it has, or waits for none to complete.
+    """The roles that must come before a role that has not begun; empty if it has begun, or is of the first wave.
 
-    There is nothing to restart of it: what it lost is there again, or is not, when its turn comes.
+    A role that has not begun has nothing to restart: what it lost is replaced, or not, by the time of its turn.
     """
     return () if d.facts(role).first_wave or d.roles[role].spawned else _unmet(d, role)
 
 
 def _may_spawn(d: StateTransaction, role: str) -> bool:
-    """Whether hosts of a role may start: they come up while a role waits for another to be ready, not to complete."""
+    """Whether the hosts of a role may start: already while it waits for another role to be ready, not to complete."""
     return all(
         completed(d, other) or (kind == "Ready" and (d.roles[other].spawned or d.roles[other].was_ready))
         for other, kind in d.facts(role).plan.depends_on
@@ -49,6 +50,7 @@ def _may_spawn(d: StateTransaction, role: str) -> bool:
 
 def start_roles(d: StateTransaction) -> None:
     """Order the hosts of every role that may have them and has none."""
+    # Repeated, because a spawned role may allow the hosts of another one.
     again = True
     while again:
         again = False
@@ -62,9 +64,10 @@ def start_roles(d: StateTransaction) -> None:
 
 
 def new_life(d: StateTransaction, role: str) -> None:
-    """Count that all of an Elastic role starts: its checkpoints are of that life.
+    """Begin a new generation of an Elastic role without a torch world; its checkpoints belong to that life.
 
-    A torch world counts when it starts, as a whole; where ranks meet in no store, each starts when it can.
+    A torch world gets its generation when it starts as a whole (`start_world`). Without a store each rank starts when
+    it can, so the generation begins with the order.
     """
     facts = d.facts(role)
     if facts.plan.elastic and not facts.world:
@@ -73,12 +76,13 @@ def new_life(d: StateTransaction, role: str) -> None:
 
 def on_hold(d: StateTransaction, rank: RankState) -> bool:
     """Whether a rank waits out the backoff of its restart."""
+    # An incident is launched when its backoff ends.
     incident = d.incidents.get(rank.incident)
     return incident is not None and not incident.launched
 
 
 def _wanted(d: StateTransaction, host: HostId) -> bool:
-    """Whether a host has something to start."""
+    """Whether a host has ranks to start; a store host, whether its role goes on."""
     role = d.roles[host.role]
     if not role.spawned:
         return False
@@ -89,7 +93,7 @@ def _wanted(d: StateTransaction, host: HostId) -> bool:
 
 
 def ensure_host(d: StateTransaction, host: HostId) -> None:
-    """Give a host a process when it needs one and may have one: a spare of its node, else a new one."""
+    """Give a host a process if it needs one and its unit is held: a spare of its node, else a new actor."""
     state = d.hosts[host]
     if state.phase is not HostPhase.DOWN or not _wanted(d, host):
         return
@@ -100,8 +104,9 @@ def ensure_host(d: StateTransaction, host: HostId) -> None:
     if spares.take(d, host, unit.node):
         try_start(d, host)
         return
+    # On the same node the known devices are kept, so that a spare can take the host over later.
     devices, slots = (state.devices, state.slots) if state.node == unit.node else ((), ())
-    past = state.actor or state.past  # one that never answered may not even have been made
+    past = state.actor or state.past  # a process that never answered has no actor name: keep the one before it
     new = HostState(HostPhase.SPAWNING, state.life + 1, d.now, unit.node, past=past, devices=devices, slots=slots)
     new = evolve(new, unconfirmed=state.replaced)
     d.set_host(host, new)
@@ -109,7 +114,7 @@ def ensure_host(d: StateTransaction, host: HostId) -> None:
 
 
 def try_start(d: StateTransaction, host: HostId) -> None:
-    """Start what waits for this host: its own ranks, or the whole torch world when this was the last one."""
+    """Start the ranks that waited for this host: its own, or the whole torch world if it was the last one missing."""
     if d.facts(host.role).world:
         start_world(d, host.role)
     elif dependencies_met(d, host.role):
@@ -126,10 +131,11 @@ def start_waiting(d: StateTransaction, role: str) -> None:
 
 
 def start_world(d: StateTransaction, role: str) -> None:
-    """Start a torch world when all its ranks wait, all its hosts are ready, its nodes passed, and its store serves."""
+    """Start a torch world once all its ranks wait, its hosts are ready, its nodes passed and its store serves."""
     facts, state = d.facts(role), d.roles[role]
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
     store = d.hosts[HostId(role, STORE)]
+    # The check is asked before the store, so that it runs while the store's process still imports torch.
     if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
         return
     d.set_role(role, evolve(state, generation=state.generation + 1))
@@ -142,7 +148,7 @@ def start_world(d: StateTransaction, role: str) -> None:
 def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_devices.There) -> None:
     """Start the waiting ranks of one ready host."""
     mine = d.facts(host.role).ranks_of(host.index)
-    # A host whose ranks are still being ended may yet have to be killed: nobody starts on it before they are gone.
+    # A host whose ranks are still being stopped may have to be killed: no rank starts in it before they are gone.
     stopping = any(d.ranks[host.role, rank].phase is RankPhase.STOPPING for rank in mine)
     if d.hosts[host].phase is not HostPhase.READY or stopping:
         return
@@ -162,7 +168,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
 def order(
     d: StateTransaction, host: HostId, ranks: tuple[int, ...], store: str, there: visible_devices.There
 ) -> StartRanks:
-    """The order that starts these ranks in their present incarnations. `there` is what `sight.of_nodes` says."""
+    """The order that starts these ranks in their present incarnations. `there` is from `visible_devices.of_nodes`."""
     facts, state = d.facts(host.role), d.hosts[host]
     size = facts.plan.group_size
     starts: list[RankStart] = []

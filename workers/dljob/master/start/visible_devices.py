@@ -1,7 +1,7 @@
-"""Which devices a rank sees: its own alone, or those of all ranks of its role on its node, in the order of local ranks.
+"""Visible devices of a rank: its own only, or those of all ranks of its role on its node in the order of local ranks.
 
-The second is what torchrun's scripts expect: `torch.cuda.set_device(LOCAL_RANK)`. It needs all of them to be known, so
-it is for ranks that start as one world; where ranks start one by one, a rank sees those of its own host.
+Scripts written for torchrun expect the latter: `torch.cuda.set_device(LOCAL_RANK)`. All device ids on the node must be
+known for it, so it is for ranks that start as one world. Where ranks start one by one, a rank sees its host's devices.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId
 
 There: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Node -> ids of a role's devices there, in the order of its ranks."""
+"""Node -> device ids of a role there, in the order of its ranks."""
 
 
 def of_nodes(d: StateTransaction, role: str) -> There:
-    """What the ranks of a role see on each node; empty where each sees no more than its host has."""
+    """The devices that all ranks of a role see on each node; empty if each rank sees those of its host alone."""
     facts = d.facts(role)
     if not facts.plan.shared_sight or not facts.world:
         return {}
@@ -33,12 +33,13 @@ def of_nodes(d: StateTransaction, role: str) -> There:
 def of_rank(
     facts: RoleFacts, host: HostState, rank: int, there: There
 ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], int]:
-    """The devices that a rank of a host sees, by Ray resource, and which of its kind is its own."""
+    """The devices that a rank sees, by Ray resource, and the index of its own (first) device among its kind."""
     accelerator = facts.plan.accelerator
     slot = rank % facts.ranks_per_host
     if accelerator is None:
         return host.devices, 0
-    if slot >= len(host.slots):  # a journal of before: nothing is known but all of them
+    if slot >= len(host.slots):
+        # The journal is older than `slots`: only the host's devices as a whole are known, so share them evenly.
         return host.devices, slot * len(dict(host.devices).get(accelerator[0], ())) // facts.ranks_per_host
     own = seen = host.slots[slot]
     if facts.plan.shared_sight:
