@@ -129,12 +129,12 @@ def test_a_brief_snapshot_tells_what_is_asked_for_from_what_was_lost():
     world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1), hold=True)
     world.send(ev.NodesSeen(world.views))
     asked = brief(world.state, world.now, {})["placement"]["notReady"]
-    assert [unit["why"] for unit in asked] == ["its node is asked to hold it"] * 2
+    assert [unit["why"] for unit in asked] == ["its reservation is under way"] * 2
     assert {unit["node"] for unit in asked} == {"n0", "n1"}
     world = World(job({"name": "w", "replicas": 2}), views=nodes(2, cpus=1)).boot()
     world.send(ev.NodesSeen((replace(world.views[0], free=()),)))
     (lost,) = brief(world.state, world.now, {})["placement"]["notReady"]
-    assert lost["why"] == "its node is gone; it moves when another can take it"
+    assert lost["why"] == "it lost its node; it moves when another one has room"
     assert brief(world.state, world.now, {})["placement"]["ready"] == 1
 
 

@@ -38,8 +38,8 @@ SHOWN = 20
 
 _WAITS = {
     UnitPhase.UNPLACED: "it has no node yet",
-    UnitPhase.RESERVING: "its node is asked to hold it",
-    UnitPhase.LOST: "its node is gone; it moves when another can take it",
+    UnitPhase.RESERVING: "its reservation is under way",
+    UnitPhase.LOST: "it lost its node; it moves when another one has room",
 }
 _LEVELS = {
     Level.IN_PROCESS: "in_process",

@@ -235,7 +235,9 @@ def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
     if host is None:
         spares.lost(d, event)
     else:
-        outcome = Outcome(ok=False, reason=Reason.UNKNOWN, message="it was a spare, and died before it started")
+        outcome = Outcome(
+            ok=False, reason=Reason.UNKNOWN, message="the spare that became its process died before it started"
+        )
         _host_lost(d, HostLost(host, d.hosts[host].life, outcome))
 
 

@@ -85,7 +85,7 @@ def test_memory_grows_up_to_max_memory_and_stays_there():
         look(world)
         assert demand(world) == expected
     (kept,) = world.notes(reasons.MEMORY_INCREASE_SKIPPED)
-    assert kept.message == "memory stays 8Gi after OOMKilled: that is maxMemory"
+    assert kept.message == "memory stays 8Gi after OOMKilled: it is at maxMemory"
     assert dict(world.state.restarts) == {"Process": 3}
 
 
@@ -178,7 +178,7 @@ def test_a_unit_that_could_not_be_had_with_more_is_asked_for_as_it_was():
     world.held["w/0"].pop(unit.token)
     world.send(ev.UnitRefused("w/0", unit.token, "there is less than it said"))
     (note,) = world.notes(reasons.MEMORY_INCREASE_SKIPPED)
-    assert note.message == "it is asked for with what the spec says: there is less than it said"
+    assert note.message == "it is reserved with the spec's memory instead: there is less than it said"
     world.tick()
     world.settle()
     assert demand(world) == 4
@@ -230,7 +230,7 @@ def test_what_the_kernel_tells_after_the_restart_counts_and_uses_up_no_budget():
     assert demand(world) == 6
     assert world.state.ranks["w", 0].incarnation == 3
     assert world.state.phase is Phase.RUNNING
-    assert [fault.cause for fault in world.state.faults][-1] == "w/0 comes back with more memory"
+    assert [fault.cause for fault in world.state.faults][-1] == "w/0 restarts with more memory"
     world.send(ev.CauseLearned("w/0", (Clue("kernel", "oom-kill:constraint=CONSTRAINT_MEMCG"),), 1))
     assert len(world.notes(reasons.MEMORY_RAISED)) == 1, "it was given already"
 

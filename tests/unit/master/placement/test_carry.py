@@ -62,7 +62,7 @@ def test_restarts_and_their_times_are_handed_on():
 def test_a_budget_that_was_used_up_is_used_up_in_the_next_attempt():
     world = following(SPARING, handed(worn().state, step=120))
     (note,) = world.notes(reasons.RESTART_COUNTS_RESTORED)
-    assert note.message == "attempt 1 hands on its restarts: Process 1; it had come to step 120"
+    assert note.message == "restart counts of attempt 1: Process 1; it had reached step 120"
     world.end("w", 0, error("KeyError", step=1))
     world.settle()
     world.tick()
@@ -128,14 +128,14 @@ def test_counts_of_roles_that_the_spec_lost_are_left():
     assert sorted(world.state.marks) == ["fail:w", "job", "master", "rule:two", "w"]
     assert dict(world.state.restarts) == {"Role": 2}
     assert world.state.roles["w"].restarts == 2
-    assert world.notes(reasons.RESTART_COUNTS_RESTORED)[0].message == "attempt 1 hands on its restarts: Moon 3, Role 2"
+    assert world.notes(reasons.RESTART_COUNTS_RESTORED)[0].message == "restart counts of attempt 1: Moon 3, Role 2"
 
 
 def test_restarts_handed_on_as_none_are_noted_as_none():
     text = json.dumps({"job": UID, "attempt": 1, "state": {"v": 1, "marks": {"fail:w": [9]}}})
     assert (
         following(SPARING, text).notes(reasons.RESTART_COUNTS_RESTORED)[0].message
-        == "attempt 1 hands on its restarts: none"
+        == "restart counts of attempt 1: none"
     )
 
 
@@ -154,16 +154,16 @@ GOOD = json.loads(handed(worn().state))
         (json.dumps({**GOOD, "state": {"v": 1, "restarts": {"Job": float("inf")}}}), "cannot be read"),
         (json.dumps({**GOOD, "state": {"v": 1, "restarts": 7}}), "cannot be read"),
         (json.dumps({**GOOD, "state": {"v": 2}}), "version 2, and this dljob reads version 1"),
-        (json.dumps({**GOOD, "job": "f" * 32}), f"of another job, {'f' * 32}"),
-        (json.dumps({**GOOD, "attempt": 2}), "of attempt 2, and this is attempt 2"),
-        (json.dumps({**GOOD, "attempt": 0}), "of attempt 0"),
+        (json.dumps({**GOOD, "job": "f" * 32}), f"to another job, {'f' * 32}"),
+        (json.dumps({**GOOD, "attempt": 2}), "to attempt 2, and this is attempt 2"),
+        (json.dumps({**GOOD, "attempt": 0}), "to attempt 0"),
     ],
 )
 def test_counts_that_are_torn_foreign_or_of_another_version_are_left_and_noted(text, why):
     world = following(SPARING, text)
     assert (dict(world.state.restarts), dict(world.state.marks)) == ({}, {})
     (note,) = world.notes(reasons.RESTART_COUNTS_DISCARDED)
-    assert note.message.startswith("what the last attempt handed on is not used: it ")
+    assert note.message.startswith("the state of the previous attempt is not used: it ")
     assert why in note.message
     assert world.state.phase is Phase.RUNNING
 

@@ -54,8 +54,8 @@ def test_what_is_in_memory_is_saved_before_the_ranks_of_a_drained_node_leave():
     first, *more = world.notes(reasons.NODE_LEAVING)
     assert first.target == f"node/{victim}"
     assert first.message == (
-        "it is to be taken away: Ray drains it, it is gone by 00:17:10 UTC; "
-        "what its ranks copied goes to disk, then they leave it"
+        "it is about to be taken away: Ray drains it, it is gone by 00:17:10 UTC; "
+        "its ranks leave once their checkpoint copies are on disk"
     )
     assert not more
 
@@ -107,7 +107,7 @@ def test_ranks_stay_to_the_end_where_no_other_node_can_hold_them_and_leave_when_
     world.settle()
     assert where(world) == victim
     assert world.state.phase is Phase.RUNNING
-    (stays,) = [n for n in world.notes(reasons.NODE_LEAVING) if "stay to the end" in n.message]
+    (stays,) = [n for n in world.notes(reasons.NODE_LEAVING) if "stay until it is gone" in n.message]
     assert stays.target == f"node/{victim}"
     world.send(ev.NodesSeen(world.seen()))
     assert len([n for n in world.notes(reasons.NODE_LEAVING) if "stay" in n.message]) == 1, "it is said once"
@@ -228,7 +228,7 @@ def test_ranks_whose_copies_take_too_long_leave_without_them():
     world.pending.clear()
     world.tick()
     assert world.now == 1007.0
-    assert "that took longer than 7 s" in world.notes(reasons.NODE_LEAVING)[1].message
+    assert "the flush took longer than 7 s" in world.notes(reasons.NODE_LEAVING)[1].message
     world.settle()
     assert where(world) != victim
     before = world.state
@@ -242,7 +242,7 @@ def test_copies_that_could_not_be_saved_are_noted():
     evict(world, victim)
     world.pending.clear()
     world.send(ev.CopiesSaved(victim, "the disk is full"))
-    message = "not all that its ranks copied is on disk: the disk is full"
+    message = "some checkpoint copies of its ranks are not on disk: the disk is full"
     assert message in [note.message for note in world.notes(reasons.NODE_LEAVING)]
     world.send(ev.CopiesSaved("nobody"))
 
@@ -306,7 +306,7 @@ def test_a_node_that_stays_is_used_again():
         world.tick()
     assert world.now == 1000.0 + limits.DEPART_S + limits.NOTICE_S
     (note,) = world.notes(reasons.NODE_DRAIN_CANCELLED)
-    assert note.message == "still there, 180 s after it was to go"
+    assert note.message == "still there 180 s after its departure was announced: it is used again"
     assert next_wake(world.state) is None
 
 

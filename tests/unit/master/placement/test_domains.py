@@ -75,7 +75,7 @@ def test_without_room_in_its_rack_the_whole_role_moves_to_another_rack(kind):
     lose(world, "b")
     assert where(world) == {"a": 3}
     left = world.notes(reasons.TOPOLOGY_DOMAIN_CHANGED)[0].message
-    assert left == "what w lost has no room left in its domain: 1 other unit goes to another one with it"
+    assert left == "lost units of w find no room in their topology domain: 1 other unit goes to another one with them"
     assert [note.target for note in world.notes(reasons.DOMAIN_CHOSEN)] == ["w", "w"]
     assert all(world.state.ranks["w", rank].incarnation == 2 for rank in range(2))
     assert world.state.ranks["x", 0].incarnation == 1

@@ -295,7 +295,7 @@ def test_an_order_of_fewer_is_obeyed_at_once_and_gives_nodes_back():
     world.now += 1
     scale(world, 1)
     wait_for(world, reasons.RESIZED)
-    assert world.notes(reasons.RESIZED)[-1].message == "1 rank instead of 3: it is to have 1"
+    assert world.notes(reasons.RESIZED)[-1].message == "1 rank instead of 3: its wanted size is 1"
     assert ready(world) == {0}
     assert world.state.sizes["e"].want == 1
     scale(world, 1, order="2")

@@ -110,7 +110,7 @@ def test_the_exclusion_of_a_silent_node_has_no_end():
     world.settle()
     world.tick()
     assert not world.state.exclusions
-    assert "its time is over" in world.notes(reasons.NODE_READMITTED)[0].message
+    assert "its exclusion ended after" in world.notes(reasons.NODE_READMITTED)[0].message
 
 
 def test_no_exclusion_is_shorter_than_the_lease():
@@ -136,7 +136,7 @@ def test_a_node_that_answers_is_taken_back_after_the_lease_when_nothing_else_is_
     world.settle()
     assert world.state.units["w/0"].node == victim
     assert world.state.phase is Phase.RUNNING
-    assert world.notes(reasons.NODE_READMITTED)[0].message == "no other node can hold what needs a place"
+    assert world.notes(reasons.NODE_READMITTED)[0].message == "no other node has room for units that need one"
 
 
 def test_a_node_that_answers_when_its_lease_is_long_over_is_taken_back_at_once_when_nothing_else_is_left():

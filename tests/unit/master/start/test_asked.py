@@ -45,7 +45,11 @@ def test_a_waiting_placement_group_is_explained_with_its_needs_and_the_nodes():
             busy(1, 8, 3),
             "not now: it needs 4 GPU in all, and all nodes together have free 3",
         ),
-        (group({"GPU": 2}, {"GPU": 2}, {"GPU": 2}), busy(2, 8, 3), "there is enough, but not in the right pieces"),
+        (
+            group({"GPU": 2}, {"GPU": 2}, {"GPU": 2}),
+            busy(2, 8, 3),
+            "there is enough in total, but not in pieces of the right size",
+        ),
         (group({"TPU": 1}), busy(1, 8, 8), "no node has 1 TPU; no node has any of it"),
         (group({"GPU": 9}, name=""), busy(1, 8, 8), "placement group abc of driver/0"),
         (group({"GPU": 9}), busy(9, 8, 8), "and 3 more nodes"),

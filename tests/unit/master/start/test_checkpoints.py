@@ -63,7 +63,7 @@ def test_an_old_process_is_refused_what_its_successor_went_on_without(world):
     world.send(ev.CheckpointCommitted("t", CheckpointId(A, 4)))
     assert steps(world) == [2]
     assert [n.target for n in world.notes(reasons.CHECKPOINT_REFUSED)] == ["t"]
-    assert checkpoints.refused(world.state, "t", CheckpointId(A, 4)) == "life 1.2 has gone on from step 2 of life 1.1"
+    assert checkpoints.refused(world.state, "t", CheckpointId(A, 4)) == "life 1.2 has restored step 2 of life 1.1"
     world.send(ev.CheckpointCommitted("t", CheckpointId(B, 3)))
     assert steps(world) == [2, 3]
 
@@ -92,13 +92,13 @@ def test_the_steps_lost_are_told_with_the_fault(world):
     assert faults["master"] is None
     assert brief(world.state, world.now, {})["recentFaults"][0]["lostSteps"] == 7
     (note,) = world.notes(reasons.CHECKPOINT_RESTORED)
-    assert note.message == "life 1.2 goes on from step 40 of life 1.1; it had come to step 47, 7 of them lost"
+    assert note.message == "life 1.2 restores step 40 of life 1.1; step 47 had been reached, 7 steps are lost"
 
 
 def test_the_greatest_loss_of_ranks_that_save_alone_is_told_with_the_fault_only(world):
     world.send(ev.CheckpointDecided("w/0", B, None, 5))
     assert [n.message for n in world.notes(reasons.CHECKPOINT_RESTORED)] == [
-        "life 1.2 begins anew: there is no checkpoint; it had come to step 5, 5 of them lost"
+        "life 1.2 begins from step 0: there is no checkpoint; step 5 had been reached, 5 steps are lost"
     ]
     assert world.state.faults == ()
     world.end("w", 1, KILLED)
@@ -169,7 +169,9 @@ def test_damage_on_disk_is_told_with_the_restore_decision(world):
     (damaged,) = world.notes(reasons.CHECKPOINT_DAMAGED)
     assert (damaged.target, damaged.message) == ("t", "step 4 of life 1.1 is passed over: its manifest is damaged")
     (restored,) = world.notes(reasons.CHECKPOINT_RESTORED)
-    assert restored.message.startswith("life 1.2 begins anew: no checkpoint can be read; it had come to step 5")
+    assert restored.message.startswith(
+        "life 1.2 begins from step 0: no checkpoint can be read; step 5 had been reached"
+    )
 
 
 def test_a_step_that_a_life_saves_again_is_a_newer_checkpoint(world):
@@ -180,4 +182,4 @@ def test_a_step_that_a_life_saves_again_is_a_newer_checkpoint(world):
     world.send(ev.CheckpointCommitted("t", again))
     assert [one.mark for one in world.state.saves["t"].committed] == [first, again]
     world.send(ev.CheckpointDecided("t", B, first))
-    assert checkpoints.refused(world.state, "t", again) == "life 1.2 has gone on from step 3 of life 1.1"
+    assert checkpoints.refused(world.state, "t", again) == "life 1.2 has restored step 3 of life 1.1"

@@ -243,9 +243,9 @@ def test_what_befalls_most_nodes_at_once_costs_none_of_them_and_is_told_in_few_l
     assert not w.state.exclusions
     node, team, master = w.notes(reasons.CHECK_NOT_MADE)
     assert (node.target, team.target, master.target) == ("node/n0", "t", "master")
-    assert node.message.startswith(f"{late}; so it was on 5 of 8 nodes")
+    assert node.message.startswith(f"{late}; it was so on 5 of 8 nodes")
     assert node.message.endswith(" (and 4 more nodes)")
-    assert team.message.startswith("all-reduce of n0, n1: no route to host; so did all 4")
+    assert team.message.startswith("all-reduce of n0, n1: no route to host; all 4 teams failed")
     assert team.message.endswith(" (and 3 more teams)")
     assert master.message == (
         "PrimeMaster's clock is 7.0 s behind most nodes', which are compared with each other; set the clock of its "

@@ -38,7 +38,7 @@ def test_each_bad_node_is_told_of_once() -> None:
     assert told(world.send(ev.NodeFrozen(victim, 4.0))) == []
     world.settle()
     (note,) = world.notes(reasons.NODE_RELAUNCH)
-    assert (note.target, note.message) == (f"node/{victim}", "cloud was told to replace it")
+    assert (note.target, note.message) == (f"node/{victim}", "cloud was asked to replace it")
     left = tuple(view for view in world.seen() if view.id not in (victim, other))
     assert told(world.send(ev.NodesSeen(left))) == [(other, "NodeLost")], "the frozen one was told of before"
     assert told(world.send(ev.NodesSeen(left))) == []

@@ -239,7 +239,7 @@ def test_a_timeout_of_torch_that_comes_before_the_bounds_is_told_when_the_job_ru
     assert "a rank that works elsewhere is named (hang.busySeconds = 900)" in note.message
     assert note.message.endswith("; set comm.timeoutSeconds above it")
     (note,) = boot({**made, "comm": {"timeoutSeconds": 60}}).notes(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT)
-    assert "comm.timeoutSeconds = 60, before a rank that does nothing is named (hang.idleSeconds = 180)" in note.message
+    assert "comm.timeoutSeconds = 60, before a rank that is idle is named (hang.idleSeconds = 180)" in note.message
     assert not boot({**made, "comm": {"timeoutSeconds": 60}}, hang={"action": "Ignore"}).notes(
         reasons.COLLECTIVE_TIMEOUT_TOO_SHORT
     )

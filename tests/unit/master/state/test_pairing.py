@@ -173,7 +173,7 @@ def test_trouble_of_most_nodes_at_once_is_no_nodes_fault():
     assert excused([*late, *good]) == (*late, *good), "half of them are not most"
     found = excused([*late, *good[1:]])
     assert [(one.trouble, one.late) for one in found] == [("", False)] * 4 + [("no device", False)]
-    assert found[0].unmade == "it was late; so it was on 3 of 5 nodes: is there a disk or network that they share?"
+    assert found[0].unmade == "it was late; it was so on 3 of 5 nodes: do they share a slow disk or network?"
     assert not found[3].unmade
 
 
@@ -186,7 +186,7 @@ def test_where_no_all_reduce_works_nobody_is_blamed():
     *found, last = excused_teams([*bad, unmade], ())
     assert last == unmade
     assert {(one.trouble, one.unmade) for one in found} == {
-        ("", "it failed; so did all 4: is the role's communication set up as its network wants it?")
+        ("", "it failed; all 4 teams failed: is the role's communication set up for its network?")
     }
 
 

@@ -202,7 +202,7 @@ def test_ls_lists_checkpoints_and_verify_finds_damage(root: Path, capsys: pytest
     assert run("ls", root, "-o", "json") == 0
     rows = {row["step"]: row for row in json.loads(capsys.readouterr().out)}
     assert {step: row["state"] for step, row in rows.items()} == {10: "whole", 20: "whole", 21: "whole", 30: "void"}
-    assert rows[30]["why"] == "life 1.2 has gone on from step 20 of life 1.1"
+    assert rows[30]["why"] == "life 1.2 has restored step 20 of life 1.1"
     assert (rows[20]["world"], rows[20]["ranks"], rows[21]["revision"]) == ("trainer", 2, 4)
     part = folder.part(CheckpointId(A, 20), 1)
     part.write_bytes(part.read_bytes()[:-30] + b"x" * 30)

@@ -209,7 +209,7 @@ def test_a_process_of_the_past_saves_in_vain(tmp_path: Path):
         new = client(place(saver, tmp_path, number=2))
         assert (new.load() or (None,))[0] == 1
         old.save(5, state(5), persist=True)
-        with pytest.raises(CheckpointError, match=r"life 1\.2 has gone on from step 1 of life 1\.1"):
+        with pytest.raises(CheckpointError, match=r"life 1\.2 has restored step 1 of life 1\.1"):
             old.wait(20)
         assert told.of("Fenced")
         third = client(place(saver, tmp_path, number=3))

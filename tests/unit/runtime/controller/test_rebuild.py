@@ -236,8 +236,11 @@ UNREADABLE: Mapping[str, tuple[Callable[[Record], object], str]] = {
     "a rank": (in_states(lambda s: s["ranks"].pop()), "ranks lacks ('worker', 1)"),
     "a field": (in_states(lambda s: s.pop("phase")), "phase"),
     "a version": (in_states(lambda s: s.update(v=2)), "a snapshot of version 2; this dljob reads version 1"),
-    "a plan": (lambda r: r.update(plan="0" * 16) if "plan" in r else None, "it is of plan 0000000000000000"),
-    "a change": (lambda r: r.update(d=["z"]) if r["k"] == "change" else None, "a change does not fit what it follows"),
+    "a plan": (lambda r: r.update(plan="0" * 16) if "plan" in r else None, "it belongs to plan 0000000000000000"),
+    "a change": (
+        lambda r: r.update(d=["z"]) if r["k"] == "change" else None,
+        "a change does not fit the state before it",
+    ),
     "a line": (lambda r: r.pop("d") if r["k"] == "change" else None, "record 'change': 'd'"),
 }
 

@@ -58,7 +58,7 @@ async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(jou
     assert len(journal.written) == 1
     assert (await ask(journal, desk, **question("decide", chosen=mark(1, 5))))["chosen"] == mark(1, 5)
     said = await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
-    assert said == {"why": "life 1.2 has gone on from step 5 of life 1.1"}
+    assert said == {"why": "life 1.2 has restored step 5 of life 1.1"}
     late = await ask(journal, desk, **question("decide", number=1, chosen=None))
     assert late["why"] == "life 1.2 of t has begun"
 

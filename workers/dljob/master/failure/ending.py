@@ -66,7 +66,7 @@ def _first_ready(d: StateTransaction, role: str) -> None:
     waved = all(d.roles[name].was_ready for name, f in d.job.roles.items() if f.first_wave)
     if d.running_at is None and waved:
         d.running_at, d.phase = d.now, Phase.RUNNING
-        d.note(reasons.JOB_RUNNING, "job", "all first roles are ready", seconds=d.now - d.started_at)
+        d.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=d.now - d.started_at)
         for name, own in d.job.roles.items():
             if own.world and (words := hang.crossed(own.plan.comm_timeout_s, d.job.fault_tolerance.hang)):
                 d.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, words)
@@ -137,5 +137,7 @@ def released(d: StateTransaction) -> None:
             d.set_rank(key, evolve(rank, phase=RankPhase.STOPPED, pid=0))
     d.phase = verdict.phase
     d.ended_at, d.wake = d.now, None
-    d.note(reasons.RELEASED, "job", "nothing of the job is left", seconds=d.now - verdict.release_at)
+    d.note(
+        reasons.RELEASED, "job", "all actors and reservations of the job are gone", seconds=d.now - verdict.release_at
+    )
     d.do(Finish(verdict.ok, verdict.reason, verdict.message))

@@ -126,8 +126,8 @@ def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: 
     """The log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
     most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
     cost = f"{used} of {counted(most, 'restart')} used within {d.job.fault_tolerance.window_seconds} s"
-    paid = cost if decision.counts else "no budget pays for it"
-    return f"{decision.why} restarts {role} at level {level.value}; {paid}; it waits {wait:.1f} s"
+    paid = cost if decision.counts else "it costs no budget"
+    return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
 
 
 def _joined(d: StateTransaction, heard: Failure) -> bool:

@@ -44,7 +44,7 @@ def follow(d: StateTransaction, ended: Ended, rank: str) -> None:
     """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
     for role, ranks in ended.items():
         level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
-        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, f"{rank} comes back with more memory"))
+        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, f"{rank} restarts with more memory"))
 
 
 def learned(d: StateTransaction) -> None:
@@ -100,7 +100,9 @@ def _more(d: StateTransaction, role: str, rank: int) -> Ended:
     more = raised(has, policy)
     if more <= has:
         d.note(
-            reasons.MEMORY_INCREASE_SKIPPED, name, f"memory stays {show_memory(has)} after OOMKilled: that is maxMemory"
+            reasons.MEMORY_INCREASE_SKIPPED,
+            name,
+            f"memory stays {show_memory(has)} after OOMKilled: it is at maxMemory",
         )
         return {}
     # Remembered even if there is no room now: the next attempt begins with it.

@@ -70,7 +70,7 @@ def _try(d: StateTransaction, names: Iterable[str], held: set[str], excluded: fr
         return None
     series = ", ".join(sorted({d.job.plan.units[name].series for name in held}))
     others = f"{len(held)} other unit{'s go' if len(held) > 1 else ' goes'}"
-    why = f"what {series} lost has no room left in its domain: {others} to another one with it"
+    why = f"lost units of {series} find no room in their topology domain: {others} to another one with them"
     d.note(reasons.TOPOLOGY_DOMAIN_CHANGED, series, why)
     _begin(d, give_up(d, sorted(held)), why)
     return found

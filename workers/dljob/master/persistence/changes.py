@@ -131,7 +131,7 @@ class Written:
         try:
             self._data = _laid(self._data, change)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise JournalError(f"a change does not fit what it follows: {error!r}", offset=0) from error
+            raise JournalError(f"a change does not fit the state before it: {error!r}", offset=0) from error
 
     def data(self) -> dict[str, Any]:
         """The state as `codec.encode_state` writes one."""

@@ -64,7 +64,7 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Take
     """
     own = fresh.job.plan.digest
     if plan and plan != own:
-        return begin_anew(data, fresh, f"it is of plan {plan}, and this dljob plans {own}", at)
+        return begin_anew(data, fresh, f"it belongs to plan {plan}, and this dljob plans {own}", at)
     left_out: set[str] = set()
     try:
         fitted = _fitted(JobState, {key: value for key, value in data.items() if key not in ("v", TAIL)}, "", left_out)

@@ -43,7 +43,7 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     gone = frozenset(u.node for u in d.units.values() if u.node) - there
     if gone:
         outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
-        d.note(reasons.NODE_LOST, "job", f"gone: {', '.join(sorted(gone))}")
+        d.note(reasons.NODE_LOST, "job", f"lost nodes: {', '.join(sorted(gone))}")
         leave(d, gone, outcome)
     look(d)
 
@@ -160,7 +160,7 @@ def _readmit(d: StateTransaction, nodes: frozenset[str]) -> None:
     """End the exclusion of nodes that are needed."""
     for name in sorted(nodes):
         d.exclusions = d.exclusions.delete(name)
-        d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node can hold what needs a place")
+        d.note(reasons.NODE_READMITTED, f"node/{name}", "no other node has room for units that need one")
 
 
 def _no_room(d: StateTransaction, refusal: Refusal) -> None:
@@ -252,7 +252,9 @@ def _with_less(d: StateTransaction, event: UnitRefused) -> None:
     less = memory_overrides.without(d.grants, (event.unit,))
     if less is not d.grants:
         d.grants = less
-        d.note(reasons.MEMORY_INCREASE_SKIPPED, event.unit, f"it is asked for with what the spec says: {event.why}")
+        d.note(
+            reasons.MEMORY_INCREASE_SKIPPED, event.unit, f"it is reserved with the spec's memory instead: {event.why}"
+        )
 
 
 def _give_all_back(d: StateTransaction) -> None:

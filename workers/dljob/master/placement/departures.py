@@ -85,7 +85,7 @@ def go(d: StateTransaction) -> None:
         found = elsewhere(d, units) if d.seats else None
         if isinstance(found, Refusal):
             if not own.stays:  # reported once, though it is tried again at each change of the nodes
-                d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay to the end: {found.why}")
+                d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {found.why}")
             d.departures = d.departures.set(name, evolve(own, stays=found.why))
             continue
         why = f"node {name} is taken away: {own.why}"
@@ -105,7 +105,7 @@ def tick(d: StateTransaction) -> None:
     drained = {node.id for node in d.nodes if node.leaving is not None}
     for name, own in due:
         if not own.saved:
-            _saved(d, name, own, f"that took longer than {own.save_by - own.since:.0f} s")
+            _saved(d, name, own, f"the flush took longer than {own.save_by - own.since:.0f} s")
         elif name in drained:
             # Ray never takes a drain back, and places nothing on the node: the departure stays.
             d.departures = d.departures.set(name, evolve(own, by=d.now))
@@ -114,7 +114,7 @@ def tick(d: StateTransaction) -> None:
             d.note(
                 reasons.NODE_DRAIN_CANCELLED,
                 f"node/{name}",
-                f"still there, {d.now - own.since:.0f} s after it was to go",
+                f"still there {d.now - own.since:.0f} s after its departure was announced: it is used again",
             )
     if due:
         go(d)
@@ -153,8 +153,8 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
     own = Departure(why, d.now, by, d.now + within, saved=not waits)
     d.departures = d.departures.set(name, own)
     d.wake_at(_due(own))
-    then = "; what its ranks copied goes to disk, then they leave it" if waits else ""
-    d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is to be taken away: {why}{then}")
+    then = "; its ranks leave once their checkpoint copies are on disk" if waits else ""
+    d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is about to be taken away: {why}{then}")
     if waits and not asked:
         d.do(SaveCopies(name, within))
 
@@ -177,7 +177,7 @@ def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
     d.departures = d.departures.set(name, own)
     d.wake_at(_due(own))
     if why:
-        d.note(reasons.NODE_LEAVING, f"node/{name}", f"not all that its ranks copied is on disk: {why}")
+        d.note(reasons.NODE_LEAVING, f"node/{name}", f"some checkpoint copies of its ranks are not on disk: {why}")
 
 
 def _inhabited(d: StateTransaction, name: str) -> frozenset[str]:

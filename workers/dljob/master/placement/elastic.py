@@ -247,7 +247,7 @@ def _move(d: StateTransaction, role: str) -> None:
 
 def _why(own: Sizing, size: int) -> str:
     """The reason of a change of size, in words."""
-    return "there is room for more" if size > own.size else f"it is to have {own.want}"
+    return "there is room for more" if size > own.size else f"its wanted size is {own.want}"
 
 
 def _parted(d: StateTransaction, role: str) -> None:

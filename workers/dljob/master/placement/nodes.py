@@ -65,7 +65,9 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
         return
     _set(d, event.node, evolve(own, silent=False))
     d.note(
-        reasons.NODE_RECOVERED, f"node/{event.node}", f"it answers again, {d.now - own.since:.1f} s after it was left"
+        reasons.NODE_RECOVERED,
+        f"node/{event.node}",
+        f"it answers again, {d.now - own.since:.1f} s after it was excluded",
     )
     look(d)
 
@@ -133,7 +135,7 @@ def tick(d: StateTransaction) -> None:
         if not own.silent and own.until <= d.now:
             d.exclusions = d.exclusions.delete(name)
             checks.forget(d, name)
-            d.note(reasons.NODE_READMITTED, f"node/{name}", f"excluded for {d.now - own.since:.0f} s: its time is over")
+            d.note(reasons.NODE_READMITTED, f"node/{name}", f"its exclusion ended after {d.now - own.since:.0f} s")
             changed = True
         elif own.fence is not None and own.fence <= d.now:
             d.exclusions = d.exclusions.set(name, evolve(own, fence=None))

@@ -69,11 +69,11 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
         data = json.loads(text)
         told, job, state = int(data["attempt"]), str(data["job"]), data["state"]
         if job != uid:
-            return Carried(told, why=f"it is of another job, {job}")
+            return Carried(told, why=f"it belongs to another job, {job}")
         if not 0 < told < attempt:
-            return Carried(told, why=f"it is of attempt {told}, and this is attempt {attempt}")
+            return Carried(told, why=f"it belongs to attempt {told}, and this is attempt {attempt}")
         if state["v"] != VERSION:
-            return Carried(told, why=f"it is of version {state['v']}, and this dljob reads version {VERSION}")
+            return Carried(told, why=f"it has version {state['v']}, and this dljob reads version {VERSION}")
         return _read(told, data.get("step"), state)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return Carried(0, why=f"it cannot be read: {error!r}")
@@ -110,7 +110,7 @@ def take(d: StateTransaction, event: Carried) -> None:
         return
     d.carried = True
     if event.why:
-        d.note(reasons.RESTART_COUNTS_DISCARDED, "job", f"what the last attempt handed on is not used: {event.why}")
+        d.note(reasons.RESTART_COUNTS_DISCARDED, "job", f"the state of the previous attempt is not used: {event.why}")
         return
     levels = {level.value for level in Level}
     for level, count in event.restarts:
@@ -165,5 +165,5 @@ def _keys(d: StateTransaction) -> frozenset[str]:
 def _tell(d: StateTransaction, event: Carried) -> None:
     """Report the restart counts that were taken over."""
     counts = ", ".join(f"{level} {count}" for level, count in event.restarts if count) or "none"
-    reached = "" if event.step is None else f"; it had come to step {event.step}"
-    d.note(reasons.RESTART_COUNTS_RESTORED, "job", f"attempt {event.attempt} hands on its restarts: {counts}{reached}")
+    reached = "" if event.step is None else f"; it had reached step {event.step}"
+    d.note(reasons.RESTART_COUNTS_RESTORED, "job", f"restart counts of attempt {event.attempt}: {counts}{reached}")

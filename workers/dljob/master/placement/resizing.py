@@ -194,7 +194,7 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
 
 def part(d: StateTransaction, role: str, why: str) -> None:
     """Have all ranks of a role leave user code and keep their processes; the new size is decided once all have left."""
-    begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave: {why}", gathers=True))
+    begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave user code: {why}", gathers=True))
 
 
 def stay(d: StateTransaction, role: str) -> None:

@@ -76,6 +76,7 @@ def assign(
     """
     batches, members = _batches(units)
     everything = tuple(nodes)
+    # Sorted, so that the answer does not depend on the order in which Ray lists the nodes.
     seen = sorted((node for node in everything if not node.head), key=lambda node: natural(node.id))
     held, spares = tuple(taken), reserve_nodes or {}
     now, short = _runs(seen, batches, held, spares, excluded)
@@ -89,6 +90,7 @@ def assign(
     later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
     ever = Stuck(proven=True) if ever_short else pack_in_domains(batches, later, fixed)[0]
     never = isinstance(ever, Stuck) and ever.proven
+    # Without room for the spares nothing was searched, so there is no conflict of units to name.
     if short:
         return Refusal(ever_short or short, (), (), never=never)
     conflict = why_not(
@@ -165,7 +167,7 @@ def _runs(
     for index, node in enumerate(nodes):
         if node.id not in excluded and index not in aside:
             room = _room(node, by_node.get(node.id, ()))
-            if room is not None:
+            if room is not None:  # a node that holds more than it has takes nothing
                 rooms.append((room, (index,)))
     return runs_of(rooms, batches), short
 
@@ -188,7 +190,7 @@ def _set_aside(
         ]
         if len(free) < count:
             return aside, f"node group {group}: {count} to stay free as spares, {len(free)} of {len(mine)} are free"
-        aside.update(free[len(free) - count :])
+        aside.update(free[len(free) - count :])  # the last ones, so that units fill the first nodes
     return aside, ""
 
 

@@ -64,12 +64,13 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     if own.decision(event.life) is not None or superseded(d, event.world, event.life):
         return
     decisions = (*own.decisions, RestoreDecision(event.life, event.chosen))[-DECISIONS:]
+    # The decision fences checkpoints that earlier lives committed beyond the restored one.
     counting = tuple(one for one in own.committed if not fence(one.mark, decisions))
     d.saves = d.saves.set(event.world, Saves(counting, decisions))
     shards.decided(d, event.world, event.life, event.chosen)
     for text in event.damaged:
         d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
-    if event.life > FIRST:
+    if event.life > FIRST:  # the first life of a job restores nothing, which is not worth a line
         _went_on(d, event)
 
 
@@ -84,8 +85,8 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
             worse = evolve(fault, lost=max(lost, fault.lost or 0))
             d.faults = tuple(worse if one is fault else one for one in d.faults)
     none = "no checkpoint can be read" if event.damaged else "there is no checkpoint"
-    where = f"goes on from {event.chosen}" if event.chosen else f"begins anew: {none}"
-    again = "" if lost is None else f"; it had come to step {event.reached}, {lost} of them lost"
+    where = f"restores {event.chosen}" if event.chosen else f"begins from step 0: {none}"
+    again = "" if lost is None else f"; step {event.reached} had been reached, {lost} steps are lost"
     d.note(reasons.CHECKPOINT_RESTORED, event.world, f"life {event.life} {where}{again}")
 
 

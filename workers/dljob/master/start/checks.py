@@ -27,7 +27,7 @@ def pending(d: StateTransaction, role: str) -> bool:
         return False
     places, own = places_of(d, role), d.checks.get(role, RoleCheck())
     if own.round and own.places == places:
-        return True
+        return True  # the round is under way
     nodes = nodes_of(places)
     known = frozenset(own.proven)
     fresh = tuple(node for node in nodes if node not in known)
@@ -49,6 +49,7 @@ def ask(d: StateTransaction, role: str, own: RoleCheck, nodes: Team, teams: tupl
 def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
     """The order for the round that is under way, with the role's whole share of each node: memory and devices."""
     facts = d.facts(role)
+    # The checker runs in one reservation of the role on the node: the first one, hence the reversed order.
     where = {node: (unit, token) for unit, token, node in reversed(own.places)}
     ranks, devices = Counter[str](), dict[str, dict[str, dict[str, None]]]()
     for index in range(facts.host_count):
@@ -56,6 +57,7 @@ def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
         ranks[host.node] += facts.ranks_per_host
         for resource, ids in host.devices:
             devices.setdefault(host.node, {}).setdefault(resource, {}).update(dict.fromkeys(ids))
+    # Each rank's process exists already and has taken a part of the memory that it will need.
     memory = max(0, dict(facts.plan.per_rank).get("memory", 0) // GRAIN - limits.CHECK_TAKEN_BYTES)
     places = tuple(
         CheckPlace(

@@ -44,7 +44,9 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
     elif now:
         verdict = f"not now: {now}"
     else:
-        verdict = "there is enough, but not in the right pieces, or not under the labels that it asks for"
+        verdict = (
+            "there is enough in total, but not in pieces of the right size, or not on nodes with the wanted labels"
+        )
     who = f"{group.kind} {group.name or group.id} of {group.owner}"
     return f"{who} waits for {_wanted(group)}; {verdict}; {_have(group, known)}"
 

@@ -37,7 +37,7 @@ def told(d: StateTransaction, event: RelaunchTold) -> None:
         d.note(reasons.NODE_RELAUNCH_FAILED, f"node/{event.node}", event.trouble)
     else:
         whom = d.job.fault_tolerance.node.relauncher
-        d.note(reasons.NODE_RELAUNCH, f"node/{event.node}", f"{whom} was told to replace it")
+        d.note(reasons.NODE_RELAUNCH, f"node/{event.node}", f"{whom} was asked to replace it")
 
 
 def orders(state: JobState) -> Iterator[RelaunchNode]:

@@ -33,6 +33,7 @@ def roster(state: JobState, group: str) -> Roster | None:
         return None
     keys = [(role, rank) for role in roles for rank in range(state.job.roles[role].plan.replicas)]
     members = tuple((*key, state.ranks[key].incarnation) for key in keys)
+    # Over all ranks that the roles ever had: the sum would fall if a shrunk role's absent ranks were left out.
     epoch = sum(own.incarnation for (role, _), own in state.ranks.items() if role in roles)
     absent = tuple((key, why) for key in keys if (why := _absence(state, key)))
     if state.verdict is not None:

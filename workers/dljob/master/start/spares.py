@@ -57,6 +57,7 @@ def take(d: StateTransaction, host: HostId, node: str) -> bool:
     devices = old.devices if old.node == node else ()
     if d.facts(host.role).plan.accelerator is not None and not devices:
         return False
+    # Slots of a role and node are numbered without gaps from 0 on.
     for slot in itertools.takewhile(lambda slot: (host.role, node, slot) in d.spares, itertools.count()):
         spare = d.spares[host.role, node, slot]
         if spare.phase is SparePhase.READY:
@@ -123,6 +124,7 @@ def lost(d: StateTransaction, event: SpareLost) -> None:
         # A spare created now might come up after the release, and stay behind.
         d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
         return
+    # Only failures to come up count: a spare that was ready proves that the node can make one.
     failures = spare.failures + 1 if spare.phase is SparePhase.SPAWNING else 0
     if failures >= limits.SPARE_FAILURES:
         d.set_spare(key, evolve(spare, phase=SparePhase.LOST, failures=failures))

@@ -101,6 +101,7 @@ def ensure_host(d: StateTransaction, host: HostId) -> None:
     unit = d.units[name]
     if unit.phase is not UnitPhase.HELD:
         return
+    # A spare is preferred, because it has imported the role's modules already.
     if spares.take(d, host, unit.node):
         try_start(d, host)
         return

@@ -56,6 +56,7 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
     told = _found(first.patterns, lines.get(first.source, ()))
     if told:
         return Cause(given, first.name, told, secondary=True, ordered=True)
+    # Users' rules come before the general ones: users know their code's messages.
     for user in users:
         line = _found((user.on_log,), own)
         if line:
@@ -72,6 +73,7 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
 def judged(outcome: Outcome, cause: Cause) -> Outcome:
     """The outcome with the reason of its cause, and with the line of evidence where it has no error of its own."""
     said = outcome.message
+    # An exception has words of its own; an exit code or signal has none but the evidence.
     if cause.line and not outcome.error_type and cause.line not in said:
         said = f"{said}; {cause.line}" if said else cause.line
     if cause.reason is outcome.reason and said == outcome.message:
@@ -143,7 +145,7 @@ def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
         return False
     if rule.of is EvidenceScope.ANY or killed(outcome):
         return True
-    if rule.of is EvidenceScope.KILLED:
+    if rule.of is EvidenceScope.KILLED:  # a kill in the same control group explains no ordinary exit
         return False
     if not outcome.error_type and outcome.code == SIGTERMED:
         return True

@@ -94,7 +94,8 @@ def role_of(world: str) -> str:
 def fence(mark: CheckpointId, decisions: Iterable[RestoreDecision]) -> str:
     """Why a checkpoint does not count: a later life restored an earlier one. Empty when it counts."""
     for decision in decisions:
+        # Earlier lives may still commit up to the restored checkpoint; what lies beyond it never happened.
         if mark.life < decision.life and (decision.chosen is None or mark > decision.chosen):
-            since = f"from {decision.chosen}" if decision.chosen else "anew"
-            return f"life {decision.life} has gone on {since}"
+            since = f"restored {decision.chosen}" if decision.chosen else "begun without a checkpoint"
+            return f"life {decision.life} has {since}"
     return ""

@@ -72,9 +72,9 @@ class Pace:
 def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
     """The pace after a report of a step. A new process starts a new pace; a repeated step is a sign of life, too."""
     if old is None or old.incarnation != incarnation:
-        return Pace(incarnation, step, now)
+        return Pace(incarnation, step, now)  # measured from the first report of a process on
     silence = max(0.0, now - old.at)
-    each = silence / max(1, step - old.step)
+    each = silence / max(1, step - old.step)  # one report may cover several steps
     times, gaps = (*old.times, each)[-RECENT:], (*old.gaps, silence)[-GAPS:]
     return Pace(incarnation, step, now, times, max(old.longest, silence), gaps)
 
@@ -234,13 +234,15 @@ def _together(
     # there look idle in user code.
     if 2 * len(absent) < len(looks):
         for rank in absent:
+            # A rank that uses a CPU may be compiling or evaluating, so it gets the longer bound.
             if silence > (busy if looks[rank].works else idle):
                 waiting = f"{len(looks) - len(absent)} of {len(looks)} ranks wait for it in a collective"
                 return HangFinding(rank, _said(paces, rank, now, f"{_doing(looks[rank])}; {waiting}"))
     if not absent and silence > idle:
+        # All ranks wait for each other: only their steps can tell which one is behind.
         return _behind(paces, looks, now, "all ranks wait in a collective")
     if silence > busy:
-        return _behind(paces, looks, now, "no rank goes on, and none waits for another that could be named")
+        return _behind(paces, looks, now, "no rank makes progress, and no single rank can be blamed")
     return None
 
 
@@ -262,7 +264,7 @@ def _said(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
 
 
 def _doing(seen: Looks) -> str:
-    what = "it works" if seen.works else "it does nothing"
+    what = "it works" if seen.works else "it is idle"
     line = f" at {seen.second.at_line}" if seen.second.at_line else ""
     return f"{what} in user code{line}"
 
@@ -272,10 +274,10 @@ def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
 
     Then all peers fail with a timeout that names no culprit, before PrimeMaster can name it.
     """
-    if policy.action == "Ignore":
+    if policy.action == "Ignore":  # hangs are not looked for, so no bound can be crossed
         return ""
     for bound, name, whom in (
-        (policy.idle_seconds, "idleSeconds", "does nothing"),
+        (policy.idle_seconds, "idleSeconds", "is idle"),
         (policy.busy_seconds, "busySeconds", "works elsewhere"),
     ):
         if comm_timeout_s <= bound:
@@ -297,6 +299,7 @@ def stragglers(paces: Mapping[int, Pace], told: frozenset[int]) -> Mapping[int, 
     """
     if len(paces) < SLOW_RANKS or any(len(p.times) < SLOW_FEWEST for p in paces.values()):
         return {}
+    # The median of medians: neither a slow rank nor a slow step of all ranks moves it.
     usual = median(p.median for p in paces.values())
     if usual <= 0:
         return {}

@@ -130,6 +130,7 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
             if move.lost is not None:
                 # The time since the last sign of life was booked as if the rank had lived: move it to `detect`.
                 amount = at - max(was[1], min(move.lost, at))
+                # Metrics have already shown the larger total, and a counter must not fall.
                 floors = floors.set((role, was[0]), max(page.shown(role, was[0]), floors.get((role, was[0]), 0)))
                 line[0] -= amount
                 page.line(role, Account.DETECT)[0] += amount
@@ -234,7 +235,7 @@ class Goodput:
 def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> Goodput:
     """The job's goodput. `spent`: the time of all ranks, for jobs whose number of ranks has changed."""
     at = max(now, ledger.at)
-    if not at or not ranks:
+    if not at or not ranks:  # nothing to divide by
         return Goodput(None, None)
     spent = ranks * at if spent is None else spent
     total, begin = ledger.productive.upto(at), max(0, at - WINDOW_US)

@@ -38,6 +38,7 @@ def unit_of(plan: JobPlan, name: str, given: Given) -> Unit:
     unit = plan.units[name]
     if not given:
         return unit
+    # A bundle may hold ranks of several roles: each adds the difference between its override and the plan.
     more = {role: amount - memory_of(plan, role) for role, amount in given}
     bundles = tuple(
         Bundle(add_up(own.resources, (("memory", sum(more.get(role, 0) for role, _ in own.ranks)),)), own.ranks)

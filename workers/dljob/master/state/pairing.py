@@ -119,7 +119,9 @@ def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collecti
         # A proven partner decides at once: if the team fails, the open node is the bad one.
         return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_))
     if len(open_) > 3:
+        # Nobody is proven: meet other partners than before. A single bad node fails again, the others pass.
         return first_round(open_, (), failures)
+    # So few nodes that all pairs can be tried.
     pairs = ((one, other) for i, one in enumerate(open_) for other in open_[i + 1 :])
     return tuple(pair for pair in pairs if not met(failures, *pair))
 
@@ -151,10 +153,11 @@ MANY = 4
 
 def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
     """The nodes, where lateness is excused if most were late: a shared slow disk or network blames no node."""
+    # On few nodes a majority is no evidence of a shared cause.
     late = sum(facts.late for facts in nodes)
     if len(nodes) < MANY or 2 * late <= len(nodes):
         return tuple(nodes)
-    why = f"; so it was on {late} of {len(nodes)} nodes: is there a disk or network that they share?"
+    why = f"; it was so on {late} of {len(nodes)} nodes: do they share a slow disk or network?"
     return tuple(evolve(one, trouble="", late=False, unmade=one.trouble + why) if one.late else one for one in nodes)
 
 
@@ -164,7 +167,7 @@ def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[
     known = any(node in proven for team in made for node in team.nodes)
     if len(made) < MANY or known or not all(team.trouble for team in made):
         return tuple(teams)
-    why = f"; so did all {len(made)}: is the role's communication set up as its network wants it?"
+    why = f"; all {len(made)} teams failed: is the role's communication set up for its network?"
     return tuple(team if team.unmade else evolve(team, trouble="", unmade=team.trouble + why) for team in teams)
 
 
@@ -172,6 +175,7 @@ def clock(nodes: Iterable[NodeFacts]) -> float:
     """Seconds by which most nodes' clocks are ahead of PrimeMaster's, if PrimeMaster's is the wrong one; else 0."""
     # PrimeMaster's own clock counts as one voice (0.0) in the median, beside the nodes'.
     seen = sorted([0.0, *(facts.clock_s for facts in nodes if _compared(facts))])
+    # Of the two middle values the smaller one: in doubt PrimeMaster's clock counts as right.
     middle = min(seen[(len(seen) - 1) // 2], seen[len(seen) // 2], key=abs)
     return middle if abs(middle) > limits.CHECK_CLOCK_S else 0.0
 
@@ -224,6 +228,7 @@ def failed(team: TeamFacts, paces: Sequence[float]) -> str:
 def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
     """Certainly bad nodes -> the last team that proves it: the team failed, and all its other members are proven."""
     found: dict[str, Team] = {}
+    # From the newest on, so that the message names the latest proof.
     for team in reversed(failures):
         rest = [node for node in team if node not in proven]
         if len(rest) == 1:

@@ -92,6 +92,7 @@ def coarse(runs: Runs, most: int) -> Runs:
     """At most `most` intervals: those with the smallest gaps between them are joined, the gaps included."""
     if len(runs) <= most:
         return runs
+    # The smallest gaps cost the least: their positions, though done, are done again.
     gaps = sorted((after[0] - before[1], after[0]) for before, after in pairwise(runs))
     joined = {start for _, start in gaps[: len(runs) - most]}
     found: list[Run] = []
@@ -135,6 +136,7 @@ def _nearest(feed: ShardTable, todo: list[Run], world: str, runs: list[Run]) -> 
     The middle leaves both neighbours room to grow without meeting the new one soon.
     """
     ends = {end for _, end in runs} | {one.end for one in feed.acked if one.world == world}
+    # Only within the first epoch that is not finished.
     here = (todo[0][0] // feed.size + 1) * feed.size
     lengths = [(min(end, here) - start, index) for index, (start, end) in enumerate(todo) if start < here]
     for _, index in lengths:
@@ -159,6 +161,7 @@ def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: in
     `after` is the last saved step, or None for a process that saves nothing: its work is done for good.
     """
     held = feed.held.get(holder)
+    # The lease was taken back, and the shard may be leased to another rank: it would be done twice.
     if held is None or held.incarnation != incarnation or run not in held.runs:
         return feed
     left = evolve(held, runs=tuple(one for one in held.runs if one != run))
@@ -214,6 +217,7 @@ def restored(feed: ShardTable, world: str, life: RunId, chosen: CheckpointId | N
             feed = returned(feed, holder)
     again, kept = _split(feed.acked, lambda one: one.world == world and not covered(one.mark, chosen))
     runs = [(one.start, one.end) for one in again]
+    # Without any checkpoint even the work is lost that the oldest one had contained.
     if chosen is None and world in feed.settled:
         runs += feed.settled[world]
         feed = evolve(feed, settled=feed.settled.delete(world))

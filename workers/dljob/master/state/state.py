@@ -381,11 +381,13 @@ class JobState:
     started_at: float
     search: Search
     roles: Map[str, RoleState]
+    # Ranks, hosts and units keep their rows when a role shrinks (phase Absent): their counts must go on.
     ranks: Map[RankKey, RankState]
     hosts: Map[HostId, HostState]
     units: Map[str, UnitState]
     spares: Map[SpareKey, SpareState] = field(default_factory=Map[SpareKey, SpareState])
-    seats: Map[str, tuple[Seat, ...]] = field(default_factory=Map[str, tuple[Seat, ...]])  # per role, by group
+    # Per role, by group. Empty until the job is admitted, which is how the code asks whether it is.
+    seats: Map[str, tuple[Seat, ...]] = field(default_factory=Map[str, tuple[Seat, ...]])
     nodes: tuple[NodeView, ...] = ()
     nodes_seen: bool = False
     exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])  # by node id
@@ -396,7 +398,7 @@ class JobState:
     marks: Map[str, tuple[BudgetMark, ...]] = field(
         default_factory=Map[str, tuple[BudgetMark, ...]]
     )  # failures and restarts that budgets count, by budget key
-    errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])
+    errors: Map[RankKey, ErrorMemory] = field(default_factory=Map[RankKey, ErrorMemory])  # of a torch world: rank -1
     # Every command seen, so that one that is sent again does nothing: id -> kind and target.
     commands: Map[str, str] = field(default_factory=Map[str, str])
     restarts: Map[str, int] = field(default_factory=Map[str, int])  # by level
@@ -405,7 +407,7 @@ class JobState:
     serial: int = 0  # numbers incidents and faults
     carried: bool = False  # whether the state of the previous attempt was taken over
     verdict: Verdict | None = None
-    running_at: float | None = None
+    running_at: float | None = None  # when the job first ran; it may be recovering now
     ended_at: float | None = None
     result: str = ""
     epoch: int = 0
