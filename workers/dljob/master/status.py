@@ -265,6 +265,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
     own = state.ranks[key]
     facts = state.job.roles[key[0]]
     host = state.hosts[facts.host_of(key[1])]
+    # Before its host answers, the node of a rank is that of its unit.
     node = host.node or state.units[facts.unit_of(facts.host_of(key[1]))].node
     return {
         "role": key[0],
@@ -282,6 +283,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
 
 def nodes(state: JobState) -> dict[str, Any]:
     """The job's nodes: how many are wanted, ready for units, and replaced, and which ones are excluded and why."""
+    # Nodes that are announced to go count as excluded: nothing is placed there either.
     barred = {*state.exclusions, *state.departures}
     ready = sum(not node.head and node.id not in barred for node in state.nodes)
     wanted = wanted_machines(state)
@@ -323,7 +325,7 @@ def _wants(state: JobState, role: str) -> int:
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
     """A fault for users, under its first cause: what failed first, the evidence, and the failures that followed."""
     recovered = fault.recovered
-    root = root_of(state.faults, fault)
+    root = root_of(state.faults, fault)  # users want the first cause, not its echoes
     return {
         "level": fault.level,
         "reason": fault.reason,

@@ -54,6 +54,7 @@ def record_fault(d: StateTransaction, number: int, heard: Failure | None) -> str
     fault = evolve(fault, reason=_value(heard.outcome), secondary=heard.secondary)
     _put(d, fault)
     root = _follows(d, fault)
+    # A cause of its own collects the echoes that were recorded before it.
     if root is None:
         _gather(d, fault)
         return ""

@@ -67,6 +67,7 @@ def _first_ready(d: StateTransaction, role: str) -> None:
     if d.running_at is None and waved:
         d.running_at, d.phase = d.now, Phase.RUNNING
         d.note(reasons.JOB_RUNNING, "job", "all roles of the first wave are ready", seconds=d.now - d.started_at)
+        # Warned once, when the job runs: a timeout of torch that is too short hides the cause of every hang.
         for name, own in d.job.roles.items():
             if own.world and (words := hang.crossed(own.plan.comm_timeout_s, d.job.fault_tolerance.hang)):
                 d.note(reasons.COLLECTIVE_TIMEOUT_TOO_SHORT, name, words)

@@ -141,6 +141,7 @@ def _joined(d: StateTransaction, heard: Failure) -> bool:
     since = max(d.ranks[role, heard.rank].since, d.hosts[host].since)
     if budget.joined(d, role, heard.node, since):
         return True
+    # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
     return heard.outcome.reason in _GONE and any(
         fault.node == heard.node
         or (fault.secondary and not fault.root)

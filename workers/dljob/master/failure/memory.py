@@ -153,6 +153,7 @@ def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> E
     d.do(Unreserve(name, d.units[name].token))
     d.set_unit(name, UnitState(UnitPhase.LOST, d.units[name].token))
     lost: dict[str, tuple[int, ...]] = {}
+    # All that lives in the unit ends with its placement group: Ray would kill it anyway.
     for host in unit_hosts(d, name):
         kill(d, host)
         for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():

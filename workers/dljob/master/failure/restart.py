@@ -128,6 +128,7 @@ def _take_over(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, 
         incident = d.incidents.get(number)
         if incident is None:
             continue
+        # An incident without members is over, but what it would have recovered is inherited by the new one.
         pending = incident.pending - leaving[number]
         if pending:
             d.incidents = d.incidents.set(number, evolve(incident, pending=pending))
@@ -185,6 +186,8 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
         hosts.setdefault(d.facts(role).host_of(rank), []).append(rank)
     stopping = False
     for host, ranks in hosts.items():
+        # Three ways: a fork host stops its ranks and stays, the rank of a thread host leaves its group and stays, or
+        # the host is killed.
         keep = d.facts(host.role).ranks_per_host > 1 and not incident.fresh
         if keep and d.hosts[host].phase is HostPhase.READY:
             stopping = _stop(d, host, ranks, number) or stopping

@@ -1,4 +1,7 @@
-"""The account of a rank, decided from the state alone, and the booking of the changes of one event."""
+"""The account of a rank, decided from the state alone, and the booking of the changes of one event.
+
+Handlers book nothing: whatever state a rule of recovery makes has an account, so a new rule needs no bookkeeping.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
     """The account of a ready rank."""
     if facts.world and not _all_in(role):
         return Account.RENDEZVOUS
-    if own.goal is None:
+    if own.goal is None:  # no earlier process had come further
         return Account.PRODUCTIVE
     return Account.RECOMPUTE if own.stepped else Account.INIT
 
@@ -107,6 +110,7 @@ def _keys(d: StateTransaction) -> set[RankKey]:
         return set(d.ranks)
     keys = d.touched.ranks
     for name in d.touched.roles.union(role for role, _ in keys):
+        # A world that became whole, or ceased to be, changes the accounts of all its ranks; readiness, of dependents.
         old, new, facts = base.roles[name], d.roles[name], d.job.roles[name]
         if old.spawned != new.spawned or (facts.world and _all_in(old) != _all_in(new)):
             keys = keys | _ranks(facts)
@@ -161,5 +165,6 @@ def _lost(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
     host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
     if before is None or not before.phase.live:
         return None
+    # The host's own sign is more exact than that of its node.
     sign = signs.get(host, signs.get(d.base.hosts[host].node))
     return None if sign is None else micros(d, sign)

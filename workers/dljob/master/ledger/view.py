@@ -17,6 +17,7 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
     """
     at = _until(state, now)
     rows: list[dict[str, Any]] = []
+    # The job's accounts are summed up here, so that they are the sum of the roles' at every reading.
     whole = dict.fromkeys(Account, 0)
     for role in state.job.roles:
         own = totals(state.ledger, role, at)

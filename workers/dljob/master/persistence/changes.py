@@ -45,6 +45,7 @@ def _differ(kind: Any) -> Differ:  # noqa: ANN401 - any type, generic ones inclu
         return _of_array(encoder(args[0]))
     if origin is None and is_dataclass(kind):
         return _of_object(cast("type", kind))
+    # Anything else is small, and is written whole.
     encode = encoder(kind)
     return lambda old, new: None if old is new or old == new else ["v", encode(new)]
 
@@ -145,6 +146,7 @@ def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
         case "v":
             return said[0]
         case "d":
+            # A field may be missing: a version without it wrote the snapshot.
             for name, part in cast("dict[str, list[Any]]", said[0]).items():
                 old[name] = _laid(old.get(name), part)
             return old
@@ -161,7 +163,7 @@ def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN4
     """A map with changed rows put in and lost ones removed."""
     rows = old if isinstance(old, _Rows) else _Rows({json.dumps(key): [key, value] for key, value in old or ()})
     for key, change in put:
-        text = json.dumps(key)
+        text = json.dumps(key)  # a JSON key may be an array, which cannot be a dict's key
         rows[text] = [key, _laid(rows.get(text, (None, None))[1], change)]
     for key in gone:
         rows.pop(json.dumps(key), None)

@@ -38,6 +38,7 @@ def event_record(event: Event, at: float) -> Record:
 
 def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
     """The journal records of a whole state, each of bounded size."""
+    # The digest lets a reader see that its plan is another one: the rows of the state would not fit it.
     text = json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
     chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
     head = {"k": "snapshot", "at": at, "plan": state.job.plan.digest, "of": len(chunks)}
@@ -51,6 +52,7 @@ def replay(
 
     A snapshot replaces everything before it; an incomplete one is ignored. Records of other kinds are skipped.
     """
+    # The plan is made again from the spec, so the journal need not hold it.
     state = initial(plan, spec, uid, start, own_nodes=own_nodes)
     chunks: list[str] = []
     for record in records:
@@ -112,6 +114,7 @@ def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
         return _sequence(get_args(kind), encoder)
     if origin is Map:
         key, value = (encoder(part) for part in get_args(kind))
+        # Not an object: keys may be tuples or dataclasses, which JSON does not have as keys.
         return lambda v: _sorted([key(k), value(x)] for k, x in v.items())
     if origin in (UnionType, Union):
         inner = encoder(optional(kind))

@@ -63,13 +63,14 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Take
         at: When it was written (unix seconds).
     """
     own = fresh.job.plan.digest
+    # Another plan has other ranks, hosts or units: rows of the old ones would say nothing about the new ones.
     if plan and plan != own:
         return begin_anew(data, fresh, f"it belongs to plan {plan}, and this dljob plans {own}", at)
     left_out: set[str] = set()
     try:
         fitted = _fitted(JobState, {key: value for key, value in data.items() if key not in ("v", TAIL)}, "", left_out)
         state = decode_state({**fitted, "v": data["v"]}, fresh.job)
-        _whole(state)
+        _whole(state)  # readable is not enough: a missing row would only fail at some later event
     except ERRORS as error:
         return begin_anew(data, fresh, f"its state cannot be read: {_words(error)}", at)
     return Taken(state, tuple(sorted(left_out)))
@@ -102,6 +103,7 @@ def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) ->
                 kept[name] = _table(name, data[name])
             except ERRORS:
                 lost.append(name)
+    # One floor for all: whatever process of the old state still lives, its count is below that of any new one.
     used = max(_counts(data), default=0)
     state = evolve(
         fresh,
@@ -160,6 +162,7 @@ def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
     if not _agrees(book):
         return state  # a change of the journal that did not fit may have been applied in part
     now = rules.micros(state, at)
+    # All roles begin in the size of the spec again, and each rank in the account of a rank that has not begun.
     for role, own in sizes.items():
         if role in state.roles and own.size != state.job.roles[role].plan.replicas:
             book = ledger.resized(book, role, own.size, state.job.roles[role].plan.replicas, now)
@@ -252,6 +255,7 @@ def _fitted_object(kind: type, value: object, where: str, left_out: set[str]) ->
 def _fitted_leaf(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - JSON
     if issubclass(kind, Enum):
         kind(value)  # raises ValueError, with both names
+    # `type`, not isinstance: a bool is an int in Python. JSON writes a whole float as an int.
     elif type(value) is not kind and not (kind is float and type(value) is int):
         raise ValueError(f"{where} is {value!r}, which is no {kind.__name__}")
     return value

@@ -62,6 +62,7 @@ def look(d: StateTransaction, *, last: bool = False) -> None:
     if d.search.retry_at is not None:
         d.search = evolve(d.search, retry_at=None)
     excluded = frozenset(d.exclusions).union(d.departures)
+    # Before admission all units are placed together or not at all; after it each lost unit is placed again.
     first = d.phase is Phase.PENDING
     names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.UNPLACED) if first else lost(d)
     if names:

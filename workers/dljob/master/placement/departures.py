@@ -147,6 +147,7 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
         return
     checkpoint = d.job.spec.checkpoint
     grace = checkpoint.grace_period_seconds if checkpoint else GRACE_S
+    # No longer than the node is there, less the time that ranks need to leave it.
     within = max(1.0, min(grace, by - d.now - limits.PARTING_S))
     _cancel_reservations(d, name)
     waits, asked = bool(d.seats and _inhabited(d, name)), _first(d) is not None
@@ -155,7 +156,7 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
     d.wake_at(_due(own))
     then = "; its ranks leave once their checkpoint copies are on disk" if waits else ""
     d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is about to be taken away: {why}{then}")
-    if waits and not asked:
+    if waits and not asked:  # a flush that is under way for another node serves this one, too
         d.do(SaveCopies(name, within))
 
 

@@ -198,6 +198,7 @@ def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
     """
     if nodes == state.nodes:
         return 0
+    # A transaction that is thrown away: only the search for room is wanted. No timer is read, so any time will do.
     d, change = StateTransaction(state, state.started_at), 0
     d.nodes = nodes
     for role, own in state.sizes.items():
@@ -259,6 +260,7 @@ def _parted(d: StateTransaction, role: str) -> None:
     if not _keeps_processes(d, role):
         _calm(d, role)
         return
+    # The room is looked for again: nodes may have changed since the ranks began to leave.
     made = Resize({role: own.target}, {}) if own.target < own.size else resizing.more(d, role, own.target)
     if made.sizes[role] == own.size:
         _calm(d, role)

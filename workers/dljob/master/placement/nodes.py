@@ -132,6 +132,7 @@ def tick(d: StateTransaction) -> None:
     """End the exclusions and fences that are due, and look for room on the nodes that may be used again."""
     changed = False
     for name, own in sorted(d.exclusions.items()):
+        # Its check results go with the exclusion: it is checked again before a role starts on it.
         if not own.silent and own.until <= d.now:
             d.exclusions = d.exclusions.delete(name)
             checks.forget(d, name)

@@ -35,6 +35,7 @@ WORLDS = 64
 def carry(state: JobState) -> dict[str, Any]:
     """The state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
     marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
+    # The newest of all budgets are kept: the oldest leave their windows first anyhow.
     newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
     oldest = newest[-1] if newest else 0.0
     found = {
@@ -70,6 +71,7 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
         told, job, state = int(data["attempt"]), str(data["job"]), data["state"]
         if job != uid:
             return Carried(told, why=f"it belongs to another job, {job}")
+        # Only an earlier attempt can have handed it on.
         if not 0 < told < attempt:
             return Carried(told, why=f"it belongs to attempt {told}, and this is attempt {attempt}")
         if state["v"] != VERSION:
@@ -112,6 +114,7 @@ def take(d: StateTransaction, event: Carried) -> None:
     if event.why:
         d.note(reasons.RESTART_COUNTS_DISCARDED, "job", f"the state of the previous attempt is not used: {event.why}")
         return
+    # The state may be of another spec or version: unknown levels, roles and keys are left out.
     levels = {level.value for level in Level}
     for level, count in event.restarts:
         if level in levels:

@@ -50,6 +50,7 @@ def kills(state: JobState) -> tuple[Action, ...]:
 def reissue(state: JobState, now: float) -> tuple[Action, ...]:
     """The orders that may not have been carried out. Each is idempotent; kills come first."""
     if state.phase.final:
+        # The predecessor may have died between the last event and the writing of the result.
         verdict = state.verdict
         return () if verdict is None else (Finish(verdict.ok, verdict.reason, verdict.message),)
     if state.verdict is not None and state.verdict.release_at is not None:
@@ -57,6 +58,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
     d = StateTransaction(state, now)
     there = {role: visible_devices.of_nodes(d, role) for role in d.job.roles}
+    # An ending job starts nothing: only the requests to leave are repeated.
     if state.verdict is not None:
         return tuple(action for host, own in hosts for action in _leave(d, host, own))
     return (
@@ -122,10 +124,12 @@ def _host(
         return
     facts = d.facts(host.role)
     begun = _in_phase(d, host, RankPhase.STARTING)
+    # A host ignores the start of an incarnation that it has started already.
     if begun:
         store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
         yield starting.order(d, host, begun, store, there[host.role])
     stopping = _in_phase(d, host, RankPhase.STOPPING)
+    # A rank in a thread host stops only by leaving its group in process; otherwise its host would be killed.
     if stopping and facts.plan.host is HostKind.THREAD:
         yield leave_group(d, host, *stopping)
     elif stopping:

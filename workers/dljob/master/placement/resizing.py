@@ -124,6 +124,7 @@ def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignm
     if not quotas:
         return True
     plan = d.job.sized(sizes).plan
+    # On empty nodes every unit must be counted: those that are held, and those that are about to be.
     new = [
         AssignedUnit(unit, found.nodes[unit.name])
         for unit in memory_overrides.units_of(plan, d.grants, tuple(found.nodes))
@@ -153,6 +154,7 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
     before = {role: d.facts(role) for role in roles}
     if isinstance(made, Refusal) or all(made.sizes[role] == facts.plan.replicas for role, facts in before.items()):
         return False
+    # Units beyond the new size are given back by the old plan; then the smaller plan is the job's.
     for role, facts in before.items():
         _give_back(d, facts, made.sizes[role])
     d.job = d.job.sized(made.sizes)
@@ -187,6 +189,7 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         d.seats = d.seats.set(role, seats_of(d, role))
         words = f"{counted(have, 'rank')} instead of {had}: {why}"
         d.note(reasons.RESIZED, role, words)
+        # Dropped ranks leave their incidents, which would otherwise wait for them for ever.
         begin(d, RestartOrder(level_of(d.job, role), role, (), RESIZED, words, leaving=left_out[role], anew=anew))
         for key in left_out[role]:
             d.set_rank(key, evolve(d.ranks[key], incident=0))
@@ -227,7 +230,7 @@ def _add(d: StateTransaction, role: str, before: RoleFacts) -> None:
     facts = d.facts(role)
     for rank in range(before.plan.replicas, facts.plan.replicas):
         key, host = (role, rank), facts.host_of(rank)
-        if key in d.ranks:
+        if key in d.ranks:  # its incarnation goes on counting
             d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING))
         else:
             d.ranks = d.ranks.set(key, RankState())

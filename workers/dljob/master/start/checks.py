@@ -97,6 +97,7 @@ def barred(d: StateTransaction, node: str) -> bool:
     if not d.exclusions[node].check:
         return False
     for role, own in d.checks.items():
+        # It failed, but is not proven bad: it may do beside a node that it has not failed with.
         if node not in own.bad and any(node in team for team in own.failures):
             names = (f"{d.facts(role).series}/{group}" for group in range(d.facts(role).plan.groups))
             mates = {d.units[name].node for name in names if d.units[name].phase is UnitPhase.HELD} - {node}

@@ -66,6 +66,7 @@ def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: s
 
     `have` are the amounts of each node, and `verb` says which ones they are ("has" or "has free").
     """
+    # From the most telling reason to the weakest: a part that fits nowhere, too few nodes, too little in all.
     for part in dict.fromkeys(parts):
         if not any(_holds(own, part) for own in have):
             return f"no node {verb} {resources_text(part)}"

@@ -17,7 +17,7 @@ def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
     placed: list[tuple[str, int]] = []
     for group in range(facts.plan.groups):
         name = f"{facts.series}/{group}"
-        node = d.units[name].node or f"?{name}"
+        node = d.units[name].node or f"?{name}"  # a name that no node has
         before = nodes.get(node, 0)
         placed.append((node, before))
         nodes[node] = before + size

@@ -23,6 +23,7 @@ def taken(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
     series = plan.units.series
     apart = every or any(own.apart or own.spread or own.topology_key for own in series)
     wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
+    # Only jobs with topology keys pay for reading the labels of all nodes.
     labels = {node.id: dict(node.labels) for node in d.nodes} if any(own.topology_key for own in series) else {}
     found: list[AssignedUnit] = []
     for name, own in d.units.items():
@@ -37,7 +38,7 @@ def reserve(d: StateTransaction, nodes: dict[str, str]) -> None:
     """Order the reservation of units; `nodes`: unit -> node."""
     if d.phase is Phase.PENDING:
         d.phase = Phase.SCHEDULING
-    if d.search.since is not None:
+    if d.search.since is not None:  # room was found: nothing is lacking any more
         d.search = evolve(d.search, why="", since=None, final_at=None)
     for name, node in nodes.items():
         token = d.units[name].token + 1

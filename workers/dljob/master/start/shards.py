@@ -53,7 +53,7 @@ def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
     if (event.role, event.rank) not in state.ranks:
         return f"there is no rank {event.role}/{event.rank}"
     feed = state.feeds.get(event.name)
-    if feed is None:
+    if feed is None:  # the first rank that names a data set defines it
         if len(state.feeds) >= FEEDS:
             return f"there are {FEEDS} data sets already; all ranks that share one give it the same name"
         sound = event.size > 0 and event.shard > 0 and event.epochs > 0
@@ -84,6 +84,7 @@ def left(d: StateTransaction) -> None:
             held = feed.held.get(key)
             if held is None:
                 continue
+            # A rank that has ended for good has no successor that could restore: its leases come back at once.
             over = rank.incarnation != held.incarnation or not rank.phase.live
             if rank.phase in GONE or (over and not held.saves):
                 _put(d, name, shard_table.returned(feed, key))

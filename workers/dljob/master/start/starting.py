@@ -176,6 +176,7 @@ def order(
     for rank in ranks:
         seats, own = d.seats[host.role], d.ranks[host.role, rank]
         seat = seats[rank // size]
+        # Local ranks count over all groups of the role on the node, so that `LOCAL_RANK` is unique there.
         devices, device_index = visible_devices.of_rank(facts, state, rank, there)
         starts.append(
             RankStart(
