@@ -113,7 +113,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING
-    # Both act only while the job runs, so they come after the phase is settled; growth takes room before spares do.
+    # Growth and standby nodes depend on the phase settled above; a node that a role grows onto stands by no longer.
     elastic.follow(d)
     standby.keep(d)
     # Ranks that ended or restarted above give their data leases back.
@@ -146,7 +146,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
 
 
 def _other_version(d: StateTransaction, event: MasterStarted) -> None:
-    """Report a journal of another version, and whether its state was taken over. An upgrade costs no budget."""
+    """Report a journal of another version. If its state was not taken over, the restart of all ranks costs no budget."""
     if not event.anew:
         d.note(reasons.JOURNAL_TAKEN_OVER, "master", event.journal)
         return
@@ -311,7 +311,7 @@ def _released(d: StateTransaction, _event: Released) -> None:
 
 
 def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
-    # A journal of another version may hold a reason that this one does not know.
+    """Add a report of the journal itself to the timeline."""
     if event.reason in {reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED}:
         d.note(event.reason, "job", event.message)
 

@@ -182,7 +182,7 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
     while not budget.left(d, at, role):
         larger = next_level(d.facts(role), at)
         if larger is None:
-            # With maxRestarts 0 of the job, the role's own budget is the one that users know to be used up.
+            # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
             last = at if budget.limit(d, at, role) else level
             whose = "the job" if last is Level.JOB else role
             most, window = budget.limit(d, last, role), d.job.fault_tolerance.window_seconds

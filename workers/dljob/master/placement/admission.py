@@ -187,7 +187,7 @@ def _no_room(d: StateTransaction, refusal: Refusal) -> None:
 
 
 def _complete(d: StateTransaction) -> bool:
-    """Whether all nodes of the plan have joined; never for a RayCluster of others, whose size no plan knows."""
+    """Whether all nodes of the plan have joined; never on a RayCluster that is not the job's own."""
     planned = sum(group.replicas for group in d.job.plan.node_groups.values())
     return d.job.spec.ray_cluster_ref is None and sum(not node.head for node in d.nodes) >= planned
 
@@ -217,8 +217,8 @@ def reserved(d: StateTransaction, event: UnitReserved) -> None:
         if d.held == d.job.unit_count:
             _admitted(d)
         return
-    # A moved unit changes local and node ranks, of its own role and of its neighbours on both nodes.
     d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on node {event.node}")
+    # A moved unit changes the local and node ranks of its roles' other groups, too.
     for role, _ in d.job.plan.units[event.unit].members:
         d.seats = d.seats.set(role, seats_of(d, role))
     for host in unit_hosts(d, event.unit):

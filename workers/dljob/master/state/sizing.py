@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Sizing:
     """State of a role whose number of ranks may change. Times are unix seconds.
 
-    A change of size goes through three steps: `move_at` (nodes settle), `save_by` (copies are flushed to disk), and for
-    a role that restarts in process `parting` (all ranks leave user code and keep their processes).
+    A growth, or a change that a user asked for, has up to three steps: `move_at` (nodes settle), `save_by` (copies are
+    flushed to disk), and in a role that restarts in process `parting` (all ranks leave user code). A loss has one:
+    `shrink_at`.
     """
 
     size: int
