@@ -146,7 +146,7 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
 
 
 def _other_version(d: StateTransaction, event: MasterStarted) -> None:
-    """Report a journal of another version. If its state was not taken over, the restart of all ranks costs no budget."""
+    """Report a journal of another version. If its state was not taken over, the restart of all ranks is not charged."""
     if not event.anew:
         d.note(reasons.JOURNAL_TAKEN_OVER, "master", event.journal)
         return
