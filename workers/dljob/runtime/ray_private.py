@@ -1,8 +1,8 @@
-"""Every private name of Ray that dljob uses: what Ray may move in any release. Here, and nowhere else.
+"""All private names of Ray that dljob uses, so that a new release of Ray can break only this module.
 
-All is as Ray 2.60 has it; each function says what it is for and, where Ray has a public name for it, why that will not
-do. Ray is imported when a function is called, never by importing this module.
-`tests/unit/house/test_ray_private.py` names each name that the installed Ray lacks, and each call it does not take.
+They are those of Ray 2.60. Each function says what it is for and, where Ray has a public name for it, why that will not
+do. Functions import Ray when they are called; importing this module does not.
+`tests/unit/house/test_ray_private.py` reports each name that the installed Ray lacks, and each changed signature.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 ACTOR_DEAD = 4
 """`ActorTableData.ActorState.DEAD`."""
 SYSTEM_GROUP = "_ray_system"
-"""The concurrency group in which Ray frees tensors that were put by a tensor transport; an actor without it never
+"""The concurrency group in which Ray frees tensors that a tensor transport has put. An actor without this group never
 frees them (`rdt_manager.free_object_primary_copy`)."""
 KILL_S = 5.0
-"""How long the GCS may take to order the end of an actor."""
+"""How long the GCS may take to accept an order to kill an actor."""
 
 
 # -- the GCS's key-value store: Ray has no public name for it
 
 
 def kv_get(key: str, namespace: str | None = None) -> bytes | None:
-    """The value, None without one."""
+    """Return the value; None without one."""
     from ray.experimental import internal_kv
 
     return internal_kv._internal_kv_get(key, namespace=namespace)
 
 
 def kv_put(key: str, value: bytes, *, overwrite: bool, namespace: str) -> bool:
-    """Write a value; whether there was one before."""
+    """Write a value; return whether there was one before."""
     from ray.experimental import internal_kv
 
     return internal_kv._internal_kv_put(key, value, overwrite=overwrite, namespace=namespace)
 
 
 def kv_delete(prefix: str, *, namespace: str) -> int:
-    """Delete all keys that start so; how many there were."""
+    """Delete all keys with this prefix; return their number."""
     from ray.experimental import internal_kv
 
     return internal_kv._internal_kv_del(prefix, del_by_prefix=True, namespace=namespace)
 
 
 def kv_keys(prefix: str, *, namespace: str) -> list[bytes]:
-    """All keys that start so."""
+    """Return all keys with this prefix."""
     from ray.experimental import internal_kv
 
     return internal_kv._internal_kv_list(prefix, namespace=namespace)
@@ -60,7 +60,7 @@ def kv_keys(prefix: str, *, namespace: str) -> list[bytes]:
 
 
 def group_rows() -> dict[str, Any]:
-    """The placement groups by id, removed ones too.
+    """Return the placement groups by id, removed ones included.
 
     The public `ray.util.placement_group_table` starts a Ray in a process that has lost its own.
     """
@@ -70,21 +70,21 @@ def group_rows() -> dict[str, Any]:
 
 
 def group_row(group_id: Any) -> Mapping[str, Any]:
-    """One placement group; empty when the GCS has forgotten it."""
+    """Return one placement group; empty if the GCS has forgotten it."""
     from ray._private import state
 
     return cast("dict[str, Any]", state.state.placement_group_table(group_id))
 
 
 def actor_row(handle: Any) -> Mapping[str, Any]:
-    """One actor; empty when the GCS has forgotten it."""
+    """Return one actor; empty if the GCS has forgotten it."""
     from ray._private import state
 
     return cast("dict[str, Any]", state.state.actor_table(handle._actor_id.hex()))
 
 
 def actor_rows(actor_state: str | None = None) -> list[Any]:
-    """The actors of all Ray jobs, as `ActorTableData`; with a state, those that are in it."""
+    """Return the actors of all Ray jobs as `ActorTableData`, or only those in `actor_state`."""
     from ray._private import state
     from ray.core.generated import gcs_pb2
 
@@ -94,7 +94,7 @@ def actor_rows(actor_state: str | None = None) -> list[Any]:
 
 
 def job_rows() -> list[Any]:
-    """The Ray jobs, running and ended, as `JobTableData`."""
+    """Return the Ray jobs, running and ended, as `JobTableData`."""
     from ray._private import state
     from ray.core.generated import gcs_pb2
 
@@ -105,21 +105,21 @@ def job_rows() -> list[Any]:
 
 
 def free_by_node() -> Mapping[str, Mapping[str, float]]:
-    """Node -> what its raylet last reported as free; the public `ray.available_resources` is the sum over nodes."""
+    """Return node -> free resources, as last reported; the public `ray.available_resources` sums all nodes."""
     from ray._private import state
 
     return state.state.available_resources_per_node()
 
 
 def draining_nodes() -> Mapping[str, int]:
-    """Node -> when it will be gone, in milliseconds; `ray.nodes()` does not say."""
+    """Return node -> time of its announced departure, in unix milliseconds; `ray.nodes()` does not have it."""
     from ray._private import state
 
     return state.state.get_draining_nodes()
 
 
 def pending_demands() -> list[Mapping[str, float]]:
-    """What raylets have no room for, as the autoscaler sees it; no public name."""
+    """Return the demands for which raylets have no room, as the autoscaler sees them; no public name."""
     from ray._private.worker import global_worker
     from ray.core.generated import autoscaler_pb2
 
@@ -130,7 +130,7 @@ def pending_demands() -> list[Mapping[str, float]]:
 
 
 def node_infos(within_s: float) -> Mapping[str, Any]:
-    """Node -> `GcsNodeInfo`, which has the instance's id; `ray.nodes()` leaves it out."""
+    """Return node -> `GcsNodeInfo`, which has the id of the machine's instance; `ray.nodes()` omits it."""
     from ray._private.worker import global_worker
 
     rows = cast("Any", global_worker).gcs_client.get_all_node_info(timeout=within_s)
@@ -141,12 +141,12 @@ def node_infos(within_s: float) -> Mapping[str, Any]:
 
 
 def known_dead(handle: Any) -> bool:
-    """Whether this process knows already that the actor is dead: a call to it was surely not run. No public name."""
+    """Whether this process already knows that the actor is dead, so a call to it was surely not run. No public name."""
     return handle._get_local_state() == ACTOR_DEAD
 
 
 def end_actors(ids: Iterable[str]) -> None:
-    """Kill actors by id: the public `ray.kill` wants a handle, and only actors with names can be asked for one."""
+    """Kill actors by id: the public `ray.kill` needs a handle, and Ray gives handles only of named actors."""
     import ray
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
@@ -157,7 +157,7 @@ def end_actors(ids: Iterable[str]) -> None:
         stub = gcs_service_pb2_grpc.ActorInfoGcsServiceStub(channel)
         for id_ in ids:
             order = request.KillActorViaGcsRequest(actor_id=bytes.fromhex(id_), force_kill=True, no_restart=True)
-            with suppress(Exception):  # it is looked for again
+            with suppress(Exception):  # the caller looks again whether it is gone, and repeats the order
                 stub.KillActorViaGcs(order, timeout=KILL_S)
     finally:
         channel.close()
@@ -168,9 +168,10 @@ def end_actors(ids: Iterable[str]) -> None:
 
 @contextmanager
 def joining_quietly() -> Generator[None]:
-    """Join a Ray in this block: from then on it prints no worker's death on stdout, which is data with us.
+    """Join a Ray in this block, and print no worker's death on stdout from then on: stdout is data in dljob.
 
-    It would, whatever the public `log_to_driver` says. Nor does it warn of a thread that cannot handle signals.
+    Ray prints it whatever the public `log_to_driver` says. Within the block Ray's warning is silenced, too, that
+    signals cannot be handled in this thread.
     """
     from ray._private import worker
 
@@ -185,18 +186,18 @@ def joining_quietly() -> Generator[None]:
 
 
 def _listen_to_nothing(*_: object) -> None:
-    """The timeline tells of deaths."""
+    """Print nothing: the job's timeline reports deaths."""
 
 
 def driver_config(sys_path: Sequence[str]) -> JobConfig:
-    """For `ray.init(job_config=)`: Ray's workers import from there; the public `runtime_env` copies folders."""
+    """Return a config for `ray.init` with the import path of Ray's workers; the public `runtime_env` copies folders."""
     from ray.job_config import JobConfig
 
     return JobConfig(_py_driver_sys_path=list(sys_path))
 
 
 def auth_token() -> str | None:
-    """The token of this Ray's clients; None when Ray asks for none. No public name."""
+    """Return the token of this Ray's clients; None if Ray needs none. No public name."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
     from ray._raylet import AuthenticationTokenLoader  # pyright: ignore[reportAttributeAccessIssue] - compiled
 
@@ -207,14 +208,14 @@ def auth_token() -> str | None:
 
 
 def device_kinds() -> tuple[str, ...]:
-    """The resources that Ray has ids for."""
+    """Return the resources for which Ray has device ids."""
     from ray._private import accelerators
 
     return tuple(sorted(accelerators.get_all_accelerator_resource_names()))
 
 
 def device_variable(resource: str) -> str:
-    """The variable that hides such devices on this machine; empty for what is no device."""
+    """Return the variable that restricts devices of a kind on this machine; empty if the resource is no device."""
     from ray._private import accelerators
 
     manager = accelerators.get_accelerator_manager_for_resource(resource)
@@ -222,7 +223,7 @@ def device_variable(resource: str) -> str:
 
 
 def gpu_count() -> int:
-    """How many GPUs this machine has, whoever made them."""
+    """Return the number of this machine's GPUs, of any vendor."""
     from ray._private import accelerators
 
     manager = accelerators.get_accelerator_manager_for_resource("GPU")
@@ -233,14 +234,14 @@ def gpu_count() -> int:
 
 
 def read_config_again() -> None:
-    """Let Ray read the variables RAY_* as they are now, should it have been imported before."""
+    """Make Ray read the variables RAY_* again, in case it was imported before they were set."""
     from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue] - compiled, without stubs
 
     Config.initialize("")
 
 
 def look_up_own_ip(by: Callable[..., str]) -> Callable[..., str]:
-    """Let Ray learn this machine's address so, from now on; returns what it did before."""
+    """Replace Ray's lookup of this machine's address by `by`; return the function it used before."""
     from ray._private import services
 
     before = services.get_node_ip_address
@@ -250,9 +251,10 @@ def look_up_own_ip(by: Callable[..., str]) -> Callable[..., str]:
 
 @contextmanager
 def nodes_started_by(start: Callable[..., Any], head_info: Callable[..., Any]) -> Generator[None]:
-    """Start nodes in this block: each process by `start`, which gets Ray's own first, in a session of its own.
+    """Start nodes in this block, each of Ray's processes by `start` and in a session of its own.
 
-    `head_info` answers what a node asks the GCS about the head.
+    `start` gets Ray's own function as its first argument. `head_info` answers a node's question to the GCS about the
+    head.
     """
     from ray._private import node, services
 
@@ -269,18 +271,18 @@ def nodes_started_by(start: Callable[..., Any], head_info: Callable[..., Any]) -
 
 
 def node_params(**wanted: Any) -> Any:
-    """What a node is started with."""
+    """Return the parameters of a node to start."""
     from ray._private.parameter import RayParams
 
     return RayParams(**wanted)
 
 
 def start_head(params: Any, serves: Callable[[Any], None]) -> Any:
-    """Start a head without an API server, from a thread that lives as long; `serves` gets it once its GCS serves."""
+    """Start a head without an API server; `serves` gets it once its GCS serves. The calling thread must outlive it."""
     from ray._private.node import Node
 
     class HeadNode(Node):
-        """Tells when the GCS serves."""
+        """Reports when the GCS serves: that is when Ray would start the API server."""
 
         def start_api_server(self, **_: Any) -> None:
             serves(self)
@@ -289,7 +291,7 @@ def start_head(params: Any, serves: Callable[[Any], None]) -> Any:
 
 
 def start_node(params: Any) -> Any:
-    """Start a node, from a thread that lives as long."""
+    """Start a node. The calling thread must outlive it."""
     from ray._private.node import Node
 
     return Node(params, head=False, shutdown_at_exit=False, spawn_reaper=True)
@@ -299,7 +301,7 @@ def start_node(params: Any) -> Any:
 
 
 def known_collective_backend(name: str) -> type | None:
-    """The class under this name in this process, which `ray.util.collective` has no question for."""
+    """Return the class registered under this name in this process; `ray.util.collective` has no such question."""
     from ray.util.collective import backend_registry
 
     registry = backend_registry._global_registry
@@ -307,14 +309,14 @@ def known_collective_backend(name: str) -> type | None:
 
 
 def create_collective_group(backend: str, size: int, rank: int, name: str) -> Any:
-    """Make a group and enter it in Ray's list, by which `ray.util.collective.allreduce` finds it."""
+    """Create a group and enter it in Ray's list, in which `ray.util.collective.allreduce` finds it by name."""
     from ray.util.collective.collective import _group_mgr
 
     return _group_mgr.create_collective_group(backend, size, rank, name)
 
 
 def forget_collective_group(name: str) -> None:
-    """Take it out of Ray's list.
+    """Remove a group from Ray's list.
 
     The public `destroy_collective_group` asks for an actor by name, and would start a Ray in a script.
     """
@@ -327,7 +329,7 @@ def forget_collective_group(name: str) -> None:
 
 
 def tensor_transports() -> Mapping[str, Any]:
-    """What is known of each tensor transport, by name: `devices` are those whose memory it takes."""
+    """Return the known tensor transports by name; their `devices` are those whose memory they transfer."""
     from ray.experimental.rdt import util
 
     util._ensure_default_transports_registered()
@@ -335,28 +337,28 @@ def tensor_transports() -> Mapping[str, Any]:
 
 
 def is_one_sided(transport: str) -> bool:
-    """Whether its reader fetches, and the writer takes no part."""
+    """Whether the reader fetches by itself, without the writer."""
     from ray.experimental.rdt import util
 
     return util.is_one_sided_transport(transport)
 
 
 def transport_manager(transport: str) -> Any:
-    """What carries tensors in this process."""
+    """Return the object that transfers tensors in this process."""
     from ray.experimental.rdt import util
 
     return util.get_tensor_transport_manager(transport)
 
 
 def put_by(transport: str, value: Any) -> Any:
-    """Put an object whose tensors stay here, until a reader fetches them."""
+    """Put an object whose tensors stay in this process until a reader fetches them."""
     import ray
 
     return ray.put(value, _tensor_transport=transport)
 
 
 def forget_borrowed(names: Iterable[str]) -> None:
-    """Drop what Ray notes of borrowed tensors and never drops itself (ray 2.60.0, ray-project/ray#57962)."""
+    """Drop Ray's metadata of borrowed tensors, which it never drops itself (ray 2.60.0, ray-project/ray#57962)."""
     from ray._private.worker import global_worker
 
     manager = getattr(global_worker, "_rdt_manager", None)
