@@ -57,6 +57,7 @@ def connect(address: str | None = None, code_dir: Path | None = None, *, within_
         raise UnreachableError(
             f"{wanted} is not the address of a GCS", hint="give HOST:PORT, usually port 6379, from inside the cluster"
         )
+    # `ray.init` would try for a minute where nothing listens.
     _knock(wanted)
     if within_s is None:
         return _join(wanted, code_dir)

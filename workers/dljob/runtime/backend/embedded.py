@@ -131,6 +131,7 @@ class EmbeddedRay:
             UnreachableError: Shared memory is too small, or a node failed to start; the others go on.
         """
         check_shared_memory(len(nodes))
+        # Numbers of nodes are never reused: they name folders and sockets.
         first = len(self._nodes) + 1
         self._nodes = (*self._nodes, *nodes)
         self._errors.clear()
@@ -146,6 +147,8 @@ class EmbeddedRay:
     # --- start
 
     def _start(self) -> None:
+        # The environment is set before Ray's configuration is read again, and the sweeper runs before any process of
+        # Ray's.
         self._write_token()
         self._set_env()
         self._start_sweeper()
@@ -154,6 +157,7 @@ class EmbeddedRay:
         self._stay_local()
         with _quicker(self.folder, self):
             self._spawn("head", self._run_head)
+            # Nodes need the GCS's address, and nothing else of the head.
             if not self._gcs_up.wait(START_S) or self._errors:
                 self._fail("Ray's head did not start")
             self._start_nodes(self._nodes, first=1, wanted=len(self._nodes) + 1)
@@ -175,6 +179,7 @@ class EmbeddedRay:
 
     def _write_token(self) -> None:
         self.token_file = self.folder / "token"
+        # Never readable by others, not even between its creation and a chmod.
         descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as out:
             out.write(secrets.token_hex(32))
@@ -190,6 +195,7 @@ class EmbeddedRay:
         os.environ.update(wanted)
 
     def _restore(self) -> None:
+        # This process may go on without this Ray, e.g. a Python program after `with dljob.local()`.
         if self._own_ip is not None:
             ray_private.look_up_own_ip(self._own_ip)
         for name, value in self._saved.items():
@@ -224,6 +230,7 @@ class EmbeddedRay:
         thread.start()
 
     def _params(self, index: int, **more: Any) -> Any:
+        # Ports of 0 let the kernel choose: fixed ones would collide with other Rays of this machine.
         wanted: dict[str, Any] = {
             "node_ip_address": LOCALHOST,
             "temp_dir": str(self.folder if index == 0 else self.folder / f"n{index}"),
@@ -244,6 +251,7 @@ class EmbeddedRay:
             self._head = head
             self._gcs_up.set()
 
+        # No CPUs and no devices: only planned nodes carry ranks.
         params = self._params(0, num_cpus=0, num_gpus=0, resources={}, memory=2**30)
         self._made.append(ray_private.start_head(params, serves))
         self.address = self._head.gcs_address
@@ -273,6 +281,7 @@ class EmbeddedRay:
         """Call `on_death` when the GCS or the head's raylet ends before this process ends Ray."""
         names = {}
         for name, processes in self._head.all_processes.items():
+            # Pidfds: they show the end of a process without collecting its exit status.
             names[os.pidfd_open(processes[0].process.pid)] = name
         self._wake = os.pipe()
         wake = self._wake[0]

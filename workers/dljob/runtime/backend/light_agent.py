@@ -17,6 +17,7 @@ def main(files: list[str]) -> None:
     """Write the port files, each at once as a whole, then wait for the raylet's end."""
     raylet = os.pidfd_open(os.getppid())
     for name in files:
+        # The raylet reads a file as soon as it exists, and must not find a part of it.
         part = Path(f"{name}.part")
         part.write_text("-1")
         part.replace(name)

@@ -236,6 +236,7 @@ def scratch_folder() -> Path:
     Raises:
         UnreachableError: No folder can be created.
     """
+    # The longest path of a socket that Ray makes in the folder.
     longest = len(os.fsencode("/dlj-xxxxxxxx/plasma-99"))
     why: list[str] = []
     for parent in map(str, scratch_places()):

@@ -139,6 +139,7 @@ class RayBackend:
     def _create_group(self, unit: Unit, node: str, name: str) -> PlacementGroup:
         group = placement_group(
             [amounts(bundle.resources) for bundle in unit.bundles],
+            # One unit is on one node, and the node is chosen by PrimeMaster: both are fixed here.
             strategy="STRICT_PACK",
             name=name,
             lifetime="detached",
@@ -161,6 +162,7 @@ class RayBackend:
             if row["state"] == "CREATED":
                 return ""
             why = _why_not(row)
+            # RESCHEDULING: the group lost its node, and is pinned to it.
             if loop.time() >= end or row["state"] in {"REMOVED", "RESCHEDULING"} or "INFEASIBLE" in why:
                 ready.cancel()
                 return why
@@ -192,6 +194,7 @@ class RayBackend:
             "namespace": NAMESPACE,
             "lifetime": "detached",
             "max_restarts": -1 if spec.immortal else 0,
+            # Ray must not run a call twice by itself: callers decide that, by the method's idempotence.
             "max_task_retries": 0,
             **actor_options(spec.resources),
         }
@@ -234,6 +237,7 @@ class RayBackend:
         if path not in self._classes:
             module, _, name = path.rpartition(".")
             cls = getattr(importlib.import_module(module), name)
+            # Only an actor with concurrency groups has its `__init__` in the main thread, see `worker.host`.
             groups = getattr(cls, "concurrency_groups", None)
             options: dict[str, Any] = {"concurrency_groups": dict(groups)} if groups else {"num_cpus": 0}
             self._classes[path] = cast("Any", ray.remote)(**options)(cls)
@@ -253,6 +257,8 @@ class RayBackend:
         """Call a method and await its answer."""
         try:
             return await getattr(ref.native, method).remote(*args)
+        # The order matters: a RayTaskError is a RayError too, and the method raised; a RayActorError needs a look at
+        # the node.
         except RayTaskError as error:
             cause = error.cause or error
             raise ActorCallError(
@@ -267,6 +273,7 @@ class RayBackend:
 
     async def _lost(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
         """Return an ActorLostError that says whether the actor's node is gone, too."""
+        # A raylet that reports a death is alive, which spares a look at the node.
         if isinstance(error, ActorDiedError) and any(told in str(error) for told in TOLD_BY_RAYLET):
             return ActorLostError(_first_words(error))
         node = await self._thread(self._tables.node_of, ref.native)

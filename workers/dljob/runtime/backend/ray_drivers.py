@@ -50,6 +50,7 @@ def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
         "RAY_ADDRESS": address,
         "RAY_NAMESPACE": f"{job.name}-{job.uid[:8]}",
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"metadata": {OWNER: mine}}),
+        # Without it Ray refuses a script's own runtime environment that differs from this one.
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
     }
 
@@ -103,6 +104,7 @@ def left_by(prefix: str) -> Left:
 def asked(prefix: str) -> tuple[AskedGroup, ...]:
     """Return pending placement groups and actors of running Ray jobs with this owner prefix. Blocks for some ms."""
     rows = ray_private.group_rows()
+    # Groups and actors first: mostly none of them waits, and then the Ray jobs need not be read.
     waiting = {id_: row for id_, row in rows.items() if row["state"] in ("PENDING", "RESCHEDULING")}
     actors = _unplaced()
     if not waiting and not actors:
@@ -185,8 +187,10 @@ def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:
     """
     end = time.monotonic() + within_s
     found = left = left_by(prefix)
+    # Repeated: a driver that still runs may create more, and the GCS removes asynchronously.
     while left and time.monotonic() < end:
         if left.actors:
+            # By the GCS itself: anonymous actors have no handle that could be asked for.
             ray_private.end_actors(id_ for id_, _ in left.actors)
         for id_, _ in left.groups:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(id_)))

@@ -82,6 +82,7 @@ def _grain(amount: float) -> Amount:
 def _view(
     row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[str, Amount], going: int | None
 ) -> NodeView:
+    # Ray also lists the resources of placement groups, by names with "_group_".
     total = {name: _grain(amount) for name, amount in row["Resources"].items() if _ours(name)}
     labels: Mapping[str, str] = row.get("Labels") or {}
     over = _uncounted_cpus(total, labels)

@@ -70,6 +70,7 @@ def main(mark: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
+    # It ends by the pipe alone, after Ray's processes are gone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     main(*sys.argv[1:3])

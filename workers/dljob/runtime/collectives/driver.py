@@ -33,6 +33,7 @@ def register_when_used(backends: Mapping[str, str]) -> None:
     elif late := next((finder for finder in sys.meta_path if isinstance(finder, _Late)), None):
         late.tables.append(backends)
     else:
+        # First, because Python takes the first finder that knows the module.
         sys.meta_path.insert(0, _Late(backends))
 
 

@@ -50,6 +50,7 @@ class CollectiveGroup:
         self.name = name
         self._spec = group_spec(name, known, context)
         self._life = f"{name}/{context.incarnation}"
+        # A refusal comes before anything is created, so that nothing has to be undone.
         self._may_be_made()
         self.backend, self._cls = known.backend(self._spec.backend)
         _check_available(self._spec, self.backend, self._cls, context)
@@ -155,6 +156,7 @@ class CollectiveGroup:
     def close(self) -> None:
         """Leave the group. Operations of members that are not done with it end with errors."""
         with _lock:
+            # A later object of the same name may be in use already.
             if _open.get(self.name) is self:
                 del _open[self.name]
         self._watch.close()
@@ -192,6 +194,7 @@ class CollectiveGroup:
         address = muster.meet(made, offer)
         if address is None:
             return False
+        # All have met, so all count this round, whether or not the group is formed.
         _rounds[self.name, made.epoch] = made.round
         if ours:
             self._meeting = _meet(self.full_name, address, self._spec.timeout_s)
@@ -205,6 +208,7 @@ class CollectiveGroup:
             self._runner.run(f"CollectiveGroup({self.name!r})", self._create)
         except CollectiveAbortedError as error:
             self.close()
+            # A member was lost while the group was being formed: meet again in the next epoch.
             if self._spec.recreate and error.lost:
                 return False
             raise self._remembered(error) from error

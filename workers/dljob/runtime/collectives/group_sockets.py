@@ -79,6 +79,7 @@ def _of(loop: Loop) -> list[tuple[int, int]]:
     The listening socket is left out: gloo ends the process when that fails.
     """
     found = _watched(loop.fd)
+    # Descriptors are reused: the epoll is the group's only if it still watches the group's listening socket.
     mine = any(inode == loop.listener for _, inode in found)
     return [(fd, inode) for fd, inode in found if mine and inode != loop.listener]
 

@@ -82,6 +82,7 @@ class RendezvousClient:
             said = self.question(0, 0)
             if "over" in said:
                 raise CollectiveError(f"group {self._group}: {said['over']}")
+            # Members without a process yet are absent: the group cannot be formed before they have one.
             if "members" in said and not said["absent"]:
                 break
         members = tuple((str(role), int(rank), int(own)) for role, rank, own in said["members"])
@@ -94,6 +95,7 @@ class RendezvousClient:
         while "offer" not in said:
             self._in_time(said)
             said = self.question(made.epoch, made.round, offer)
+            # An answer with members instead of the offer: the group has changed meanwhile.
             if "members" in said or "over" in said:
                 return None
         return str(said["offer"])
@@ -110,6 +112,7 @@ class RendezvousClient:
             return {"away": error.message}
 
     def _in_time(self, said: Mapping[str, Any]) -> None:
+        # Checked before each request, so that the last answer, which names the missing members, is in the error.
         if time.monotonic() < self._deadline:
             return
         absent = [f"{role}/{rank} {why}" for role, rank, why in said.get("absent", ())]
@@ -164,6 +167,7 @@ class MemberLossWatch:
             said = muster.question(made.epoch, made.round, offer, met=True, busy=told and bool(self._works))
             if "over" in said:
                 self.over, self.ended = str(said["over"]), False
+            # PrimeMaster is away, or its long poll ended without news: neither says anything of the members.
             elif "members" not in said:
                 continue
             elif told := self._bears(said):
@@ -180,6 +184,7 @@ class MemberLossWatch:
         who, ended = made.lost(said), bool(said["ended"]) and said["epoch"] == made.epoch
         if ended and who.pop(made.me, "") and not who:
             return True  # this member's own run() returned: threads of it that go on have lost nobody
+        # The grace counts from when exactly these members were known to have ended.
         if not self.ended or self.who != who:
             self._heard = now
         self.who, self.over, self.ended = who, str(said["why"]), ended
@@ -190,6 +195,7 @@ class MemberLossWatch:
     def _rest(self) -> None:
         """Pause until the next request is worth making: only an operation needs to know more."""
         self._closed.wait(LOOK_S)
+        # Without an operation in progress nobody needs to know more; a new one is noticed within LOOK_S.
         while not self._works and not self._closed.wait(LOOK_S):
             pass
 

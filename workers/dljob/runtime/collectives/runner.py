@@ -76,6 +76,7 @@ class OperationRunner:
         except _KINDS as error:
             if self._watch.lost.is_set():
                 raise self._error(what) from error
+            # Anything else (a wrong shape, a wrong type) is the caller's own error, and the group is as good as before.
             if not _BROKEN.search(str(error)):
                 raise
             # All members shall raise the same error with the same names, and only PrimeMaster knows whom.
@@ -99,6 +100,7 @@ class OperationRunner:
     def _apart(self, what: str, operation: Op, orders: queue.SimpleQueue[tuple[Op, Future[None]]]) -> None:
         future: Future[None] = Future()
         orders.put((operation, future))
+        # A lost member ends the wait of the caller; the operation itself cannot be ended.
         while not wait([future], LOOK_S).done:
             if self._watch.lost.is_set():
                 raise self._error(what)

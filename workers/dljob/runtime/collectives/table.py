@@ -81,6 +81,7 @@ class Table:
         for name, said in self.backends.items():
             if said.source == SPEC or name in named:
                 self.backend(name)
+        # What groups name but nobody declared is a backend of dljob's, or an error.
         for name in named - set(self.backends):
             self.backend(name)
 
@@ -108,9 +109,11 @@ def table(
 
 def registered(name: str, said: Declared) -> type[BaseGroup]:
     """Register a backend with Ray in this process, and return its class."""
+    # Imported here: it imports Ray, which forked ranks without collectives do not need.
     from ray.util.collective import backend_registry
 
     cls = usable(name, said)
+    # Ray refuses a second registration of a name, even of the same class.
     known = ray_private.known_collective_backend(name)
     if known is None:
         backend_registry.register_collective_backend(name, cls)

@@ -80,6 +80,7 @@ class Isolated(BaseGroup):
         self._timeout = timedelta(seconds=meeting.timeout_s)
         self._address = meeting.address
         self._aborted = False
+        # Before connecting to the store, which waits for others and may have to be aborted.
         meeting.made = self
         self._store: Any = TCPStore(host, int(port), None, is_master=False, timeout=self._timeout)
         self._pg: Any = self._make(PrefixStore(group_name, self._store))
@@ -131,6 +132,7 @@ class Isolated(BaseGroup):
         if isinstance(tensor, torch.Tensor):
             return
         array = isinstance(tensor, np.ndarray)
+        # A read-only array is memory shared with others, such as an object of Ray's store.
         if array and tensor.flags.writeable:
             return
         given = "a NumPy array that is read-only" if array else f"a {type(tensor).__name__}"
@@ -216,6 +218,7 @@ class IsolatedGloo(Isolated):
         # A device of its own, so that its epoll and sockets can be told from those of other groups.
         options._timeout = self._timeout
         with _device_lock, self._sockets.noticed():
+            # torch's own default group obeys this variable; a device made here has to be given the interface.
             interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
             device = made.create_device(interface=interface) if interface else made.create_default_device()
         options._devices = [device]

@@ -37,6 +37,7 @@ def below(root: int) -> list[int]:
             with contextlib.suppress(OSError, IndexError, ValueError):
                 # The name, in parentheses, may itself contain spaces and parentheses: fields are counted from the last.
                 state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                # Zombies and dead processes hold nothing any more.
                 if state not in "ZX":
                     children.setdefault(int(parent), []).append(int(entry))
     found: list[int] = []
@@ -68,6 +69,7 @@ def kill_all(root: int | None = None, rounds: int = 3) -> int:
         The number of signals sent.
     """
     sent = 0
+    # Repeated: a process may fork between the scan and its own end.
     for _ in range(rounds):
         if root is None and childless():
             break

@@ -30,6 +30,7 @@ def groups(cgroups: Path = CGROUPS, proc: Path = PROC) -> tuple[Path, ...]:
     rows: list[list[str]] = []
     with suppress(OSError):  # without /proc only the root is known
         rows = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    # A row is "number:controllers:path"; version 2 has the number 0 and no controllers.
     one = next((path for _, kinds, path in rows if "memory" in kinds.split(",")), None)
     two = next((path for number, _, path in rows if number == "0"), "/")
     return (*_chain(cgroups / _VERSION_1, one or "/"), *_chain(cgroups, two))

@@ -16,5 +16,6 @@ def raise_priority() -> None:
     Linux keeps the niceness per thread.
     """
     for thread in Path("/proc/self/task").iterdir():
+        # Without CAP_SYS_NICE the system refuses a higher priority; then it stays as it is.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(thread.name), NICENESS)

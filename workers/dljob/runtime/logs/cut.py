@@ -41,6 +41,7 @@ def cut(path: Path, start: int) -> int:
         # Only whole blocks become a hole; the line stands in the bytes right before it.
         first = _whole_blocks(start + MOST_BYTES // 2 + len(words(0)), info.st_blksize)
         last = (info.st_size - MOST_BYTES // 2) // info.st_blksize * info.st_blksize
+        # The hole comes first: if the file system refuses it, no line may claim that output is missing.
         _punch(fd, first, last - first)
         os.pwrite(fd, words(last - first), first - len(words(0)))
         return last - first

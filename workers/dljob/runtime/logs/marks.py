@@ -50,6 +50,7 @@ def add(log: Path, size: int) -> None:
         os.close(fd)
     if have >= MOST * _MARK.size:
         kept = b"".join(_MARK.pack(*mark) for mark in thinned(read(log), now))
+        # Replaced as a whole, so that a reader finds either all marks or the thinned ones.
         new = path.with_suffix(".marks-new")
         new.write_bytes(kept)
         new.replace(path)
@@ -110,6 +111,7 @@ def _line_at(fd: int, place: int, size: int) -> int:
         at = end = after
     cut = end < place
     behind = min(place, end)
+    # The mark may lie inside a line, whose beginning belongs to what is shown.
     before = os.pread(fd, min(behind, LINE_BYTES), max(0, behind - LINE_BYTES))
     found = (before.rstrip(b"\n") if cut else before).rfind(b"\n")
     return behind - len(before) + found + 1

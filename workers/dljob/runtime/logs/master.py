@@ -26,6 +26,7 @@ def place_since(path: Path, moment: float) -> int:
     """
     begin, at = stamp(moment).encode(), 0
     try:
+        # User code can write to this folder: a link is not followed, and a FIFO does not block.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return 0

@@ -51,6 +51,7 @@ class LogWatch:
     def look(self) -> None:
         """Mark logs that have grown and cut those that are too long. A log that cannot be cut says so, once."""
         with self._lock:
+            # A copy: marking and cutting may take long on a slow disk, and `begin` must not wait for it.
             logs = dict(self._logs)
         for path, log in logs.items():
             try:

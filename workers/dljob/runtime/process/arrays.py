@@ -48,6 +48,7 @@ def _torch_maximum(a: Any, b: Any) -> Any:
 
 def register() -> None:
     """Register the arrays of NumPy, the tensors of torch, and TensorDicts for `shard` and `concat`."""
+    # By the types' names, so that no library is imported for it.
     register_rows("numpy.ndarray", count=_length, cut=_cut, join=_numpy_join, maximum=_numpy_maximum)
     register_rows("torch.Tensor", count=_length, cut=_cut_copy, join=_torch_join, maximum=_torch_maximum)
     register_rows("tensordict.base.TensorDictBase", count=_length, cut=_cut_copy, join=_torch_join)

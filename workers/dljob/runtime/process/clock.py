@@ -13,6 +13,7 @@ class JobClock:
     """
 
     def __init__(self) -> None:
+        # Read once: later changes of the machine's clock do not count.
         self._began = time.time() - _passed()
 
     def not_before(self, last: float) -> None:

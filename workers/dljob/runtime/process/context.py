@@ -39,6 +39,7 @@ def current_worker() -> WorkerContext:
             hint="start this code with `dljob run FILE`, or pass what you need as an argument",
         )
     with _connect_lock:
+        # Another thread may have connected while this one waited for the lock.
         if _current is None:
             from dljob.runtime.process.rank_link import connect
 

@@ -13,6 +13,7 @@ class DeviceProbe:
     """An actor that holds a bundle's devices just long enough to report them; it ends after `life_s` by itself."""
 
     def __init__(self, life_s: float) -> None:
+        # It holds devices that a rank waits for, so it ends even if nobody kills it.
         self._guard = Guard(Lease(life_s), lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
 
     def devices(self) -> Devices:
@@ -28,5 +29,6 @@ def together(parts: Iterable[Devices]) -> Devices:
     found: dict[str, dict[str, None]] = {}
     for part in parts:
         for name, ids in part:
+            # A dict keeps the order and drops an id that several bundles share.
             found.setdefault(name, {}).update(dict.fromkeys(ids))
     return tuple((name, tuple(ids)) for name, ids in sorted(found.items()))

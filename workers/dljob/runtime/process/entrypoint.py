@@ -60,7 +60,7 @@ def takes_context(target: Callable[..., Any], path: str) -> bool:
     """Whether it takes one argument rather than none. Raises EntrypointError for any other signature."""
     try:
         signature = inspect.signature(target)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a callable written in C may have no signature: it is called without arguments
         return False
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in _COUNTED]
     if len(required) > 1 or any(p.kind is p.KEYWORD_ONLY for p in required):

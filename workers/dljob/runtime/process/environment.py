@@ -41,6 +41,7 @@ def rank_environment(spec: HostSpec, order: StartOrder, start: RankStart) -> dic
         restart_reason=start.restart_reason,
         inherited=os.environ,
     )
+    # The role's variables count as well as the machine's: both may tell Ray to leave devices alone.
     keeping = switches(spec.role, {**os.environ, **env})
     for resource, ids in start.devices:
         env |= shown(resource, ids, keeping)

@@ -26,6 +26,7 @@ class Frames:
         """Send a frame, with file descriptors. Raises OSError when the other side is gone."""
         text = json.dumps(head).encode()
         whole = _LENGTHS.pack(len(text), len(body)) + text
+        # Frames of different threads must not mix.
         with self._sending:
             sent = socket.send_fds(self._connection, [whole], fds) if fds else 0
             self._connection.sendall(whole[sent:])
@@ -63,6 +64,7 @@ class Frames:
         parts, self._begun = bytearray(self._begun), b""
         while len(parts) < count:
             try:
+                # In pieces: `recv` allocates as much as it is asked for, and a body may be large.
                 got = self._connection.recv(min(count - len(parts), 1 << 20))
             except OSError:
                 return None

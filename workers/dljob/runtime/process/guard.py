@@ -80,6 +80,7 @@ class Lease:
 
     def renew(self, sent_at: float) -> None:
         """Extend the lease: a heartbeat sent at that time was answered."""
+        # Answers may arrive out of order; an earlier heartbeat must not shorten the lease.
         self._until = max(self._until, sent_at - self._excused() + self._seconds)
 
     @property
@@ -127,6 +128,7 @@ def raylet_pidfd() -> int | None:
 
     The raylet is this process's parent, or named by Ray where something stands between them.
     """
+    # A pid of 1 means that the parent is gone already, or that this process leads a container.
     for pid in (os.getppid(), int(os.environ.get("RAY_RAYLET_PID") or 0)):
         with contextlib.suppress(OSError):
             if pid > 1:
@@ -144,6 +146,7 @@ def _catch_signals() -> int | None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
+    # SIGCONT, because a process that was stopped and resumed must check its lease before it does anything else.
     for number in (signal.SIGTERM, signal.SIGCONT):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -178,6 +181,7 @@ def end(code: int, why: str) -> NoReturn:
             time.sleep(60)
     with contextlib.suppress(OSError):
         os.write(2, f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n".encode())
+    # Descendants before anything else: they hold devices and sockets that the rank's next process needs.
     for last_thing in (descendants.kill_all, *_last_things):
         with contextlib.suppress(Exception):  # the process ends now, whatever one of them raises
             last_thing()

@@ -34,6 +34,7 @@ class Handover(Generic[T]):
     def offer(self, value: T) -> bool:
         """Offer the value; False when the coroutine was cancelled before it took it."""
         self._post(self._answer.set_result, value)
+        # In steps: if the loop is closed, the coroutine never runs again, and `_over` is never set.
         while not self._over.wait(LOOK_S):
             if self._loop.is_closed():
                 return False

@@ -65,6 +65,7 @@ class JobControl:
         return role if rank is None else f"{role}/{rank}"
 
     def _order(self, kind: str, target: str) -> None:
+        # The id makes a repeated request one order: an answer may be lost with PrimeMaster.
         self._ask("command", uuid.uuid4().hex, kind, target, self._me).result()
 
     def _ask(self, what: str, *args: Any) -> Future[Any]:

@@ -26,6 +26,7 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Before the first line is written: mark and archive count this incarnation's output from here.
         size = os.fstat(fd).st_size
         with contextlib.suppress(OSError):  # a full disk: then `--since` prints more than was asked for
             marks.add(path, size)
@@ -70,6 +71,7 @@ def redirect_output(fd: int) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
+    # Line by line, so that a process that is killed leaves its last lines in the log.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

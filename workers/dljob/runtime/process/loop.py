@@ -54,6 +54,7 @@ def settle(value: Any) -> Any:
 def _result(future: Future[Any]) -> Any:
     while True:
         try:
+            # In steps: ThreadInterrupted strikes only at a bytecode, never inside a wait.
             return future.result(LOOK_S)
         except TimeoutError:
             if future.done():

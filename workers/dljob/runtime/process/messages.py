@@ -253,6 +253,7 @@ class Call:
 
     def packed(self, payload: bytes) -> bytes:
         """Encode as bytes, arguments included: Ray takes three times as long to pickle one object."""
+        # marshal is unsafe with foreign data and differs between Python versions; both ends are processes of one job.
         return marshal.dumps((*_CALL(self), payload))
 
     @classmethod

@@ -122,6 +122,7 @@ def user_frame(error: BaseException, code_dir: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
     frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]
+    # Most errors surface inside a library, but the user looks for the line of their own that led there.
     own = [frame for frame in frames if is_users(frame[0], code_dir)]
     chosen = own or frames
     if not chosen:
@@ -143,6 +144,7 @@ def is_users(filename: str, code_dir: str) -> bool:
 def user_traceback(error: BaseException) -> str:
     """Format the traceback without dljob's outer frames, at most 8 KiB of its end, which has the cause."""
     first = error.__traceback__
+    # The outermost frames are dljob's, and say nothing about the user's error.
     while first is not None and first.tb_frame.f_code.co_filename.startswith((_OWN, "<frozen")):
         first = first.tb_next
     with contextlib.suppress(Exception):  # a user's __str__ may raise: then the type's name must do

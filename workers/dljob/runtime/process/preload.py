@@ -52,6 +52,7 @@ def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
         return frozenset()
     root = Path(code_dir)
     module = target.rpartition(".")[0] if kind == "class" else target
+    # Imports are followed through the files of the code's folder; of packages elsewhere the name is enough.
     waiting = [root / target] if target.endswith(".py") else list(_files(root, module))
     seen: set[Path] = set()
     found: set[str] = set()

@@ -40,6 +40,7 @@ def opened(pid: int) -> int:
 def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
     """Return the wait status of a process that ends within this time; None if it lives or the kernel does not tell."""
     deadline = time.monotonic() + within_s
+    # A pidfd is readable once the process has ended.
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     if not poll.poll(within_s * 1000):

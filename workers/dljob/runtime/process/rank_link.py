@@ -58,10 +58,12 @@ class RankLink:
             self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
             fds = self._frames.receive_fds(1)
             answer = self._frames.receive()
+        # The host closes the connection of a rank that it does not know in this incarnation.
         if answer is None or not fds:
             self._frames.close()
             raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
         slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
+        # The mapping keeps the memory alive.
         os.close(fds[0])
         self.report = functools.partial(slot.put, rank, incarnation)
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
@@ -116,6 +118,8 @@ class RankLink:
     def _read(self) -> None:
         while (frame := self._frames.receive()) is not None:
             head, body = frame
+            # Frames of four kinds: an order to stop, the saver's address, PrimeMaster's answer, and the answer to a
+            # call.
             if head["op"] == "stopping":
                 self.stopping.order(head["reason"])
                 continue

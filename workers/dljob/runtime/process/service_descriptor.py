@@ -24,6 +24,7 @@ class Cards:
 
     def known(self, role: str, heard: Heard) -> ServiceDescriptor | None:
         """Return the descriptor of a role; None before a rank has sent it, and once `heard` has changed since."""
+        # A role that restarted or was resized may serve other methods, or lie on another mesh.
         when, card = self._known.get(role, (None, None))
         return card if when == heard else None
 

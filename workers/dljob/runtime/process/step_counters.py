@@ -72,6 +72,7 @@ class SharedValue:
         """Write a value over the older copy. Raises ValueError when it is longer than the room."""
         if len(value) > self._room:
             raise ValueError(f"a value of {len(value)} bytes does not fit into {self._room}")
+        # The older copy is overwritten: the newer one stays readable until this one is complete.
         last = self.read()
         number = 1 if last is None else last[0] + 1
         at = self._offsets[number % 2]
@@ -122,6 +123,7 @@ class StepCounter:
         """Record a step of the rank's process; ignored when a later incarnation has begun."""
         with self._lock:
             last = self._cell.read()
+            # A process that is being replaced may still run for a while.
             if last is None or _WHO.unpack_from(last[1])[1] <= incarnation:
                 self._write(rank, incarnation, step, metrics)
 
@@ -142,6 +144,7 @@ class StepCounter:
     def _write(self, rank: int, incarnation: int, step: int | None, metrics: Mapping[str, float]) -> None:
         who = _WHO.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         text = json.dumps([step, dict(metrics)]).encode()
+        # `progress()` must not fail because of metrics: what does not fit is left out.
         room = ROOM - _HEAD.size - _WHO.size
         if len(text) > room:
             text = self._shortened(rank, step, metrics, room)

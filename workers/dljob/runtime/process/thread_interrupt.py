@@ -60,6 +60,7 @@ class ThreadInterrupt:
                     self._ident = threading.get_ident()
                 return work()
             finally:
+                # Even as the work ends by itself: from here on the thread is dljob's, and must not be interrupted.
                 self._shut_gate()
         except ThreadInterrupted:  # it may come between the work's own end and the gate's closing
             self._shut_gate()
@@ -86,6 +87,7 @@ class ThreadInterrupt:
         Returns False if no user code runs, or if it is taking a lock: try again.
         """
         with self._gate:
+            # Under the gate: the thread cannot leave user code between this check and the exception.
             if self._ident and self._locking < LOCKING and takes_lock(self._ident):
                 self._locking += 1
                 return False
@@ -109,6 +111,7 @@ class ThreadInterrupt:
                     self._ident = 0
                 if self._sent:
                     _raise_in(threading.get_ident())
+                    # Spin: the exception strikes only between bytecodes, and it is pending already.
                     while True:
                         pass
                 return

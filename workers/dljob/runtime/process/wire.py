@@ -19,6 +19,8 @@ def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> byte
     try:
         return _dumps(value)
     except Exception as error:  # noqa: BLE001 - pickling runs users' __reduce__, which may raise anything
+        # pickle's own error names neither the argument nor its type; each is tried alone, only after the whole has
+        # failed.
         for name, part in parts:
             try:
                 _dumps(part)

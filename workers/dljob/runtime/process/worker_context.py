@@ -163,6 +163,7 @@ class ProgressCounter:
 
     def take(self) -> tuple[int, Mapping[str, float]] | None:
         """Return the last step and its metrics if they are new since the last call."""
+        # The number is cheap and unchecked; only if it has changed is the value read and verified.
         if self._slot.number() == self._taken:
             return None
         last = self._last()
@@ -236,6 +237,7 @@ class WorkerContext:
 def renew(context: WorkerContext, later: WorkerContext) -> None:
     """Update a context that user code may hold to a later incarnation of the same rank in the same process."""
     for each in fields(WorkerContext):
+        # The class is frozen for user code alone.
         object.__setattr__(context, each.name, getattr(later, each.name))
 
 
@@ -252,6 +254,7 @@ def peers_of(job: JobInfo, order: StartOrder) -> Mapping[str, int]:
 def make_log(role: str, rank: int) -> logging.Logger:
     """Return the rank's logger. It writes to stderr, which is the rank's log file."""
     log = logging.getLogger(f"dljob.worker.{role}.{rank}")
+    # A rank that restarts in its process comes here again.
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

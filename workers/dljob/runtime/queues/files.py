@@ -37,6 +37,7 @@ class QueueFiles:
         self._files: dict[int, int] = {}
         self._end = 0
         try:
+            # The kernel releases the lock at the holder's death, however it dies: no lease and no stale lock file.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             for name in sorted(int(path.stem) for path in folder.glob("*.seg")):
                 self._files[name] = self._open(name)
@@ -62,6 +63,7 @@ class QueueFiles:
                 head, start, length = found
                 yield head, (segment, start, length)
                 at = start + length
+            # A torn record at the end was never answered; new records must not follow garbage.
             os.ftruncate(file, at)
             self._end = at
 
@@ -79,6 +81,7 @@ class QueueFiles:
         whole = len(begin) + len(text) + len(body)
         left: list[Any] = [begin + text, body]
         at = self._end
+        # A write may be short, e.g. when the disk fills up; only the whole record moves the end.
         while at < self._end + whole:
             wrote = os.pwritev(self._files[segment], left, at)
             at += wrote
@@ -127,6 +130,7 @@ class QueueFiles:
             return None
         text = os.pread(file, text_size, at + _HEAD.size)
         found = zlib.crc32(text)
+        # In pieces, so that checking a large item does not hold all of it in memory.
         for piece in range(start, start + length, 1 << 20):
             found = zlib.crc32(os.pread(file, min(1 << 20, start + length - piece), piece), found)
         return (json.loads(text), start, length) if found == crc else None

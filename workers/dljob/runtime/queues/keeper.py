@@ -87,6 +87,7 @@ class QueueKeeper(StorageActor):
     async def _met(self, who: Who, bounds: tuple[int, int]) -> QueueStore:
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
+            # In a thread, since opening waits for the lock that a dying predecessor may still hold.
             opening = asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
             self._opening = asyncio.ensure_future(opening)
         try:

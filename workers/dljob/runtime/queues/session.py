@@ -70,6 +70,7 @@ class QueueSessions:
         life = (me.name, me.incarnation)
         with self._lock:
             self._drawn = [line for line in self._drawn if line.life == life]
+            # An object keeps the session of its first use, so that threads which share it are one consumer.
             line = self._by.get(user)
             if line is None or line not in self._drawn:
                 line = self._by[user] = self._own(queue, life, thread)

@@ -64,6 +64,7 @@ class StorageClient:
         """
         me, label = current_worker(), f"{self.name}.{method}"
         payload = wire.dump((args, {}), label)
+        # Idempotent: the actor recognises a repeated request by its numbers.
         call = RankCall(self.address, 0, method, payload, timeout_s, idempotent=True, label=label)
         reply = _waited(me, call, unless)
         if reply is None:

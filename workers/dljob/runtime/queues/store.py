@@ -57,6 +57,7 @@ class QueueStore:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
         line = self.backlog.lines[who.line]
         if turn > line.turn:
+            # A get that acknowledges nothing and returns nothing to the front changes nothing that has to be on disk.
             if line.ids:
                 self._write({"op": "heard", **_told(who), "turn": turn, "seen": seen, "bad": bad})
             self._done(self.backlog.heard(who, turn, seen, bad) or ())
@@ -67,6 +68,7 @@ class QueueStore:
         ids = self.backlog.answer(who)
         if ids is None and self.backlog.ready(count):
             turn = self.backlog.lines[who.line].turn
+            # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
                 self._write({"op": "take", **_told(who), "turn": turn, "count": count})
             ids = self.backlog.take(who, count)
@@ -89,6 +91,7 @@ class QueueStore:
             self._files.keep(self._live)
 
     def _write(self, record: dict[str, Any], body: bytes = b"") -> Place:
+        # Each segment begins with the state, so that earlier ones can be deleted.
         if self._files.full:
             self._begin()
         return self._files.append(record, body)
