@@ -90,7 +90,7 @@ def test_an_ended_job_is_answered_for_by_its_folder(tmp_path: Path) -> None:
     [
         ({}, "has not opened its control socket yet"),
         ({"socket_trouble": "the disk is full"}, "the disk is full"),
-        ({"socket": "/nowhere/x.sock"}, "nobody answers at /nowhere/x.sock: No such file or directory"),
+        ({"socket": "/nowhere/x.sock"}, "no process answers at /nowhere/x.sock: No such file or directory"),
         ({"socket": "/" + "x" * 200}, "path too long"),
     ],
 )

@@ -36,7 +36,7 @@ def test_another_user_is_refused_and_root_is_not(tmp_path: Path, monkeypatch: py
     with serving(tmp_path) as made:
         monkeypatch.setattr(server, "peer", lambda _: (1, os.geteuid() + 4711))
         with dial(made.path) as line:
-            assert "may not order" in ask(line, PIDS)["message"]
+            assert "may not control" in ask(line, PIDS)["message"]
             assert closed(line)
         monkeypatch.setattr(server, "peer", lambda _: (1, 0))
         with dial(made.path) as line:

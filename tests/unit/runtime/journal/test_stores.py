@@ -325,5 +325,5 @@ async def test_two_writers_of_one_key_value_segment_are_noticed() -> None:
     store = KeyValueStore(kv, "j/")
     await store.claim(1)
     kv.values["j/000001/000000000001"] = b"not mine"
-    with pytest.raises(OSError, match="somebody else"):
+    with pytest.raises(OSError, match="another process writes"):
         await store.append(1, b"mine")

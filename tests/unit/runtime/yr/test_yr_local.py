@@ -68,7 +68,7 @@ async def test_a_reservation_is_given_back_when_its_request_fails_under_way(back
     node = (await backend.nodes())[0].id
     monkeypatch.setattr(backend, "nodes", two)
     with pytest.raises(
-        ReservationRefusedError, match="lacks several-nodes: nothing pins a resource group to one of 2 nodes"
+        ReservationRefusedError, match="lacks several-nodes: it cannot pin a resource group to one of 2 nodes"
     ):
         await backend.reserve(unit({"CPU": 1}), node, "t/u", 1)
     with pytest.raises(UsageError, match="lacks several-nodes"):

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from dljob.master.state.views import Clue
 
 REACH_S = 9.0
-"""How long a command tries to reach a job: it has ended 10 s after it was started."""
+"""Seconds in which a command tries to reach a job, so that it ends within 10 s after its start."""
 AWAY_S = 60.0
-"""How long one that has reached the job goes on trying: PrimeMaster may need that to restart on a busy machine."""
+"""Seconds for later requests: PrimeMaster may need that long to restart on a busy machine."""
 RETRY_S = 0.05
+"""Seconds between attempts."""
 LONGEST_S = 30.0
-"""PrimeMaster answers a request that waits for news after so long; the command asks again."""
+"""Seconds after which PrimeMaster answers a request that waits for news; the command then asks again."""
 
 
 class Connection(Protocol):
-    """A job from outside, however it is reached."""
+    """A job, seen from outside, however it is reached."""
 
     @property
     def name(self) -> str:
@@ -36,55 +37,55 @@ class Connection(Protocol):
         ...
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
-        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        """Return the status; with a timeout, once its version is greater than `after_version`."""
         ...
 
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """The notes with a greater number; with a timeout, as soon as there are some."""
+        """Return the events with a number greater than `after_seq`; with a timeout, once there are some."""
         ...
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
-        """Order something (restart, stop); it happens once, whatever dies meanwhile."""
+        """Send a command. It takes effect once, even if PrimeMaster dies meanwhile."""
         ...
 
     def learned(self, target: str, incarnation: int, clue: Clue) -> None:
-        """Tell evidence of the end of a rank's process."""
+        """Report evidence for the end of a rank's process."""
         ...
 
     def stacks(self, target: str = "job") -> dict[str, str]:
-        """Rank -> the stacks of its process as text."""
+        """Return rank -> the stacks of its process as text."""
         ...
 
     def pids(self) -> dict[str, int]:
-        """The processes: `master`, `<role>/<rank>`."""
+        """Return the processes as `master` and `<role>/<rank>` -> pid."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The final status."""
+        """Wait for the end; return the final status."""
         ...
 
 
 class NoAnswerError(Exception):
-    """The other end cannot be asked now; its words say why. Another try may succeed."""
+    """The other end gives no answer now, for the reason in the message. Another try may succeed."""
 
 
 class RequestChannel(Protocol):
-    """A way on which a request reaches a job."""
+    """A way for requests to reach a job."""
 
     def ask(self, request: bytes, seconds: float) -> bytes:
-        """The answer to a request; SilentError where there is none within so many seconds."""
+        """Return the answer to a request. Raises NoAnswerError without one within `seconds`."""
         ...
 
 
 class SocketLine:
-    """The control socket that `job.json` names. Each request is a connection of its own: PrimeMaster may restart."""
+    """The control socket that `job.json` names. One connection per request, since PrimeMaster may restart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._owners = {0, folder.stat().st_uid}
 
     def ask(self, request: bytes, seconds: float) -> bytes:
-        """The answer to a request; see `RequestChannel`."""
+        """Return the answer to a request; see `RequestChannel`."""
         try:
             said = location.read(self._folder)
         except (OSError, ValueError) as error:
@@ -97,19 +98,20 @@ class SocketLine:
         except TimeoutError:
             raise NoAnswerError(f"PrimeMaster does not answer at {path}") from None
         except OSError as error:
-            raise NoAnswerError(f"nobody answers at {path}: {error.strerror or error}") from None
+            raise NoAnswerError(f"no process answers at {path}: {error.strerror or error}") from None
 
     def _exchange(self, path: str, request: bytes, end: float) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(max(0.01, end - time.monotonic()))
             line.connect(path)
             pid, uid = peer(line)
+            # The process at this path gets commands and answers for PrimeMaster: it must be the owner's, or root's.
             if uid not in self._owners:
                 raise UnreachableError(
                     f"{path} is held by process {pid} of user {uid}, not by the owner of the job",
                     hint=f"end that process, or remove {path}; the job itself goes on",
                 )
-            with suppress(BrokenPipeError):  # it has refused us before it read, and says why
+            with suppress(BrokenPipeError):  # the server may refuse before it reads; its answer gives the reason
                 line.sendall(request)
             found: list[bytes] = []
             while not found or not found[-1].endswith(b"\n"):
@@ -122,14 +124,14 @@ class SocketLine:
 
 
 class LocalConnection:
-    """A job, from another process of this machine: what `JobConnection` is on a Ray that this process has joined.
+    """A job, seen from another process of this machine: `JobConnection` without joining Ray.
 
-    A request that PrimeMaster does not answer is made again: the first for `REACH_S`, later ones for `AWAY_S`,
-    as it may be restarting. Once the job has ended the files in its folder answer.
+    A request without an answer is repeated, since PrimeMaster may be restarting: the first for `REACH_S`, later ones
+    for `AWAY_S`. Once the job has ended, the files in its folder answer.
     """
 
     def __init__(self, name: str, uid: str, folder: Path, line: RequestChannel, *, gone: Callable[[], str]) -> None:
-        """`gone` says why nothing of the job can be alive any more; empty while it may be."""
+        """`gone` returns why no process of the job can be alive any more; empty while one may be."""
         self._name = name
         self.uid = uid
         self.dir = folder
@@ -143,41 +145,41 @@ class LocalConnection:
         return self._name
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0, *, reach_s: float | None = None) -> dict[str, Any]:
-        """The status; with a timeout, as soon as its version is greater than `after_version`."""
+        """Return the status; with a timeout, once its version is greater than `after_version`."""
         from dljob.runtime.journal.job_record import read_status
 
         answer = self._call("status", after_version, timeout_s, waits=timeout_s, reach_s=reach_s)
         return answer if answer is not None else read_status(self.dir)
 
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """The notes with a greater number; with a timeout, as soon as there are some. Those of an ended job too."""
+        """Return the events with a number greater than `after_seq`, also of an ended job; a timeout waits for some."""
         from dljob.runtime.journal.job_record import read_notes
 
         answer = self._call("notes", after_seq, timeout_s, waits=timeout_s)
         return with_current_reasons(answer) if answer is not None else read_notes(self.dir, after_seq)
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
-        """Order something (restart, stop); it happens once, whatever dies meanwhile. An ended job takes no orders."""
+        """Send a command. It takes effect once, even if PrimeMaster dies meanwhile; an ended job ignores it."""
         self._call("command", id or uuid.uuid4().hex, kind, target, by)
 
     def learned(self, target: str, incarnation: int, clue: Clue) -> None:
-        """Tell evidence of the end of a rank's process that is about to come, or came."""
+        """Report evidence for the end of a rank's process, before or after that end."""
         self._call("learned", target, incarnation, str(clue.source), clue.text)
 
     def stacks(self, target: str = "job") -> dict[str, str]:
-        """Rank -> the stacks of its process as text; none when the job is over.
+        """Return rank -> the stacks of its process as text; nothing for an ended job.
 
         Raises:
-            NotFoundError: there is no such target.
+            NotFoundError: There is no such target.
         """
         return self._call("stacks", target) or {}
 
     def pids(self) -> dict[str, int]:
-        """The processes: `master`, `<role>/<rank>`; none when the job is over."""
+        """Return the processes as `master` and `<role>/<rank>` -> pid; nothing for an ended job."""
         return self._call("pids") or {}
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The final status. Raises DeadlineError when the job is not over in time."""
+        """Wait for the end; return the final status. Raises DeadlineError when the job does not end in time."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = LONGEST_S if end is None else end - time.monotonic()
@@ -187,18 +189,18 @@ class LocalConnection:
                 return found
 
     def final(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
-        """The final status; None while the job is not over."""
+        """Return the final status; None while the job runs."""
         from dljob.runtime.journal.job_record import is_final, read_status
 
         answer = self._call("wait", timeout_s, waits=timeout_s)
         return read_status(self.dir) if answer is None and is_final(self.dir) else answer
 
     def _call(self, call: str, *args: object, waits: float = 0.0, reach_s: float | None = None) -> Any:
-        """PrimeMaster's answer, whatever becomes of it meanwhile; None when the job is over.
+        """Return PrimeMaster's answer, through its restarts; None when the job has ended.
 
         Raises:
-            UnreachableError: there is none within `reach_s` (left out: `REACH_S`, once it was reached `AWAY_S`), beside
-                the time that the call itself may wait.
+            UnreachableError: None came within `reach_s` (by default `REACH_S`, and `AWAY_S` after the first answer),
+                beside the time that the call itself may wait.
         """
         from dljob.runtime.journal.job_record import is_final
 
@@ -214,7 +216,7 @@ class LocalConnection:
             except NoAnswerError as error:
                 why = str(error)
             except (ValueError, RecursionError):
-                why = "whoever holds the control socket does not answer as PrimeMaster does"
+                why = "the process at the control socket does not answer as PrimeMaster does"
             if is_final(self.dir):
                 break
             if gone := self._gone():

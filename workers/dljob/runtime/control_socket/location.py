@@ -1,6 +1,6 @@
-"""The place of a job's socket: in the job's folder where that takes one, else in a private folder of the user.
+"""The path of a job's socket: in the job's folder if possible, else in a private folder of the user.
 
-PrimeMaster writes the path that it bound into `job.json`, so a command needs no guess.
+PrimeMaster writes the path that it bound into `job.json`, so a command does not guess.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dljob.errors import UnreachableError
 ENTRY = "job.json"
 NAME = "control.sock"
 PATH_MAX = 107
-"""Linux takes no longer path for a unix socket, in bytes."""
+"""Most bytes of a unix socket's path on Linux."""
 _TEMPORARY = ".12345678"
-"""As much as is added to the name of a socket that is being bound."""
+"""Stands for the suffix of a socket's temporary name while it is being bound."""
 
 
 def candidates(folder: Path, uid: str) -> Iterator[Path]:
-    """Where a socket may lie, the best place first; each one's folder is there and private.
+    """Yield paths for the socket, the best first; the folder of each exists and is private.
 
     Raises:
-        UnreachableError: no place is left, with the reason of the last one; raised after the last candidate.
+        UnreachableError: After the last candidate, with the reason why the last place failed.
     """
     why = f"{folder} takes no socket"
     if fits(own := folder / NAME):
@@ -48,12 +48,12 @@ def candidates(folder: Path, uid: str) -> Iterator[Path]:
 
 
 def fits(path: Path) -> bool:
-    """Whether a socket can be bound at a path, under its temporary name too."""
+    """Return whether a socket can be bound at a path, and at its longer temporary name."""
     return len(os.fsencode(path)) + len(_TEMPORARY) <= PATH_MAX
 
 
 def private_folders() -> Iterator[Path]:
-    """The user's own folders for sockets whose job folder takes none; they need not be there."""
+    """Yield the user's folders for sockets that do not fit into job folders; they may not exist yet."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and Path(runtime).is_absolute():
         yield Path(runtime) / "dljob"
@@ -62,17 +62,17 @@ def private_folders() -> Iterator[Path]:
 
 
 def private(folder: Path) -> None:
-    """Make a folder that only its owner enters, or check that it is one.
+    """Create a folder that only its owner can enter, or check an existing one.
 
     Raises:
-        UnreachableError: it is a link, or somebody else's, or open to others.
-        OSError: it cannot be made.
+        UnreachableError: It is a link, belongs to another user, or is open to others.
+        OSError: It cannot be created.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise UnreachableError(f"{folder} is a link, and whoever made it could put another folder there")
+        raise UnreachableError(f"{folder} is a link: its owner could put another folder in its place")
     if not stat.S_ISDIR(found.st_mode):
         raise UnreachableError(f"{folder} is not a folder")
     if found.st_uid != os.geteuid():
@@ -82,11 +82,11 @@ def private(folder: Path) -> None:
 
 
 def note(folder: Path, path: str, trouble: str = "") -> None:
-    """Write into `job.json` where the socket is, or why there is none; where there is no `job.json` nothing is written.
+    """Write the socket's path, or the reason why there is none, into `job.json`, if that file exists.
 
     Raises:
-        OSError: it cannot be written.
-        ValueError: `job.json` is not readable.
+        OSError: It cannot be written.
+        ValueError: `job.json` cannot be parsed.
     """
     said = read(folder)
     if said:
@@ -94,10 +94,10 @@ def note(folder: Path, path: str, trouble: str = "") -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What `job.json` says; empty when it is not there.
+    """Return the content of `job.json`; empty without the file.
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: It is not a JSON object.
     """
     try:
         said = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def write(path: Path, said: dict[str, Any]) -> None:
-    """Replace a file at once with JSON that only its owner reads."""
+    """Replace a file in one step by JSON that only its owner can read."""
     part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
@@ -121,7 +121,7 @@ def write(path: Path, said: dict[str, Any]) -> None:
 
 
 def remove(path: str | Path) -> None:
-    """Remove a socket, if it is one; a path of another kind is left alone."""
-    with suppress(OSError):  # gone already, or in a folder that is: there is nothing to remove
+    """Remove a socket; leave any other kind of file alone."""
+    with suppress(OSError):  # it, or its folder, is gone already
         if stat.S_ISSOCK(Path(path).lstat().st_mode):
             Path(path).unlink()

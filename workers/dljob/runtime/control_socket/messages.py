@@ -14,7 +14,7 @@ from typing import Any, cast
 from dljob.errors import DeadlineError, DLJobError, NotFoundError, UnreachableError, UsageError
 
 REQUEST_BYTES = 2**20
-"""The longest request, its line end included."""
+"""Longest request in bytes, with its line end."""
 CALLS: Mapping[str, tuple[type, ...]] = {
     "status": (int, float),
     "notes": (int, float),
@@ -24,18 +24,19 @@ CALLS: Mapping[str, tuple[type, ...]] = {
     "pids": (),
     "wait": (float,),
 }
-"""What may be asked: the methods of `JobConnection` with the types of their arguments."""
+"""The methods of `JobConnection` that a request may call, with the types of their arguments."""
 LARGEST = 2**53
+"""Largest number in a request."""
 _ERRORS: Mapping[str, type[DLJobError]] = {
     kind.__name__: kind for kind in (DeadlineError, NotFoundError, UnreachableError, UsageError)
 }
 
 
 def request(uid: str, call: str, args: Sequence[object]) -> bytes:
-    """A request as it is sent.
+    """Return a request as bytes.
 
     Raises:
-        UsageError: it is longer than the other end reads.
+        UsageError: It is longer than the server reads.
     """
     line = json.dumps({"job": uid, "call": call, "args": list(args)}).encode() + b"\n"
     if len(line) > REQUEST_BYTES:
@@ -44,11 +45,11 @@ def request(uid: str, call: str, args: Sequence[object]) -> bytes:
 
 
 def parse(line: bytes, uid: str) -> tuple[str, list[Any]]:
-    """The call and its arguments.
+    """Return the call and its arguments, checked by type: nothing else may reach PrimeMaster's methods.
 
     Raises:
-        UsageError: the line is no request.
-        UnreachableError: it is about another job.
+        UsageError: The line is not a request.
+        UnreachableError: It is about another job.
     """
     try:
         said = json.loads(line)
@@ -78,12 +79,12 @@ def _fits(value: object, kind: type) -> bool:
 
 
 def answer(value: object) -> bytes:
-    """An answer as it is sent."""
+    """Return an answer as bytes."""
     return json.dumps({"answer": value}).encode() + b"\n"
 
 
 def refusal(error: Exception) -> bytes:
-    """An error as it is sent; what is none of ours arrives as an UnreachableError."""
+    """Return an error as bytes; an error of a class outside `_ERRORS` arrives as an UnreachableError."""
     name = type(error).__name__
     message = error.message if isinstance(error, DLJobError) else f"{name}: {error}"
     hint = error.hint if isinstance(error, DLJobError) else ""
@@ -92,11 +93,11 @@ def refusal(error: Exception) -> bytes:
 
 
 def result(line: bytes) -> Any:
-    """The value of an answer.
+    """Return the value of an answer.
 
     Raises:
-        ValueError: it is no answer.
-        DLJobError: the error that it tells.
+        ValueError: It is not an answer.
+        DLJobError: The error in the answer.
     """
     said = json.loads(line)
     if not isinstance(said, dict) or not ("answer" in said or said.get("error") in _ERRORS):

@@ -17,9 +17,9 @@ from dljob.runtime.control_socket.messages import REQUEST_BYTES, answer, parse, 
 from dljob.runtime.node.host_channel import peer
 
 CLIENTS = 16
-"""More clients than these at once are refused."""
+"""Most clients at once; further ones are refused."""
 SILENT_S = 10.0
-"""A client that neither asks nor reads for so long is dropped."""
+"""Seconds without a request or a read after which a client is dropped."""
 Calls = Mapping[str, Callable[..., Awaitable[Any]]]
 log = logging.getLogger(__package__)
 
@@ -42,9 +42,9 @@ class ControlSocket:
     async def open(self) -> None:
         """Listen in the job's folder, or in a private one, and write the path into `job.json`.
 
-        A socket that an earlier PrimeMaster left at the path, or that anybody else holds there, is replaced. A job
-        without `job.json` is not found by commands of this machine, and gets no socket. A job whose socket cannot be
-        made runs without one: `job.json` then says why.
+        A socket at that path is replaced, be it one of an earlier PrimeMaster or of another process. A job without
+        `job.json` is not found by commands of this machine, and gets no socket. A job whose socket cannot be made runs
+        without one, and `job.json` says why.
         """
         if self._closed or not (self._folder / location.ENTRY).is_file():
             return
@@ -58,7 +58,7 @@ class ControlSocket:
         self._note(str(self.path))
 
     def _bind(self) -> socket.socket:
-        """A bound socket: made under a temporary name, so that whoever finds the path finds it private."""
+        """Bind a socket under a temporary name and rename it, so that it has its mode before anyone can find it."""
         refused = ""
         places = location.candidates(self._folder, self._uid)
         while True:
@@ -72,7 +72,7 @@ class ControlSocket:
                 line.bind(str(part))
                 part.chmod(0o600)
                 part.replace(path)
-            except OSError as error:  # a file system that takes no sockets, or no more files
+            except OSError as error:  # a file system without sockets, or without free inodes
                 refused = f"; {path.parent}: {error.strerror}"
                 line.close()
                 location.remove(part)
@@ -88,7 +88,7 @@ class ControlSocket:
             log.warning("job.json of %s does not name the control socket: %s", self._uid, error)
 
     def close(self) -> None:
-        """Take no more clients, and remove the socket unless a later PrimeMaster has put its own there."""
+        """Accept no more clients, and remove the socket unless a later PrimeMaster has put its own there."""
         self._closed = True
         if self._server is not None:
             self._server.close()
@@ -103,7 +103,7 @@ class ControlSocket:
         try:
             await self._client(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client left, or was silent, or the loop ends: it hears no more from us either way
+            pass  # the client left, was silent, or the loop ends: no answer would reach it
         finally:
             self._clients -= 1
             writer.transport.abort()
@@ -111,10 +111,10 @@ class ControlSocket:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         uid = peer(writer.get_extra_info("socket"))[1]
         if uid not in self._owners:
-            await self._send(writer, refusal(UsageError(f"user {uid} may not order about a job of {os.geteuid()}")))
+            await self._send(writer, refusal(UsageError(f"user {uid} may not control a job of user {os.geteuid()}")))
             return
         if self._clients > CLIENTS:
-            await self._send(writer, refusal(UnreachableError(f"{CLIENTS} commands ask about this job already")))
+            await self._send(writer, refusal(UnreachableError(f"{CLIENTS} commands are connected to this job already")))
             return
         while True:
             try:
@@ -134,6 +134,6 @@ class ControlSocket:
         try:
             call, args = parse(line, self._uid)
             value = await self._calls[call](*args)
-        except Exception as error:  # noqa: BLE001 - told to who asked; PrimeMaster goes on
+        except Exception as error:  # noqa: BLE001 - sent to the client; one bad request must not end PrimeMaster
             return refusal(error)
-        return await asyncio.to_thread(answer, value)  # the status of 10,000 ranks takes 140 ms to write
+        return await asyncio.to_thread(answer, value)  # encoding the status of 10,000 ranks takes 140 ms

@@ -1,4 +1,8 @@
-"""A faults file done to a real job: looks at the job's status and timeline, does what is due, keeps what it came to."""
+"""Injection of a faults file into a running job, by the job's status and events.
+
+The decisions (what is due, which incident belongs to which fault) are pure functions of `dljob.plan.incidents`, shared
+with the simulator, so that both give one report.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +24,27 @@ from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 
 TOLD_S = 60.0
-"""A fault of which the job has said nothing for so long comes to nothing."""
+"""Seconds without an incident after which a fault is taken to have had no effect."""
 ENDED = ("Succeeded", "Failed", "Stopped")
 CLOCK_S = 0.002
-"""A status tells its times to the millisecond, cut off."""
+"""Resolution of the times in a status, which are cut off to the millisecond."""
 
 
 class FaultTarget(Protocol):
-    """What is asked of a job; `dljob.runtime.job.launch.JobConnection` is one."""
+    """The job under test; `dljob.runtime.job.launch.JobConnection` is one."""
 
     def pids(self) -> dict[str, int]:
-        """The processes: `master`, `<role>/<rank>`."""
+        """Return the processes as `master` and `<role>/<rank>` -> pid."""
         ...
 
     def learned(self, target: str, incarnation: int, clue: Clue) -> None:
-        """Tell evidence of an end that is about to come, or came."""
+        """Report evidence for an end, before or after it."""
         ...
 
 
 @dataclass(slots=True)
 class _Since:
-    """Who had which process at a moment of peace, and who may have another since."""
+    """The processes at the last healthy moment, and the ranks whose process may have changed since."""
 
     pids: Mapping[str, int] | None = None
     excused: set[str] = field(default_factory=set[str])
@@ -48,11 +52,11 @@ class _Since:
 
 
 class FaultInjector:
-    """Does the faults of a file, each once.
+    """Injects the faults of a file, each once.
 
     Attributes:
-        strikes: what was done so far.
-        moved: who got another process though no fault was done to it or its like, each with the faults before it.
+        strikes: The faults that were injected so far.
+        moved: Ranks that got another process although no fault hit them or their group, each with the faults before it.
     """
 
     def __init__(
@@ -65,14 +69,14 @@ class FaultInjector:
         hand: Signals | None = None,
         raylets: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`raylets`: the job's nodes and their raylets. `begin`: when time begins; None: when the job runs."""
+        """`raylets` returns node id -> pid of its raylet. `begin` is time 0; None for the moment when the job runs."""
         self._faults = tuple(faults)
         self._waiting = dict(enumerate(self._faults))
         self._plan = plan
         self._job = job
         self._begin = begin
         self._from = (begin or 0.0) - CLOCK_S
-        """What was detected before is not of this file."""
+        """Incidents that were detected earlier have another cause than this file."""
         self._hand = hand or Signals()
         self._raylets = raylets
         self._events: Counter[str] = Counter()
@@ -81,17 +85,17 @@ class FaultInjector:
         self.strikes: list[InjectedFault] = []
         self.moved: list[str] = []
 
-    # -- looking
+    # -- observing the job
 
     def patience(self, now: float) -> float:
-        """How long the next fault that comes by time may be waited for, in seconds."""
+        """Return the seconds until the next fault that is due by time; infinite without one."""
         times = [fault.when.time for fault in self._waiting.values() if fault.when.time is not None]
         if not times or self._begin is None:
             return float("inf")
         return max(0.0, self._begin + min(times) - now)
 
     def observe(self, status: Mapping[str, Any], notes: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Take in what a job says, do what is due; gives what was done, in words."""
+        """Take in status and events, inject what is due, and return a line for each injected fault."""
         now = time.time()
         for note in notes:
             self._events[note["reason"]] += 1
@@ -108,11 +112,12 @@ class FaultInjector:
         self._told |= {incident.key: incident for incident in told(status) if incident.detected >= self._from}
 
     def settled(self, status: Mapping[str, Any], now: float) -> bool:
-        """Whether all that was done has come to its end, and the job runs as before."""
+        """Return whether all injected faults have had their effect, and the job is healthy again."""
         found, _ = incidents.shares(self.strikes, self._told.values())
         for strike in self.strikes:
             if strike.at + (strike.fault.seconds or 0) > now:
                 return False
+            # A short stop, or a slow rank, may pass without an incident.
             quiet = strike.fault.fault in ("stop", "slow") or now - strike.at > TOLD_S
             if not found[strike.number] and not quiet:
                 return False
@@ -120,25 +125,25 @@ class FaultInjector:
 
     @property
     def done(self) -> bool:
-        """Whether every fault of the file was done."""
+        """Whether every fault of the file was injected."""
         return not self._waiting
 
     def close(self) -> None:
-        """Let go on what was stopped for a time."""
+        """Resume processes that were stopped for a time."""
         self._hand.close()
 
     def finish(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The job is over, or is left alone: the report, as `incidents.report`, with `pids_kept`."""
+        """Return the report of `incidents.report` with `pids_kept`, at the end of the job or of the watch."""
         self._hear(status)
         pids = {f"{r['role']}/{r['rank']}": r["pid"] for r in status.get("ranks", ()) if r.get("pid")}
         self._look_for_moved(pids)
         made = incidents.report(self._faults, self.strikes, self._told.values(), self._begin)
         return {**made, "pids_kept": not self.moved}
 
-    # -- doing
+    # -- injecting
 
     def _strike(self, due: Sequence[int], status: Mapping[str, Any]) -> list[str]:
-        """Do what is due, together; what has no process yet waits."""
+        """Inject the faults that are due together; one whose target has no process yet waits."""
         pids = self._job.pids()
         said: list[str] = []
         for number in due:
@@ -160,7 +165,10 @@ class FaultInjector:
         return said
 
     def _victims(self, target: Target, pids: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
-        """Who is hit: name -> pid; of a node the ranks that live there, and the raylet as `node`."""
+        """Return name -> pid of the processes to hit; of a node its ranks, and its raylet as `node`.
+
+        Empty while a target has no process, or is on another machine.
+        """
         if target.role == MASTER:
             return {MASTER: pids[MASTER]} if MASTER in pids else {}
         if target.role != NODE:
@@ -176,12 +184,15 @@ class FaultInjector:
         return {NODE: raylets[node], **{name: pids[name] for name in ranks if name in pids}}
 
     def _here(self, status: Mapping[str, Any]) -> set[str]:
-        """The ranks of this machine: elsewhere their numbers mean other processes, which here may be anybody's."""
+        """Return the ranks of this machine: pids of other machines may belong to anybody here."""
         raylets = self._raylets()
         return {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] in raylets}
 
     def _announce(self, victims: Mapping[str, int], status: Mapping[str, Any]) -> None:
-        """Hand in what the kernel would write; a rank without a line would be `killed, cause unknown`."""
+        """Report the line that the kernel would write for an OOM kill.
+
+        Without it a rank would have been `killed, cause unknown`: the SIGKILL is real, the line is not (docs/adr/0026).
+        """
         incarnations = {f"{r['role']}/{r['rank']}": r["incarnation"] for r in status["ranks"]}
         for name, pid in victims.items():
             line = f"Out of memory: Killed process {pid} ({name}), inflicted by a faults file"
@@ -191,6 +202,7 @@ class FaultInjector:
         node = victims.get(NODE)
         pids = list(victims.values())
         if node is not None:
+            # Killing the raylet ends its processes, as with a lost machine. A freeze must stop each of them.
             pids = [node] if fault.fault == "kill" else everybody(node)
         if fault.fault == "stop":
             self._hand.stop(pids, fault.seconds)
@@ -199,14 +211,14 @@ class FaultInjector:
         else:
             self._hand.kill(pids)
 
-    # -- who else got another process
+    # -- ranks that moved without a fault
 
     def _compare(self, status: Mapping[str, Any], now: float) -> None:
         if self._since.pids is not None and self.settled(status, now):
             self._look_for_moved(self._job.pids())
 
     def _look_for_moved(self, after: Mapping[str, int]) -> None:
-        """Compare with the last moment of peace; who has ended since does not count."""
+        """Compare processes with the last healthy moment; a rank that has ended since does not count."""
         since, self._since = self._since, _Since()
         for name, pid in sorted((since.pids or {}).items()):
             if name not in since.excused and after.get(name, pid) != pid:
@@ -214,7 +226,7 @@ class FaultInjector:
 
 
 def told(status: Mapping[str, Any]) -> list[ObservedFault]:
-    """The incidents that a status names."""
+    """Return the incidents in a status."""
     return [
         ObservedFault(
             row["reason"], row["target"], row["level"], _unix(row["detectedAt"]), _unix_or_none(row["recoveredAt"])
@@ -232,7 +244,7 @@ def _unix_or_none(text: str | None) -> float | None:
 
 
 def excused(names: Iterable[str], plan: JobPlan) -> set[str]:
-    """Whose process may change when these are hit: they, and who restarts with them by their role's level."""
+    """Return the ranks whose process may change when these are hit: they, and all that restart with them by level."""
     found: set[str] = set()
     for name in names:
         role, slash, rank = name.partition("/")
@@ -248,20 +260,20 @@ def excused(names: Iterable[str], plan: JobPlan) -> set[str]:
 
 
 def healthy(status: Mapping[str, Any]) -> bool:
-    """Whether the job runs and every rank that should is ready or has ended well."""
+    """Return whether the job runs, and each rank is ready or has succeeded."""
     roles = status.get("roles") or ()
     return status.get("phase") == "Running" and all(r["ready"] + r["succeeded"] >= r["desired"] for r in roles)
 
 
 def when_in_words(when: FaultTime) -> str:
-    """What it waited for, as it is told."""
+    """Return the condition of a fault as text."""
     if when.step is not None:
         return f"at step {when.step}"
     return f"after {when.time} s" if when.time is not None else f"at {when.event}"
 
 
 def in_words(fault: FileFault) -> str:
-    """What is done, as it is told."""
+    """Return the effect of a fault as text."""
     factor = f" {fault.factor} times" if fault.factor else ""
     length = f" for {fault.seconds} s" if fault.seconds else ""
     return f"{fault.fault} {fault.target}{factor}{length}"

@@ -1,4 +1,4 @@
-"""What faults do to processes of this machine: signals, by pidfd, so that no other process of that number is hit."""
+"""Signals that faults send to processes of this machine, by pidfd, so that a reused pid is never hit."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from dljob.runtime.linux.descendants import below
 
 PERIOD_S = 0.2
-"""A slow process runs for a part of each such time."""
+"""Seconds of one cycle of a slowed process: it runs for a part of each."""
 
 
 class Signals:
-    """Does it; what was stopped for a time goes on when the time is over, and at `close` at the latest."""
+    """Sender of the signals. Processes stopped for a time resume when it is over, and at `close` at the latest."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def kill(self, pids: Iterable[int]) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         with _Held(pids) as held:
             held.send(signal.SIGKILL)
 
     def stop(self, pids: Iterable[int], seconds: float | None) -> None:
-        """SIGSTOP, and SIGCONT after so many seconds; None: never."""
+        """Send SIGSTOP, and SIGCONT after `seconds`; None for never."""
         held = _Held(pids)
         held.send(signal.SIGSTOP)
         if seconds is None:
@@ -37,12 +37,12 @@ class Signals:
             self._begin(lambda: self._go_on(held, seconds))
 
     def slow(self, pids: Iterable[int], factor: int, seconds: float) -> None:
-        """Let them run for one part in `factor` of the time, for so many seconds."""
+        """Let processes run for one part in `factor` of the time, during `seconds`."""
         held = _Held(pids)
         self._begin(lambda: self._drag(held, factor, seconds))
 
     def close(self) -> None:
-        """Let go on what goes on sooner or later."""
+        """Resume processes that are stopped for a time."""
         self._closed.set()
         for thread in self._threads:
             thread.join()
@@ -68,7 +68,7 @@ class Signals:
 
 
 class _Held:
-    """Processes that are held by their descriptors; those that are gone already are not among them."""
+    """Processes held by their pidfds; those that are gone already are left out."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._fds: list[int] = []
@@ -77,13 +77,13 @@ class _Held:
                 self._fds.append(os.pidfd_open(pid))
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to those that are still there."""
+        """Send a signal to those that still exist."""
         for fd in self._fds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, number)
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the pidfds."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
@@ -96,7 +96,7 @@ class _Held:
 
 
 def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
-    """The nodes of a Ray (host:port of its GCS) on this machine, its head left out: node id -> the raylet's pid."""
+    """Return node id -> pid of the raylets on this machine of one Ray (host:port of its GCS), without its head."""
     found: dict[str, int] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -109,5 +109,5 @@ def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
 
 
 def everybody(raylet: int) -> list[int]:
-    """All processes of a node, the raylet first."""
+    """Return all processes of a node, the raylet first."""
     return [raylet, *below(raylet)]

@@ -1,5 +1,5 @@
-"""PrimeMaster's journal and what others see of it.
+"""PrimeMaster's journal, and the files and keys by which others see a job.
 
-In reading order: `journal`, `stores`, `closed_segments`, `code_version`, `job_record`, `setup`,
-`timeline`, `cut_short`.
+In reading order: `journal`, `stores`, `closed_segments`, `code_version`, `job_record`, `setup`, `timeline`,
+`cut_short`.
 """

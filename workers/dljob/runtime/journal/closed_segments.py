@@ -1,4 +1,4 @@
-"""Superseded segments of a journal: kept beside it for people, compressed, within a bound; no start reads them."""
+"""Superseded segments of a journal, kept beside it for people: compressed and bounded. No start reads them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 log = logging.getLogger(__package__)
 
 WORTH_BYTES, WORTH_FILES = 2**20, 16
-"""Fewer segments that are superseded, and with fewer bytes in all, stay as they are."""
+"""Below this size in all, and this number of files, superseded segments stay as they are."""
 KEPT_BYTES = 512 * 2**20
-"""So much of a job is kept, compressed; the oldest is dropped."""
+"""Most compressed bytes that are kept of a job; beyond that the oldest segments are dropped."""
 RATIO = 64
-"""No segment compresses better: one that is so many times larger than what is kept would be dropped at once."""
+"""No segment compresses better than this: one so many times larger than KEPT_BYTES would be dropped at once."""
 
 
 def put_away(old: Sequence[Path], folder: Path) -> str:
-    """Compress superseded segments, oldest first, into a folder; what was dropped for want of room, in words.
+    """Compress superseded segments, oldest first, into a folder; return a message about dropped ones, or an empty text.
 
-    A death at any line leaves a segment in one place or in both. The next call goes on with those that are left.
+    A death at any line leaves a segment in one place or in both, and the next call continues with those that are left.
     """
     if len(old) < WORTH_FILES and sum(path.stat().st_size for path in old) < WORTH_BYTES:
         return ""
@@ -62,7 +62,7 @@ def _compress(path: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new file's name as durable as its bytes."""
+    """Make the name of a new file as durable as its bytes."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,4 +1,7 @@
-"""Which code decides here. Journals are marked with it: other code may make another state of the same events."""
+"""The version of the code that decides here, which marks each journal.
+
+Other code may make another state of the same events.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGES = ("master", "plan", "spec", "telemetry")
-"""What `transition` is made of, and reads its numbers from."""
+"""The packages that `transition` consists of, and reads its constants from."""
 
 
 @cache
 def code_version() -> str:
-    """Version and digest of the sources, as "0.1.0 4be1c02d9a7f".
+    """Return version and digest of the sources, as "0.1.0 4be1c02d9a7f".
 
-    The version alone does not tell: images are built from a branch, and a patched file has the version of the whole.
+    The version alone is not enough: images are built from branches, and a patched file has the version of its package.
     """
     return named(Path(__file__).parents[2])
 
 
 def named(root: Path) -> str:
-    """The same, of the package in a folder. An installation without sources has its version alone."""
+    """Return the same of the package in a folder. An installation without sources has only its version."""
     made = hashlib.sha256()
     files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     for path in files:

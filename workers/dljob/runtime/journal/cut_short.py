@@ -1,4 +1,4 @@
-"""The end of a job whose master cannot go on: by its verdict where one stands, else with what is wrong here."""
+"""The end of a job whose master cannot go on: the journaled verdict if there is one, else the master's error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dljob.telemetry import reasons
 
 
 def cut_short(verdict: Verdict | None, error: Exception, left: Exception | None) -> tuple[Note, dict[str, Any]]:
-    """What the timeline says, and what the last status has over the state; `left`: why not all could be cleared.
+    """Return the last event and the fields that replace those of the last status; `left` is an error of the cleanup.
 
-    A verdict is in the journal: how the ranks ended stays true, whatever befalls the master that clears up after them.
+    A verdict is in the journal: the end of the ranks stays true, whatever befalls the master that cleans up after them.
     """
     journal = isinstance(error, (JournalBrokenError, JournalError))
     reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED

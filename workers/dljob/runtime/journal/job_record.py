@@ -1,6 +1,6 @@
-"""What is known of a job without its master: its entry in the registry of its cluster, and the files in its folder.
+"""What is known of a job without its master: its record in the registry of its cluster, and the files in its folder.
 
-Light, since the gateway and launchers are up the sooner for it.
+This module imports little, so that the gateway and launchers start sooner.
 """
 
 from __future__ import annotations
@@ -25,26 +25,30 @@ if TYPE_CHECKING:
     from dljob.runtime.journal.setup import Setup
 
 REGISTRY = "dljob/jobs/"
-"""Before a uid: the key of a job's entry."""
+"""Prefix of a job's record in the key-value store; the uid follows."""
 ENDED = "dljob/ended/"
-"""Before a uid: what a master left that did not live where the launcher and the gateway do."""
+"""Prefix of a job's end in the store, from a master on another node than launcher and gateway; the uid follows."""
 ENDED_AT = "dljob/ended-at/"
-"""Before `<unix ms>/<uid>`: the order of these ends."""
+"""Prefix of the order of these ends: `<unix ms>/<uid>` follows."""
 ENDS_KEPT = 16
-"""How many of them a Ray keeps, the newest: an end of 10,000 ranks is megabytes of its head's memory."""
+"""Ends that a Ray keeps, the newest ones: an end of 10,000 ranks takes megabytes of its head's memory."""
 SPEC = "spec.json"
 log = logging.getLogger(__package__)
 
 FINAL = (*TERMINAL, "Suspended")
-"""The phases in which a master ends."""
+"""The phases after which a master ends."""
 _FIRST_BYTES = 4096
+"""Bytes of a status file in which the job's phase is found."""
 _PHASE = re.compile(rb'"phase":\s*"(\w+)"')
-"""Of the job itself, where it is the first: name and uid alone come before it, and JSON escapes the quotes in these."""
+"""The job's own phase, which is the first one in the file.
+
+Only name and uid come before it, and JSON escapes quotes in these.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as the registry of its cluster knows it."""
+    """A job in the registry of its cluster."""
 
     uid: str
     name: str
@@ -54,7 +58,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class MasterOrder:
-    """What a master is told when it is made; Ray keeps it for its restarts, so it is small."""
+    """The arguments of a new master. Ray keeps them for restarts in its head's memory, so they are small."""
 
     uid: str
     dir: str
@@ -63,31 +67,34 @@ class MasterOrder:
     backend: str
     options: Mapping[str, Any] = field(default_factory=dict)
     attempt: int = 1
-    """Which attempt of the job on Kubernetes; each has a journal of its own."""
+    """Number of the attempt on Kubernetes; each has a journal of its own."""
     own_nodes: bool = False
-    """Whether somebody makes the nodes of the plan for this job."""
+    """Whether the operator makes the nodes of the plan for this job."""
     carried: str = ""
-    """What the last attempt handed on (`dljob.master.placement.previous_attempt`), some KiB; empty: nothing."""
+    """State of the previous attempt (`dljob.master.placement.previous_attempt`), some KiB; may be empty."""
     roams: bool = False
-    """Whether its folder may be out of reach of the launcher and the gateway: what it leaves at its end is then kept in
-    the key-value store too."""
+    """Whether its folder may be out of reach of the launcher and the gateway.
+
+    Its end then goes into the key-value store, too.
+    """
     launcher: str = ""
-    """The node of who made it, empty for none; a master on another one leaves its end so too."""
+    """The node of the process that created it, empty for none; on any other node the master roams."""
 
 
 def master_name(uid: str) -> str:
-    """The name of a job's master."""
+    """Return the actor name of a job's master."""
     return f"{uid[:8]}/master"
 
 
 def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
-    """The notes in a job's folder with a greater number, each once.
+    """Return the events in a job's folder with a number greater than `after_seq`, each once.
 
-    A master that was fenced while it wrote may leave a note that its successor wrote too: numbers only grow here.
+    A master that was fenced while it wrote may leave an event that its successor wrote, too: only growing numbers
+    count.
     """
     found: list[dict[str, Any]] = []
     try:
-        # Cut at our own line ends alone, and whatever a writer that died in the middle of a character left.
+        # Split at "\n" only, and tolerate half a character: the writer may have died in the middle of one.
         lines = (folder / EVENTS).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         return found
@@ -95,7 +102,7 @@ def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
         try:
             note = json.loads(line)
         except ValueError:
-            continue  # a line that was being written when its writer died; the next master wrote it again
+            continue  # its writer died in the middle of this line; the next master wrote the event again
         if note["seq"] > after_seq:
             found.append(note)
             after_seq = note["seq"]
@@ -103,7 +110,7 @@ def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """The last status in a job's folder; empty when there is none."""
+    """Return the last status in a job's folder; empty without one."""
     try:
         return json.loads((folder / STATUS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -111,7 +118,10 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def is_final(folder: Path) -> bool:
-    """Whether the status in a job's folder is its last. Reads the beginning: of 10,000 ranks the whole is megabytes."""
+    """Return whether the status in a job's folder is final.
+
+    Only its beginning is read: with 10,000 ranks the whole file has megabytes.
+    """
     try:
         with (folder / STATUS).open("rb") as file:
             found = _PHASE.search(file.read(_FIRST_BYTES))
@@ -121,19 +131,19 @@ def is_final(folder: Path) -> bool:
 
 
 async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes: Sequence[object]) -> None:
-    """Remove all keys of a job that is over; keep its end for those who cannot read its folder."""
+    """Remove all keys of an ended job; keep its end for processes that cannot read its folder."""
     if setup.roams:
         left = {"dir": setup.info.dir, "status": status, "notes": notes}
         try:
             await kv.put(ENDED + setup.info.uid, json.dumps(left).encode())
             await _drop_older(kv, setup.info.uid)
-        except Exception as error:  # noqa: BLE001 - the job is over in any case; its launcher then knows no end
+        except Exception as error:  # noqa: BLE001 - the job has ended in any case; only its launcher misses how
             log.warning("the end of job %s is kept in its folder alone: %r", setup.info.uid, error)
     await forget(kv, setup.info.uid)
 
 
 async def _drop_older(kv: KeyValue, uid: str) -> None:
-    """Keep the newest ends only, and this one: who is to read them may never come, and a Ray may live for months."""
+    """Keep the newest ends and this one: their readers may never come, and a Ray may live for months."""
     await kv.put(f"{ENDED_AT}{time.time_ns() // 1_000_000:015d}/{uid}", b"1")
     for key in (await kv.keys(ENDED_AT))[:-ENDS_KEPT]:
         await kv.delete(ENDED + key.rpartition("/")[2])
@@ -141,13 +151,13 @@ async def _drop_older(kv: KeyValue, uid: str) -> None:
 
 
 async def bring(kv: KeyValue, uid: str) -> Path | None:
-    """Put what a job left elsewhere into its folder here; None when it left nothing so."""
+    """Create the folder of a job that left its end in the store; None if it left none there."""
     text = await kv.get(ENDED + uid)
     return await asyncio.to_thread(_put_down, json.loads(text)) if text else None
 
 
 async def over(kv: KeyValue, uid: str, folder: Path) -> bool:
-    """Whether a job has ended; then its folder here says how."""
+    """Return whether a job has ended; its folder on this node then holds the end."""
     return is_final(folder) or await bring(kv, uid) is not None
 
 
@@ -163,5 +173,5 @@ def _put_down(left: Mapping[str, Any]) -> Path:
 async def forget(kv: KeyValue, uid: str) -> None:
     """Remove all keys of a job."""
     for prefix in (f"dljob/jobs/{uid}", f"dljob/{uid}/"):
-        with suppress(Exception):  # a store that is going takes its keys along
+        with suppress(Exception):  # a store that goes away takes its keys along
             await kv.delete(prefix)

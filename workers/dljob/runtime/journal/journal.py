@@ -1,16 +1,17 @@
-"""PrimeMaster's journal: what happened, in order, so that a new master knows what the old one knew.
+"""PrimeMaster's journal: all events in order, from which a new master rebuilds the state of the old one.
 
 It is a chain of segments, numbered without a gap. A segment is claimed once, and starts with a header that names the
-segment before it and the offset up to which that one counts: whatever an older master wrote after it was fenced is
-ignored. A master claims its first segment *before* it reads its predecessor's, and looks for a later claim *after* each
-commit; so of two masters at most one acts on what it wrote. The number of a master's first segment is its epoch.
+previous segment and the offset up to which that one counts: what an older master wrote after it was fenced is ignored.
+A master claims its first segment *before* it reads its predecessor's, and looks for a later claim *after* each commit;
+so of two masters at most one acts on what it wrote. The number of a master's first segment is its epoch.
 
 The journal rolls with its snapshots: the master claims the next segment, as its successor would, and writes the
-snapshot there. A master that dies between any two of these writes leaves what a master leaves that died at its start.
-A start reads the newest segment that has a whole snapshot, and those after it; the others are superseded
+snapshot there. A master that dies between any two of these writes leaves the same as one that dies at its start. A
+start reads the newest segment that has a whole snapshot, and those after it; older ones are superseded
 (`JournalStore.forget`).
 
-A torn tail (the writer died in the middle of a line) is normal. Damage anywhere else is refused with its offset.
+A torn tail (the writer died in the middle of a line) is normal. Damage anywhere else is refused with its offset. See
+docs/adr/0062 for the alternatives.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ log = logging.getLogger(__package__)
 T = TypeVar("T")
 
 FEW = 16
-"""A segment with fewer lines goes on after a snapshot: the first one of a job follows its beginning."""
+"""Up to this many lines a snapshot goes into the present segment: so does the first one of a job."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that pass when somebody makes room."""
+"""Errors that pass once somebody makes room."""
 FULL_S = 600.0
-"""A full volume is waited for so long. Ranks go on meanwhile, and nothing is decided."""
+"""Seconds to wait for room on a full volume. Ranks go on meanwhile, and nothing is decided."""
 FIRST_S, MOST_S = 0.05, 5.0
-"""Backoff of tries on a full volume: the first pause, and the longest."""
+"""Backoff on a full volume in seconds: the first pause, and the longest."""
 
 
 class FencedError(DLJobError):
@@ -59,46 +60,47 @@ class JournalBrokenError(DLJobError):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the journal knows: the records from the last whole snapshot on, or all of them, oldest first."""
+    """The content of a journal, oldest record first: from the last whole snapshot on, or all without one."""
 
     epoch: int
     records: tuple[Record, ...]
     cores: frozenset[str] = frozenset()
-    """Which code wrote them; "" is code before journals said so."""
+    """Versions of the code that wrote the records; "" stands for code before journals noted it."""
     reader: str = ""
-    """Which code reads them."""
+    """Version of the code that reads them."""
 
     @property
     def foreign(self) -> bool:
-        """Whether other code wrote any of it."""
+        """Whether another version of the code wrote any of it."""
         return not self.cores <= {self.reader}
 
 
 class Journal:
-    """One master's journal. `open` once, then `commit` as often as needed."""
+    """The journal of one master: `open` once, then `commit` as often as needed."""
 
     def __init__(self, store: JournalStore, core: str = "") -> None:
         self.store = store
         self._core = core
         self.epoch = 0
         self.segment = 0
-        """The segment that is written."""
+        """Number of the segment that is written."""
         self._claimed = 0
-        """The highest segment that is this master's, or is just being claimed."""
+        """Highest segment that this master has claimed, or is about to claim."""
         self.since_snapshot = 0
         self.stalled_s = 0.0
-        """How long writes waited for room on a full volume, until somebody takes note of it and sets it back."""
+        """Seconds that writes waited for room on a full volume; the reader sets it back to 0."""
         self._lines = self._bytes = 0
-        """Of the segment that is written."""
+        """Lines and bytes of the segment that is written."""
         self._broken = ""
 
     async def open(self) -> Replay:
-        """Claim the next epoch, fence its predecessor, and read what is known.
+        """Claim the next epoch, which fences its predecessor, and read the journal.
 
         Raises:
-            JournalError: What is known cannot be read: it is damaged, or of a newer version.
+            JournalError: It cannot be read: it is damaged, or of a newer version.
             JournalBrokenError: The new segment cannot be written.
         """
+        # Claim first: what the predecessor writes from now on is after the fence, or it sees the claim and stops.
         epochs = await self._claim()
         chain, prev = await self._chain(epochs)
         await self._append(encode_header(Header(self.epoch, prev, core=self._core)), 1)
@@ -116,13 +118,13 @@ class Journal:
                 return epochs
 
     async def _chain(self, epochs: Sequence[int]) -> tuple[list[Scan], tuple[str, int] | None]:
-        """The segments that count, oldest first; the name and end of the last one."""
+        """Return the segments that count, oldest first, with name and end of the last one."""
         for epoch in sorted(epochs, reverse=True):
             newest = await self._scan(epoch, None)
             if newest.header is not None:
                 break
         else:
-            return [], None  # no master ever lived long enough to write its header
+            return [], None  # every earlier master died before it had written its header
         end = (_name(newest.header.epoch), newest.valid_bytes)
         chain, segment = [newest], newest
         while segment.header is not None and segment.header.prev is not None and not snapshot_at(segment.records, 0):
@@ -143,11 +145,11 @@ class Journal:
             raise JournalError(f"{self.store.where}: segment {_name(epoch)}: {error.strerror}", offset=0) from error
 
     async def commit(self, records: Sequence[Record], *, aside: bool = False) -> None:
-        """Make records durable. `aside`: a thread encodes them, for they are many, or large.
+        """Make records durable. With `aside` a thread encodes them, since they are many or large.
 
         Raises:
-            FencedError: A later master is there; what was written does not count.
-            JournalBrokenError: Nothing can be written any more.
+            FencedError: A later master has the job; what was written does not count.
+            JournalBrokenError: The journal cannot be written any more.
         """
         first = self._lines
         data = await asyncio.to_thread(_encoded, first, records) if aside else _encoded(first, records)
@@ -156,20 +158,20 @@ class Journal:
         await self._check_fence()
 
     async def snapshot(self, records: Sequence[Record]) -> None:
-        """Write a snapshot, in a new segment where this one has many lines; a replay starts from it."""
+        """Write a snapshot, in a new segment unless this one is short; a replay starts from it."""
         if self._lines > FEW:
             await self._roll()
         await self.commit(records, aside=len(records) > FEW)
         self.since_snapshot = 0
 
     async def forget(self) -> str:
-        """Put away what the last snapshot supersedes; what was dropped for good, in words."""
+        """Put away what the last snapshot supersedes; return a message about what was dropped for good."""
         return await self.store.forget(self.segment)
 
     async def _roll(self) -> None:
-        """Go on in the next segment, which is claimed as a successor would claim it: so at most one of us has it."""
+        """Continue in the next segment, claimed as a successor would claim it, so that only one of both has it."""
         prev, number = (_name(self.segment), self._bytes), self.segment + 1
-        self._claimed = number  # before it is there: the guard thread must not take it for a successor's
+        self._claimed = number  # before it exists: the guard thread must not take it for a successor's claim
         if not await self._patiently(lambda: self.store.claim(number)):
             self._claimed = self.segment
             raise self._fenced()
@@ -177,7 +179,7 @@ class Journal:
         await self._append(encode_header(Header(number, prev, core=self._core)), 1)
 
     def superseded_now(self) -> bool | None:
-        """Whether a later master has claimed the job, without a loop; None where that cannot be told."""
+        """Return whether a later master has claimed the job, without an event loop; None where it cannot tell."""
         return self.store.superseded_now(self._claimed) if self._claimed else False
 
     async def _check_fence(self) -> None:
@@ -195,7 +197,7 @@ class Journal:
         self._bytes += len(data)
 
     async def _patiently(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write, again and again while the volume is full; any other error breaks the journal for good."""
+        """Retry a write while the volume is full; any other error breaks the journal for good."""
         waited, pause = 0.0, FIRST_S
         while True:
             try:
@@ -204,13 +206,13 @@ class Journal:
                 if error.errno not in FULL or waited >= FULL_S:
                     raise self._cannot(error, waited) from error
                 if not waited:
-                    log.error("%s is full: %s; ranks go on, and nothing is decided", self.store.where, error.strerror)
+                    log.error("%s is full: %s; ranks go on, PrimeMaster waits", self.store.where, error.strerror)
             else:
                 self.stalled_s += waited
                 return done
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, MOST_S)
-            if self.segment:
+            if self.segment:  # a successor may have claimed the job while this master waited
                 await self._check_fence()
 
     def _cannot(self, error: OSError, waited: float) -> JournalBrokenError:
@@ -224,7 +226,7 @@ class Journal:
 
 
 def _encoded(first: int, records: Iterable[Record]) -> bytes:
-    """The lines of records, of which the first has this number."""
+    """Return the lines of records, numbered from `first`."""
     return b"".join(encode_line(number, record) for number, record in enumerate(records, first))
 
 
@@ -233,5 +235,5 @@ def _name(epoch: int) -> str:
 
 
 def _last_snapshot(records: Sequence[Record]) -> int:
-    """Where the last whole snapshot starts; 0 when there is none."""
+    """Return the index at which the last whole snapshot starts; 0 without one."""
     return next((at for at in range(len(records) - 1, -1, -1) if snapshot_at(records, at)), 0)

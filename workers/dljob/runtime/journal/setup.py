@@ -1,4 +1,4 @@
-"""What a PrimeMaster is made for: the job, its plan, and what its surroundings promise."""
+"""The arguments of a PrimeMaster: the job, its plan, and facts about its surroundings."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from dljob.spec.model import DLJobSpec
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a master is made for."""
+    """The arguments of a master, parsed from its order."""
 
     info: JobInfo
     spec: DLJobSpec
     plan: JobPlan
     own_nodes: bool = False
     carried: Carried | None = None
-    """What the last attempt handed on."""
+    """State of the previous attempt."""
     roams: bool = False
-    """Whether what is left at the end goes into the key-value store too."""
+    """Whether the job's end goes into the key-value store, too."""
     core: str = ""
-    """Which code decides here."""
+    """Version of the code that decides here."""
 
     def initial(self, now: float) -> JobState:
-        """The job's first state."""
+        """Return the job's first state."""
         return initial(self.plan, self.spec, self.info.uid, now, own_nodes=self.own_nodes)
 
     @property

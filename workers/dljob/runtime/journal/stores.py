@@ -1,8 +1,8 @@
-"""Where a journal's bytes lie: a folder on a disk, or the backend's key-value store. Both keep one segment per epoch.
+"""Stores of a journal's bytes: a folder on a disk, or the backend's key-value store. Both keep numbered segments.
 
-A store knows nothing of records. What it promises: `claim` has one winner per epoch; `append` returns when the bytes
-would survive the death of this process (the file: of this machine); what is read is what was appended, in order, but
-for a tail that was being written when its writer died.
+A store knows nothing of records. Its promises: `claim` has one winner per segment; `append` returns when the bytes
+would survive the death of this process (in a folder: of this machine); a read returns what was appended, in order,
+except for a tail that was being written when its writer died.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dljob.telemetry.records import SegmentBytes
 T = TypeVar("T")
 SUFFIX = ".jsonl"
 CLOSED = "closed"
-"""The folder of superseded segments, in that of the journal."""
+"""Folder of superseded segments, inside that of the journal."""
 AT_ONCE = 64
-"""So many values are asked for at a time."""
+"""Values that are read from the backend at a time."""
 
 
 class JournalStore(Protocol):
-    """Segments of bytes by epoch."""
+    """Segments of bytes, by number (the first one of a master is its epoch)."""
 
     @property
     def where(self) -> str:
@@ -37,47 +37,47 @@ class JournalStore(Protocol):
         ...
 
     async def epochs(self) -> tuple[int, ...]:
-        """The epochs claimed so far, ascending."""
+        """Return the numbers claimed so far, ascending."""
         ...
 
     async def claim(self, epoch: int) -> bool:
-        """Make an epoch's segment; False when somebody else has it."""
+        """Create a segment; False when another process has it."""
         ...
 
     async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
-        """What `work` makes of a segment's bytes, in a thread."""
+        """Return the result of `work` on a segment's bytes, run in a thread."""
         ...
 
     async def append(self, epoch: int, data: bytes) -> None:
-        """Add to a segment that this process claimed. After an OSError only the same bytes may be tried again."""
+        """Append to a segment that this process claimed. After an OSError only the same bytes may be tried again."""
         ...
 
     async def superseded(self, epoch: int) -> bool:
-        """Whether a later epoch is claimed."""
+        """Return whether a later segment is claimed."""
         ...
 
     def superseded_now(self, epoch: int) -> bool | None:
-        """The same without a loop, for the guard thread; None where that cannot be told."""
+        """Return the same without an event loop, for the guard thread; None where it cannot tell."""
         ...
 
     async def forget(self, before: int) -> str:
-        """Put away segments below `before`, which no start reads any more; what was dropped for good, in words."""
+        """Put away segments below `before`, which no start reads; return a message about dropped ones."""
         ...
 
     async def close(self) -> None:
-        """Release what it holds."""
+        """Release files and threads."""
         ...
 
 
 class FileStore:
-    """`<folder>/<epoch>.jsonl`, appended by one thread, which syncs before it answers."""
+    """`<folder>/<number>.jsonl`, appended by one thread, which syncs before it answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dljob-journal")
         self._fds: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
-        """Of what was appended well."""
+        """Bytes that were appended and synced, by segment."""
 
     @property
     def where(self) -> str:
@@ -97,11 +97,11 @@ class FileStore:
         return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
 
     async def epochs(self) -> tuple[int, ...]:
-        """The epochs that have a file."""
+        """Return the numbers that have a file."""
         return await self._run(self._epochs)
 
     async def claim(self, epoch: int) -> bool:
-        """Create the file with O_EXCL."""
+        """Create the file with O_EXCL, which has one winner."""
         return await self._run(lambda: self._claim(epoch))
 
     def _claim(self, epoch: int) -> bool:
@@ -114,13 +114,13 @@ class FileStore:
             sync_folder(self.folder)
         except OSError:
             os.close(fd)
-            self._path(epoch).unlink()  # not claimed: it would fence whoever tries again
+            self._path(epoch).unlink()  # a claim without an owner would fence the next try
             raise
         self._fds[epoch], self._sizes[epoch] = fd, 0
         return True
 
     async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
-        """What `work` makes of the file."""
+        """Return the result of `work` on the file."""
         return await self._run(lambda: self._read(epoch, work))
 
     def _read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
@@ -133,35 +133,35 @@ class FileStore:
             return work(SegmentBytes(os.fstat(file.fileno()).st_size, part))
 
     async def append(self, epoch: int, data: bytes) -> None:
-        """Write and fdatasync."""
+        """Write the bytes, and fdatasync."""
         await self._run(lambda: self._append(epoch, data))
 
     def _append(self, epoch: int, data: bytes) -> None:
         fd, size = self._fds[epoch], self._sizes[epoch]
         try:
             if os.fstat(fd).st_size > size:
-                os.ftruncate(fd, size)  # what an earlier try left
+                os.ftruncate(fd, size)  # remains of a failed try
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.fdatasync(fd)
         except OSError:
-            if not self.superseded_now(epoch):  # whole lines that a successor has read count, and must stay
-                with suppress(OSError):  # the next try cuts it off
+            if not self.superseded_now(epoch):  # a successor may have read whole lines already: those must stay
+                with suppress(OSError):  # the next try truncates again
                     os.ftruncate(fd, size)
             raise
         self._sizes[epoch] = size + len(data)
 
     async def superseded(self, epoch: int) -> bool:
-        """Whether a later file is there; looked at by the writer, so after all that was appended."""
+        """Return whether a later file exists; asked in the writer's thread, so after all that was appended."""
         return await self._run(lambda: self.superseded_now(epoch))
 
     def superseded_now(self, epoch: int) -> bool:
-        """Whether a later file is there."""
+        """Return whether a later file exists."""
         return self._path(epoch + 1).exists() or any(other > epoch for other in self._epochs())
 
     async def forget(self, before: int) -> str:
-        """Keep older segments beside the journal, compressed, as far as there is room for them."""
+        """Compress older segments into a folder beside the journal, as far as there is room."""
         await self._run(lambda: self._release(before))
         old = [self._path(epoch) for epoch in await self.epochs() if epoch < before]
         return await asyncio.to_thread(put_away, old, self.folder / CLOSED)
@@ -179,7 +179,7 @@ class FileStore:
 
 
 class KeyValueStore:
-    """`<prefix><epoch>/<n>`: one value per commit. It is as durable as the backend keeps its values."""
+    """`<prefix><number>/<n>`: one value for each commit, as durable as the backend keeps its values."""
 
     def __init__(self, kv: KeyValue, prefix: str) -> None:
         self._kv = kv
@@ -195,19 +195,19 @@ class KeyValueStore:
         return f"{self._prefix}{epoch:06d}/{n:012d}"
 
     async def epochs(self) -> tuple[int, ...]:
-        """The epochs that have a claim."""
+        """Return the numbers that have a claim."""
         keys = await self._kv.keys(self._prefix)
         return tuple(sorted({int(key.removeprefix(self._prefix).partition("/")[0]) for key in keys}))
 
     async def claim(self, epoch: int) -> bool:
-        """Put the segment's first, empty value, if it is absent."""
+        """Put the segment's first, empty value if it is absent."""
         won = await self._kv.put_if_absent(self._key(epoch, 0), b"")
         if won:
             self._next[epoch] = 1
         return won
 
     async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
-        """What `work` makes of all values of the segment, one after another; many are asked for at a time."""
+        """Return the result of `work` on all values of the segment; AT_ONCE of them are read at a time."""
         keys = await self._kv.keys(f"{self._prefix}{epoch:06d}/")
         values: list[bytes | None] = []
         for start in range(0, len(keys), AT_ONCE):
@@ -216,31 +216,31 @@ class KeyValueStore:
         return await asyncio.to_thread(work, SegmentBytes(len(data), lambda start, end: data[start:end]))
 
     async def append(self, epoch: int, data: bytes) -> None:
-        """Put the next value; one that is there already, with the same bytes, was put by an earlier try of this one."""
+        """Put the next value. The same bytes under its key come from an earlier try of this call."""
         n = self._next[epoch]
         key = self._key(epoch, n)
-        # A head may store it and die before it answers; Ray's client sends it again to the next head, which has it
-        # then. The same bytes there are ours: the epoch is this process's alone, and each line has its own number.
+        # A head may store the value and die before it answers; Ray's client then sends it again to the next head, which
+        # has it already. The same bytes are ours: the segment is this process's alone, and each line has its number.
         if not await self._kv.put_if_absent(key, data) and await self._kv.get(key) != data:
-            raise OSError(errno.EEXIST, f"somebody else writes {key}")
+            raise OSError(errno.EEXIST, f"another process writes {key}")
         self._next[epoch] = n + 1
 
     async def superseded(self, epoch: int) -> bool:
-        """Whether a later claim is there: two gets, however many keys there are.
+        """Return whether a later claim exists: two gets, however many keys there are.
 
-        Claims have no gap, and go in ascending order when they are superseded. So where the next one is there no more
-        this one, which is looked at after it, is not either.
+        Claims have no gap, and superseded ones are deleted in ascending order. So if the next claim is gone, this
+        segment's own claim, which is read after it, is gone too.
         """
         if await self._kv.get(self._key(epoch + 1, 0)) is not None:
             return True
         return await self._kv.get(self._key(epoch, 0)) is None
 
-    def superseded_now(self, epoch: int) -> None:  # noqa: ARG002 - the store speaks to the backend through the loop
-        """Cannot be told here: each append finds out."""
+    def superseded_now(self, epoch: int) -> None:  # noqa: ARG002 - the backend is asked through the loop
+        """Return None: only a loop can ask the backend, and each commit finds out."""
         return
 
     async def forget(self, before: int) -> str:
-        """Delete the older segments' values, the oldest first: the head keeps them in memory."""
+        """Delete older segments, oldest first: the head keeps them in memory."""
         for epoch in await self.epochs():
             if epoch < before:
                 await self._kv.delete(f"{self._prefix}{epoch:06d}/")
@@ -248,4 +248,4 @@ class KeyValueStore:
         return ""
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""

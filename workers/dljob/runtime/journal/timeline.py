@@ -1,7 +1,7 @@
-"""What a job shows to the outside without a question: `events.jsonl`, `status.json`, and the notes of a long poll.
+"""A job's events and status for readers outside: `events.jsonl`, `status.json`, and the answers of long polls.
 
-A note's number follows from the journal, so a master that replays gives each note the number it had, and writes to the
-file only what is not in it yet.
+An event's number follows from the journal: a master that replays gives each event the same number again, and appends to
+the file only what is not in it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from dljob.master.state.actions import Note
 EVENTS = "events.jsonl"
 STATUS = "status.json"
 KEPT = 2000
+"""Events in memory for long polls; older ones are in the file."""
 _ODD = "backslashreplace"
-"""Half a character, as in a name of a file that is no UTF-8: JSON's own escape for it."""
+"""Half a character (in a file name that is not UTF-8) is written as JSON's own escape for it."""
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file at once: readers see the old or the new one, whole; of several writers the last one counts."""
+    """Replace a file in one step: readers see the old or the new one, whole. Of several writers the last wins."""
     temp = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         temp.write_text(text, encoding="utf-8", errors=_ODD)
@@ -38,7 +39,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class Timeline:
-    """Notes with numbers from 1, and the last status, both also in the job's folder."""
+    """Numbered events, from 1, and the last status; both also in the job's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,23 +51,23 @@ class Timeline:
         self._files = ThreadPoolExecutor(1, thread_name_prefix="dljob-files")
 
     def resume(self, seq: int, noted: Iterable[dict[str, Any]]) -> None:
-        """Go on behind a note after which a snapshot was written; `noted`: what the file has."""
+        """Continue behind the event of a snapshot; `noted` are the events in the file."""
         self.seq = seq
         self._notes.clear()
         self._notes.extend(note for note in noted if note["seq"] <= seq)
 
     def add(self, note: Note, now: float) -> None:
-        """Number a note; `flush` puts it into the file."""
+        """Number an event; `flush` writes it to the file."""
         self.seq += 1
         said = {k: v for k, v in asdict(note).items() if v not in ("", None)}
         self._notes.append({"seq": self.seq, "time": round(now, 3), **said})
 
     def after(self, seq: int) -> list[dict[str, Any]]:
-        """The notes with a greater number, as far as they are kept in memory."""
+        """Return the events with a greater number, as far as they are in memory."""
         return [note for note in self._notes if note["seq"] > seq]
 
     async def flush(self) -> None:
-        """Append to the file what is not there; a folder that cannot be written does not stop a job."""
+        """Append new events to the file; a folder that cannot be written does not stop a job."""
         fresh = self.after(self._filed)
         if not fresh:
             return
@@ -75,12 +76,12 @@ class Timeline:
         await self._run(lambda: _append(self._folder / EVENTS, lines))
 
     async def status(self, status: Mapping[str, Any]) -> None:
-        """Write the status for those who read without Ray."""
+        """Write the status for readers without Ray."""
         path = self._folder / STATUS
         await self._run(lambda: write_atomically(path, json.dumps(status, ensure_ascii=False, indent=1)))
 
     def close(self) -> None:
-        """Return when what was handed to the files is in them."""
+        """Wait until all that was passed to the files is written."""
         self._files.shutdown()
 
     async def _run(self, function: Any) -> None:
@@ -94,7 +95,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _last_seq(path: Path) -> int:
-    """The number of the last whole note in the file; a line that was cut off is ended first."""
+    """Return the number of the last whole event in the file; a line that was cut off is ended first."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""A job for the SDK's local mode: its options, and a refusal of all that nobody would do there."""
+"""A job prepared for the SDK's local mode: its options are set, and fields that local mode lacks are refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dljob.spec.model import DLJobManifest
 
 
 def local(manifest: DLJobManifest) -> DLJobManifest:
-    """The job with `backend: {name: yr, options: {localMode: true}}`; nothing is begun.
+    """Return the job with `backend: {name: yr, options: {localMode: true}}`, without starting anything.
 
     Raises:
-        SpecError: with every field that asks for what local mode lacks.
-        UsageError: it says `localMode: false`, which is a cluster.
+        SpecError: With every field that asks for what local mode lacks.
+        UsageError: The job has `localMode: false`, which means a cluster.
     """
     admit(manifest, YrBackend.name, LOCAL, hint=HINT)
     data = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)

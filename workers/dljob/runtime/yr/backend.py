@@ -1,13 +1,14 @@
-"""openYuanrong as a backend, by its SDK: instances are actors, resource groups reservations, the datasystem has keys.
+"""openYuanrong as a backend by its SDK: instances are actors, resource groups reservations, the datasystem has keys.
 
-Two ways. `localMode: true`: the SDK's local mode with `local.FunctionSystem`, all of it in this process. Else a cluster
-at `YR_SERVER_ADDRESS`, with the key-value store at `DATASYSTEM_HOST`: written to the SDK's interface (0.9.10) and never
-run on a cluster by us, so that whole jobs are refused there. What was learned of the SDK and is relied upon:
+There are two ways. With `localMode: true` it uses the SDK's local mode with `local.FunctionSystem`, all in this
+process. Otherwise it joins a cluster at `YR_SERVER_ADDRESS`, with the key-value store at `DATASYSTEM_HOST`; that part
+is written to the SDK's interface (0.9.10) and has never run on a cluster, so whole jobs are refused there. Facts about
+the SDK that this module relies on:
 
 - a group cannot be pinned to a node: on a cluster of several nodes a reservation is refused;
 - `list_named_instances` cuts names at a `-`: ours have none;
 - no call lists resource groups: their names are in the key-value store;
-- handles are held weakly by their methods: an ActorRef keeps its own.
+- methods of a handle hold the handle weakly: an ActorRef keeps its own.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ from dljob.spec.capabilities import Capability
 
 NAMESPACE = "dljob"
 STAND_INS = {"dljob.runtime.worker.fork_host.ForkHost": "dljob.runtime.yr.host.YrHost"}
-"""Actors of Ray, and who does their work here."""
+"""Actors written for Ray -> the classes that replace them here."""
 GROUPS = "dljob/groups/"
-"""Key of a reservation: the request by which it was asked for."""
+"""Prefix of a reservation's key; the key exists from the request until the release."""
 MOST_CALLS = 1000
-"""The SDK takes no higher concurrency."""
+"""Highest concurrency that the SDK accepts."""
 LOOK_UP_S = 5
+"""Timeout of a lookup in seconds: the SDK waits that long for an unknown name."""
 LOCAL = frozenset({Capability.JOBS})
 CLUSTER = frozenset({Capability.PROCESSES})
 
@@ -52,17 +54,17 @@ _ESCAPE = re.compile(r"(?:_[0-9A-F]{2})+")
 
 
 def instance_name(actor: str) -> str:
-    """An actor's name in letters and digits: every other byte as `_` and two hex digits."""
+    """Encode an actor's name in letters and digits: every other byte as `_` and two hex digits."""
     return _ODD.sub(lambda odd: "".join(f"_{byte:02X}" for byte in odd[0].encode()), actor)
 
 
 def actor_name(instance: str) -> str:
-    """The name that `instance_name` was given."""
+    """Decode a name of `instance_name`."""
     return _ESCAPE.sub(lambda found: bytes.fromhex(found[0].replace("_", "")).decode(), instance)
 
 
 class YrBackend:
-    """openYuanrong, in a process that is connected to it or is all of it."""
+    """openYuanrong, in a process that is connected to a cluster or is the local mode itself."""
 
     name = "yr"
 
@@ -82,33 +84,34 @@ class YrBackend:
     # -- nodes
 
     def here(self) -> str:
-        """The node of this process; a driver outside the cluster is on none."""
+        """Return the node of this process; a driver outside the cluster is on none."""
         return self._session.here()
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        """The nodes whose status is normal."""
+        """Return the nodes whose status is normal."""
         rows = await asyncio.to_thread(self._session.resources)
         return tuple(sorted((_view(row) for row in rows if row["status"] == 0), key=lambda view: view.id))
 
     # -- reservations
 
     async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
-        """Hold a unit by a resource group; on several nodes that is refused, since nothing pins it to the one."""
+        """Hold a unit by a resource group. Refused with several nodes: a group cannot be pinned to one of them."""
         there = [view.id for view in await self.nodes()]
         if node not in there:
-            raise ReservationRefusedError(f"unit {unit.name} could not be had on node {node[:8]}: the node is gone")
+            raise ReservationRefusedError(f"unit {unit.name} cannot be reserved on node {node[:8]}: the node is gone")
         if len(there) > 1:
             raise ReservationRefusedError(
-                f"unit {unit.name}: the backend yr lacks {Capability.SEVERAL_NODES}: nothing pins a resource group to "
+                f"unit {unit.name}: the backend yr lacks {Capability.SEVERAL_NODES}: it cannot pin a resource group to "
                 f"one of {len(there)} nodes"
             )
+        # The key first: a group without one could not be found again, as no call of the SDK lists groups.
         if await self.kv.put_if_absent(GROUPS + name, b""):
             try:
                 await asyncio.to_thread(self._reserve, unit, name, deadline_s)
             except RuntimeError as error:
                 await self.release(name)
                 raise ReservationRefusedError(
-                    f"unit {unit.name} could not be had on node {node[:8]}: {error}"
+                    f"unit {unit.name} cannot be reserved on node {node[:8]}: {error}"
                 ) from None
 
     def _reserve(self, unit: Unit, name: str, deadline_s: float) -> None:
@@ -117,26 +120,24 @@ class YrBackend:
         group.wait(max(1, round(deadline_s)))
 
     async def release(self, name: str) -> None:
-        """Remove the group; what lives in it ends."""
-        with suppress(RuntimeError):  # it is gone, or never was
+        """Remove the group, which ends the actors in it."""
+        with suppress(RuntimeError):  # the group is gone, or was never made
             await asyncio.to_thread(self._yr.remove_resource_group, instance_name(name))
         for key in await self.kv.keys(GROUPS + name):
             if key == GROUPS + name:
                 await self.kv.delete(key)
 
     async def reservations(self, prefix: str) -> tuple[str, ...]:
-        """Names of the groups that were asked for and not given back."""
+        """Return the names of groups that were requested and not released."""
         return tuple(key.removeprefix(GROUPS) for key in await self.kv.keys(GROUPS + prefix))
 
     # -- actors
 
     async def spawn(self, spec: ActorSpec) -> ActorRef:
-        """Make an instance under a name; refused is what this way of running it would drop in silence."""
+        """Create an instance under a name. Refuses what this mode would drop silently."""
         self._check(spec)
         if (spec.node or spec.avoid) and len(await self.nodes()) > 1:
-            raise UsageError(
-                f"{spec.name} is to be on a node of its own: the backend yr lacks {Capability.SEVERAL_NODES}"
-            )
+            raise UsageError(f"{spec.name} asks for a node: the backend yr lacks {Capability.SEVERAL_NODES}")
         return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec))
 
     def _check(self, spec: ActorSpec) -> None:
@@ -169,12 +170,12 @@ class YrBackend:
         except RuntimeError as error:
             if _code(error) == "ERR_INSTANCE_DUPLICATED":
                 raise UsageError(f"an actor named {spec.name} is there already") from error
-            raise ActorLostError(f"{spec.name} could not be made: {error}") from error
+            raise ActorLostError(f"{spec.name} could not be created: {error}") from error
 
     async def lookup(self, name: str) -> ActorRef | None:
-        """The actor of that name in our namespace."""
+        """Return the actor of that name in our namespace; None without one."""
         if name not in await self.actors(name):
-            return None  # to look up a name that nobody has takes the SDK its whole timeout
+            return None  # the SDK would wait for its whole timeout for an unknown name
         with suppress(RuntimeError, TimeoutError):
             found = await asyncio.to_thread(self._yr.get_instance, instance_name(name), NAMESPACE, LOOK_UP_S)
             return ActorRef(name, found)
@@ -195,24 +196,24 @@ class YrBackend:
         return said
 
     async def kill(self, ref: ActorRef) -> None:
-        """End the instance; one that is gone is fine."""
+        """End the instance; no error if it is gone."""
         with suppress(RuntimeError):
             await asyncio.to_thread(self._yr.kill_instance, ref.native.instance_id)
 
     async def actors(self, prefix: str) -> tuple[str, ...]:
-        """Names in our namespace that start so."""
+        """Return the names in our namespace with a prefix."""
         await self._making.settled(self._making.names(prefix))
         rows = await asyncio.to_thread(self._yr.list_named_instances, all_namespaces=True)
         names = (actor_name(row["name"]) for row in rows if row["namespace"] == NAMESPACE)
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
-        """None: ranks that are drivers of Ray are refused at admission."""
+        """Return nothing: ranks that are Ray drivers are refused at admission."""
         del owner
         return ()
 
     async def clear_drivers(self, owner: str) -> None:
-        """There are none, for the same reason."""
+        """Do nothing: there are no Ray drivers, for the same reason."""
         del owner
 
 
@@ -232,5 +233,6 @@ def _code(error: BaseException) -> str:
 
 
 def _lost(ref: ActorRef, error: RuntimeError) -> ActorLostError:
+    # Only these codes say that the instance is gone; after any other it may still live.
     certain = _code(error) in ("ERR_INSTANCE_EXITED", "ERR_INSTANCE_NOT_FOUND", "ERR_FINALIZED")
     return ActorLostError(f"{ref.name}: {error}", certain=certain)

@@ -1,7 +1,7 @@
-"""The one class whose instances the backend makes: an object of any class, called by the names of its methods.
+"""Cell: the one class of instance that the backend makes. It holds an object, and calls its methods by name.
 
-The SDK's local mode does not await methods (0.9.10: the coroutine itself is the answer), and a handle of a class of its
-own would need the class wherever it is looked up by name. So a cell has a loop, and one method.
+The SDK's local mode does not await methods (0.9.10: the answer is the coroutine itself), and a handle of another class
+would need that class wherever it is looked up by name. So a cell has a loop of its own, and one method.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 CLOSE_S = 20.0
-"""What an object may take to close, and what it began to be cancelled."""
+"""Seconds that the tasks of an object have to end after they were cancelled."""
 OWN_NAME: ContextVar[str] = ContextVar("dljob_own_name", default="")
-"""The name of the actor that is being made."""
+"""Name of the actor that is being made; its constructor has no other way to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellFailure:
-    """What a method raised, as text: the SDK makes a class of its own of exceptions, which pickles badly."""
+    """An exception of a method as text: the SDK wraps exceptions in a class of its own, which pickles badly."""
 
     error_type: str
     message: str
@@ -32,7 +32,7 @@ class CellFailure:
 
 
 class Cell:
-    """An object of the class at a dotted path, made in the cell's loop where its methods are awaited."""
+    """An object of the class at a dotted path, made in the loop in which its methods are awaited."""
 
     def __init__(self, path: str, args: tuple[Any, ...], actor: str = "") -> None:
         module, _, name = path.rpartition(".")
@@ -47,15 +47,15 @@ class Cell:
         self._loop.close()
 
     def answer(self, method: str, args: tuple[Any, ...]) -> Any:
-        """What a method gives, awaited; or a Failure when it raised."""
+        """Return the result of a method, awaited; a CellFailure when it raised."""
         try:
             given = getattr(self._own, method)(*args)
             return self._await(given) if inspect.isawaitable(given) else given
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - it is the caller's
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - it goes to the caller
             return CellFailure(type(error).__name__, str(error), traceback.format_exc())
 
     def __yr_shutdown__(self, grace_period_second: int = 0) -> None:
-        """Before the instance ends: what the object began ends too, where no process ends with it."""
+        """Close the object and cancel its tasks before the instance ends: in local mode no process ends with it."""
         if self._closed:
             return
         self._closed = True

@@ -1,7 +1,7 @@
-"""The host of ranks that are scripts, where hosts are threads of one process: no Ray, no lease, no raylet to guard.
+"""The host of script ranks where hosts are threads of one process: without Ray, lease, and raylet.
 
 The ranks are processes as everywhere: forked by the same helper, with their own environment, exit codes and logs. What
-this host has no means for (calls to other roles, savers) it refuses by name.
+needs Ray (calls to other roles, checkpoints) is refused with a message.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from dljob.runtime.worker.host_socket import HostSocket
 from dljob.runtime.yr.cell import OWN_NAME
 
 NOBODY = 2**62
-"""An epoch that no master has: who waits for reports is let go."""
+"""An epoch above any master's: it ends calls that wait for reports."""
 GONE_S = 10.0
+"""Seconds to wait for the fork server's end."""
 
 
 class YrHost(ForkHost):
-    """See `ForkHost`; `close` ends its ranks, since no process ends with it."""
+    """A `ForkHost` in a thread. `close` ends its ranks, since no process ends with it."""
 
     carries_environment: ClassVar[bool] = True
-    """What it is given as environment is its ranks'."""
+    """The environment of its ActorSpec is for its ranks, not for this process."""
 
     def __init__(self, spec: HostSpec) -> None:  # pyright: ignore[reportMissingSuperCall] - that of a process
         spec = environment.located(spec)
@@ -63,18 +64,18 @@ class YrHost(ForkHost):
         threading.Thread(target=self._tell, name="dljob-beacon", daemon=True).start()
 
     def hello(self) -> Hello:  # pyright: ignore[reportIncompatibleVariableOverride] - there it is decorated for Ray
-        """The first answer: this host is up."""
+        """Answer PrimeMaster's first call: this host is up."""
         from dljob.runtime.yr import session
 
         return Hello(os.getpid(), session.local().here(), "127.0.0.1", (), self._log, "")
 
     def leave(self, code: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - the same
-        """End this host; its process has others."""
+        """End this host, but not its process, which others share."""
         del code
         self._end_me()
 
     def close(self) -> None:
-        """End the ranks and let go who waits; nothing of the host is left."""
+        """End the ranks, and the calls that wait for reports."""
         self._leaving = True
         self._closed.set()
         self.reports.heard(NOBODY)
@@ -85,9 +86,9 @@ class YrHost(ForkHost):
     # -- progress
 
     def _tell(self) -> None:
-        """PrimeMaster hears how far the ranks are, while there are news; in the end the counters are given back."""
+        """Send steps to PrimeMaster while there are new ones; close the counters at the end."""
         while not self._closed.wait(self.spec.job.beacon_s):
-            with suppress(Exception):  # who cannot tell why somebody dies lives all the same
+            with suppress(Exception):  # without evidence a rank's end has no cause, but the job goes on
                 self.evidence.sample()
             self.counters.beat()
             steps = self.take_steps()
@@ -96,7 +97,7 @@ class YrHost(ForkHost):
                     self._beacon(Heartbeat(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
                 except DLJobError:
                     self.steps_lost()
-        self._helper_ended.wait()  # until then somebody may write how far a rank came
+        self._helper_ended.wait()  # until then ranks may still write their steps
         self.counters.close()
 
     def _beacon(self, beacon: Heartbeat) -> None:
@@ -111,7 +112,7 @@ class YrHost(ForkHost):
     # -- ends
 
     def _helper_gone(self) -> None:
-        """Without its fork server it can start nobody: as a process it would end."""
+        """End this host with its fork server, without which it can start no rank."""
         with self._lock:
             left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
         for rank in left:
@@ -124,10 +125,10 @@ class YrHost(ForkHost):
         from dljob.runtime.yr import session
         from dljob.runtime.yr.backend import NAMESPACE, instance_name
 
-        time.sleep(0.05)  # the answer, or the last report, goes first
+        time.sleep(0.05)  # let the answer, or the last report, go out first
         session.local().yr.kill_instance(f"{NAMESPACE}-{instance_name(self.actor_name)}")
 
-    # -- what ranks ask
+    # -- requests of ranks
 
     def _calls_of(self, number: int) -> CallTransport:
         return _NoCalls(f"{self.spec.role.name}/{number}")
@@ -137,7 +138,7 @@ class YrHost(ForkHost):
 
 
 class _NoCalls:
-    """Refuses calls to other roles: what would carry them is Ray."""
+    """A transport that refuses calls to other roles, which only Ray carries."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -145,12 +146,12 @@ class _NoCalls:
         self.lives: dict[str, int] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:
-        """A future with the refusal."""
+        """Return a future with the refusal."""
         said = f"{self._who} calls {call.name}: the backend yr carries no calls between roles"
         return _failed(CallError(said, role=call.role, rank=call.rank, hint="run the job on Ray"))
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
-        """The same of a question to PrimeMaster."""
+        """Refuse a question to PrimeMaster in the same way."""
         del args, timeout_s
         return _failed(UnreachableError(f"{self._who} asks PrimeMaster ({what}): the backend yr carries no questions"))
 

@@ -1,9 +1,9 @@
-"""A key-value store on openYuanrong's datasystem, and one in this process where there is no other.
+"""A key-value store on openYuanrong's datasystem, and one in this process for the local mode.
 
-The datasystem takes neither empty values nor all characters in keys, and lists nothing (openyuanrong-datasystem 0.8.1).
-So keys are escaped, values have a byte in front, and each key that is new is noted in an index first, of which every
-entry is written once: `put_if_absent` is atomic there. Who lists reads what is new in the index, and asks which of the
-keys exist.
+The datasystem takes neither empty values nor all characters in keys, and cannot list keys (openyuanrong-datasystem
+0.8.1). So keys are escaped, values have a byte in front, and a new key is first noted in an index, of which each entry
+is written once: the datasystem's own put-if-absent is atomic. A list reads new entries of the index, and asks which of
+the keys exist. The index never shrinks.
 """
 
 from __future__ import annotations
@@ -18,46 +18,47 @@ from typing import Any, Protocol, cast
 from dljob.errors import UnreachableError, UsageError
 
 HOST, PORT = "DATASYSTEM_HOST", "DATASYSTEM_PORT"
-"""Where the node's process of the datasystem listens; its own clients read them too."""
+"""Address of the datasystem's process on this node; its own clients read the same variables."""
 ABSENT, PRESENT = "Key not found", "already exist"
+"""Parts of the datasystem's errors, which have no class or code for these cases."""
 CONNECT_MS = 10_000
 REQUEST_MS = 60_000
 LONGEST = 255
-"""Of a key, in the datasystem's own characters."""
+"""Most characters of a key in the datasystem."""
 AT_ONCE = 500
-"""Keys in one question."""
+"""Keys in one request."""
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class KeyClient(Protocol):
-    """What of `yr.datasystem.KVClient` is used. Source: openyuanrong-datasystem 0.8.1."""
+    """The methods of `yr.datasystem.KVClient` in use. Source: openyuanrong-datasystem 0.8.1."""
 
     def set(self, key: str, val: bytes) -> None:
-        """Write a value, over an older one; RuntimeError when it cannot."""
+        """Write a value, over an older one. Raises RuntimeError when it cannot."""
         ...
 
     def get(self, keys: list[str]) -> Sequence[bytes]:
-        """Copies of values; RuntimeError with `Key not found` when one is not there."""
+        """Return copies of values. Raises RuntimeError with `Key not found` if one is missing."""
         ...
 
     def msettx(self, keys: list[str], vals: list[bytes], write_mode: Any, ttl_second: int, existence_opt: Any) -> None:
-        """Write values that are not there yet, all or none; RuntimeError with `already exist`."""
+        """Write values of new keys, all or none. Raises RuntimeError with `already exist`."""
         ...
 
     def delete(self, keys: list[str]) -> Sequence[str]:
-        """Delete what is there of these; those that could not be."""
+        """Delete those of these keys that exist; return the ones that could not be deleted."""
         ...
 
     def exist(self, keys: list[str]) -> Sequence[bool]:
-        """Which of these are there."""
+        """Return for each key whether it exists."""
         ...
 
 
 def escaped(key: str) -> str:
-    """A key in the datasystem's characters: every other byte as `=` and two hex digits.
+    """Encode a key in the datasystem's characters: every other byte as `=` and two hex digits.
 
     Raises:
-        UsageError: it is too long then.
+        UsageError: The result is too long.
     """
     made = _ODD.sub(lambda odd: "".join(f"={byte:02X}" for byte in odd[0].encode()), key)
     if len(made) > LONGEST:
@@ -66,7 +67,7 @@ def escaped(key: str) -> str:
 
 
 class DatasystemKeyValue:
-    """See `backend.KeyValue`; the keys of a `scope` are its own."""
+    """A `backend.interface.KeyValue` on the datasystem; each `scope` has keys of its own."""
 
     def __init__(self, client: KeyClient, scope: str = "dljob") -> None:
         from yr.datasystem.kv_client import ExistenceOpt, WriteMode
@@ -76,11 +77,11 @@ class DatasystemKeyValue:
         self._new = (WriteMode.NONE_L2_CACHE, 0, ExistenceOpt.NX)
         self._lock = threading.Lock()
         self._read = 0
-        """So many entries of the index are known."""
+        """Number of index entries that this process has read."""
         self._known: set[str] = set()
 
     async def get(self, key: str) -> bytes | None:
-        """The value, None without one."""
+        """Return the value; None without one."""
         return await asyncio.to_thread(self._get, self._at(key))
 
     async def put(self, key: str, value: bytes) -> None:
@@ -88,18 +89,18 @@ class DatasystemKeyValue:
         await asyncio.to_thread(self._put, key, value)
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Write a value if there is none; True when it was written."""
+        """Write a value if there is none; return whether it was written."""
         return await asyncio.to_thread(self._put_if_absent, key, value)
 
     async def delete(self, prefix: str) -> int:
-        """Delete all keys that start so; how many there were."""
+        """Delete all keys with a prefix; return their number."""
         return await asyncio.to_thread(self._delete, prefix)
 
     async def keys(self, prefix: str) -> tuple[str, ...]:
-        """All keys that start so, sorted."""
+        """Return all keys with a prefix, sorted."""
         return await asyncio.to_thread(self._keys, prefix)
 
-    # -- in a thread, since each of these asks another process
+    # -- run in a thread, since each asks another process
 
     def _at(self, key: str) -> str:
         return escaped(f"{self._scope}:{key}")
@@ -136,7 +137,7 @@ class DatasystemKeyValue:
         return True
 
     def _note(self, key: str) -> None:
-        """Into the index, behind what others wrote there: before the value, so that no value is unlisted."""
+        """Add a key to the end of the index, before its value is written, so that every value is listed."""
         with self._lock:
             while key not in self._known:
                 if self._put_new(self._entry(self._read), key.encode()):
@@ -182,7 +183,7 @@ class LocalKeyValue:
         self._lock = threading.Lock()
 
     async def get(self, key: str) -> bytes | None:
-        """The value, None without one."""
+        """Return the value; None without one."""
         return self._values.get(key)
 
     async def put(self, key: str, value: bytes) -> None:
@@ -191,14 +192,14 @@ class LocalKeyValue:
             self._values[key] = value
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Write a value if there is none; True when it was written."""
+        """Write a value if there is none; return whether it was written."""
         with self._lock:
             absent = key not in self._values
             self._values.setdefault(key, value)
             return absent
 
     async def delete(self, prefix: str) -> int:
-        """Delete all keys that start so; how many there were."""
+        """Delete all keys with a prefix; return their number."""
         with self._lock:
             gone = [key for key in self._values if key.startswith(prefix)]
             for key in gone:
@@ -206,17 +207,17 @@ class LocalKeyValue:
             return len(gone)
 
     async def keys(self, prefix: str) -> tuple[str, ...]:
-        """All keys that start so, sorted."""
+        """Return all keys with a prefix, sorted."""
         with self._lock:
             return tuple(sorted(key for key in self._values if key.startswith(prefix)))
 
 
 def connected() -> DatasystemKeyValue:
-    """The store on the node's datasystem.
+    """Connect to the store on this node's datasystem.
 
     Raises:
-        UsageError: no address is given.
-        UnreachableError: nobody answers there.
+        UsageError: No address is given.
+        UnreachableError: Nothing answers there.
     """
     host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
     if not host or not port.isdigit():

@@ -1,12 +1,12 @@
-"""What the SDK's local mode lacks, for a job on this machine: nodes, resource groups, names, and the end of instances.
+"""A runtime for the SDK's local mode with what that lacks: nodes, resource groups, names, and the end of instances.
 
 The SDK's local mode (openyuanrong-sdk 0.9.10) makes instances, which are threads of this process, and carries their
-calls. It refuses all that a function system would know, lets calls of an ended instance wait for ever, and gives a
-future where a value is awaited. A `FunctionSystem` is its runtime with these added, in the shapes of a cluster's, so
+calls. It refuses everything that a function system would know, lets calls of an ended instance wait for ever, and gives
+a future where a value is awaited. `FunctionSystem` is its runtime with these added, in the shapes of a cluster's, so
 that the SDK's own functions (`create_resource_group`, `get_instance`, `list_named_instances`, `kill_instance`) work on
-it. `tests/unit/runtime/yr` checks each signature against the SDK's.
+it. `tests/unit/runtime/yr` compares each signature with the SDK's.
 
-What is of the process stays so: an instance has no environment, no devices and no pid of its own, and SIGKILL ends all.
+It adds no processes: an instance has no environment, no devices and no pid of its own, and SIGKILL ends all of them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from yr.local_mode.local_mode_runtime import LocalModeRuntime
 from yr.runtime_holder import global_runtime
 
 Amounts = dict[str, float]
-"""In a cluster's words: CPU in thousandths, Memory in MB, others by `KIND/MODEL/count`."""
+"""Resources in a cluster's terms: CPU in thousandths, Memory in MB, others by `KIND/MODEL/count`."""
 Callback = Callable[[Any], None]
 
 
 @dataclass(slots=True)
 class LocalNode:
-    """A node as `yr.resources()` has it; `held`: what resource groups hold."""
+    """A node as `yr.resources()` describes it; `held` is what resource groups hold."""
 
     id: str
     capacity: Amounts
@@ -40,11 +40,11 @@ class LocalNode:
     held: Amounts = field(default_factory=dict)
 
     def free(self) -> Amounts:
-        """What no group holds."""
+        """Return what no group holds."""
         return {name: amount - self.held.get(name, 0.0) for name, amount in self.capacity.items()}
 
     def hold(self, wanted: Mapping[str, float], sign: int = 1) -> None:
-        """Hold so much more; with -1, less."""
+        """Add to what is held; with sign -1, give back."""
         for name, amount in wanted.items():
             self.held[name] = self.held.get(name, 0.0) + sign * amount
 
@@ -63,11 +63,11 @@ class _Instance:
     meta: Any
     group: str = ""
     waiting: dict[str, list[Callback]] = field(default_factory=dict)
-    """Object -> who is to hear of it."""
+    """Object id of a pending call -> callbacks that wait for its value."""
 
 
 class FunctionSystem(LocalModeRuntime):
-    """The runtime of the SDK on this machine, after `install`."""
+    """The SDK's runtime on this machine, after `install`."""
 
     def __init__(self, nodes: Sequence[LocalNode]) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ class FunctionSystem(LocalModeRuntime):
         self._groups: dict[str, _PlacementGroup] = {}
         self._instances: dict[str, _Instance] = {}
         self._names: dict[str, str] = {}
-        """`namespace-name` -> instance."""
+        """`namespace-name` -> instance id; empty while the instance is being made."""
         self._objects: dict[str, _Instance] = {}
         self._mutex = threading.RLock()
 
     # -- nodes
 
     def resources(self) -> list[dict[str, Any]]:
-        """The nodes; `yr.resources()` itself refuses in local mode, whatever the runtime can."""
+        """Return the nodes. `yr.resources()` itself refuses in local mode, whatever its runtime can do."""
         with self._mutex:
             return [
                 {
@@ -97,21 +97,21 @@ class FunctionSystem(LocalModeRuntime):
             ]
 
     def get_node_id(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
-        """The node of this process."""
+        """Return the node of this process."""
         return self._here
 
     def get_node_ip_address(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
-        """Loopback: nothing here is reached from elsewhere."""
+        """Return loopback: nothing here is reached from other machines."""
         return "127.0.0.1"
 
     def get_namespace(self) -> str:
-        """That of instances which are given none."""
+        """Return the namespace of instances that name none."""
         return ""
 
     # -- resource groups
 
     def create_resource_group(self, bundles: list[dict[str, float]], name: str, strategy: str) -> str:
-        """Hold the bundles on one node if there is room; `wait_resource_group` says whether there was."""
+        """Hold the bundles on one node if there is room; `wait_resource_group` raises if there was none."""
         with self._mutex:
             if name in self._groups:
                 raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"the resource group {name} is there already")
@@ -130,7 +130,7 @@ class FunctionSystem(LocalModeRuntime):
             return group.request
 
     def wait_resource_group(self, name: str, request_id: str, timeout_seconds: int) -> None:  # noqa: ARG002
-        """Whether it is held: that is known at once here."""
+        """Raise unless the group is held, which is known at once here."""
         with self._mutex:
             group = self._groups.get(name)
         if group is None or group.request != request_id:
@@ -139,7 +139,7 @@ class FunctionSystem(LocalModeRuntime):
             raise _error(ErrorCode.ERR_RESOURCE_NOT_ENOUGH, group.why)
 
     def remove_resource_group(self, name: str) -> None:
-        """Give it back, and end what lives in it."""
+        """Release the group, and end the instances in it."""
         with self._mutex:
             group = self._groups.pop(name, None)
             inside = [own.id for own in self._instances.values() if own.group == name]
@@ -155,7 +155,7 @@ class FunctionSystem(LocalModeRuntime):
     # -- instances
 
     def create_instance(self, func_meta: Any, args: list[Any], opt: Any, group_info: Any = None) -> str:
-        """An instance, made when this returns; under a name once."""
+        """Create an instance, complete when this returns. A name can be used once at a time."""
         if opt.env_vars:
             raise _error(ErrorCode.ERR_PARAM_INVALID, "an instance of local mode has no environment of its own")
         key = _key(func_meta.ns, func_meta.name)
@@ -165,6 +165,7 @@ class FunctionSystem(LocalModeRuntime):
                 raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"an instance named {func_meta.name} is there already")
             if group and (group not in self._groups or index >= len(self._groups[group].bundles)):
                 raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no bundle {index} of a resource group {group}")
+            # Reserve the name before the lock is released: making an instance takes long, and names are unique.
             if key:
                 self._names[key] = ""
         try:
@@ -182,7 +183,7 @@ class FunctionSystem(LocalModeRuntime):
     def invoke_instance(
         self, func_meta: Any, instance_id: str, args: list[Any], opt: Any, return_nums: int
     ) -> list[str]:
-        """Call an instance by its id, or by the `namespace-name` of a handle that was looked up."""
+        """Call an instance by its id, or by the `namespace-name` of a handle from a lookup."""
         with self._mutex:
             own = self._instances.get(self._names.get(instance_id, instance_id))
         if own is None:
@@ -195,9 +196,9 @@ class FunctionSystem(LocalModeRuntime):
         return objects
 
     def set_get_callback(self, object_id: str, callback: Callback) -> None:
-        """Tell of a value, or of the error in its place, as a cluster's runtime does; local mode's own tells a future.
+        """Call back with a value, or the error in its place, as a cluster's runtime does; local mode passes a future.
 
-        Of an instance that ended in the meantime its end is told.
+        For an instance that has ended meanwhile, its end is the error.
         """
         with self._mutex:
             own = self._objects.get(object_id)
@@ -220,7 +221,7 @@ class FunctionSystem(LocalModeRuntime):
         callback(done)
 
     def terminate_instance(self, instance_id: str) -> None:
-        """End an instance: its pending calls break first, then it may clear up; one that is gone is fine."""
+        """End an instance: its pending calls fail first, then it may clean up. No error if it is gone."""
         with self._mutex:
             own = self._instances.pop(self._names.get(instance_id, instance_id), None)
             if own is None:
@@ -232,21 +233,21 @@ class FunctionSystem(LocalModeRuntime):
         for callback in waiting:
             callback(_ended(own.id))
         worker = self._client.workers.get(own.id)
-        with suppress(Exception):  # whatever it does, it ends
+        with suppress(Exception):  # user code may raise here; the instance ends in any case
             worker._instance.__yr_shutdown__(0)
         super().terminate_instance(own.id)
 
     def terminate_instance_sync(self, instance_id: str) -> None:
-        """The same: here nobody else ends it."""
+        """End an instance: in local mode the asynchronous call is synchronous, too."""
         self.terminate_instance(instance_id)
 
     def query_named_instances(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride] - there it is an error
-        """`namespace-name` of each."""
+        """Return `namespace-name` of each named instance."""
         with self._mutex:
             return sorted(key for key, made in self._names.items() if made)
 
     def get_instance_by_name(self, name: str, namespace: str, timeout: int) -> Any:  # noqa: ARG002
-        """What a handle is made of; there is nothing to wait for here."""
+        """Return the metadata of which the SDK makes a handle; nothing has to be waited for."""
         with self._mutex:
             own = self._instances.get(self._names.get(_key(namespace, name), ""))
         if own is None:
@@ -257,7 +258,7 @@ class FunctionSystem(LocalModeRuntime):
         return said
 
     def finalize(self) -> None:
-        """End all instances, and forget."""
+        """End all instances and the runtime."""
         for instance in list(self._instances):
             self.terminate_instance(instance)
         super().finalize()
@@ -268,16 +269,16 @@ class FunctionSystem(LocalModeRuntime):
 
 
 def install(nodes: Sequence[LocalNode]) -> FunctionSystem:
-    """Begin the SDK's local mode in this process, with a function system.
+    """Start the SDK's local mode in this process, with a FunctionSystem as its runtime.
 
     Raises:
-        RuntimeError: the SDK is in use in this process already.
+        RuntimeError: The SDK is in use in this process already.
     """
-    sdk: Any = importlib.import_module("yr")  # its names are made when they are asked for
+    sdk: Any = importlib.import_module("yr")  # the SDK creates its names on access
     conf = sdk.Config()
     conf.local_mode = True
     conf.log_level = "ERROR"
-    conf.server_address = "127.0.0.1:1"  # never asked; without one the SDK looks for a command with which to start some
+    conf.server_address = "127.0.0.1:1"  # never contacted; without one the SDK looks for a command to start a cluster
     sdk.init(conf)
     system = FunctionSystem(nodes)
     system.init()

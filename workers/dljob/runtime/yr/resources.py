@@ -1,4 +1,4 @@
-"""Resources in openYuanrong's words and in ours."""
+"""Conversion of resources between openYuanrong's terms and those of plans."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ MEBI = 2**20
 
 
 def bundle_of(resources: Resources) -> dict[str, float]:
-    """Resources in openYuanrong's words: CPU in thousandths, Memory in MB, others by `KIND/.+/count`."""
+    """Return resources in openYuanrong's terms: CPU in thousandths, Memory in MB, others by `KIND/.+/count`."""
     made: dict[str, float] = {}
     for name, amount in resources:
         if name == "CPU":
             made["CPU"] = amount * 1000 / GRAIN
         elif name == "memory":
+            # Rounded up to whole MB: a group must not hold less than was asked for.
             made["Memory"] = -(-amount // GRAIN // MEBI)
         else:
             made[f"{name}/.+/count"] = amount / GRAIN
@@ -23,7 +24,7 @@ def bundle_of(resources: Resources) -> dict[str, float]:
 
 
 def resources_of(amounts: Mapping[str, float]) -> Resources:
-    """The other way round."""
+    """Return openYuanrong's amounts as resources of a plan."""
     made: dict[str, int] = {}
     for name, amount in amounts.items():
         if name == "CPU":

@@ -1,4 +1,4 @@
-"""How this process reaches openYuanrong: by the SDK's local mode, or at a cluster's address; once in a process."""
+"""The connection of this process to openYuanrong, one at a time: the SDK's local mode, or a cluster at an address."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Session:
     """A connection of this process."""
 
     yr: Any
-    """The SDK."""
+    """The SDK's module."""
     local: bool
     kv: KeyValue
     here: Callable[[], str]
     resources: Callable[[], list[dict[str, Any]]]
-    """Rows of `yr.resources()`."""
+    """Returns the rows of `yr.resources()`."""
 
 
 _lock = threading.Lock()
@@ -37,14 +37,14 @@ _session: Session | None = None
 
 
 def local(total: Resources | None = None) -> Session:
-    """The local mode in this process, begun when it is first asked for.
+    """Return the local mode of this process, started on first use.
 
     Args:
-        total: what its one node has, when this begins it; left out: this machine's CPUs.
+        total: Resources of its one node, if this call starts it; by default this machine's CPUs.
 
     Raises:
-        UsageError: the process is connected to a cluster.
-        UnreachableError: the SDK is not installed.
+        UsageError: The process is connected to a cluster.
+        UnreachableError: The SDK is not installed.
     """
     _sdk()
     from dljob.runtime.yr.keys import LocalKeyValue
@@ -62,7 +62,7 @@ def local(total: Resources | None = None) -> Session:
 
 
 def close() -> None:
-    """End what is in this process, or leave the cluster."""
+    """End the local mode with all in it, or leave the cluster."""
     global _session  # noqa: PLW0603
     with _lock:
         if _session is not None:
@@ -71,11 +71,11 @@ def close() -> None:
 
 
 def cluster() -> Session:
-    """The cluster at YR_SERVER_ADDRESS, joined when it is first asked for.
+    """Return the connection to the cluster at YR_SERVER_ADDRESS, joined on first use.
 
     Raises:
-        UsageError: no address is given, or the process has a local mode.
-        UnreachableError: nobody answers there.
+        UsageError: No address is given, or the process has a local mode.
+        UnreachableError: Nothing answers there.
     """
     sdk = _sdk()
     from dljob.runtime.yr.keys import connected
@@ -95,12 +95,12 @@ def cluster() -> Session:
 
 
 def _sdk() -> Any:
-    """The SDK. Raises UnreachableError when it, or the datasystem's client, is not installed."""
+    """Import the SDK. Raises UnreachableError when it, or the datasystem's client, is not installed."""
     try:
         with _without_torch():
             importlib.import_module("yr.datasystem")
             sdk: Any = importlib.import_module("yr")
-            sdk.init  # noqa: B018 - the SDK's names are made when they are asked for
+            sdk.init  # noqa: B018 - the SDK creates its names on access, which may fail
     except (ImportError, AttributeError) as error:
         raise UnreachableError(
             f"the backend yr cannot be loaded: {error}", hint="pip install 'dljob[yr]', without openyuanrong beside it"
@@ -110,10 +110,13 @@ def _sdk() -> Any:
 
 @contextmanager
 def _without_torch() -> Generator[None]:
-    """The SDK loads torch where it is installed, for tensors on NPUs that no call of ours has: 3 s of 3.5."""
+    """Hide torch while the SDK is imported, which saves 3 of 3.5 s.
+
+    The SDK loads it, where it is installed, for tensors on NPUs, which no call of dljob passes.
+    """
     loaded = "torch" in sys.modules
     if not loaded:
-        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType] - so Python writes "not there"
+        sys.modules["torch"] = None  # pyright: ignore[reportArgumentType] - makes Python raise ImportError
     try:
         yield
     finally:
