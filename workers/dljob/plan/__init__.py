@@ -1,4 +1,4 @@
-"""PURE. What runs where: roles, groups, ranks, units, machines.
+"""PURE. The plan of a job: roles, groups, ranks, units, machines.
 
 In reading order: `plan`, `model`, `role`, `roles`, `units`, `nodes`, `derive`, `capacity`, `packing`, `conflict`,
 `domains`, `elastic`, `quota`, `collectives`. Tables and words: `devices`, `labels`, `amounts`, `words`, `env`. Faults

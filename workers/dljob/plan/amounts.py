@@ -14,11 +14,11 @@ Resources: TypeAlias = tuple[tuple[str, Amount], ...]
 
 
 LEAST: Resources = (("memory", GRAIN),)
-"""What a bundle holds whose ranks take nothing: one byte, since Ray refuses an empty bundle."""
+"""Content of a bundle whose ranks take nothing: one byte of memory, since Ray refuses an empty bundle."""
 
 
 def add_up(*parts: Resources) -> Resources:
-    """The sum of amounts by name, sorted, without zeros."""
+    """Return the sum of amounts by name, sorted, without zeros."""
     total: dict[str, Amount] = {}
     for part in parts:
         for name, amount in part:

@@ -1,9 +1,9 @@
-"""What a unit asks of a machine, and what a machine has left: exact integers, device by device.
+"""Demand of a unit and capacity of a machine: exact integers, device by device.
 
 A share of a device must come from one device: two free halves are no whole. Bundles with equal shares are counted onto
-common devices, those with different shares are not: which of them meet on a device depends on the order in which Ray
-gets to see them, and what fits only in the right order does not fit. So the order of units never matters here. Only
-devices with ids are counted so; every other resource is one number.
+common devices; those with different shares are not, since which of them meet on a device depends on the order in which
+Ray sees them, and what fits only in the right order does not fit. So the order of units never matters here. Only
+devices with ids are counted this way; every other resource is one number.
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ from dljob.plan.labels import matches
 from dljob.plan.model import GRAIN, Amount, Resources, Unit, add_up
 
 UNBOUNDED: Amount = 2**80
-"""The memory of a machine whose memory is not known."""
+"""Stands for the memory of a machine that does not state it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one unit asks of a machine. Units with equal demands are exchangeable."""
+    """The demand of one unit on a machine. Units with equal demands are exchangeable."""
 
     bulk: Resources
-    """What is one number to Ray, summed over the bundles."""
+    """Resources that are one number to Ray, summed over the bundles."""
     devices: tuple[tuple[str, int, tuple[tuple[Amount, int], ...]], ...]
     """(Ray resource, whole devices, (share of a device, how many) by size), sorted by name."""
     selector: tuple[tuple[str, str], ...]
     apart: tuple[str, str] | None
     topology: tuple[str, str] | None = None
-    """(series, label): the machines of all units of the series have one value of the label."""
+    """(series, label): the machines of all units of the series share one value of the label."""
     spread: str = ""
-    """The series of which no machine holds two units; empty: none."""
+    """Series of which no machine holds two units; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices of one kind that a machine has left."""
+    """The free devices of one kind on a machine."""
 
     untouched: int
     open: tuple[tuple[Amount, int], ...] = ()
-    """(share, how many more of that size go onto devices already shared so), by size."""
+    """(share, number of further shares of that size on devices that are already cut so), by size."""
     rest: Amount = 0
-    """What is left of a device that somebody else shares."""
+    """Free amount of a device that others share."""
 
     @property
     def total(self) -> Amount:
-        """All that is left, as one number."""
+        """All that is free, as one number."""
         return self.untouched * GRAIN + sum(share * slots for share, slots in self.open) + self.rest
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a machine has left. Machines with equal rooms are exchangeable."""
+    """The free room of a machine. Machines with equal capacities are exchangeable."""
 
     bulk: Resources
     devices: tuple[tuple[str, Devices], ...]
     """By Ray resource, sorted."""
     labels: tuple[tuple[str, str], ...]
     claims: tuple[tuple[str, str], ...] = ()
-    """(Separate collocation, role): the one role of each such collocation that lives here."""
+    """(Separate collocation, role): the role of each such collocation that lives here."""
     used: bool = False
     spread: tuple[str, ...] = ()
-    """The series of which it holds a unit and may hold no other."""
+    """Series of which it holds a unit and may hold no other."""
 
 
 def demand_of(unit: Unit) -> Demand:
-    """What a unit asks of its machine."""
+    """Return the demand of a unit on its machine."""
     bulk: dict[str, Amount] = {}
     whole: dict[str, int] = {}
     shares: dict[str, Counter[Amount]] = {}
@@ -88,9 +88,9 @@ def demand_of(unit: Unit) -> Demand:
 
 
 def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources = ()) -> Capacity:
-    """The room of a machine with these amounts free; `total`, where it differs, is what the machine has in all.
+    """Return the capacity of a machine with these amounts free.
 
-    Memory that the machine does not state is not counted.
+    `total` is what the machine has in all, where that differs. Memory that the machine does not state is not counted.
     """
     stated = {name for name, _ in (*total, *free)}
     left = dict(free)
@@ -106,7 +106,7 @@ def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources
 
 
 def narrow(room: Capacity, resources: frozenset[str], keys: frozenset[str]) -> Capacity:
-    """The room without what nobody asks for, so that more machines are exchangeable."""
+    """Drop resources and labels that no unit asks for, so that more machines are exchangeable."""
     return replace(
         room,
         bulk=tuple(item for item in room.bulk if item[0] in resources),
@@ -115,7 +115,7 @@ def narrow(room: Capacity, resources: frozenset[str], keys: frozenset[str]) -> C
 
 
 def admits(room: Capacity, demand: Demand) -> bool:
-    """Whether labels and separation let such a unit in, whatever the room."""
+    """Return whether labels and separation allow such a unit, whatever the room."""
     if demand.apart is not None and any(c == demand.apart[0] and r != demand.apart[1] for c, r in room.claims):
         return False
     if demand.spread in room.spread:
@@ -124,7 +124,7 @@ def admits(room: Capacity, demand: Demand) -> bool:
 
 
 def take(room: Capacity, demand: Demand, count: int = 1) -> Capacity | None:
-    """The room after `count` such units moved in; None when they do not fit. Labels are not asked."""
+    """Return the capacity after `count` such units moved in; None when they do not fit. Labels are not checked."""
     bulk = dict(room.bulk)
     for name, amount in demand.bulk:
         bulk[name] = bulk.get(name, 0) - amount * count
@@ -152,6 +152,7 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
     untouched, slots, rest = have.untouched - whole, dict(have.open), have.rest
     for share, count in shares:
         free = slots.get(share, 0)
+        # A device that others share is used before an untouched one is opened, which keeps whole devices whole.
         if count > free and rest >= share:
             free, rest = free + rest // share, 0
         if count > free:
@@ -163,7 +164,7 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
 
 
 def copies(room: Capacity, demand: Demand, limit: int) -> int:
-    """How many such units fit, at most `limit`; admission included."""
+    """Return how many such units fit, at most `limit`; labels and separation included."""
     if not admits(room, demand):
         return 0
     most = min(limit, 1) if demand.spread else limit
@@ -182,8 +183,9 @@ def copies(room: Capacity, demand: Demand, limit: int) -> int:
 
 
 def _most_copies(room: Capacity, demand: Demand, most: int) -> int:
-    """The most copies up to `most` that fit device by device, which sums alone do not tell."""
+    """Return the most copies up to `most` that fit device by device, which sums alone cannot tell."""
     low = 0
+    # Bisection, after one try with the upper bound, which mostly fits.
     while low < most:
         middle = most if low == 0 else (low + most + 1) // 2
         if take(room, demand, middle) is not None:
@@ -194,12 +196,12 @@ def _most_copies(room: Capacity, demand: Demand, most: int) -> int:
 
 
 def total_demand(demand: Demand) -> Resources:
-    """All that a demand asks for, devices summed."""
+    """Return all that a demand asks for, devices summed."""
     return add_up(demand.bulk, tuple((name, whole * GRAIN + _sum(shares)) for name, whole, shares in demand.devices))
 
 
 def total_room(room: Capacity) -> Mapping[str, Amount]:
-    """All that a machine has left, devices summed."""
+    """Return all that is free on a machine, devices summed."""
     return {**dict(room.bulk), **{name: devices.total for name, devices in room.devices}}
 
 

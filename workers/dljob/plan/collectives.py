@@ -1,4 +1,4 @@
-"""Collectives resolved: which backend each group has, in a form that every process of the job can read."""
+"""Collectives resolved: the backend of each group, as JSON in the environment of every rank of the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = parse_devices("1")
 
 
 def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str, RolePlan]:
-    """The roles, told of the job's collectives; the same where it has none."""
+    """Return the roles with the job's collectives in their environment; unchanged without any."""
     said = spec.collectives
     if not said.backends and not said.groups:
         return dict(roles)
@@ -38,9 +38,10 @@ def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str
 
 
 def chosen(group: GroupSpec, roles: Mapping[str, RolePlan]) -> str:
-    """The backend of a group. Auto: what connects the devices of its ranks, if each has one of its own; else gloo.
+    """Return the backend of a group.
 
-    NCCL and HCCL refuse two ranks on one device; devices of other kinds have nothing that connects them here.
+    Auto gives the library that connects the devices of its ranks, if each rank has a whole one; else gloo. NCCL and
+    HCCL refuse two ranks on one device; nothing connects devices of other kinds here.
     """
     if group.backend != "Auto":
         return group.backend

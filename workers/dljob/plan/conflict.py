@@ -1,4 +1,4 @@
-"""Why units do not fit: the smallest set that conflicts, and its numbers in words."""
+"""The reason why units do not fit: the smallest conflicting set, and its numbers as text."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from dljob.plan.words import resources_text
 from dljob.telemetry.wording import counted
 
 PROBE_STEPS = 2_000
-"""Moves of the exact search at each probe for a smaller conflict."""
+"""Moves of the exact search in each probe for a smaller conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Batches of units that do not fit together, though they do with any one of these batches left out."""
+    """Batches of units that do not fit together, although any of them can be left out to make the others fit."""
 
     batches: tuple[Batch, ...]
     why: str
     missing: Resources
-    """What would have to be added at least; empty when it is not a matter of amounts."""
+    """The least that would have to be added; empty when amounts are not the reason."""
     proven: bool
-    """False: no packing was found, but none was proven impossible either."""
+    """False: no packing was found, but it is not proven that there is none."""
 
 
 def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven: bool, left: str = "") -> Conflict:
-    """The smallest conflict among units that `pack` found no room for.
+    """Return the smallest conflict among units for which `pack` found no room.
 
-    `left` is " free" where others may be using the machines, and empty where the machines are empty.
+    `left` is " free" where other jobs may use the machines, and empty where the machines are empty.
     """
     for batch in batches:
         room_for = alone(batch, runs)
         if room_for < batch.count:
             why, missing = _too_many(batch, runs, room_for) if room_for else _no_machine(batch, runs, left)
             return Conflict((batch,), why, missing, proven=True)
+    # Leave out one batch after the other: it belongs to the conflict if the rest then fits.
     kept = list(batches)
     for batch in batches:
         fewer = [other for other in kept if other is not batch]
@@ -49,7 +50,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven:
 
 
 def _no_machine(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
-    """Not one unit of the batch fits anywhere."""
+    """Return why not even one unit of the batch fits on any machine."""
     who, total = _who(batch), sum(len(run.ids) for run in runs)
     labelled = [run for run in runs if matches(batch.demand.selector, dict(run.room.labels))]
     if not total:
@@ -68,7 +69,7 @@ def _no_machine(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[st
 
 
 def _too_big(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
-    """Every machine that the unit may use is too small for it, be it by one resource or by their mixture."""
+    """Return why every machine is too small for the unit, by one resource or by their combination."""
     needs = total_demand(batch.demand)
     most = {name: max(total_room(run.room).get(name, 0) for run in runs) for name, _ in needs}
     short = tuple((name, amount - most[name]) for name, amount in needs if amount > most[name])
@@ -92,7 +93,7 @@ def _lack(demand: Demand, run: MachineRun) -> Resources:
 
 
 def _who(batch: Batch) -> str:
-    """The unit by name and by what is in it: one process, or several."""
+    """Name the unit by its content: one process, or several."""
     unit = batch.sample
     ranks = [rank for bundle in unit.bundles for rank in bundle.ranks]
     if len(ranks) == 1:
@@ -105,7 +106,7 @@ def _who(batch: Batch) -> str:
 
 
 def _too_many(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> tuple[str, Resources]:
-    """Some units of the batch fit, not all."""
+    """Return why only some units of the batch fit."""
     usable = [run for run in runs if admits(run.room, batch.demand)]
     each = total_demand(batch.demand)
     if batch.demand.spread:
@@ -122,7 +123,7 @@ def _too_many(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> tuple[
 
 
 def _too_few(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> str:
-    """Units that want a machine each, and fewer machines."""
+    """Return the message for units that want a machine each, where there are fewer machines."""
     count = sum(len(run.ids) for run in runs)
     there = f"there {'is' if count == 1 else 'are'} {_machines(count)} that they may use"
     lack = f", {room_for} with room for one" if room_for < count else ""
@@ -130,7 +131,7 @@ def _too_few(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> str:
 
 
 def _shortage(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> Resources:
-    """By how much the batches ask for more than all these machines together have."""
+    """Return the amounts by which the batches exceed all these machines together."""
     have = _sum_of(runs)
     return tuple((name, amount - have.get(name, 0)) for name, amount in _asked(batches) if amount > have.get(name, 0))
 
@@ -144,7 +145,7 @@ def _sum_of(runs: Sequence[MachineRun]) -> dict[str, int]:
 
 
 def _together(batches: Sequence[Batch], runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
-    """Each batch alone would fit; all of them do not."""
+    """Return why batches do not fit together that would fit alone."""
     usable = [run for run in runs if any(admits(run.room, batch.demand) for batch in batches)]
     lacks, have, asked = _shortage(batches, usable), _sum_of(usable), _asked(batches)
     parts = " and ".join(_units(batch) for batch in batches)

@@ -1,4 +1,4 @@
-"""Node groups for a spec that declares none: as few machines of as few shapes as first fit finds."""
+"""Node groups for a spec that declares none: as few machines of as few shapes as a first-fit packing finds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from dljob.plan.model import GRAIN, NODE_GROUP_LABEL, Amount, MachineGroup, Reso
 from dljob.plan.packing import Batch, MachineRun, Packing, bigness, fill, machines_of, pack, runs_of
 
 MACHINE_DEVICES = 8
-"""Devices of one kind that a derived machine has at most, unless one unit needs more."""
+"""Most devices of one kind on a derived machine, unless one unit needs more."""
 MACHINE_CPUS = 32
-"""CPUs that a derived machine without devices has at most, unless one unit needs more."""
+"""Most CPUs of a derived machine without devices, unless one unit needs more."""
 NAME_LENGTH = 20
+"""Longest name of a derived group."""
 
 _LETTERS = (*ascii_lowercase[1:], *("".join(pair) for pair in product(ascii_lowercase, repeat=2)))
 _PLENTY: Amount = 2**70
@@ -25,10 +26,10 @@ _MEBIBYTE: Amount = 2**20 * GRAIN
 
 
 def derive(batches: Sequence[Batch]) -> list[MachineGroup]:
-    """Machines for these units; units that take different kinds of device get different machines.
+    """Return machines for these units; units that take different kinds of devices get different machines.
 
-    Each machine is as large as what first fit put there. Where `pack` does not find so tight a fit again, all machines
-    of one kind are as large as the largest.
+    Each machine is as large as its content after first fit. Where `pack` cannot repeat so tight a fit, all machines of
+    one kind get the size of the largest.
     """
     by_kind: dict[tuple[str, ...], list[Batch]] = {}
     for batch in batches:
@@ -41,7 +42,7 @@ def derive(batches: Sequence[Batch]) -> list[MachineGroup]:
 
 
 def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
-    """The sizes of the machines, by kind of machine; the largest units are placed first."""
+    """Return the sizes of the machines, by kind of machine. The largest units are placed first."""
     lots: dict[Capacity, tuple[MachineRun, ...]] = {}
     next_id = 0
     for batch in sorted(batches, key=lambda b: (bigness(b.demand), b.name)):
@@ -59,7 +60,7 @@ def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
 
 
 def _largest(sizes: Sequence[Resources]) -> Resources:
-    """As much of everything as any of these machines has."""
+    """Return the maximum of each resource over these machines."""
     most: dict[str, Amount] = {}
     for name, amount in (item for size in sizes for item in size):
         most[name] = max(most.get(name, 0), amount)
@@ -67,7 +68,7 @@ def _largest(sizes: Sequence[Resources]) -> Resources:
 
 
 def _capacity(demand: Demand, batches: Sequence[Batch]) -> Capacity:
-    """An empty machine for the unit: of the usual size, or of the unit's own when that is bigger."""
+    """Return an empty machine for the unit: of the usual size, or of the unit's own when that is bigger."""
     names = {name for batch in batches for name, _ in batch.demand.bulk}
     plenty = dict.fromkeys(names, _PLENTY)
     kinds = [name for name, _, _ in demand.devices]
@@ -88,12 +89,12 @@ def _items(amounts: dict[str, Amount]) -> Resources:
 
 
 def _used(cap: Capacity, left: Capacity) -> Resources:
-    """The size of a machine: what its units take, CPUs and devices whole, memory in MiB."""
+    """Return the size of a machine for its units: whole CPUs and devices, memory in MiB."""
     after = dict(left.bulk)
     used = {name: amount - after[name] for name, amount in cap.bulk}
     used["CPU"] = max(1, -(-used.get("CPU", 0) // GRAIN)) * GRAIN
     memory = used.pop("memory", 0)
-    if memory >= _MEBIBYTE:  # Less is only what holds empty bundles open; a machine of that size would not live.
+    if memory >= _MEBIBYTE:  # less is the byte of empty bundles; a machine of that size could not run
         used["memory"] = -(-memory // _MEBIBYTE) * _MEBIBYTE
     rest = dict(left.devices)
     used.update({kind: (devices.untouched - rest[kind].untouched) * GRAIN for kind, devices in cap.devices})
@@ -101,7 +102,7 @@ def _used(cap: Capacity, left: Capacity) -> Resources:
 
 
 def _named(sizes: Counter[Resources]) -> list[MachineGroup]:
-    """One group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-b`."""
+    """Return one group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-b`."""
     groups: dict[str, MachineGroup] = {}
     for size, count in sorted(sizes.items(), key=lambda item: (item[0], item[1])):
         devices = [(name, amount // GRAIN) for name, amount in size if name in BY_RAY]

@@ -1,4 +1,4 @@
-"""The kinds of device: how Ray, Kubernetes and the device's own runtime call each. Data only."""
+"""The kinds of devices, with their names in Ray, in Kubernetes and in the vendor's runtime. Data only."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dljob.spec.devices import KUBERNETES
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A kind of device as the spec names it."""
+    """A kind of device, as the spec names it."""
 
     type: str
     ray: str
-    """Ray's resource; empty for Custom, where the node group says it."""
+    """Ray's resource; empty for Custom, where the node group names it."""
     kubernetes: str
-    """The usual extended resource; a node group may name another."""
+    """The usual extended resource of Kubernetes; a node group may name another."""
     visible_env: str
-    """The variable that hides the other devices of the machine from a process; empty where there is none."""
+    """Variable that hides the machine's other devices from a process; empty where there is none."""
     auto: bool
-    """Whether KubeRay 1.6.2 tells Ray of it by itself; else the worker group's `resources` must."""
+    """Whether KubeRay 1.6.2 reports it to Ray by itself; otherwise `resources` of the worker group must."""
 
 
 DEVICES: dict[str, Device] = {
@@ -41,20 +41,20 @@ _OWN_NOSET = {
     "TT_VISIBLE_DEVICES": "TENSTORRENT_VISIBLE_DEVICES",
     "QBRUNTIME_VISIBLE_DEVICES": "MBLT_RT_VISIBLE_DEVICES",
 }
-"""What Ray's switch is called after, where it is not the variable."""
+"""Variable -> the name in Ray's switch, where the switch is not named after the variable."""
 OTHER_GPUS = ("HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-"""What hides GPUs of AMD and of Intel; which there are on a machine is known on the machine."""
+"""Variables that hide GPUs of AMD and of Intel; only the machine knows which of them it has."""
 _BEFORE = {"FURIOSA_DEVICES": "npu:"}
-"""What stands before each id. Source: ray 2.60, `ray/_private/accelerators`; a test holds all of this to it."""
+"""Variable -> prefix of each id. Source: ray 2.60, `ray/_private/accelerators`; a test compares all of this with it."""
 _TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1"}
-"""Chips -> how they lie on the host. Source: ray 2.60, `ray/_private/accelerators/tpu.py`."""
+"""Chips -> their layout on the host. Source: ray 2.60, `ray/_private/accelerators/tpu.py`."""
 
 BY_RAY: dict[str, Device] = {device.ray: device for device in DEVICES.values() if device.ray}
-"""By Ray's resource. What is not here is a plain number to Ray: it has no device ids."""
+"""Devices by Ray's resource. Any other resource is a plain number to Ray, without device ids."""
 
 
 def visible_devices(variable: str, ids: tuple[str, ...]) -> dict[str, str]:
-    """The environment that shows a process these devices only; empty for a resource without a variable."""
+    """Return the environment that shows a process only these devices; empty for a resource without a variable."""
     if not variable:
         return {}
     env = {variable: ",".join(f"{_BEFORE.get(variable, '')}{each}" for each in ids)}
@@ -64,11 +64,11 @@ def visible_devices(variable: str, ids: tuple[str, ...]) -> dict[str, str]:
 
 
 def left_alone(variable: str, env: Mapping[str, str]) -> bool:
-    """Whether an environment tells Ray to leave this variable as it is: a framework hands out the devices itself."""
+    """Return whether an environment tells Ray not to set this variable: a framework hands out the devices itself."""
     return env.get(f"{NOSET}{_OWN_NOSET.get(variable, variable)}", "0").lower() in ("1", "true")
 
 
 def all_left_alone() -> dict[str, str]:
-    """The environment that leaves every kind of device as the machine shows it."""
+    """Return the environment in which Ray hides no device of any kind."""
     usual = (device.visible_env for device in DEVICES.values() if device.visible_env)
     return {f"{NOSET}{variable}": "1" for variable in (*usual, *OTHER_GPUS)}

@@ -1,8 +1,8 @@
-"""Which domain the units of a series go to: machines with one value of a label, such as one rack or one super-pod.
+"""Choice of a domain for each series of units that asks for one: machines with one value of a label, such as one rack.
 
 Ray's label selectors know values, and not "the same value, whichever": so a value is chosen here, before anything is
-placed. Of the domains that hold all units the one is taken that has least room beyond them, so that the larger ones
-stay free for what needs them.
+placed. Of the domains that hold all units, the one with the least room beyond them is taken, so that larger ones stay
+free for jobs that need them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from dljob.plan.words import natural, resources_text
 from dljob.telemetry.wording import counted
 
 TRIES = 256
-"""Domains that are tried, of all series together."""
+"""Combinations of domains that are tried, over all series."""
 LEAST_STEPS = 500
-"""Moves of the exact search at each of many tries."""
+"""Moves of the exact search in each of many tries."""
 SHOWN = 6
 """Domains that a refusal names."""
 _MOST = 100_000
+"""Units of one kind that a machine is taken to hold at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class Domain:
     value: str
     machines: int
     holds: tuple[int, ...]
-    """How many units of each of its batches they have room for."""
+    """Number of units of each of its batches for which it has room."""
     left: Resources
-    """What they have of what the units ask for."""
+    """Free amounts of the resources that the units ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The domain of a series, and why it is that one."""
+    """The domain that was chosen for a series, with the reason."""
 
     series: str
     key: str
@@ -50,13 +51,13 @@ class Choice:
 
 
 Fixed = Mapping[str, frozenset[str]]
-"""Series -> the domains that its other units are in."""
+"""Series -> the domains in which its other units live already."""
 
 
 def pack_in_domains(
     batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed
 ) -> tuple[Packing | Stuck, tuple[Choice, ...]]:
-    """A place for every unit, each series that wants a domain in one; and the domains that were chosen, by series."""
+    """Place every unit, with each series that asks for a domain in one; return the chosen domains, too."""
     wanted = _wanted(batches)
     if not wanted:
         return pack(batches, runs), ()
@@ -75,12 +76,13 @@ def _search(
     wanted: Sequence[tuple[str, str]],
     fitting: Sequence[list[Domain]],
 ) -> tuple[Packing | Stuck, tuple[Domain, ...]]:
-    """Depth first, series by series: those that have a domain must have room there before the next one gets its own."""
+    """Search depth first, one series per level: those above must fit before the next one is tried."""
     steps = max(SEARCH_STEPS // max(1, prod(len(domains) for domains in fitting)), LEAST_STEPS)
     proven, tries = True, 0
     stack: list[tuple[Domain, ...]] = [(domain,) for domain in reversed(fitting[0])]
     while stack:
         chosen = stack.pop()
+        # Many series over many domains are too many combinations: give up, and say that nothing is proven.
         if tries == TRIES:
             return Stuck(proven=False), ()
         tries += 1
@@ -101,7 +103,7 @@ def _search(
 def why_not(
     batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed, *, proven: bool, left: str = ""
 ) -> Conflict:
-    """The smallest conflict among units that `pack_in_domains` found no room for; `left` as for `conflict_of`."""
+    """Return the smallest conflict among units that `pack_in_domains` could not place; `left` as in `conflict_of`."""
     wanted = _wanted(batches)
     if not wanted or not isinstance(pack(batches, runs), Packing):
         return conflict_of(batches, runs, proven=proven, left=left)
@@ -120,7 +122,7 @@ _ADVICE = "add machines to a domain, ask for less, or leave topology-key out"
 
 
 def domains_of(own: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed) -> list[Domain]:
-    """The domains that a series may be in, the one with least room first. `own`: its batches."""
+    """Return the domains that a series may use, least room first. `own` are its batches."""
     series, key = own[0].demand.topology or ("", "")
     found: dict[str, list[MachineRun]] = {}
     for run in runs:
@@ -132,7 +134,7 @@ def domains_of(own: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed) -
 
 
 def _wanted(batches: Sequence[Batch]) -> dict[tuple[str, str], list[Batch]]:
-    """(series, label) -> its batches, of those that want one domain; sorted."""
+    """Return (series, label) -> batches of the series that ask for a domain, sorted."""
     found: dict[tuple[str, str], list[Batch]] = {}
     for batch in batches:
         if batch.demand.topology:
@@ -157,7 +159,7 @@ def _fitting(domains: Sequence[Domain], own: Sequence[Batch]) -> list[Domain]:
 
 
 def _pinned(batch: Batch, values: Mapping[str, str]) -> Batch:
-    """A batch that goes to the domain of its series."""
+    """Return a batch whose units select the domain of their series."""
     if batch.demand.topology is None:
         return batch
     series, key = batch.demand.topology
@@ -173,7 +175,7 @@ def _why(domain: Domain, key: str, own: Sequence[Batch], fitting: int) -> str:
 def _no_domain(
     own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[MachineRun], fixed: Fixed, left: str
 ) -> str:
-    """No domain is large enough: which there are, and what each has."""
+    """Return the message when no domain is large enough, with what each of them has."""
     series, key = own[0].demand.topology or ("", "")
     seen = [
         f"{one.value} ({_told(one)}{left}) has room for {min(one.holds)}"

@@ -1,4 +1,4 @@
-"""How many machines a job wants when its elastic roles have other numbers of ranks than at first."""
+"""The number of machines that a job needs for other sizes of its elastic roles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MOST = 100_000
 
 
 def machines(plan: JobPlan, start: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
-    """Node group -> how many of its machines are wanted for these numbers of ranks, within its bounds.
+    """Return node group -> machines for these numbers of ranks, within the group's bounds.
 
-    `start`: the numbers that the groups' `replicas` are for.
+    `start` holds the numbers of ranks for which the groups' `replicas` were planned.
     """
     groups = plan.node_groups.values()
     counts = counted(groups, plan.units, plan.roles, start, wanted)
@@ -29,10 +29,11 @@ def counted(
     start: Mapping[str, int],
     wanted: Mapping[str, int],
 ) -> dict[str, int]:
-    """The same without bounds.
+    """Return the same without bounds.
 
-    A role that grows wants whole machines more; one that shrinks gives back as many as its units alone fill.
+    A role that grows asks for whole machines; one that shrinks gives back as many as its units alone fill.
     """
+    # Groups that may grow are preferred as the place of further units.
     every = sorted(groups, key=lambda group: (group.bounds is None, group.name))
     counts = {group.name: group.replicas for group in every}
     for name, size in sorted(wanted.items()):
@@ -49,7 +50,7 @@ def _within(group: MachineGroup, count: int) -> int:
 
 
 def _home(groups: Iterable[MachineGroup], series: Series) -> tuple[MachineGroup, int]:
-    """Where further units of a role go, and how many of them one machine holds; the plan has found room for some."""
+    """Return the group for further units of a role, and how many one machine holds: the plan has room for one."""
     demand = demand_of(series.unit(0))
     each = ((group, copies(room_of(group.resources, group.labels), demand, MOST)) for group in groups)
     return next(found for found in each if found[1])

@@ -1,4 +1,4 @@
-"""The environment of a rank, as far as the plan and a start order know it: torchrun's names, and our own."""
+"""The environment of a rank as far as plan and start order determine it: torchrun's variables, and dljob's own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dljob.plan.role import HostKind, RolePlan
 
 NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 COLLECTIVES = "DLJOB_COLLECTIVES"
-"""Backends and groups of collectives as JSON: in the environment of every role of a job that has some, so that
-processes that user code makes inherit it."""
+"""Variable with backends and groups of collectives as JSON.
+
+It is in the environment of every role of a job that has some, so that processes that user code starts inherit it.
+"""
 
 
 def rank_env(
@@ -30,10 +32,10 @@ def rank_env(
     restart_reason: str = "",
     inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The variables of one rank, over what it inherits.
+    """Return the variables of one rank, to be laid over what it inherits.
 
-    Ranks of an Elastic role get torchrun's names. Those of an Actor role do not: a library that finds WORLD_SIZE waits
-    for peers that never come. `store` is "host:port", or empty; `inherited` is what the process has anyway.
+    Ranks of an Elastic role get torchrun's variables. Those of an Actor role do not: a library that finds WORLD_SIZE
+    waits for peers that never come. `store` is "host:port", or empty; `inherited` is what the process has anyway.
     """
     said = dict(role.env)
     env = {
@@ -60,7 +62,7 @@ def rank_env(
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
             "ROLE_NAME": said.get("ROLE_NAME", role.name),
-            "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # lives count from 1, restarts from 0
+            "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # generations count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
             "TORCHELASTIC_RUN_ID": said.get("TORCHELASTIC_RUN_ID", uid),
         }
@@ -73,10 +75,10 @@ def rank_env(
 
 
 def _defaults(role: RolePlan, local_world_size: int, known: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun sets where nobody said otherwise."""
+    """Return the variables that torchrun sets unless they are set already."""
     env: dict[str, str] = {}
     if local_world_size > 1 and "OMP_NUM_THREADS" not in known:
-        env["OMP_NUM_THREADS"] = "1"  # ranks of one machine would each take all its cores
+        env["OMP_NUM_THREADS"] = "1"  # else each rank would use all cores of the machine
     if role.elastic and role.host is HostKind.FORK and NCCL_ERRORS not in known:
-        env[NCCL_ERRORS] = "1"  # of its scripts
+        env[NCCL_ERRORS] = "1"  # torchrun sets it for its scripts
     return env

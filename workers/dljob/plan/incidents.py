@@ -1,6 +1,6 @@
-"""What is due of a faults file, and which of a job's incidents belong to which of its faults.
+"""Rules of a faults file: when a fault is due, and which of the job's incidents belong to which fault.
 
-Real jobs and simulated ones are told by the same rules, so that what they say can be compared.
+Real jobs and simulated ones use the same rules, so that their reports can be compared.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dljob.spec.loading.faults import Expected, FaultTime, FileFault
 
 JOB = "job"
 Key: TypeAlias = tuple[float, str, str]
-"""(detected, target, level): an incident's cause may be corrected, these are not."""
+"""Identity of an incident as (detected, target, level): its cause may be corrected later, these are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedFault:
-    """Something that went wrong in a job, as its status tells it; times in unix seconds."""
+    """An incident in a job, as its status reports it; times in unix seconds."""
 
     cause: str
     target: str
@@ -29,42 +29,42 @@ class ObservedFault:
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """The identity of the incident."""
         return (self.detected, self.target, self.level)
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The incident as text."""
         return f"{self.cause} of {self.target} at level {self.level}"
 
     def shown(self) -> dict[str, Any]:
-        """As JSON-able data; `seconds` until all was well again."""
+        """Return it as data for JSON; `seconds` is the time until recovery."""
         took = None if self.recovered is None else round(self.recovered - self.detected, 3)
         return {"cause": self.cause, "target": self.target, "level": self.level, "seconds": took}
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that was done; `at` in unix seconds, by the clock that the incidents are told by."""
+    """A fault that was injected; `at` in unix seconds, on the clock of the incidents."""
 
     number: int
-    """Its place in the file, from 0."""
+    """Its index in the file, from 0."""
     fault: FileFault
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a job has come to."""
+    """The progress of a job at one moment."""
 
     seconds: float | None = None
-    """Since it began to run."""
+    """Seconds since the job began to run."""
     step: int | None = None
     events: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def is_due(when: FaultTime, now: Moment) -> bool:
-    """Whether a fault's time has come."""
+    """Return whether a fault is due."""
     if when.time is not None:
         return now.seconds is not None and now.seconds >= when.time
     if when.step is not None:
@@ -75,9 +75,9 @@ def is_due(when: FaultTime, now: Moment) -> bool:
 def shares(
     strikes: Sequence[InjectedFault], incidents: Iterable[ObservedFault]
 ) -> tuple[dict[int, list[ObservedFault]], list[ObservedFault]]:
-    """By a strike's number the incidents that are laid to it, and those from before all strikes.
+    """Return number of a fault -> its incidents, and the incidents from before all faults.
 
-    It is the latest strike before it whose target it is about, else the latest before it.
+    An incident belongs to the latest fault before it whose target it can be about, or else to the latest before it.
     """
     found: dict[int, list[ObservedFault]] = {strike.number: [] for strike in strikes}
     unasked: list[ObservedFault] = []
@@ -92,7 +92,7 @@ def shares(
 
 
 def _is_about(target: str, told: str) -> bool:
-    """Whether an incident of `told` can come of a fault to `target`."""
+    """Return whether an incident of target `told` can follow from a fault to `target`."""
     head, role = target.partition("/")[0], told.partition("/")[0]
     if head == NODE or told == JOB:
         return MASTER not in (head, told)
@@ -100,7 +100,7 @@ def _is_about(target: str, told: str) -> bool:
 
 
 def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> str:
-    """What is not as expected, in words; empty when all is."""
+    """Return the difference to the expectation as text; empty when there is none."""
     if expected is None or any(_is(expected, incident) for incident in incidents):
         return ""
     wanted = ", ".join(
@@ -113,7 +113,7 @@ def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> s
 
 
 def _is(expected: Expected, incident: ObservedFault) -> bool:
-    # Files that were written before Killed was say Unknown for it.
+    # Files that are older than the cause Killed expect Unknown for it.
     causes = {None, incident.cause, "Unknown" if incident.cause == "Killed" else None}
     return (
         expected.cause in causes
@@ -128,9 +128,10 @@ def report(
     incidents: Iterable[ObservedFault],
     begin: float | None,
 ) -> dict[str, Any]:
-    """What was done, and what the job did: {"faults": [...], "unasked": [...]}, JSON-able; `begin` in unix seconds.
+    """Return what was injected and how the job reacted, as {"faults": [...], "unasked": [...]} for JSON.
 
-    `problem` says what is not as expected; that it never came, too. `met`: there is none, or nothing was expected.
+    `begin` is in unix seconds. `problem` is the difference to the expectation, also when the fault was never due. `met`
+    is true without a problem, or without an expectation.
     """
     found, unasked = shares(strikes, incidents)
     at = {strike.number: strike.at for strike in strikes}
@@ -152,5 +153,5 @@ def report(
 
 
 def sets(told: Mapping[str, Any]) -> list[set[tuple[str, str, str]]]:
-    """For each fault of a report the set of (cause, target, level) that it came to."""
+    """Return for each fault of a report the set of (cause, target, level) of its incidents."""
     return [{(i["cause"], i["target"], i["level"]) for i in row["incidents"]} for row in told["faults"]]

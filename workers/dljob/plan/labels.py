@@ -1,4 +1,4 @@
-"""Ray's label selectors: "v", "!v", "in(a,b)", "!in(a,b)".
+"""Matching of Ray's label selectors: "v", "!v", "in(a,b)", "!in(a,b)".
 
 A node without the key satisfies the negated forms. Source: ray, `NodeLabelMatchesConstraint` in
 `src/ray/common/scheduling/cluster_resource_data.cc`.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 NODE_NAME = "dljob.io/node-name"
-"""The label of an embedded Ray's node: what people call it, as in `dljob plan`."""
+"""Label of a node of an embedded Ray with its name for users, as in `dljob plan`."""
 
 
 def matches(selector: Iterable[tuple[str, str]], labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels satisfies every (key, expression)."""
+    """Return whether a node with these labels satisfies every (key, expression)."""
     return all(_satisfied(expression, labels.get(key)) for key, expression in selector)
 
 

@@ -1,7 +1,7 @@
-"""What a plan is made of: frozen data, no behaviour beyond arithmetic on itself.
+"""The parts of a plan: frozen data, without behaviour beyond arithmetic on itself.
 
-Units are not stored but computed from `Series`, one per role or collocation: a plan of 100,000 ranks is as small as a
-plan of 16.
+Units are not stored but computed from `Series`, one for each role or collocation: a plan of 100,000 ranks is as small
+as a plan of 16.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dljob.plan.amounts import LEAST, Amount, Resources, add_up
 from dljob.plan.role import RolePlan
 
 NODE_GROUP_LABEL = "dljob.io/node-group"
-"""The label that each machine of a node group carries."""
+"""Label of each machine of a node group, with the group's name."""
 CPU_LABEL = "dljob.io/cpu"
-"""The label of a machine with a fraction of a CPU: as many CPUs as its plan counts; Ray counts whole ones."""
+"""Label of a machine with a fraction of a CPU, with the CPUs that its plan counts; Ray counts whole ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Bundle:
 
     resources: Resources
     ranks: tuple[tuple[str, int], ...]
-    """(role, rank) of each sharer."""
+    """(role, rank) of each rank that shares it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The smallest set of processes that must share a host; one placement group."""
+    """The smallest set of processes that must share a host: one placement group."""
 
     name: str
     """"<role or collocation>/<k>"."""
@@ -44,13 +44,13 @@ class Unit:
     apart: tuple[str, str] | None = None
     """(Separate collocation, role): units of different roles of one such collocation never share a node."""
     topology_key: str = ""
-    """The label that has one value on the nodes of all units of its series; empty: none."""
+    """Label that has one value on the nodes of all units of its series; empty for none."""
     spread: bool = False
-    """Whether it shares no node with another unit of its series."""
+    """Whether it may share no node with another unit of its series."""
 
     @property
     def series(self) -> str:
-        """The role or collocation that it is a unit of."""
+        """The role or collocation that the unit belongs to."""
         return self.name.rpartition("/")[0]
 
     @property
@@ -61,32 +61,32 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class MachineGroup:
-    """Machines of one kind, as declared or derived from the roles."""
+    """Machines of one kind, declared or derived from the roles."""
 
     name: str
     replicas: int
-    """How many machines, spares included, at first."""
+    """Number of machines at the start, spares included."""
     resources: Resources
-    """Of one machine. Without `memory` its memory is not known here, and not counted."""
+    """Resources of one machine. Memory that is not stated is not counted."""
     labels: tuple[tuple[str, str], ...]
-    """What each node of the group carries, `dljob.io/node-group` included."""
+    """Labels of each node of the group, with `dljob.io/node-group`."""
     derived: bool = False
     spares: int = 0
-    """How many of its machines stay free of ranks."""
+    """Number of its machines that stay free of ranks."""
     device: tuple[str, str] | None = None
     """(Ray resource, Kubernetes resource) of its accelerator."""
     shared_memory: Amount = 0
-    """Size of /dev/shm in bytes x 10_000; 0 leaves it as it is."""
+    """Size of /dev/shm in bytes x 10_000; 0 for the default."""
     bounds: tuple[int, int] | None = None
-    """The fewest and the most machines, spares included; None: always as many as replicas."""
+    """Fewest and most machines, spares included; None when `replicas` never changes."""
     domains: tuple[str, ...] = ()
-    """Labels whose value here is a stand-in: the machines are in one domain, whichever Kubernetes finds."""
+    """Labels with a stand-in value: all machines are in one domain, whichever one Kubernetes chooses."""
     spread: bool = False
-    """Whether no two of its machines may be one host."""
+    """Whether each of its machines must be another host."""
 
 
 class Place(NamedTuple):
-    """Where a rank sits: its group, its index in the group, its unit and its bundle."""
+    """The place of a rank: its group, its index in the group, its unit and its bundle."""
 
     group: int
     local: int
@@ -96,7 +96,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A role's part in a series of units."""
+    """The part of a role in a series of units."""
 
     role: str
     groups: int
@@ -105,7 +105,7 @@ class Member:
 
 
 class Shape(NamedTuple):
-    """What units `first` to `end` - 1 of a series have in common."""
+    """The common content of units `first` to `end` - 1 of a series."""
 
     first: int
     end: int
@@ -113,21 +113,21 @@ class Shape(NamedTuple):
     """(resources, (role, group size, local index) of each sharer) of each bundle."""
     roles: tuple[str, ...]
     offsets: Mapping[str, int]
-    """The bundle of each role's local index 0."""
+    """Role -> bundle of its local index 0."""
 
 
 @dataclass(frozen=True)
 class Series:
     """The units of one role or collocation: unit k holds group k of every member that has one.
 
-    Units with equally many members have one shape, so a few shapes describe any number of units.
+    Units with the same members have one shape, so a few shapes describe any number of units.
     """
 
     name: str
     members: tuple[Member, ...]
     """Sorted by role."""
     shared: bool
-    """Device collocation: rank i of each group sits in bundle i. Else each rank has a bundle of its own."""
+    """Device collocation: rank i of each group is in bundle i. Otherwise each rank has a bundle of its own."""
     selector: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, str] | None = None
     topology_key: str = ""
@@ -135,7 +135,7 @@ class Series:
 
     @property
     def count(self) -> int:
-        """How many units: as many as the member with the most groups has."""
+        """The number of units: as many as the member with the most groups has."""
         return self.shapes[-1].end
 
     @cached_property
@@ -167,12 +167,12 @@ class Series:
         return shapes[0] if k < shapes[0].end else next(shape for shape in shapes if k < shape.end)
 
     def bundle_of(self, role: str, rank: int) -> tuple[int, int]:
-        """(unit, bundle) of a rank."""
+        """Return (unit, bundle) of a rank."""
         group, local = divmod(rank, self._sizes[role])
         return group, self._shape_of(group).offsets[role] + local
 
     def unit(self, k: int) -> Unit:
-        """Unit k, made anew."""
+        """Build unit k."""
         shape = self._shape_of(k)
         bundles = tuple(
             [
@@ -187,7 +187,7 @@ class Series:
 
 @dataclass(frozen=True)
 class UnitTable(Mapping[str, Unit]):
-    """All units by name, made when asked for; picklable, and as small as its series."""
+    """All units by name, built on access; picklable, and as small as its series."""
 
     series: tuple[Series, ...]
     """Sorted by name."""
@@ -203,6 +203,7 @@ class UnitTable(Mapping[str, Unit]):
     def __getitem__(self, name: str) -> Unit:
         series = self._by_name.get(name.rpartition("/")[0])
         number = name.rpartition("/")[2]
+        # `str(int())` refuses "01" and digits of other scripts, which would be second names of a unit.
         if series is None or not number.isdecimal() or str(int(number)) != number or int(number) >= series.count:
             raise KeyError(name)
         return series.unit(int(number))
@@ -216,7 +217,7 @@ class UnitTable(Mapping[str, Unit]):
         return sum(series.count for series in self.series)
 
     def sized(self, groups: Mapping[str, int]) -> UnitTable:
-        """The same with other numbers of groups of these roles, none of which shares its units."""
+        """Return a copy with other numbers of groups of these roles, none of which shares its units."""
         return UnitTable(
             tuple(
                 replace(own, members=(replace(own.members[0], groups=groups[own.members[0].role]),))
@@ -227,7 +228,7 @@ class UnitTable(Mapping[str, Unit]):
         )
 
     def of_role(self, role: str) -> Series:
-        """The series that a role's groups are in."""
+        """Return the series of a role's groups."""
         return self._by_role[role]
 
 
@@ -246,7 +247,7 @@ class JobPlan:
     digest: str
 
     def sized(self, sizes: Mapping[str, int]) -> JobPlan:
-        """The same with these numbers of ranks. Group k is in unit k, however many there are."""
+        """Return a copy with these numbers of ranks. Group k is in unit k, however many there are."""
         changed = {name: size for name, size in sizes.items() if self.roles[name].replicas != size}
         if not changed:
             return self
@@ -258,11 +259,11 @@ class JobPlan:
 
     @property
     def widest(self) -> JobPlan:
-        """The same with the most ranks that each role may come to have."""
+        """The same plan with the most ranks that each role may get."""
         return self.sized({name: own.max_replicas for name, own in self.roles.items() if own.resizes})
 
     def place(self, role: str, rank: int) -> Place:
-        """Where a rank sits; arithmetic, so that 100,000 ranks need no table."""
+        """Return the place of a rank by arithmetic, so that 100,000 ranks need no table."""
         plan = self.roles[role]
         if not 0 <= rank < plan.replicas:
             raise KeyError((role, rank))

@@ -20,11 +20,11 @@ from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import parse_cpu, parse_memory
 
 DERIVED_DOMAIN = "of-the-job"
-"""The value that stands in for the domain of machines that were derived."""
+"""Stand-in value for the domain of derived machines."""
 
 
 def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, RolePlan]) -> dict[str, MachineGroup]:
-    """The job's machines by name of their group, spares added.
+    """Return the job's machines by the name of their group, spares added.
 
     Raises:
         PlacementError: The units do not fit on the declared machines.
@@ -37,7 +37,7 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
         check_fit(batches, groups)
         _check_bounds(groups, units, roles)
     else:
-        drivers = {role.name for role in roles.values() if role.quota}  # a byte each, beside what is theirs
+        drivers = {role.name for role in roles.values() if role.quota}  # hold a byte each, beside their quota
         derived = derive([batch for batch in batches if batch.name not in drivers])
         groups = _bounded([_in_domains(group, units) for group in derived], units, roles)
     ordered = sorted(groups, key=lambda group: group.name)
@@ -50,7 +50,7 @@ def _declared_groups(
     units: UnitTable,
     roles: Mapping[str, RolePlan],
 ) -> list[MachineGroup]:
-    """The declared groups; one without `cpu` has the fewest whole CPUs a machine with which the job fits.
+    """Return the declared groups. A group without `cpu` gets the fewest whole CPUs per machine with which the job fits.
 
     First all such groups get the same number, then each in turn as few as the others leave it.
     """
@@ -82,7 +82,7 @@ def _declared_groups(
 
 
 def _fewest(most: int, enough: Callable[[int], bool]) -> int:
-    """The smallest number from 1 to `most`, which is enough, that is enough."""
+    """Return the smallest number from 1 to `most` for which `enough` holds, by bisection; `most` is enough."""
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
@@ -91,10 +91,10 @@ def _fewest(most: int, enough: Callable[[int], bool]) -> int:
 
 
 def _in_domains(group: MachineGroup, units: UnitTable) -> MachineGroup:
-    """A group with what series of units want of machines that are pods: one domain, hosts of their own.
+    """Return a group with the demands that series of units have on machines that are pods: one domain, separate hosts.
 
-    Which domain that is Kubernetes says, so a value stands in for it; labels that the group has are the user's word.
-    Derived groups are one domain together, since units of one series may be of several sizes.
+    Kubernetes chooses the domain, so a value stands in for it; labels that the group has are the user's word. Derived
+    groups form one domain together, since units of one series may have several sizes.
     """
     labels = dict(group.labels)
     mine = [
@@ -113,12 +113,12 @@ def _with_spares(group: MachineGroup, spares: int) -> MachineGroup:
 
 
 def _sizes(roles: Mapping[str, RolePlan]) -> dict[str, tuple[int, int, int]]:
-    """The fewest, the first and the most ranks of roles that may have different numbers."""
+    """Return the fewest, the first and the most ranks of each role that may change its size."""
     return {name: (own.min_replicas, own.replicas, own.max_replicas) for name, own in roles.items() if own.resizes}
 
 
 def _bounded(groups: Sequence[MachineGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> list[MachineGroup]:
-    """Derived groups with as many machines more and fewer as elastic roles may come to want."""
+    """Return derived groups with bounds for all sizes that elastic roles may get."""
     sizes = _sizes(roles)
     first = {name: own[1] for name, own in sizes.items()}
     low, high = (counted(groups, units, roles, first, {name: own[at] for name, own in sizes.items()}) for at in (0, 2))
@@ -126,7 +126,7 @@ def _bounded(groups: Sequence[MachineGroup], units: UnitTable, roles: Mapping[st
 
 
 def _check_bounds(groups: Sequence[MachineGroup], units: UnitTable, roles: Mapping[str, RolePlan]) -> None:
-    """Whether elastic roles fit with the fewest ranks on the fewest machines, and with the most on the most."""
+    """Check that elastic roles fit with the fewest ranks on the fewest machines, and with the most on the most."""
     sizes = _sizes(roles)
     for at, end, field in ((0, 0, "minReplicas"), (2, 1, "maxReplicas")) if sizes else ():
         counts = {name: own[at] // roles[name].group_size for name, own in sizes.items()}
@@ -139,7 +139,7 @@ def _check_bounds(groups: Sequence[MachineGroup], units: UnitTable, roles: Mappi
 
 
 def batches_of(units: UnitTable) -> tuple[Batch, ...]:
-    """All units, exchangeable ones together: a handful, however many units there are."""
+    """Return all units in batches of exchangeable ones: a handful, however many units there are."""
     batches: list[Batch] = []
     for series in units.series:
         for shape in series.shapes:
@@ -149,10 +149,10 @@ def batches_of(units: UnitTable) -> tuple[Batch, ...]:
 
 
 def check_fit(batches: Sequence[Batch], groups: Sequence[MachineGroup], when: str = "") -> None:
-    """Whether the units fit on empty machines of these groups.
+    """Check whether the units fit on empty machines of these groups.
 
     Raises:
-        PlacementError: They do not; names the smallest set that conflicts.
+        PlacementError: They do not; the message names the smallest conflicting set.
     """
     runs = runs_of(machines_of(groups), batches)
     packing, _ = pack_in_domains(batches, runs, {})

@@ -1,7 +1,7 @@
-"""Packing units into machines: greedy first, then a bounded exact search, and a proof where there is one.
+"""Packing of units into machines: greedy first, then a bounded exact search, with a proof where there is one.
 
-Exchangeable units are one `Batch` and exchangeable machines one `MachineRun`, so the cost grows with what differs, not
-with how many there are: 10,000 equal units on 2,000 equal machines are one division.
+Exchangeable units are one `Batch` and exchangeable machines one `MachineRun`, so the cost grows with the differences,
+not with the numbers: 10,000 equal units on 2,000 equal machines are one division.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dljob.plan.model import GRAIN, Amount, MachineGroup, Unit
 from dljob.plan.words import natural
 
 SEARCH_STEPS = 20_000
-"""Moves of the exact search before it gives up: about 0.2 s."""
+"""Moves of the exact search before it gives up, which take about 0.2 s."""
 SEARCH_UNITS = 48
-"""Units beyond which the exact search is not begun."""
+"""Most units for which the exact search is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Batch:
     demand: Demand
     count: int
     sample: Unit
-    """The first of them, for words."""
+    """The first unit of them, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,22 @@ Spots = tuple[tuple[Sequence[int], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where each batch went, and what is left."""
+    """The place of each batch, and the capacity that is left."""
 
     spots: tuple[Spots, ...]
-    """By index of the batch."""
+    """By the index of the batch."""
     runs: tuple[MachineRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """No packing. `proven`: there is none; else none was found within the search's bounds."""
+    """No packing was found. `proven`: none exists; otherwise the search ended at its bounds."""
 
     proven: bool
 
 
 def runs_of(rooms: Sequence[tuple[Capacity, Sequence[int]]], batches: Iterable[Batch]) -> tuple[MachineRun, ...]:
-    """Machines with equal rooms together, where equal means: to these batches."""
+    """Group machines of equal capacity, as far as these batches can tell them apart."""
     names: set[str] = set()
     keys: set[str] = set()
     for batch in batches:
@@ -75,7 +75,7 @@ def runs_of(rooms: Sequence[tuple[Capacity, Sequence[int]]], batches: Iterable[B
 
 
 def machines_of(groups: Iterable[MachineGroup]) -> list[tuple[Capacity, Sequence[int]]]:
-    """The empty machines of node groups, numbered through in the order of the machines' names."""
+    """Return the empty machines of node groups, numbered in the order of their names."""
     rooms: list[tuple[Capacity, Sequence[int]]] = []
     first = 0
     for group in sorted(groups, key=lambda group: natural(machine_name(group, 0))):
@@ -85,18 +85,18 @@ def machines_of(groups: Iterable[MachineGroup]) -> list[tuple[Capacity, Sequence
 
 
 def machine_name(group: MachineGroup, index: int) -> str:
-    """What a machine of a group is called before it is there."""
+    """Return the name of a planned machine of a group."""
     return f"{group.name}-{index}"
 
 
 def bigness(demand: Demand) -> tuple[Amount, Amount]:
-    """Sorts the largest first: by devices, then by CPU."""
+    """Return a sort key that puts the largest demand first: by devices, then by CPU."""
     wanted = dict(total_demand(demand))
     return -sum(amount for name, amount in wanted.items() if name in BY_RAY), -wanted.get("CPU", 0)
 
 
 def pack(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int = SEARCH_STEPS) -> Packing | Stuck:
-    """A place for every unit, or none."""
+    """Return a place for every unit, or Stuck."""
     if _cannot(batches, runs):
         return Stuck(proven=True)
     for order in _orders(batches, runs):
@@ -107,7 +107,10 @@ def pack(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int = SEAR
 
 
 def fill(runs: Sequence[MachineRun], demand: Demand, count: int) -> tuple[tuple[MachineRun, ...], Spots, int]:
-    """Put up to `count` such units into machines, the tightest first: (machines after, where, how many are left)."""
+    """Put up to `count` such units into machines, the tightest first.
+
+    Returns (machines after, where, number of units that are left).
+    """
     after: list[MachineRun] = []
     spots: list[tuple[Sequence[int], int]] = []
     for run in sorted(runs, key=lambda run: _preference(run, demand)):
@@ -116,6 +119,7 @@ def fill(runs: Sequence[MachineRun], demand: Demand, count: int) -> tuple[tuple[
             after.append(run)
             continue
         full = min(len(run.ids), count // each)
+        # Fill whole machines by one division; the remainder goes to one more machine of the run.
         cuts = [(run.ids[:full], each)]
         count -= full * each
         if count and full < len(run.ids):
@@ -134,7 +138,7 @@ def fill(runs: Sequence[MachineRun], demand: Demand, count: int) -> tuple[tuple[
 
 
 def alone(batch: Batch, runs: Sequence[MachineRun]) -> int:
-    """How many units of a batch fit when nothing else is there; at most its count."""
+    """Return how many units of a batch fit on otherwise empty machines; at most its count."""
     found = 0
     for run in runs:
         found += copies(run.room, batch.demand, batch.count) * len(run.ids)
@@ -144,7 +148,10 @@ def alone(batch: Batch, runs: Sequence[MachineRun]) -> int:
 
 
 def _preference(run: MachineRun, demand: Demand) -> tuple[int, bool, tuple[int, ...], int]:
-    """Machines without devices that the unit has no use for, then used ones, then the fullest, then the first."""
+    """Return a sort key for machines.
+
+    First those without devices that the unit cannot use, then used ones, then the fullest, then the first.
+    """
     asked = {name for name, _, _ in demand.devices}
     needless = sum(1 for name, _ in run.room.devices if name not in asked)
     left = total_room(run.room)
@@ -153,7 +160,7 @@ def _preference(run: MachineRun, demand: Demand) -> tuple[int, bool, tuple[int, 
 
 
 def _cannot(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> bool:
-    """A proof that no packing exists: a batch alone is too many, or the sum of something is too much."""
+    """Return whether nothing can fit: a batch alone is too many, or the sum of a resource is too large."""
     if any(alone(batch, runs) < batch.count for batch in batches):
         return True
     wanted: Counter[str] = Counter()
@@ -167,7 +174,11 @@ def _cannot(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> bool:
 
 
 def _orders(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> list[list[int]]:
-    """Orders to try: as derived machines were packed, the least choice first, the largest, those that must be apart."""
+    """Return the orders to try.
+
+    These are the order of derived machines, then fewest choices first, largest first, and those first that must be
+    apart.
+    """
     choice = [
         sum(len(run.ids) for run in runs if admits(run.room, b.demand) and take(run.room, b.demand)) for b in batches
     ]
@@ -184,7 +195,7 @@ def _orders(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> list[list[i
 
 
 def _size(demand: Demand, runs: Sequence[MachineRun]) -> int:
-    """The largest part of a machine's resource that a unit takes, in ten-thousandths."""
+    """Return the largest share of any machine's resource that a unit takes, in ten-thousandths."""
     most: dict[str, int] = {}
     for run in runs:
         for name, amount in total_room(run.room).items():
@@ -203,11 +214,11 @@ def _greedy(batches: Sequence[Batch], runs: Sequence[MachineRun], order: Sequenc
 
 
 def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) -> Packing | Stuck:
-    """Depth first over units and distinct rooms, no state twice; proven when it ends within its steps."""
+    """Search depth first over units and distinct capacities, no state twice; proven if it ends within its steps."""
     todo = [i for i, batch in enumerate(batches) for _ in range(batch.count)]
     if len(todo) > SEARCH_UNITS:
         return Stuck(proven=False)
-    # A unit uses one machine, so more machines of one kind than units make no difference.
+    # Each unit uses one machine: more machines of one kind than units would only multiply equal states.
     rooms = {index: run.room for run in runs for index in run.ids[: len(todo)]}
     seen: set[tuple[int, frozenset[tuple[Capacity, int]]]] = set()
     stack: list[tuple[int, dict[int, Capacity], tuple[int, ...]]] = [(0, rooms, ())]
@@ -220,6 +231,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
             continue
         seen.add(key)
         demand = batches[todo[depth]].demand
+        # One machine stands for all of equal capacity; reversed, so that the first of them does.
         for room, index in {room: index for index, room in reversed(now.items())}.items():
             steps -= 1
             after = take(room, demand) if admits(room, demand) else None
@@ -227,7 +239,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
                 stack.append((depth + 1, {**now, index: after}, (*path, index)))
         if steps < 0:
             return Stuck(proven=False)
-    # What others share of a device goes to whoever comes first, so there the order matters and nothing is proven.
+    # The rest of a device that others share goes to the first unit that fits: the order matters, and nothing is proven.
     shares = any(shares for batch in batches for _, _, shares in batch.demand.devices)
     rests = any(devices.rest for run in runs for _, devices in run.room.devices)
     return Stuck(proven=not (shares and rests))

@@ -1,4 +1,4 @@
-"""From a spec to a plan: pure, and the same for the same spec wherever it runs."""
+"""The plan of a spec: a pure function, with the same result for the same spec wherever it runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.annotations import spoken
 
 DIGEST_LENGTH = 16
+"""Hex digits of a plan's digest."""
 _LATER = (
     *("min_replicas", "max_replicas", "bounds", "sub_master", "quota", "shared_sight"),
     *("topology_key", "spread", "domains", "numa_binding", "virtual_local_rank"),
 )
+"""Fields that were added later: they enter the digest only with a value, so that old journals stay valid."""
 
 
 def plan(manifest: DLJobManifest) -> JobPlan:
-    """The whole job, resolved.
+    """Resolve the whole job.
 
     Raises:
-        PlacementError: It cannot be placed; the message names the smallest set that conflicts, with its numbers.
+        PlacementError: It cannot be placed; the message names the smallest conflicting set, with its numbers.
     """
     spec = spoken(manifest.spec)
     roles = with_collectives(spec, {role.name: resolve_role(spec, role) for role in spec.roles})
@@ -43,9 +45,9 @@ def _digest(
     units: UnitTable,
     groups: Mapping[str, MachineGroup],
 ) -> str:
-    """16 hex digits of what runs where, as canonical JSON: sorted keys, no spaces.
+    """Return 16 hex digits over what runs where, as canonical JSON: sorted keys, no spaces.
 
-    The RayCluster is no part of it: a journal stays good when only the pods' dress changed.
+    The RayCluster is not part of it: a journal stays valid when only the rendering of pods changed.
     """
     whole = {
         "name": name,
@@ -58,5 +60,5 @@ def _digest(
 
 
 def _told(of: RolePlan | Series | MachineGroup) -> dict[str, object]:
-    """Its fields; those that came later only where they say something, so that a job without them keeps its digest."""
+    """Return the fields that enter the digest; later ones only with a value, so that jobs without them keep theirs."""
     return {key: value for key, value in asdict(of).items() if value or key not in _LATER}

@@ -1,4 +1,4 @@
-"""What must be free for roles that hold nothing: pieces that a framework can make placement groups of."""
+"""Units of roles with a quota, which reserve nothing: pieces from which a framework can make placement groups."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dljob.plan.role import RolePlan
 
 
 def quota_units(roles: Mapping[str, RolePlan]) -> tuple[Unit, ...]:
-    """Units that are looked for when the job starts, and never reserved.
+    """Return units that are looked for when the job starts, and never reserved.
 
-    A framework's quota may lie on several machines, in equal pieces: one for each whole device, or where there is none
-    for each whole CPU. So it counts only where a device and its part of the CPUs and the memory are on one machine.
+    The quota of a framework may lie on several machines, in equal pieces: one for each whole device, or without devices
+    for each whole CPU. It counts only where a device and its part of CPUs and memory are on one machine.
     """
     return tuple(
         unit
@@ -25,16 +25,16 @@ def quota_units(roles: Mapping[str, RolePlan]) -> tuple[Unit, ...]:
 
 
 def quota_batches(roles: Iterable[RolePlan]) -> tuple[Batch, ...]:
-    """The same, exchangeable ones together."""
+    """Return the same in batches of exchangeable units."""
     return tuple(_batch(role) for role in roles if role.quota)
 
 
 def piece(quota: Resources) -> tuple[int, Resources]:
-    """How many equal pieces a rank's quota is cut into, and one of them; what cannot be cut evenly is rounded down."""
+    """Return the number of equal pieces of a rank's quota, and one of them; uneven amounts are rounded down."""
     amounts = dict(quota)
     devices = max((amounts[name] // GRAIN for name in amounts if name in BY_RAY), default=0)
     count = max(1, devices or amounts.get("CPU", 0) // GRAIN)
-    # A byte of each rank's memory is for the bundle that its driver lives in.
+    # The bundle in which the rank's driver lives takes one byte of its memory.
     cut = {name: (amount - GRAIN * (name == "memory")) // count for name, amount in quota}
     return count, tuple((name, amount) for name, amount in cut.items() if amount > 0)
 

@@ -11,7 +11,7 @@ from dljob.plan.amounts import Amount, Resources
 
 
 class HostKind(StrEnum):
-    """Which process runs a role's ranks: a thread in a Ray actor, or children forked by one."""
+    """The kind of process that runs a role's ranks: a thread in a Ray actor, or children forked by one."""
 
     THREAD = "thread"
     FORK = "fork"
@@ -19,7 +19,7 @@ class HostKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """A role with everything resolved that depends on other fields."""
+    """A role with all fields resolved that depend on other ones."""
 
     name: str
     elastic: bool
@@ -29,7 +29,7 @@ class RolePlan:
     args: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     config: Mapping[str, Any]
-    """The job's config with the role's own laid over it."""
+    """The job's config, overridden by the role's own."""
     replicas: int
     group_size: int
     driver: bool
@@ -47,47 +47,47 @@ class RolePlan:
     comm_timeout_s: int
     init_process_group: bool
     selector: tuple[tuple[str, str], ...] = ()
-    """Ray label selectors that its nodes must satisfy, beside that of its node group."""
+    """Ray label selectors for its nodes, beside that of its node group."""
     pre_check: bool = False
     """Whether its nodes are checked before its ranks start."""
     min_replicas: int = 0
-    """The fewest ranks that it goes on with; 0: it always has as many."""
+    """Fewest ranks with which it continues; 0 if its size is fixed."""
     max_replicas: int = 0
-    """The most ranks that it may be given; 0: it always has as many."""
+    """Most ranks that it may get; 0 if its size is fixed."""
     shared_sight: bool = False
-    """Whether each rank sees the devices of all ranks of its role on its node, not its own alone."""
+    """Whether each rank sees the devices of all ranks of its role on its node, and not only its own."""
     sub_master: str = ""
-    """The entry point that serves where its ranks meet; empty: ElasticMaster, where they have a process group."""
+    """Entry point of the user's SubMaster; empty for ElasticMaster, where the ranks have a process group."""
     quota: Resources | None = None
-    """What must be free for a rank's own Ray driver, and is not held; None: `per_rank` is held."""
+    """Free resources that a rank's own Ray driver needs, not reserved; None if `per_rank` is reserved."""
     topology_key: str = ""
-    """The label that has one value on all its nodes; empty: none."""
+    """Label that has one value on all its nodes; empty for none."""
     spread: bool = False
-    """Whether no two of its groups share a node."""
+    """Whether each of its groups needs a node of its own."""
     numa_binding: str = ""
-    """node | socket | exclusive | core-complex, in torch's words; empty: ranks run on any core."""
+    """node | socket | exclusive | core-complex, in torch's terms; empty if ranks run on any core."""
     virtual_local_rank: bool = False
-    """Whether LOCAL_RANK is 0 in each rank, which sees its own devices alone whatever Ray's switches say."""
+    """Whether LOCAL_RANK is 0 in each rank, which then sees only its own devices, whatever Ray's switches say."""
 
     @property
     def resizes(self) -> bool:
-        """Whether it may have another number of ranks while it runs."""
+        """Whether its number of ranks may change while it runs."""
         return self.min_replicas < self.max_replicas
 
     @property
     def groups(self) -> int:
-        """How many role groups."""
+        """The number of role groups."""
         return self.replicas // self.group_size
 
     @property
     def uses_store(self) -> bool:
-        """Whether ranks meet through a store: torch's, which ElasticMaster serves, or what their own SubMaster does."""
+        """Whether ranks meet through a store: torch's, served by ElasticMaster, or that of their own SubMaster."""
         return self.elastic and (self.comm_backend is not None or bool(self.sub_master))
 
     @property
     def rejoins(self) -> bool:
         """Whether its ranks can leave their process group and form another one in the same process.
 
-        A thread host can take its one thread back from user code, and makes the group; a script has both in its hands.
+        A thread host makes the group, and can interrupt its one user thread. A script controls both itself.
         """
         return self.uses_store and self.init_process_group and self.host is HostKind.THREAD

@@ -1,4 +1,4 @@
-"""Roles resolved: whatever depends on other fields of the spec is decided here."""
+"""Roles resolved: fields that depend on other fields of the spec are decided here."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds
 
 DEFAULT_RANK_CPU = "1"
-"""CPUs of a rank that says nothing."""
+"""CPUs of a rank that does not ask for any number."""
 
 _COMM_BY_DEVICE = {"GPU": "nccl", "NPU": "hccl"}
 _NUMA = {None: "", "Node": "node", "Socket": "socket", "Exclusive": "exclusive", "CoreComplex": "core-complex"}
-"""As torch writes them: `torch.numa.binding.AffinityMode`."""
+"""Names of `torch.numa.binding.AffinityMode`."""
 
 
 def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
-    """A role as it will be run.
+    """Return a role as it will be run.
 
     Raises:
-        PlacementError: Its kind of device cannot be known.
+        PlacementError: Its kind of device is not determined.
     """
     accelerator = _accelerator(spec, role)
     elastic = role.type == "Elastic"
@@ -89,9 +89,10 @@ def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | N
 
 
 def _shared_sight(role: Role, accelerator: tuple[str, Amount] | None) -> bool:
-    """Whether ranks see each other's devices, as torch's scripts expect: they take the one that LOCAL_RANK counts.
+    """Return whether ranks see each other's devices, as torch's scripts expect: they choose one by LOCAL_RANK.
 
-    Other kinds are taken by who sees them first (Neuron), or laid out by how many are seen (TPU).
+    Other kinds do not allow that: with Neuron a process takes all cores that it sees, and TPU chips lay out the host by
+    the number that is seen.
     """
     if role.accelerator is None or accelerator is None or role.comm.virtual_local_rank:
         return False
@@ -100,7 +101,7 @@ def _shared_sight(role: Role, accelerator: tuple[str, Amount] | None) -> bool:
 
 
 def _pre_check(role: Role, comm: str | None) -> bool:
-    """Whether nodes are checked: where collectives run between devices, unless the role says otherwise."""
+    """Return whether nodes are checked: where collectives run between devices, unless the role says otherwise."""
     said = role.comm.pre_check
     return comm is not None and (comm in _COMM_BY_DEVICE.values() if said is None else said)
 
@@ -117,7 +118,10 @@ def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
 
 
 def _quota(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
-    """What a framework gets for a rank. One that says no CPUs gets one for each device, for what runs beside it."""
+    """Return a framework's resources for one rank.
+
+    Without a number of CPUs it gets one for each device, for processes beside it.
+    """
     devices = max(1, accelerator[1] // GRAIN) if accelerator else 1
     cpu = {"CPU": devices * GRAIN} if role.resources.cpu is None else {}
     return add_up(tuple({**dict(_per_rank(role, accelerator)), **cpu}.items()))
@@ -144,5 +148,5 @@ def _custom_resources(groups: Sequence[NodeGroup]) -> set[str]:
 
 
 def _only(names: Sequence[str]) -> str:
-    """The one name there is; empty when there are none or several."""
+    """Return the one name there is; empty for none or several."""
     return names[0] if len(names) == 1 else ""

@@ -1,4 +1,4 @@
-"""Who a fault is done to: `master`, `<role>`, `<role>/<rank>`, `node/<index>` or `node/<the beginning of its id>`."""
+"""Targets of faults: `master`, `<role>`, `<role>/<rank>`, `node/<index>` or `node/<the beginning of its id>`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TAKES: Mapping[str, tuple[str, ...]] = {MASTER: ("kill",), NODE: ("kill", "stop
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`ranks` of a role, or the master, or a node: by its place in `ranked`, or by the beginning of its id."""
+    """Ranks of a role, or the master, or a node by its index in `ranked` or the beginning of its id."""
 
     role: str
-    """`master` and `node` for those."""
+    """The role, or `master`, or `node`."""
     ranks: tuple[int, ...] = ()
     node: str = ""
 
 
 def target_of(text: str, plan: JobPlan) -> Target:
-    """The target that a text means, which `load_faults` has found right."""
+    """Parse a target that `load_faults` has checked."""
     head, _, tail = text.partition("/")
     if head in (MASTER, NODE):
         return Target(head, node=tail)
@@ -39,23 +39,27 @@ def target_of(text: str, plan: JobPlan) -> Target:
 def load_faults(
     path: str | os.PathLike[str], plan: JobPlan, nodes: Sequence[str] | None = None
 ) -> tuple[FileFault, ...]:
-    """The faults of a file for a job; `nodes` are the ids of a job's nodes that runs already.
+    """Load the faults of a file for a job; `nodes` are the ids of the nodes of a running job.
 
     Raises:
-        UsageError: the file cannot be read.
-        SpecError: with every problem, at file:line:column; targets that the job does not have among them.
+        UsageError: The file cannot be read.
+        SpecError: With every problem at file:line:column, including targets that the job does not have.
     """
     return faults.load_file(path, lambda loc, item: _wrong(loc, item, plan, nodes))
 
 
 def ranked(held: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
-    """The order that node/<index> counts by: `held` are the nodes of the plan's units in order, `nodes` are all."""
+    """Return all nodes in the order of node/<index>.
+
+    `held`, the nodes of the plan's units in order, come first; Ray's ids, which the others are sorted by, differ in
+    each run.
+    """
     first = dict.fromkeys(node for node in held if node)
     return (*first, *sorted(set(nodes) - first.keys()))
 
 
 def chosen(node: str, order: Sequence[str]) -> str | None:
-    """The node that a target means; None when there is none."""
+    """Return the node that a target names; None without one, or with several."""
     if node.isdigit() and int(node) < len(order):
         return order[int(node)]
     fits = [name for name in order if name.startswith(node)]

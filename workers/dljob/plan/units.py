@@ -1,4 +1,4 @@
-"""Which role groups share a machine: roles and collocations become series of units."""
+"""Role groups that share a machine: roles and collocations become series of units."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dljob.spec.quantity import show
 
 
 def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
-    """Every rank in exactly one unit, whatever the order of roles and collocations.
+    """Put every rank into exactly one unit, whatever the order of roles and collocations.
 
     Raises:
-        PlacementError: Roles of a collocation cannot share what it says they share.
+        PlacementError: Roles of a collocation cannot share what it wants shared.
     """
     series: list[Series] = []
     apart: dict[str, tuple[str, str]] = {}
@@ -34,7 +34,7 @@ def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
 
 
 def _series(name: str, roles: Sequence[RolePlan], *, shared: bool, apart: tuple[str, str] | None = None) -> Series:
-    """What one role says of its domain and its hosts holds for the units that it shares."""
+    """Build a series; the domain and spread of one role hold for the units that it shares with others."""
     return Series(
         name,
         tuple(_member(role) for role in roles),
@@ -70,7 +70,7 @@ def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[
 
 
 def _check_groups(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
-    """Unit k holds group k of every role, so of any two group counts one must divide the other."""
+    """Check that of any two group counts one divides the other, since unit k holds group k of every role."""
     for a, b in combinations(roles, 2):
         if max(a.groups, b.groups) % min(a.groups, b.groups):
             raise PlacementError(
@@ -101,7 +101,7 @@ def _check_domains(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
 
 
 def _check_shares(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
-    """The sharers of one device: one kind, and shares of at most 1 together. Names as few of them as break it."""
+    """Check that sharers of a device want one kind, and at most 1 together; name as few as break it."""
     holders = [(role.name, *role.accelerator) for role in roles if role.accelerator]
     for (a, kind_a, _), (b, kind_b, _) in combinations(holders, 2):
         if kind_a != kind_b:

@@ -1,4 +1,4 @@
-"""What keeps the pods of machines in one domain, or on hosts of their own: affinity, as Kubernetes has it."""
+"""Pod affinity that keeps a group's pods in one topology domain, or on separate hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CLUSTER, GROUP = "ray.io/cluster", "ray.io/group"
 
 
 def with_domains(pod: Object, group: MachineGroup, cluster: str) -> Object:
-    """A pod that keeps to the domain of the other pods of its group, and away from their hosts, as the plan wants it.
+    """Return a pod with affinity to the domain of its group's other pods, and away from their hosts, as planned.
 
-    Terms of a template stay beside. Pods of one attempt only: those of the last one may yet be ending elsewhere. The
-    first pod of a group goes anywhere, and the others follow it.
+    Terms of a template are kept. Only pods of the same attempt count, since those of the previous one may still be
+    ending elsewhere. Kubernetes places the first pod of a group anywhere, and the others follow it.
     """
     labels = dict(group.labels)
     together = [_term(key, {CLUSTER: cluster, key: labels[key]}) for key in group.domains]

@@ -1,8 +1,8 @@
-"""Laying a partial object over a whole one, by the rules that `spec.rules.templates` holds templates to.
+"""Merge of a partial object over a whole one, by the rules to which `spec.rules.templates` holds templates.
 
-Mappings are merged key by key and a null takes a key away. Lists whose items have a name are merged by it, what is new
-coming last; every other list is replaced. Probes, and the items of `env` and `volumes`, are alternatives to each other,
-so each is replaced as a whole.
+Mappings are merged key by key, and null removes a key. Lists whose items have a name are merged by it, with new items
+last; every other list is replaced. Probes, and the items of `env` and `volumes`, are alternatives to each other, so
+each is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ KEYS = {
     "volumeMounts": "mountPath",
     "workerGroupSpecs": "groupName",
 }
-"""List -> what its items are told apart by."""
+"""List -> the key by which its items are told apart."""
 APPENDED = frozenset({"envFrom", "tolerations"})
-"""Lists whose items add up."""
+"""Lists to which items are added."""
 WHOLE = frozenset({"readinessProbe", "livenessProbe", "startupProbe", "lifecycle"})
+"""Mappings that are replaced as a whole."""
 WHOLE_ITEMS = frozenset({"env", "volumes"})
+"""Lists whose items are replaced as a whole."""
 
 Object = dict[str, Any]
 
 
 def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
-    """`base` with `over` laid over it; neither is changed."""
+    """Return `base` overridden by `over`; neither is changed."""
     made = dict(base)
     for key, value in over.items():
         if value is None:

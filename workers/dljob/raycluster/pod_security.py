@@ -1,7 +1,8 @@
-"""Pod security of a job: what its pods may not ask of their node, or of the cluster, by the operator's policy.
+"""Pod security of a job: what its pods may not ask of their node or of the cluster, by the operator's policy.
 
-The levels are those of Kubernetes' Pod Security Standards (kubernetes.io, Pod Security Standards, v1.36). They are held
-against the RayCluster as it would be made, with all templates laid over it; a finding names the template that said it.
+The levels are those of Kubernetes' Pod Security Standards (kubernetes.io, Pod Security Standards, v1.36). They are
+checked on the rendered RayCluster with all templates merged, since several templates may be wrong only together; a
+finding names the template that set the field.
 """
 
 from __future__ import annotations
@@ -23,40 +24,40 @@ Allowed: TypeAlias = Callable[[object], bool]
 
 LEVELS: tuple[Level, ...] = ("privileged", "baseline", "restricted")
 DEFAULT_ACCOUNT = "default"
-"""The service account of a pod that names none."""
+"""Service account of a pod that names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodPolicy:
-    """What an operator lets jobs ask for; each field is a value of its chart."""
+    """What an operator allows jobs; each field is a value of its chart."""
 
     level: Level = "baseline"
     """jobs.podSecurity."""
     capabilities: tuple[str, ...] = ("IPC_LOCK",)
-    """jobs.capabilities: what containers may add beyond the level. RDMA pins its memory by IPC_LOCK."""
+    """jobs.capabilities: what containers may add beyond the level. RDMA pins its memory with IPC_LOCK."""
     exempt: tuple[str, ...] = ()
-    """jobs.exemptNamespaces: level and capabilities do not hold there."""
+    """jobs.exemptNamespaces: there neither level nor capabilities are checked."""
     accounts: tuple[str, ...] = ()
-    """jobs.serviceAccounts: those that pods may act as; empty: any of their namespace."""
+    """jobs.serviceAccounts: accounts that pods may use; empty for any of their namespace."""
     operator: str = ""
-    """`namespace/name` of the operator's own service account, which no job may have; empty: not known."""
+    """`namespace/name` of the operator's own service account, which no job may use; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """A pod template of the RayCluster, and the templates of the spec that were laid over it, the last one first."""
+    """A pod template of the RayCluster, with the spec's templates that were merged into it, last one first."""
 
     template: Object
     written: tuple[tuple[Loc, Object], ...]
     home: Loc
-    """Where the spec speaks of these pods at all."""
+    """The place in the spec that describes these pods at all."""
 
     @property
     def spec(self) -> Object:
         return _part(self.template, "spec")
 
     def place(self, loc: Loc) -> Loc:
-        """Where the spec says what is at `loc` of the pod; list items are named in `loc`. Else its home."""
+        """Return the place in the spec that sets `loc` of the pod (list items by name in `loc`); else the home."""
         for at, template in self.written:
             found = _found(template, loc)
             if found is not None:
@@ -65,10 +66,11 @@ class _Pod:
 
 
 def breaches(manifest: DLJobManifest, plan: JobPlan, policy: PodPolicy) -> tuple[Finding, ...]:
-    """All that the pods of a job ask for and may not have; nothing for a job on a RayCluster that is there."""
+    """Return all that the pods of a job ask for and may not have; nothing for a job on an existing RayCluster."""
     found: list[Finding] = []
     namespace = manifest.metadata.namespace or ""
     exempt = namespace in policy.exempt
+    # Exempt namespaces keep the rule on accounts: the operator's own is never a job's (docs/adr/0068).
     for pod in _pods(manifest, preview_raycluster(plan, manifest)):
         found += _accounts(pod, namespace, policy)
         if not exempt:
@@ -100,7 +102,7 @@ def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
         if name in laid:
             number, one = laid[name]
             written.append(((*at, "workerGroupSpecs", number, "template"), _part(one, "template")))
-        home: Loc = ("spec", "nodeGroups")  # of a group that the plan makes by itself
+        home: Loc = ("spec", "nodeGroups")  # for a group that the plan derived
         if name in declared:
             number, template = declared[name]
             home = (*home, number)
@@ -138,7 +140,7 @@ _CONTEXT: Mapping[Loc, Allowed] = {
     ("securityContext", "seLinuxOptions", "role"): _one_of(""),
     ("securityContext", "seccompProfile", "type"): _one_of(*_SECCOMP),
 }
-"""Of a pod and of each container."""
+"""Fields of a pod and of each container."""
 _HOOKS: tuple[Loc, ...] = (
     *(
         (probe, way)
@@ -147,6 +149,7 @@ _HOOKS: tuple[Loc, ...] = (
     ),
     *(("lifecycle", hook, way) for hook in ("postStart", "preStop") for way in ("httpGet", "tcpSocket")),
 )
+"""Probes and hooks that can make the kubelet send requests to any host."""
 _CONTAINER: Mapping[Loc, Allowed] = {
     **_CONTEXT,
     ("securityContext", "privileged"): _off,
@@ -170,7 +173,7 @@ _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def _level(pod: _Pod, policy: PodPolicy) -> Iterator[tuple[Loc, str]]:
-    """(where in the pod template, what is wrong) by the policy's level."""
+    """Yield (place in the pod template, violation) for the policy's level."""
     if policy.level == "privileged":
         return
     yield from _baseline(pod)
@@ -205,6 +208,7 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str]]:
             yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}"
     for here, container in _containers(spec):
         context = _part(container, "securityContext")
+        # A container inherits the pod's context, and overrides it field by field.
         whole = {**_part(spec, "securityContext"), **context}
         if not _on(whole.get("runAsNonRoot")):
             yield (*here, "securityContext", "runAsNonRoot"), f"container {here[-1]} does not say runAsNonRoot: true"
@@ -257,7 +261,7 @@ def _accounts(pod: _Pod, namespace: str, policy: PodPolicy) -> Iterator[Finding]
 
 
 def _has_token(spec: Object) -> bool:
-    """Whether a pod can act as its service account; our own pods cannot, whichever that is."""
+    """Return whether a pod can act as its service account. Pods that dljob renders cannot, whichever it is."""
     sources = (source for volume in _items(spec, "volumes") for source in _items(volume, "projected", "sources"))
     projected = any(source.get("serviceAccountToken") is not None for source in sources)
     return projected or spec.get("automountServiceAccountToken") is not False
@@ -293,14 +297,14 @@ def _items(value: object, *path: str) -> Sequence[Object]:
 
 
 def _texts(value: object) -> Sequence[str]:
-    """The texts of a list; whatever else stands there is one, which no list of names has."""
+    """Return the texts of a list; any other value as its one text, which no list of allowed names contains."""
     if value is None:
         return ()
     return [str(one) for one in cast("Sequence[object]", value)] if isinstance(value, list) else [str(value)]
 
 
 def _found(template: object, loc: Loc) -> Loc | None:
-    """Indices instead of names on the way to what a template says; None: it says nothing there."""
+    """Return a place with indices instead of names, if a template sets it; else None."""
     made: list[str | int] = []
     value, last = template, ""
     for key in loc:

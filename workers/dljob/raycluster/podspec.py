@@ -1,4 +1,4 @@
-"""The pods of a job's RayCluster: what the platform needs in them, and what holds unless a template says otherwise."""
+"""The pods of a job's RayCluster: required fields, and defaults that a template may change."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from dljob.spec.model import DLJobSpec
 from dljob.spec.quantity import GRAIN, parse_cpu, parse_memory, show, show_memory
 
 HEALTH = {"httpGet": {"path": "/api/healthz", "port": 52365}}
-"""What answers for raylet and, on the head, GCS. Source: KubeRay 1.6.2, controllers/ray/utils/constant.go."""
+"""Page that answers for the raylet and, on the head, the GCS. Source: KubeRay 1.6.2, controllers/ray/utils/constant.go.
+"""
 HEALTH_SINCE = (2, 53)
-"""Ray without that page gets KubeRay's own probes."""
+"""First Ray with that page; older ones get KubeRay's own probes."""
 ALIVE = {**HEALTH, "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
-"""Two minutes of silence; KubeRay waits for ten. Less would kill a host that is merely busy."""
+"""Restart after two minutes of silence (KubeRay: ten). Less would kill a host that is merely busy."""
 
 
 TERMINATION_S = 30
-"""What Kubernetes gives a pod to end, where nobody says otherwise."""
+"""Kubernetes' default of a pod's grace period, in seconds."""
 PARTING_S = 30
-"""How much longer than its checkpoints' grace a pod gets: for its ranks to leave, and for Ray to end."""
+"""Seconds beyond the checkpoints' grace period, in which ranks leave and Ray ends."""
 ENDING_S = 10
-"""How much of a pod's time is left to Ray, when what runs before SIGTERM is over."""
+"""Seconds of the grace period that Ray gets after the preStop hook."""
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
-"""How long Ray, on SIGTERM, waits for what runs on its node; 30 s by itself. Source: ray 2.60, ray_constants.py."""
+"""Seconds that Ray, on SIGTERM, waits for actors on its node; 30 by default. Source: ray 2.60, ray_constants.py."""
 
 
 def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
-    """The pod spec of the head: ranks never live there, PrimeMaster and the gateway do.
+    """Return the pod spec of the head, where PrimeMaster and the gateway live, and never a rank.
 
     Args:
-        spec: with image and Ray's version filled in.
-        init_image: what brings dljob and user code into the pod; empty: the image has it, and does so.
-        spec_map: ConfigMap with the spec; empty: none.
+        spec: The spec, with image and Ray's version filled in.
+        init_image: The image that brings dljob and user code into the pod; empty if the user's image has dljob.
+        spec_map: ConfigMap with the spec; empty for none.
     """
     cpu = _cpu(parse_cpu(spec.head.cpu) + parse_cpu(spec.master.cpu))
     memory = show_memory(parse_memory(spec.head.memory) + parse_memory(spec.master.memory))
-    # No limit of CPU: a head short of it while it starts is time without a job.
+    # No CPU limit: throttling the head while it starts would delay every job.
     container = _container(pods.HEAD_CONTAINER, spec, {"cpu": cpu, "memory": memory}, {"memory": memory}, period=1)
     container["ports"] = [
         {"name": name, "containerPort": port}
@@ -53,11 +54,11 @@ def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
 
 
 def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Object:
-    """The pod spec of one machine of a node group; arguments as for `head_pod`."""
+    """Return the pod spec of one machine of a node group; arguments as in `head_pod`."""
     amounts = _kubernetes_resources(group)
     container = _container(pods.WORKER_CONTAINER, spec, amounts, amounts, period=5)
     if group.device and group.device[0] == "NPU":
-        # Ascend's device files belong to a user of their own, and images run as root.
+        # Ascend's device files belong to a user of their own, which root without capabilities cannot read.
         container["securityContext"]["capabilities"]["add"] = ["DAC_OVERRIDE"]
     pod = _pod(spec, container, init_image)
     if group.shared_memory:
@@ -67,22 +68,22 @@ def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Obje
 
 
 def counted_cpus(group: MachineGroup) -> dict[str, str]:
-    """Ray's label of machines with a fraction of a CPU; empty for whole ones.
+    """Return Ray's label for machines with a fraction of a CPU; empty for whole CPUs.
 
-    KubeRay 1.6.2 starts Ray with the container's CPUs rounded up (common/pod.go, `cpu.Value()`), and Ray takes whole
-    numbers alone: PrimeMaster counts what the label says.
+    KubeRay 1.6.2 starts Ray with the container's CPUs rounded up (common/pod.go, `cpu.Value()`), and Ray takes only
+    whole numbers: PrimeMaster counts by this label.
     """
     cpus = dict(group.resources).get("CPU", 0)
     return {CPU_LABEL: _cpu(cpus)} if cpus % GRAIN else {}
 
 
 def told_resources(group: MachineGroup) -> dict[str, str]:
-    """What the worker group must say itself, since KubeRay 1.6.2 would not tell Ray of it."""
+    """Return the resources that the worker group must declare, since KubeRay 1.6.2 does not report them to Ray."""
     return {name: show(amount) for name, amount in group.resources if not _found_by_kuberay(name, group)}
 
 
 def _found_by_kuberay(name: str, group: MachineGroup) -> bool:
-    """Whether KubeRay derives Ray's resource from the container's limits.
+    """Return whether KubeRay derives Ray's resource from the container's limits.
 
     Source: KubeRay 1.6.2, IsGPUResourceKey and customAcceleratorToRayResourceMap.
     """
@@ -97,7 +98,7 @@ def _found_by_kuberay(name: str, group: MachineGroup) -> bool:
 
 
 def _kubernetes_resources(group: MachineGroup) -> dict[str, str]:
-    """What the container asks of Kubernetes; a device resource only when Kubernetes knows one by that name."""
+    """Return the container's resources; devices only under names that Kubernetes knows."""
     found: dict[str, str] = {}
     for name, amount in group.resources:
         if name == "CPU":
@@ -116,7 +117,7 @@ def _cpu(amount: Amount) -> str:
 
 
 def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
-    """What head and workers have in common. Training needs no right in Kubernetes, so it gets no token for one."""
+    """Return the common part of head and workers. Training needs no rights in Kubernetes, so there is no token."""
     pod: Object = {
         "automountServiceAccountToken": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
@@ -139,7 +140,7 @@ def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
 
 
 def _init_container(image: str) -> Object:
-    """Brings dljob and user code into the pod."""
+    """Return the container that brings dljob and user code into the pod."""
     return {
         "name": pods.INIT_CONTAINER,
         "image": image,
@@ -151,7 +152,7 @@ def _init_container(image: str) -> Object:
 
 
 def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dict[str, str], *, period: int) -> Object:
-    """The Ray container; its probes ask every `period` seconds whether it is ready."""
+    """Return the Ray container; its readiness probe runs every `period` seconds."""
     container: Object = {
         "name": name,
         "image": spec.image,
@@ -186,7 +187,7 @@ def _claim(name: str, claim: str) -> Object:
 
 
 def _restricted() -> Object:
-    """As PodSecurity's `restricted` wants it, but for the user: images of the users' often run as root."""
+    """Return PodSecurity's `restricted` context without runAsNonRoot: users' images often run as root."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -199,10 +200,10 @@ def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_on
 
 
 def with_parting(pod: Object, spec: DLJobSpec) -> Object:
-    """A pod whose Ray container saves what is in memory before it is told to end, and then ends at once.
+    """Return a pod whose Ray container saves what is in memory before SIGTERM, and then ends at once.
 
-    Its ranks have left by then, or have nowhere to go: there is nothing for Ray to wait for. A template that says
-    itself what happens before the end has its way, and Ray its own half minute.
+    Ranks have left by then, or have nowhere to go, so Ray has nothing to wait for. A template with a `lifecycle` of its
+    own replaces all of this, and Ray keeps its half minute.
     """
     ray, *others = pod["containers"]
     if "lifecycle" in ray:
@@ -210,6 +211,7 @@ def with_parting(pod: Object, spec: DLJobSpec) -> Object:
     checkpoint = spec.checkpoint
     wanted = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
     seconds = int(pod.get("terminationGracePeriodSeconds", wanted))
+    # `python -m` puts the working directory first on the path: in / no file of the user is imported by mistake.
     command = f"cd / && python -m dljob.runtime.leave {max(seconds - ENDING_S, seconds // 2)} || :"
     env: list[Object] = ray["env"]
     if not any(entry["name"] == DRAIN for entry in env):
@@ -223,7 +225,7 @@ def with_parting(pod: Object, spec: DLJobSpec) -> Object:
 
 
 def with_library(pod: Object) -> Object:
-    """A pod whose Ray container, whatever a template made of PYTHONPATH, finds dljob there at last."""
+    """Return a pod whose Ray container finds dljob last on PYTHONPATH, whatever a template made of that."""
     ray, *others = pod["containers"]
     paths = [entry for entry in ray["env"] if entry["name"] == "PYTHONPATH"]
     if paths[0]["value"] == pods.LIB:

@@ -1,4 +1,4 @@
-"""The RayCluster (ray.io/v1) that carries a job, as KubeRay 1.6.2 reads it: the plan's machines in the job's dress."""
+"""Rendering of a job's RayCluster (ray.io/v1) for KubeRay 1.6.2, from the plan's machines and the spec's templates."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from dljob.raycluster.taints import with_patience
 from dljob.spec.model import DLJobManifest, DLJobSpec
 
 DEFAULT_RAY_VERSION = "2.60.0"
-"""When neither the spec nor an operator names one."""
+"""Used when neither the spec nor an operator names a version."""
 DEFAULT_IMAGE = "rayproject/ray:{rayVersion}-py311"
-"""When neither the spec nor an operator names one."""
+"""Used when neither the spec nor an operator names an image."""
 QUEUES = (
     *("kueue.x-k8s.io/", "volcano.sh/", "yunikorn.apache.org/", "kai.scheduler/"),
     *("ray.io/gang-scheduling-enabled", "ray.io/priority-class-name"),
 )
-"""Prefixes of the labels by which Kueue, and the gang schedulers that KubeRay serves, are told what to do."""
+"""Prefixes of labels for Kueue, and for the gang schedulers that KubeRay serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """What a RayCluster gets from the operator, beside the spec's own; what is empty is left out."""
+    """The operator's part of a RayCluster, beside the spec; empty values are left out."""
 
     name: str
     namespace: str = ""
     owner: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """An ownerReference."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the RayCluster and of each pod."""
+    """Labels of the RayCluster and of each pod."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the RayCluster."""
+    """Annotations of the RayCluster."""
     token_secret: str = ""
-    """The Secret with Ray's token, key `auth_token`; empty: KubeRay makes one."""
+    """Secret with Ray's token under `auth_token`; empty if KubeRay makes one."""
     spec_map: str = ""
-    """The ConfigMap with the spec, mounted on the head."""
+    """ConfigMap with the spec, mounted on the head."""
     init_image: str = ""
-    """What brings dljob into user images; empty: they have it."""
+    """Image that brings dljob into user images; empty if they have it."""
 
 
 def effective(manifest: DLJobManifest, image: str, ray_version: str) -> DLJobManifest:
-    """The manifest with the image and Ray's version that it leaves out; `{rayVersion}` in `image` is replaced."""
+    """Return the manifest with image and Ray's version filled in; `{rayVersion}` in `image` is replaced."""
     spec = manifest.spec
     version = spec.ray_version or ray_version
     filled = {"ray_version": version, "image": spec.image or image.replace("{rayVersion}", version)}
@@ -54,14 +54,14 @@ def effective(manifest: DLJobManifest, image: str, ray_version: str) -> DLJobMan
 
 
 def render_raycluster(plan: JobPlan, manifest: DLJobManifest, dress: RenderOptions) -> Object:
-    """The whole RayCluster to POST; `manifest` is effective, `plan` is its plan."""
+    """Return the whole RayCluster to create; `manifest` is effective, `plan` is its plan."""
     return ray_cluster(manifest, plan.node_groups, dress)
 
 
 def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
-    """The RayCluster as far as the spec alone says it, with the usual image and version where it names none.
+    """Return the RayCluster as far as the spec determines it, with defaults for image and version.
 
-    Empty for a job that runs on one that is there.
+    Empty for a job that runs on an existing RayCluster.
     """
     if manifest.spec.ray_cluster_ref:
         return {}
@@ -72,7 +72,7 @@ def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
 
 
 def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], dress: RenderOptions) -> Object:
-    """The RayCluster of these machines, with the spec's templates laid over it."""
+    """Return the RayCluster of these machines, with the spec's templates merged into it."""
     spec = manifest.spec
     auth = {"mode": "token", **({"secretName": dress.token_secret} if dress.token_secret else {})}
     whole: Object = {
@@ -89,6 +89,7 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], dre
     }
     keep(whole, spec.gcs_fault_tolerance)
     made = laid_over(whole, spec.ray_cluster_template)
+    # After the templates, since each of these adds to what a template says: hook, PYTHONPATH, tolerations, affinity.
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
         pod = with_parting(with_library(group["template"]["spec"]), spec)
         pod = with_patience(pod, spec.fault_tolerance.node)
@@ -113,7 +114,10 @@ def _survival(spec: DLJobSpec) -> dict[str, str]:
 
 
 def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
-    """What a queue or gang scheduler reads: the job's own labels under their prefixes, spec.scheduling over them."""
+    """Return labels for a queue or gang scheduler: the job's own with their prefixes, and spec.scheduling over them.
+
+    Other labels stay on the DLJob: with labels of Helm or Argo, those tools would claim the RayCluster.
+    """
     scheduling = manifest.spec.scheduling
     own = {name: value for name, value in manifest.metadata.labels.items() if name.startswith(QUEUES)}
     named = {
@@ -124,7 +128,7 @@ def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
 
 
 def _head(spec: DLJobSpec, dress: RenderOptions) -> Object:
-    """Ranks never live on the head, so Ray is told of no CPUs there."""
+    """Return the head group. Ray counts no CPUs there, since ranks never live on the head."""
     pod = head_pod(spec, init_image=dress.init_image, spec_map=dress.spec_map)
     return {
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - the pod's own network
@@ -133,7 +137,7 @@ def _head(spec: DLJobSpec, dress: RenderOptions) -> Object:
 
 
 def _workers(spec: DLJobSpec, group: MachineGroup, dress: RenderOptions) -> Object:
-    """A worker group. minReplicas equals replicas where no role has bounds, or a gang could shrink to the head."""
+    """Return a worker group. Without bounds minReplicas equals replicas, or a gang could shrink to the head."""
     low, high = group.bounds or (group.replicas, group.replicas)
     pod = worker_pod(spec, group, init_image=dress.init_image)
     template = {declared.name: declared.template for declared in spec.node_groups}.get(group.name, {})

@@ -1,6 +1,6 @@
-"""What a RayCluster gets so that what its head knows outlives the head: in RocksDB on a volume, or in Redis.
+"""Settings by which Ray's tables outlive the head: in RocksDB on a volume, or in Redis.
 
-KubeRay 1.6.2 knows Redis alone, so for RocksDB its head is told by Ray's own settings (2.60).
+KubeRay 1.6.2 supports only Redis, so for RocksDB the head gets Ray's own settings (2.60).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from dljob.raycluster.overlay import Object
 from dljob.spec.cluster import GcsFaultTolerance
 
 ANNOTATION = "dljob.io/gcs-fault-tolerance"
-"""On the RayCluster: the backend."""
+"""Annotation of the RayCluster with the backend."""
 RECONNECT = ("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
-"""Without a head for so many seconds a raylet, and every process of Ray's, ends itself. KubeRay does so for Redis.
-Source: Ray 2.60, ray_config_def.h."""
+"""Seconds without a head after which a raylet, and every other process of Ray, ends itself.
+
+KubeRay sets the same for Redis. Source: Ray 2.60, ray_config_def.h.
+"""
 
 
 def keep(cluster: Object, kept: GcsFaultTolerance | None) -> None:
-    """Put it into a RayCluster that is being made; nothing for a job that does not ask for it."""
+    """Add the settings to a RayCluster under construction; nothing for a job that does not ask for them."""
     if kept is None:
         return
     spec = cluster["spec"]
@@ -28,7 +30,7 @@ def keep(cluster: Object, kept: GcsFaultTolerance | None) -> None:
         spec["gcsFaultToleranceOptions"] = _redis(kept)
         return
     volume = {"name": "dljob-gcs", "persistentVolumeClaim": {"claimName": kept.claim_name}}
-    # A folder of its own for each RayCluster: what another one's head kept is never found.
+    # Each RayCluster has a folder of its own: a head must never load the tables of another attempt.
     mount = {"name": "dljob-gcs", "mountPath": pods.GCS, "subPath": cluster["metadata"]["name"]}
     head.setdefault("volumes", []).append(volume)
     ray = head["containers"][0]
@@ -37,7 +39,10 @@ def keep(cluster: Object, kept: GcsFaultTolerance | None) -> None:
 
 
 def _redis(kept: GcsFaultTolerance) -> Object:
-    """KubeRay's own; its namespace in Redis is the RayCluster's uid, and it clears that when the RayCluster goes."""
+    """Return KubeRay's own options.
+
+    KubeRay uses the RayCluster's uid as its namespace in Redis, and clears that when the RayCluster is deleted.
+    """
     found: Object = {"redisAddress": kept.redis_address}
     if secret := kept.redis_password_secret:
         reference = {"name": secret.name, "key": secret.key}

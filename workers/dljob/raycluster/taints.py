@@ -1,4 +1,4 @@
-"""How long pods stay on a Kubernetes node that does not answer."""
+"""Tolerations: how long pods stay on a Kubernetes node that does not answer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from dljob.raycluster.overlay import Object
 from dljob.spec.policy import NodePolicy
 
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""What the node controller puts on a node whose kubelet is silent. Pods tolerate it for 300 s when they say nothing."""
+"""Taints of a node whose kubelet is silent. By default pods tolerate them for 300 s."""
 
 
 def with_patience(pod: Object, policy: NodePolicy) -> Object:
-    """A pod that stays on such a node for a while, unless a template says how long, or nodes are nobody's matter."""
+    """Return a pod that stays on such a node for `unreachableSeconds`, unless a template sets another time.
+
+    Unchanged where `faultTolerance.node.action` is Ignore.
+    """
     if policy.action == "Ignore":
         return pod
     given: list[Object] = pod.get("tolerations", [])
@@ -23,5 +26,5 @@ def with_patience(pod: Object, policy: NodePolicy) -> Object:
 
 
 def _covers(toleration: Object, key: str) -> bool:
-    """Whether a toleration is about what a silent kubelet means; one without a key is about everything."""
+    """Return whether a toleration applies to such a taint; one without a key applies to all."""
     return toleration.get("key", key) == key and toleration.get("effect", "NoExecute") == "NoExecute"
