@@ -66,7 +66,7 @@ def test_cpu_refuses_and_says_what_it_takes(text: str) -> None:
         ("8gi", "8Gi"),
         ("-1", "8Gi"),
         ("1e9", "8Gi"),
-        ("9000Pi", "more memory than 64 bits can count"),
+        ("9000Pi", "more memory than 64 bits can hold"),
     ],
 )
 def test_memory_refuses_and_says_what_it_takes(text: str, words: str) -> None:

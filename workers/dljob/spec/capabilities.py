@@ -74,26 +74,26 @@ NEEDS: tuple[Need, ...] = (
     Need(("roles", "*", "annotations"), Capability.PLACEMENT, "placement by annotations"),
     Need(("roles", "*", "reserve"), Capability.DRIVERS, "a framework's own driver on Ray", when=_is("Quota")),
     Need(("roles", "*", "restartPolicy", "level"), Capability.IN_PROCESS, "restarts in process", when=_is("InProcess")),
-    Need(("roles", "*", "restartPolicy", "outOfMemory"), Capability.NODE_AGENTS, "telling that memory ran out"),
+    Need(("roles", "*", "restartPolicy", "outOfMemory"), Capability.NODE_AGENTS, "recognizing that memory ran out"),
     Need(("collocations",), Capability.PLACEMENT, "roles that share devices or hosts, or never do"),
     Need(("nodeGroups",), Capability.SEVERAL_NODES, "more than one machine", "leave nodeGroups out", when=_many),
     Need(("nodeGroups", "*", "accelerator"), Capability.DEVICES, "machines with devices"),
     Need(("checkpoint",), Capability.CHECKPOINTS, "savers of checkpoints on each node"),
     Need(("collectives",), Capability.COLLECTIVES, "collectives across roles"),
     Need(("faultTolerance", "spares"), Capability.SPARES, "processes and machines that are kept ready"),
-    Need(("faultTolerance", "node"), Capability.NODE_AGENTS, "looking for nodes that are frozen"),
-    Need(("faultTolerance", "hang"), Capability.NODE_AGENTS, "looking for ranks that stand still"),
-    Need(("faultTolerance", "elastic"), Capability.ELASTIC, "roles that go on with fewer ranks"),
+    Need(("faultTolerance", "node"), Capability.NODE_AGENTS, "detection of frozen nodes"),
+    Need(("faultTolerance", "hang"), Capability.NODE_AGENTS, "detection of hung ranks"),
+    Need(("faultTolerance", "elastic"), Capability.ELASTIC, "roles that continue with fewer ranks"),
     Need(
         ("faultTolerance", "rules", "*", "action"),
         Capability.NODE_AGENTS,
-        "another node in the place of a bad one",
+        "replacement of a bad node",
         when=_is("ReplaceNode"),
     ),
     Need(
         ("faultTolerance", "rules", "*", "escalateTo"),
         Capability.NODE_AGENTS,
-        "another node in the place of a bad one",
+        "replacement of a bad node",
         when=_is("ReplaceNode"),
     ),
     Need(
@@ -102,7 +102,7 @@ NEEDS: tuple[Need, ...] = (
         "restarts in process",
         when=_is("RestartInProcess"),
     ),
-    Need(("master", "maxRestarts"), Capability.MASTER_RESTARTS, "a PrimeMaster that comes back when it dies"),
+    Need(("master", "maxRestarts"), Capability.MASTER_RESTARTS, "restarts of PrimeMaster"),
 )
 
 

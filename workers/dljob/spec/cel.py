@@ -1,6 +1,7 @@
-"""The rules between fields as CEL for the API server; `rules` repeats them in Python with the same messages.
+"""The rules between fields as CEL, which the API server evaluates; `rules` repeats them in Python, with equal messages.
 
-Rules beyond CEL's cost budget (cycles, capacity, group counts) are in `rules` only.
+So kubectl and `dljob validate` refuse a spec with the same words. Rules beyond CEL's cost budget (cycles, capacity,
+group counts) are in `rules` only.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ONE_COLLOCATION = CelRule(
     "!has(self.collocations) || self.roles.all(r, self.collocations.filter(c, r.name in c.roles).size() <= 1)",
     "a role may be in one collocation only",
 )
+# CEL adds shares as doubles: the tolerance is half of Ray's grain, 0.0001, so that ten shares of "0.1" are one device.
 SHARES = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.level != 'Device' || self.roles.filter(r, r.name in c.roles"
     " && has(r.accelerator)).map(r, double(r.accelerator.count)).sum() <= 1.00005)",
@@ -52,6 +54,7 @@ NODE_GROUP = CelRule(
     "self.roles.all(r, !has(r.nodeGroup) || has(self.nodeGroups) && self.nodeGroups.exists(g, g.name == r.nodeGroup))",
     "nodeGroup must exist",
 )
+# Rules with `oldSelf` apply to updates only.
 TYPE_IMMUTABLE = CelRule(
     "self.roles.all(r, oldSelf.roles.all(o, o.name != r.name || o.type == r.type))",
     "roles[].type is immutable",
@@ -66,6 +69,8 @@ _MAY_CHANGE = (
 )
 """True where no attempt runs: the job is suspended or being suspended, not yet submitted, or ended."""
 _SUSPEND_FIRST = "cannot change while the job runs; suspend it first"
+# These rules stand at the root of the schema, since they read the status. Elastic roles may change `replicas`, which
+# the running attempt follows.
 ROLES_FIXED = CelRule(
     f"{_MAY_CHANGE} || self.spec.roles.size() == oldSelf.spec.roles.size()"
     " && self.spec.roles.all(r, oldSelf.spec.roles.exists(o, o.name == r.name && o.entrypoint == r.entrypoint"
@@ -110,7 +115,7 @@ COMM_ELASTIC = CelRule("self.type == 'Elastic' || !has(self.comm)", "comm is for
 IN_PROCESS = CelRule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.level) || self.restartPolicy.level != 'InProcess'"
     " || self.type == 'Elastic' && has(self.entrypoint.class)",
-    "in process only Elastic roles with a class as entrypoint restart",
+    "restarts in process need an Elastic role whose entrypoint is a class",
 )
 OUT_OF_MEMORY = CelRule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.outOfMemory)"
@@ -130,7 +135,7 @@ JOURNAL = CelRule("!has(self.claimName) || has(self.path)", "claimName needs pat
 GCS_BACKEND = CelRule(
     "self.backend == 'Redis' ? has(self.redisAddress) && !has(self.claimName)"
     " : has(self.claimName) && !has(self.redisAddress) && !has(self.redisPasswordSecret)",
-    "Redis needs redisAddress and takes no claimName; RocksDB needs claimName and takes nothing of Redis",
+    "Redis needs redisAddress and excludes claimName; RocksDB needs claimName and excludes fields of Redis",
 )
 MASTER_JOURNAL = CelRule(
     "!has(self.placement) || self.placement != 'Worker' || !has(self.journal) || !has(self.journal.path)",
@@ -153,40 +158,41 @@ REF_IMMUTABLE = CelRule(
 
 
 def _left_out(path: str, why: str) -> CelRule:
-    """What may not be there beside rayClusterRef."""
+    """Return the rule that refuses a field beside rayClusterRef."""
     names = path.split(".")
     absent = [f"!has(self.{'.'.join(names[: count + 1])})" for count in range(len(names))]
     return CelRule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {why}")
 
 
-_PODS = "its pods are there already"
+_PODS = "the pods exist already"
 BESIDE_REF = {
     path: _left_out(path, why)
     for path, why in {
-        "nodeGroups": "its machines are what it has",
-        "rayClusterTemplate": "it is left as it is",
-        "head": "it has its head",
-        "gcsFaultTolerance": "its head keeps what it was made to keep",
-        "image": "its pods have their image",
+        "nodeGroups": "the RayCluster has its machines",
+        "rayClusterTemplate": "the operator does not change the RayCluster",
+        "head": "the RayCluster has its head",
+        "gcsFaultTolerance": "it must be set where the RayCluster is made",
+        "image": "the pods have their image",
         "imagePullPolicy": _PODS,
         "imagePullSecrets": _PODS,
         "envFrom": _PODS,
-        "scheduling": "its queue is its own",
-        "networkPolicy": "others may use its pods",
-        "code.configMap": "nothing can be mounted into its pods; use runtimeEnv.working_dir, or its image",
-        "checkpoint.claimName": "nothing can be mounted into its pods; name a path that is mounted there",
-        "master.journal.claimName": "nothing can be mounted into its pods",
+        "scheduling": "the RayCluster has its own queue",
+        "networkPolicy": "others may use the pods",
+        "code.configMap": "nothing can be mounted into the pods; use runtimeEnv.working_dir, or their image",
+        "checkpoint.claimName": "nothing can be mounted into the pods; name a path that is mounted there",
+        "master.journal.claimName": "nothing can be mounted into the pods",
     }.items()
 }
-"""What would make pods of ours, or change others'."""
+"""Path of a field -> the rule against it: these fields would create pods, or change those of the RayCluster."""
 REF_SUSPEND = CelRule(
     "!has(self.rayClusterRef) || !self.suspend",
-    "rayClusterRef excludes suspend: its machines are not given back; stop the job",
+    "rayClusterRef excludes suspend: the operator cannot give the machines back; stop the job",
 )
+# The API server has filled in the defaults by then, so `has` cannot tell whether the user set these fields.
 REF_MASTER = CelRule(
     "!has(self.rayClusterRef) || !has(self.master)"
     " || self.master.cpu == '500m' && self.master.memory == '1Gi' && self.master.placement != 'Worker'",
-    "rayClusterRef excludes master.cpu, master.memory and placement Worker: its head is as large as it is",
+    "rayClusterRef excludes master.cpu, master.memory and placement Worker: the size of its head is fixed",
 )
 REF_SPARES = CelRule(
     "!has(self.rayClusterRef) || !has(self.faultTolerance) || !has(self.faultTolerance.spares)"

@@ -46,7 +46,7 @@ class NodeGroup(Model):
     name: GroupName
     """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
-    """Number of machines."""
+    """Number of machines of the group."""
     min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """The fewest machines, for roles with bounds; left out: as many as replicas."""
     max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
@@ -60,7 +60,7 @@ class NodeGroup(Model):
     accelerator: NodeAccelerator | None = None
     """Devices of one machine; left out: none."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Labels of its machines, in Ray and Kubernetes."""
+    """Labels of the machines, both in Ray and on their pods in Kubernetes."""
     template: Config = Field(default_factory=dict)
     """Part of a PodTemplateSpec, merged over the pod of each machine on Kubernetes: containers (Ray's is `ray-worker`),
     volumes, environment and ports are merged by name, mounts by path, mappings key by key, other lists are replaced,
@@ -90,7 +90,7 @@ class Master(Model):
     max_restarts: Attempts = 10
     """Restarts of PrimeMaster within the window of faultTolerance before the job fails."""
     create_timeout_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
-    """Upper bound of the creation of PrimeMaster, in seconds."""
+    """Seconds that the creation of PrimeMaster may take before the job fails."""
     journal: JournalLocation = JournalLocation()
     """The journal, from which a restarted PrimeMaster recovers its state."""
     placement: Literal["Auto", "Head", "Worker"] = "Auto"
@@ -192,8 +192,8 @@ class Checkpoint(Model):
     of the job that saves; they take at most half of the memory that is free there. Off saves this memory and network
     traffic; the loss of a node then loses the checkpoints that were not on disk."""
     grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 120
-    """Seconds to write copies to disk when a rank, a node or the job ends. The termination grace period of pods is 30 s
-    longer."""
+    """Seconds for writing copies to disk when a rank, a node or the job ends; later copies are lost. Pods have a
+    termination grace period that is 30 s longer."""
 
 
 class NetworkPolicy(Model):

@@ -73,6 +73,7 @@ def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
     extras = {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
     made = {key: node[key] for key in _KEEP if key in node}
     if "description" in made:
+        # Line breaks of the source would break lines of `kubectl explain`, which wraps by itself.
         made["description"] = " ".join(made["description"].split())
     if "const" in node:
         made["enum"] = [node["const"]]
@@ -92,6 +93,7 @@ def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
 
 def _root() -> Schema:
     root = schema_of(DLJobManifest)
+    # The API server fixes the schema of apiVersion, kind and metadata; the CEL rule NAME checks the name.
     words = {name: {"type": "string", "description": root["properties"][name]["description"]} for name in _NAMES}
     root["properties"] = {
         **words,
@@ -130,7 +132,7 @@ def _object(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
     if "properties" in node:
         fields: dict[str, Schema] = node["properties"]
         return {"properties": {name: structural(field, defs, f"{path}.{name}") for name, field in fields.items()}}
-    patterns: dict[str, Schema] = node.get("patternProperties", {})  # keys with a pattern, which CRDs cannot say
+    patterns: dict[str, Schema] = node.get("patternProperties", {})  # structural schemas have no pattern for keys
     values: Schema | bool = next(iter(patterns.values()), node.get("additionalProperties", True))
     if isinstance(values, bool):
         return {"x-kubernetes-preserve-unknown-fields": True}

@@ -1,4 +1,7 @@
-"""The spec's models: frozen, camelCase outside, snake_case inside, every field described, unknown keys refused."""
+"""The models of the spec: frozen, camelCase in files, snake_case in Python, unknown keys refused.
+
+The docstring of a field is also its description in the CRD (`kubectl explain`) and on the reference page.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,7 @@ class Dependency(Model):
     """A role that must reach a condition before the dependent role starts."""
 
     role: RoleName
-    """The role waited for."""
+    """The role to wait for."""
     condition: Literal["Ready", "Complete"] = "Ready"
     """Ready: all its ranks are set up. Complete: all its ranks exited with success."""
 
@@ -122,15 +125,15 @@ class Role(Model):
     entrypoint: Entrypoint
     """The program of each rank: a class or function, a module, or a command."""
     args: Annotated[tuple[Text, ...], Field(max_length=256)] = ()
-    """Arguments of a module or command; sys.argv[1:] of a class or function."""
+    """Arguments of a module or command of each rank, or sys.argv[1:] of its class or function; empty by default."""
     env: Annotated[tuple[EnvVar, ...], Field(max_length=256, json_schema_extra=MAP_BY_NAME)] = ()
-    """Environment of each rank, laid over the job's."""
+    """Environment variables of each rank; they win over those of the job."""
     config: Config = Field(default_factory=dict)
-    """Free object, merged over the job's config; user code reads it as `current_worker().config`."""
+    """Free object for user code, which reads it as `current_worker().config`; merged over the job's config."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
-    """Number of ranks."""
+    """Number of ranks of the role."""
     replicas_per_group: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Ranks of one role group, which live on one host and restart together. Divides replicas."""
+    """Ranks of one role group, which run on one host and restart together; must divide replicas."""
     min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """For Elastic: the fewest ranks with which the role starts when there is no room for more, and continues when nodes
     are lost; left out: as many as replicas."""
@@ -139,26 +142,28 @@ class Role(Model):
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
     resources: RoleResources = RoleResources()
-    """CPU, memory and other resources of each rank."""
+    """CPU, memory and other resources of each rank; left out: one CPU."""
     node_group: GroupName | None = None
     """The node group whose machines run the ranks; left out: any that fits."""
     driver: bool = True
     """Whether the job waits for this role: the job ends when all its driver roles have ended; other roles serve until
     then."""
     depends_on: Annotated[tuple[Dependency, ...], Field(max_length=32, json_schema_extra=MAP_BY_ROLE)] = ()
-    """Roles that must be ready or complete before this one starts."""
+    """Roles that must be ready or complete before this one starts; empty: it starts at once."""
     comm: Comm = Comm()
-    """Torch process group of the ranks, for Elastic."""
+    """Torch process group of the ranks; only for Elastic."""
     restart_policy: RestartPolicy = RestartPolicy()
     """Level and budget of restarts."""
     reserve: Literal["Placement", "Quota"] = "Placement"
     """Placement: a placement group reserves the resources of each rank. Quota: the job starts when these resources are
     free, but reserves none of them: each rank is a Ray driver, which makes placement groups and actors of its own."""
     annotations: Annotated[dict[LabelKey, Text], Field(max_length=16)] = Field(default_factory=dict)
-    """Placement in another spelling, which may not contradict a typed field: `scheduling.dljob.io/accelerator: NPU` and
-    `/accelerator-count: "0.5"`; `/placement-group: x`: the roles of one value share a unit, so a host, and devices when
-    they take shares; `/collocate-with: actor`: the same by its name; `/strategy: STRICT_SPREAD`: a node for each group;
-    `/topology-key: rack`: one value of that label on its nodes; `/label-selector: '{"rack": "in(a,b)"}'`, or !v."""
+    """Placement by annotations with the prefix `scheduling.dljob.io/`; none may contradict a typed field.
+    `accelerator: NPU` and `accelerator-count: "0.5"`: devices of a rank. `placement-group: x`: roles of one value share
+    a unit, so a host, and devices if they take shares. `collocate-with: actor`: the same with the role of that name.
+    `strategy: STRICT_SPREAD`: each group has a node of its own. `topology-key: rack`: all nodes of the role have the
+    same value of that label. `label-selector: '{"rack": "in(a,b)"}'`: labels that nodes must have, as v, !v, in(a,b) or
+    !in(a,b)."""
 
 
 class Collocation(Model):
@@ -178,7 +183,7 @@ class BackendName(Model):
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=scalars.NAME_PATTERN)] = "ray"
     """ray, or the name of an entry point in `dljob.backends`."""
     options: Config = Field(default_factory=dict)
-    """Options of that backend."""
+    """Options of that backend, in its own format."""
 
 
 class DLJobSpec(Model):
@@ -187,16 +192,16 @@ class DLJobSpec(Model):
     model_config = ConfigDict(json_schema_extra=cel.schema(*cel.SPEC))
 
     image: Annotated[str | None, Field(min_length=1, max_length=1024, pattern=scalars.IMAGE_PATTERN)] = None
-    """The runtime image; left out: the configured one."""
+    """The image of the job's pods; left out: the operator's --image. A laptop ignores it."""
     ray_version: Annotated[str | None, Field(max_length=32, pattern=scalars.VERSION_PATTERN)] = None
-    """Ray's version in the image, x.y.z; left out: the configured one."""
+    """Version of Ray in the image, x.y.z; left out: the operator's --ray-version."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When Kubernetes pulls the images; left out: the default of Kubernetes, Always for the tag latest, else
     IfNotPresent."""
     image_pull_secrets: Annotated[tuple[ObjectRef, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Secrets that Kubernetes uses to pull the images."""
     env: Annotated[tuple[EnvVar, ...], Field(max_length=256, json_schema_extra=MAP_BY_NAME)] = ()
-    """Environment of every role."""
+    """Environment variables of every role; those of a role win over them."""
     env_from: Annotated[tuple[EnvFrom, ...], Field(max_length=32)] = ()
     """Environment of the Ray containers on Kubernetes; every role inherits it, and `env` wins over it. A laptop ignores
     it."""
@@ -204,7 +209,7 @@ class DLJobSpec(Model):
     """Ray's runtime environment of the whole job on Kubernetes, in Ray's own format: pip, env_vars, working_dir (a URI)
     and so on. A laptop ignores it."""
     config: Config = Field(default_factory=dict)
-    """Free object that every role reads as `current_worker().config`."""
+    """Free object for user code of every role, which reads it as `current_worker().config`."""
     code: Code = Code()
     """Source of the user code."""
     backend: BackendName | None = None
@@ -212,7 +217,7 @@ class DLJobSpec(Model):
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=32, json_schema_extra=MAP_BY_NAME)]
     """The roles: kinds of processes, and the number of each."""
     collocations: Annotated[tuple[Collocation, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
-    """Roles that share devices or hosts, or are kept on separate machines."""
+    """Roles that share devices or hosts, or must be on separate machines; a role in none is placed by itself."""
     node_groups: Annotated[tuple[NodeGroup, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """The machines; left out: derived from the roles."""
     ray_cluster_ref: ObjectRef | None = None
@@ -228,7 +233,7 @@ class DLJobSpec(Model):
     master: Master = Master()
     """PrimeMaster, the actor that controls the job."""
     fault_tolerance: FaultTolerance = FaultTolerance()
-    """Budgets and rules of restarts."""
+    """Handling of failures: budgets and rules of restarts, spares, bad nodes, hangs."""
     gcs_fault_tolerance: GcsFaultTolerance | None = None
     """Persists the state of Ray's head (GCS), so that losing the head restarts only the head on Kubernetes; left out:
     a lost head ends the attempt, and the next attempt resumes from the last checkpoint. A laptop ignores it."""
@@ -253,7 +258,7 @@ class DLJobSpec(Model):
     ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=31536000)] = None
     """Seconds after the end of the job until the operator deletes the DLJob from Kubernetes; left out: never."""
     active_deadline_seconds: Annotated[int | None, Field(ge=1, le=31536000)] = None
-    """Seconds that the job may run; the job fails when it has run for longer."""
+    """Seconds that the job may take from its start, with restarts; then it fails. Left out: no limit."""
     pre_running_deadline_seconds: Annotated[int | None, Field(ge=1, le=31536000)] = None
     """Seconds until the job must be running, or else it fails; left out: the job waits for room without a limit."""
 

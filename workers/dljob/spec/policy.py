@@ -44,9 +44,9 @@ class OutOfMemory(Model):
     """More memory for a rank that the kernel, its container or Ray killed for lack of memory."""
 
     memory_factor: Factor = "1.5"
-    """Factor by which resources.memory of the rank grows each time, "1.5"; its unit gets a new reservation."""
+    """Factor by which resources.memory of the rank grows after each kill, such as "1.5"; its unit is reserved anew."""
     max_memory: Memory
-    """Upper bound of the memory of the rank, "64Gi"."""
+    """Upper bound for the grown memory of the rank, such as "64Gi"; must be above resources.memory."""
 
 
 class RestartPolicy(Model):
@@ -57,7 +57,7 @@ class RestartPolicy(Model):
     Role for Elastic with more, else Process. InProcess, for torch ranks given as a class: the surviving ranks keep
     their processes and form a new process group. Never: a failure of a rank fails the job."""
     max_restarts: Attempts = 10
-    """Restarts of this role within faultTolerance.windowSeconds before the next higher level is tried."""
+    """Restarts of this role within faultTolerance.windowSeconds; then the next higher level restarts."""
     out_of_memory: OutOfMemory | None = None
     """Growth of the memory of ranks that ran out of it, where nodes have more; left out: they restart with the memory
     they had."""
@@ -69,7 +69,7 @@ class Backoff(Model):
     initial_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
     """Seconds of the first wait."""
     multiplier: Annotated[int, Field(ge=1, le=10)] = 2
-    """Factor by which each wait is longer than the one before."""
+    """Factor from each wait to the next; 1: all waits are equal."""
     max_seconds: Annotated[int, Field(ge=0, le=86400)] = 300
     """Upper bound of a wait, in seconds."""
 
@@ -78,9 +78,9 @@ class Spares(Model):
     """Processes or machines kept ready to take over."""
 
     processes_per_node: Annotated[int, Field(ge=0, le=64)] = 0
-    """Spare processes, with user code already imported, for each node and each role that runs there."""
+    """Spare processes with user code already imported, for each node and each role that runs there; 0: none."""
     nodes: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Spare machines of each node group, kept free of ranks."""
+    """Spare machines of each node group, kept free of ranks; 0: none."""
 
 
 class NodePolicy(Model):
@@ -173,16 +173,17 @@ class FaultTolerance(Model):
     """Budgets and rules of restarts."""
 
     max_restarts: Attempts = 10
-    """Restarts of the whole job within the window before it fails."""
+    """Restarts of the whole job within windowSeconds before it fails."""
     max_cluster_restarts: Attempts = 3
-    """New RayClusters on Kubernetes before the job fails; each is a new attempt from the last checkpoint."""
+    """New RayClusters on Kubernetes, over the life of the job, before it fails; each is a new attempt from the last
+    checkpoint."""
     window_seconds: Annotated[int, Field(ge=1, le=2592000)] = 3600
     """Length in seconds of the window in which budgets count failures."""
     lease_seconds: Annotated[int | None, Field(ge=5, le=3600)] = None
     """Seconds after which a process without word from PrimeMaster ends itself; left out: 30, and 120 with
     gcsFaultTolerance, since PrimeMaster may be unreachable for as long as it takes to replace the head."""
     backoff: Backoff = Backoff()
-    """Waits between restarts."""
+    """Waits before restarts."""
     spares: Spares = Spares()
     """Processes and machines kept ready to take over."""
     node: NodePolicy = NodePolicy()

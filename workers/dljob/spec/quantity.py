@@ -1,7 +1,7 @@
-"""Quantities as Kubernetes and Ray write them, exactly: text in, ten-thousandths (Ray's own grain) out, never a float.
+"""Exact quantities in the notation of Kubernetes and Ray: text in, ten-thousandths (Ray's own grain) out, no floats.
 
 cpu and custom resources: "2", "0.5", "500m". Memory: "8Gi", "512Mi", "2G", or bytes. Devices: "8", or a share "0.4".
-Every parser raises ValueError with words for the user.
+Each parser raises ValueError with a message for users.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _UNITS = {
     **{f"{letter}i": 1024**power for power, letter in enumerate(("K", "M", "G", "T", "P"), start=1)},
 }
 _MAX_BYTES = 2**63
+"""Kubernetes counts bytes as int64."""
 
 
 def parse_cpu(text: str) -> int:
@@ -51,14 +52,16 @@ def parse_memory(text: str) -> int:
     exact = Fraction(number) * _UNITS[text[len(number) :]]
     whole = -(-exact.numerator // exact.denominator)
     if whole >= _MAX_BYTES:
-        raise ValueError(f'"{text}" is more memory than 64 bits can count')
+        raise ValueError(f'"{text}" is more memory than 64 bits can hold')
     return whole * GRAIN
 
 
 def parse_devices(text: str) -> int:
-    """Devices of one rank in ten-thousandths: whole, or a share below one of at most four digits; never zero."""
+    """Parse the devices of one rank to ten-thousandths: a whole number above 0, or a share of at most four digits."""
     if not re.fullmatch(DEVICES_PATTERN, text):
-        raise ValueError(f'"{text}" devices cannot be: write a whole number, or a share below one such as "0.4"')
+        raise ValueError(
+            f'"{text}" is not a number of devices: write a whole number, or a share below one such as "0.4"'
+        )
     amount = int(Fraction(text) * GRAIN)
     if amount == 0:
         raise ValueError("count must be above 0: leave accelerator out for a role without devices")
@@ -66,7 +69,7 @@ def parse_devices(text: str) -> int:
 
 
 def parse_factor(text: str) -> int:
-    """A factor above 1 and below 10, in ten-thousandths: "1.5" is 15_000."""
+    """Parse a factor above 1 and below 10 to ten-thousandths: "1.5" is 15_000."""
     return int(Fraction(text) * GRAIN)
 
 

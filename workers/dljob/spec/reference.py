@@ -10,8 +10,8 @@ from dljob.spec.model import DLJobManifest
 _HEAD = f"""<!-- Made by `python -m dljob.spec.generate`; change the models, not this file. -->
 # The spec of a {KIND}
 
-Every field of `{GROUP}/{VERSION}`, kind `{KIND}`; anything else is refused. Fields in **bold** must be there.
-`dljob validate FILE` holds a file against all of this and prints every problem as `file:line:column`.
+All fields of `{GROUP}/{VERSION}`, kind `{KIND}`; others are refused. Fields in **bold** are required.
+`dljob validate FILE` checks a file against these rules and prints every problem at `file:line:column`.
 
 The smallest job, two ranks of one script:
 
@@ -27,17 +27,18 @@ spec:
 **Quantities** are texts or whole numbers, never floats: CPU `"2"`, `"0.5"`, `"500m"`; memory `8Gi`, `512Mi`, `2G` or
 bytes; devices `8`, or a share `"0.4"` of at most four digits. **Durations** are whole seconds: `...Seconds`.
 
-One file serves a laptop and Kubernetes: `dljob run` leaves alone what only Kubernetes has (images, templates, claims,
+One file serves a laptop and Kubernetes: `dljob run` ignores fields that only Kubernetes has (images, templates, claims,
 queues), and other objects in the file, such as a ConfigMap with the code.
 
-**Templates** (`head.template`, `nodeGroups[].template`, `rayClusterTemplate`) are laid over what the plan makes; see it
-with `dljob plan -o manifest`. Mappings are merged key by key, and null takes a value away. Containers, volumes, `env`,
-ports and pull secrets are merged by `name`, `volumeMounts` by `mountPath`, worker groups by `groupName`; `tolerations`
-and `envFrom` add up; every other list is replaced, as is a probe, an item of `env`, a volume. Ray's container is
-`ray-head` or `ray-worker`, others are sidecars. Refused is what the platform needs or a typed field says: the volumes
-`dljob` and `dljob-...`, mounts below `/dljob` and `/etc/dljob`, `DLJOB_...`, `POD_NAME`, `RAY_AUTH_...`, the ports of
-the head, what Ray counts by (`limits` of CPU, memory and devices of a machine, `requests` of the head), labels under
-`dljob.io/`. `PYTHONPATH` gets the platform's folder at its end.
+**Templates** (`head.template`, `nodeGroups[].template`, `rayClusterTemplate`) are merged over the rendered objects;
+`dljob plan -o manifest` shows the result. Mappings are merged key by key, and null removes a value. Containers,
+volumes, `env`, ports and pull secrets are merged by `name`, `volumeMounts` by `mountPath`, worker groups by
+`groupName`; `tolerations` and `envFrom` are appended; every other list is replaced, and so are a probe, an item of
+`env`, a volume. Ray's container is `ray-head` or `ray-worker`; other containers are sidecars. A template is refused
+where it sets something that dljob needs or that has a typed field: the volumes `dljob` and `dljob-...`, mounts below
+`/dljob` and `/etc/dljob`, the variables `DLJOB_...`, `POD_NAME` and `RAY_AUTH_...`, the ports of the head, the amounts
+that Ray counts by (`limits` of CPU, memory and devices of a machine, `requests` of the head), and labels under
+`dljob.io/`. dljob appends its own folder to `PYTHONPATH`.
 
 ```yaml
 nodeGroups:
@@ -54,20 +55,20 @@ nodeGroups:
 ```
 """
 
-_TAIL = """## What only the loader checks
-The API server cannot check these; `dljob validate`, `plan`, `run` and `submit` do:
+_TAIL = """## Rules that only the loader checks
+The API server cannot check these rules; `dljob validate`, `plan`, `run` and `submit` do, and so does the operator:
 
 - `dependsOn` without cycles; a cycle is shown as `a -> b -> a`
 - roles that share a host or a device: group counts equal or one divides the other, one node group, one kind of device
-- the devices of one rank, and of one role group, fit on one host of a declared node group
-- TPU, HPU and Neuron are given out whole, TPU by 1, 2, 4 or 8 chips; `visibility: Shared` is for GPU, NPU and HPU
+- the devices of one rank, and those of one role group, fit on one host of a declared node group
+- TPU, HPU and Neuron devices are assigned whole, TPU in 1, 2, 4 or 8 chips; `visibility: Shared` is for GPU, NPU, HPU
 - `comm.backend` nccl on GPU, hccl on NPU
 - rules name roles that exist, `escalateTo` is above `action`, `backoff.initialSeconds` at most `maxSeconds`
-- templates keep what the platform needs; their fields, to the depth of a container, are some that KubeRay 1.6.2 serves
-- annotations of roles are known, right, and contradict no typed field
-- `runtimeEnv` names fields of Ray's, its `working_dir` and `py_modules` are URIs
-- claims are mounted at absolute paths, apart from each other and from the platform's
-- `command[0]` is not empty; a `config` holds only what JSON can, in at most 262,144 characters
+- templates keep what dljob needs; their fields, to the depth of a container, exist in KubeRay 1.6.2
+- annotations of roles are known and valid, and contradict no typed field
+- `runtimeEnv` has only fields that Ray knows; its `working_dir` and `py_modules` are URIs
+- claims are mounted at absolute paths, apart from each other and from dljob's own
+- `command[0]` is not empty; a `config` holds only values that JSON has, in at most 262,144 characters
 """
 
 

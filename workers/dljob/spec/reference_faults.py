@@ -29,8 +29,8 @@ _RULES = """## Faults by target
 | `node/<index>`, `node/<beginning of its id>` | kill, stop |
 
 `seconds` is for stop and slow, `factor` for slow, which needs both; `count` is for `event`. All problems of a file are
-told at once, at file:line:column. An `event` is a reason as `dljob events` shows it, such as `Restarting`, `Recovered`,
-`NodeLost` or `MasterRestarted`.
+reported at once, at file:line:column. An `event` is a reason that `dljob events` shows, such as `Restarting`,
+`Recovered`, `NodeLost` or `MasterRestarted`.
 """
 
 

@@ -49,6 +49,7 @@ WORDS = {
 MAX_CONFIG = 262_144
 """Upper bound of one config, in characters of JSON."""
 
+# Lists keyed by a field: a server-side apply then merges items instead of replacing the list.
 MAP_BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 MAP_BY_ROLE: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["role"]}
 SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
@@ -102,9 +103,9 @@ def _json_only(value: dict[str, Any]) -> dict[str, Any]:
         text.encode()
         same = bool(json.loads(text) == value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise refuse(f"must hold only what JSON can: {error}") from None
+        raise refuse(f"must hold only values that JSON has: {error}") from None
     if not same:
-        raise refuse("must hold only what JSON can: keys that are strings, lists and mappings")
+        raise refuse("must hold only values that JSON has: keys that are strings, lists and mappings")
     if _is_huge(value):
         raise refuse("holds a whole number of more than 64 bits, which Kubernetes would round", "write it as a text")
     if len(text) > MAX_CONFIG:

@@ -70,7 +70,7 @@ def _condition() -> Schema:
         "One condition.",
         type={**_text("Name of the condition.", 316), "pattern": "^[A-Z][A-Za-z]*$"},
         status={"description": "Whether it holds.", "type": "string", "enum": ["True", "False", "Unknown"]},
-        observedGeneration=_count("metadata.generation that the condition is about."),
+        observedGeneration=_count("The metadata.generation that the condition was computed from."),
         lastTransitionTime=_time("Time of the last change of the condition's status."),
         reason=_text("Reason of the status in one CamelCase word, which programs may match."),
         message=_text("Explanation of the status for people, with the next step to take.", 32768),
@@ -96,16 +96,16 @@ def status_schema() -> Schema:
     """Return the OpenAPI schema of `.status`."""
     return _object(
         "The state of the job as the operator observed it.",
-        observedGeneration=_count("metadata.generation that this status is about."),
+        observedGeneration=_count("The metadata.generation that this status was computed from."),
         phase={"description": "Phase of the job.", "type": "string", "enum": list(PHASES)},
         reason=_text("Reason of the phase, in one CamelCase word."),
         message=_text("Explanation of the phase, for people.", 32768),
-        startTime=_time("Time when the operator started to handle the job."),
+        startTime=_time("Time from which the deadlines run: when the job began, or the queue admitted it."),
         completionTime=_time("Time when the job ended."),
-        attempt=_count("Number of the job's current RayCluster, from 1."),
+        attempt=_count("Number of the current attempt, from 1; each attempt has a RayCluster of its own."),
         submissionId=_text("Id of the attempt's submission in Ray's Job API."),
-        attemptSpecHash=_text("Digest of the spec that the attempt runs."),
-        rolesReady=_text('Ranks that are set up or have succeeded, of all ranks: "24/24".'),
+        attemptSpecHash=_text("Digest of the spec that the attempt runs; absent while the job is suspended."),
+        rolesReady=_text('Ranks that are ready or have succeeded, of all ranks: "24/24".'),
         accelerators=_text('All devices of the machines: "16 NPU".'),
         restartsTotal=_count("Number of restarts of all levels."),
         effective=_object(
@@ -131,7 +131,7 @@ def _places() -> dict[str, Schema]:
             dashboardURL=_text("URL of Ray's dashboard, inside the cluster."),
         ),
         "master": _object(
-            "PrimeMaster.",
+            "PrimeMaster, the actor that controls the job.",
             state=_text("Ready or Unreachable."),
             epoch=_count("Number of the current PrimeMaster, from 1."),
             restarts=_count("Number of restarts of PrimeMaster."),
@@ -155,7 +155,7 @@ def _places() -> dict[str, Schema]:
             ),
         ),
         "nodes": _object(
-            "Machines.",
+            "The machines of the job.",
             desired=_count("Number of machines that the job wants."),
             ready=_count("Number of machines that are ready."),
             replaced=_count("Number of machines that were replaced because they froze, were lost, or by a rule."),
@@ -181,7 +181,7 @@ def _places() -> dict[str, Schema]:
 def _history() -> dict[str, Schema]:
     counts = {name: _count(f"{name[0].upper()}{name[1:]}") for name in ("desired", "ready", "running")}
     counts |= {name: _count(f"{name[0].upper()}{name[1:]}") for name in ("succeeded", "failed", "restarts")}
-    role = _object("Ranks of one role, counted.", name=_text("Name of the role."), **counts)
+    role = _object("The ranks of one role, by state.", name=_text("Name of the role."), **counts)
     restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
     metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
     command = _object(

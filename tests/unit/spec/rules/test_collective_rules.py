@@ -30,13 +30,13 @@ def backend(name: str) -> dict[str, str]:
 def test_backends_have_one_name_each_whatever_their_capitals() -> None:
     said = refused(backends=[backend("MyCcl"), backend("MYCCL"), backend("auto")])
     assert "spec.collectives.backends[1].name: two backends of one name: MYCCL" in said
-    assert "the first is backends[0]; capitals do not count" in said
-    assert "spec.collectives.backends[2].name: Auto is no backend's name" in said
+    assert "the first is backends[0]; case is ignored" in said
+    assert "spec.collectives.backends[2].name: Auto is a reserved name" in said
 
 
 def test_groups_have_one_name_each_and_name_roles_once() -> None:
     said = refused(groups=[{"name": "w", "roles": ["actor", "actor"]}, {"name": "w", "roles": ["rolout"]}])
-    assert "spec.collectives.groups[0].roles[1]: actor is there twice" in said
+    assert "spec.collectives.groups[0].roles[1]: actor is listed twice" in said
     assert "spec.collectives.groups[1].name: two groups of one name: w" in said
     assert "collectives.groups[].roles must name roles: there is no role rolout" in said
     assert "rollout" in said

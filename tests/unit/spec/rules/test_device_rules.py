@@ -18,9 +18,9 @@ def job(**accelerator: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("accelerator", "words"),
     [
-        ({"type": "HPU", "count": "0.5"}, "count: HPU is given out whole, not by 0.5"),
-        ({"type": "Neuron", "count": "0.5"}, "count: Neuron is given out whole, not by 0.5"),
-        ({"type": "TPU", "count": "0.5"}, "count: TPU is given out whole, not by 0.5"),
+        ({"type": "HPU", "count": "0.5"}, "count: HPU is assigned whole, not by 0.5"),
+        ({"type": "Neuron", "count": "0.5"}, "count: Neuron is assigned whole, not by 0.5"),
+        ({"type": "TPU", "count": "0.5"}, "count: TPU is assigned whole, not by 0.5"),
         ({"type": "TPU", "count": 3}, "count: a rank takes 1, 2, 4, 8 TPU chips, not 3"),
         ({"type": "TPU", "visibility": "Shared"}, "visibility: ranks on TPU cannot see each other's devices"),
         ({"type": "Neuron", "visibility": "Shared"}, "visibility: ranks on Neuron cannot see"),
@@ -61,7 +61,7 @@ def test_options_that_the_device_supports_are_accepted(accelerator: dict[str, An
     [
         (
             {"entrypoint": {"module": "a.py"}, "reserve": "Quota", "accelerator": {"numaBinding": "Node"}},
-            "numaBinding: no rank of a has a device of its own to be near to: it reserves Quota",
+            "numaBinding: a reserves Quota, so its ranks have no device of their own to bind to",
         ),
         (
             {"type": "Elastic", "accelerator": {"visibility": "Shared"}, "comm": {"virtualLocalRank": True}},

@@ -32,7 +32,7 @@ def said(data: dict[str, Any]) -> str:
         ({"type": "Actor", "minReplicas": 1}, "e is Actor, whose ranks do not form one world"),
         ({"minReplicas": 5}, "minReplicas is 5, replicas is 4"),
         ({"maxReplicas": 3}, "maxReplicas is 3, replicas is 4"),
-        ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks are no whole groups of 2"),
+        ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks do not form whole groups of 2"),
     ],
 )
 def test_wrong_bounds_of_a_role_are_refused(role: dict[str, Any], words: str) -> None:
@@ -57,7 +57,7 @@ def test_a_role_with_bounds_shares_no_host() -> None:
     data["spec"]["roles"].append({"name": "a", "entrypoint": {"class": "a.B"}, "replicas": 4})
     host = {"name": "c", "roles": ["e", "a", "x"], "level": "Host"}
     spec = {**data["spec"], "collocations": [host]}
-    assert "e has minReplicas or maxReplicas, so it shares no host" in said({**data, "spec": spec})
+    assert "e has minReplicas or maxReplicas, so it cannot share a host" in said({**data, "spec": spec})
     data["spec"]["collocations"] = [{"name": "c", "roles": ["e", "a"], "level": "Separate"}]
     assert parse(data).spec.collocations
 

@@ -36,7 +36,7 @@ def test_the_memory_policy_is_off_by_default_and_grows_by_half() -> None:
 
 def test_a_role_without_memory_has_none_to_be_multiplied() -> None:
     said = refused(job(None, maxMemory="8Gi"))
-    assert "outOfMemory needs resources.memory: of a no memory is counted, so none can be added" in said
+    assert "outOfMemory needs resources.memory: a declares no memory, so none can be added" in said
 
 
 @pytest.mark.parametrize("most", ["4Gi", "4095Mi"])

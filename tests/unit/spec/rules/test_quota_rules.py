@@ -44,10 +44,10 @@ def test_a_class_an_elastic_role_and_a_memory_policy_may_not_reserve_a_quota() -
     (said,) = problems({"class": "app.A"})
     assert said.startswith("spec.roles[0].reserve: reserve Quota is for Actor roles with a module or command: a class")
     (said,) = problems(type="Elastic")
-    assert said.endswith("the ranks of d are one torch world")
+    assert said.endswith("the ranks of d form one torch world")
     more = {"outOfMemory": {"maxMemory": "8Gi"}}
     (said,) = problems(restartPolicy=more, resources={"memory": "4Gi"})
-    assert said == "spec.roles[0].restartPolicy.outOfMemory: d holds no memory, so none can be added"
+    assert said == "spec.roles[0].restartPolicy.outOfMemory: d reserves no memory, so none can be added"
 
 
 @pytest.mark.parametrize("level", ["Host", "Separate"])

@@ -1,6 +1,6 @@
-"""`scheduling.dljob.io/*` annotations of a role: another spelling of typed fields, known from other tools.
+"""The `scheduling.dljob.io/*` annotations of a role, which stand for typed fields and are known from other tools.
 
-`spoken` gives the spec with the annotations resolved into what they mean; the plan and the rules read that one.
+`spoken` returns the spec with its annotations turned into typed fields; the plan and the rules read only that one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def spoken(spec: DLJobSpec) -> DLJobSpec:
 
 
 def written_at(spec: DLJobSpec, meant: DLJobSpec, loc: Loc) -> Loc:
-    """Where the user wrote what stands at `loc` of the spoken spec."""
+    """Return the location in the user's spec of the value at `loc` of the spoken spec."""
     index = loc[2] if loc[:2] == ("spec", "collocations") and len(loc) > 2 else None
     if not isinstance(index, int) or index < len(spec.collocations):
         return loc
@@ -126,7 +126,9 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     for collocation in spec.collocations:
         if (unit or beside) and {role.name, beside} & set(collocation.roles):
             here = (*loc, UNIT if unit else COLLOCATE)
-            yield Finding(here, f"collocation {collocation.name} says who shares with {role.name}", "keep one")
+            yield Finding(
+                here, f"collocation {collocation.name} already defines who shares with {role.name}", "keep one"
+            )
 
 
 def _selector_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
@@ -150,7 +152,7 @@ def _selector_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Findin
         yield Finding(here, "derived machines carry no labels", "declare nodeGroups with labels")
 
 
-_BY_FRAMEWORK = "{} reserves Quota: where its framework puts things is for the framework to say"
+_BY_FRAMEWORK = "{} reserves Quota: its framework decides where its processes run"
 
 
 def _topology_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:

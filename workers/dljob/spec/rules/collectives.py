@@ -19,10 +19,12 @@ def _backends(spec: DLJobSpec) -> Iterator[Finding]:
     names = [backend.name.upper() for backend in spec.collectives.backends]
     for index, first, name in repeated(names):
         words = f"two backends of one name: {name}"
-        yield Finding((*_BACKENDS, index, "name"), words, f"the first is backends[{first}]; capitals do not count")
+        yield Finding((*_BACKENDS, index, "name"), words, f"the first is backends[{first}]; case is ignored")
     if AUTO in names:
         yield Finding(
-            (*_BACKENDS, names.index(AUTO), "name"), "Auto is no backend's name", "groups mean a choice by it"
+            (*_BACKENDS, names.index(AUTO), "name"),
+            "Auto is a reserved name",
+            "in a group it lets dljob choose the backend",
         )
 
 
@@ -33,7 +35,7 @@ def _groups(spec: DLJobSpec) -> Iterator[Finding]:
     for index, group in enumerate(groups):
         loc: Loc = (*_GROUPS, index, "roles")
         for at, _, name in repeated(group.roles):
-            yield Finding((*loc, at), f"{name} is there twice", "keep one")
+            yield Finding((*loc, at), f"{name} is listed twice", "keep one")
         for at, name in enumerate(group.roles):
             if name not in there:
                 yield Finding((*loc, at), f"{cel.GROUP_ROLES.message}: there is no role {name}", one_of(name, there))

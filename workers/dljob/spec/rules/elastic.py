@@ -33,7 +33,7 @@ def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
             continue
         for name, value in given:
             if value % role.replicas_per_group:
-                words = f"{cel.BOUNDS.message}: {value} ranks are no whole groups of {role.replicas_per_group}"
+                words = f"{cel.BOUNDS.message}: {value} ranks do not form whole groups of {role.replicas_per_group}"
                 yield Finding((*loc, name), words, reads=reads)
             if (value > role.replicas) if name == "minReplicas" else (value < role.replicas):
                 words = f"{cel.BOUNDS.message}: {name} is {value}, replicas is {role.replicas}"
@@ -72,7 +72,7 @@ def _collocated(spec: DLJobSpec) -> Iterator[Finding]:
         for name in dict.fromkeys(collocation.roles):
             at, role = roles.get(name, (0, None))
             if role is not None and bounded(role):
-                words = f"{name} has minReplicas or maxReplicas, so it shares no host: its units come and go"
+                words = f"{name} has minReplicas or maxReplicas, so it cannot share a host: its units come and go"
                 loc: Loc = ("spec", "collocations", index, "roles")
                 reads = (("spec", "roles", at, "minReplicas"), ("spec", "roles", at, "maxReplicas"), loc)
                 yield Finding(loc, words, "use level Separate, or leave the bounds of the role out", reads)
@@ -84,7 +84,7 @@ def _patience(spec: DLJobSpec) -> Iterator[Finding]:
         loc: Loc = ("spec", "faultTolerance", "elastic", "shrinkAfterSeconds")
         reads = (loc, ("spec", "faultTolerance", "node", "pendingTimeoutSeconds"))
         words = f"the job fails after pendingTimeoutSeconds ({limit.pending_timeout_seconds}), before any role shrinks"
-        yield Finding(loc, words, "make it less, or the other one more", reads)
+        yield Finding(loc, words, "lower shrinkAfterSeconds, or raise pendingTimeoutSeconds", reads)
 
 
 ELASTIC_RULES: tuple[Check, ...] = (_elastic, _machines, _collocated, _patience)

@@ -15,10 +15,10 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong at `loc`.
+    """An error at `loc`.
 
-    `reads` are the fields with defaults that a rule looked at, by default `loc` itself: when one of them is itself
-    wrong, nobody knows what it should have been, and the rule is not held against the user.
+    `reads` are the fields that the rule read, by default `loc` itself. If one of them is invalid, its intended value is
+    unknown, and the finding is dropped: it might be only a consequence.
     """
 
     loc: Loc

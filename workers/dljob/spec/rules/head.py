@@ -11,7 +11,7 @@ from dljob.spec.text.tree import Loc
 
 HINTS = {
     "Redis": "write redisAddress: <host>:6379, and leave claimName out",
-    "RocksDB": "write claimName: <a PersistentVolumeClaim>, and leave what is of Redis out",
+    "RocksDB": "write claimName: <a PersistentVolumeClaim>, and leave the fields of Redis out",
 }
 
 

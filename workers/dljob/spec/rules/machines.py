@@ -38,11 +38,12 @@ def devices_per_group(size: int, share: int) -> int:
     """Return the devices that a group of `size` ranks needs on its host; `share` is one rank's, in ten-thousandths."""
     if share >= GRAIN:
         return size * share // GRAIN
+    # A share never spans two devices, so what is left of a device after its last whole share stays unused.
     return -(-size // (GRAIN // share))
 
 
 def _device_reads(spec: DLJobSpec, role: int) -> tuple[Loc, ...]:
-    """What decides about the devices of a role, and about those of its machines."""
+    """Return the fields that decide which devices a role has, and which its machines have."""
     loc: Loc = ("spec", "roles", role)
     groups: list[Loc] = [("spec", "nodeGroups", index, "accelerator") for index in range(len(spec.node_groups))]
     return ((*loc, "accelerator"), (*loc, "nodeGroup"), *(groups or [("spec", "nodeGroups")]))
@@ -80,7 +81,7 @@ def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
         reads = (*_device_reads(spec, index), (*loc, "replicasPerGroup"))
         kind = device_type(spec, role)
         if kind == "Custom" and not any(group.accelerator for group in groups):
-            words = f"{cel.CUSTOM.message}, which only a node group can say"
+            words = f"{cel.CUSTOM.message}, which only a node group can declare"
             yield Finding((*loc, "accelerator"), words, "declare a node group with accelerator type Custom", reads)
         elif groups:
             share = parse_devices(role.accelerator.count)
@@ -117,10 +118,10 @@ def _kinds(spec: DLJobSpec) -> Iterator[Finding]:
         kind, amount = device_type(spec, role), parse_devices(role.accelerator.count)
         reads = (*_device_reads(spec, index), loc)
         if kind in WHOLE and amount % GRAIN:
-            yield Finding((*loc, "count"), f"{kind} is given out whole, not by {show(amount)}", "take 1", reads)
+            yield Finding((*loc, "count"), f"{kind} is assigned whole, not by {show(amount)}", "write count: 1", reads)
         elif kind == "TPU" and amount // GRAIN not in TPU_CHIPS:
             words = f"a rank takes {', '.join(map(str, TPU_CHIPS))} TPU chips, not {show(amount)}"
-            yield Finding((*loc, "count"), words, "Ray lays out no other number", reads)
+            yield Finding((*loc, "count"), words, "Ray supports no other number", reads)
         if role.accelerator.visibility == "Shared" and kind not in SHOWN:
             words = f"ranks on {kind} cannot see each other's devices, only those on {', '.join(SHOWN)} can"
             yield Finding((*loc, "visibility"), words, "leave it out", reads)
@@ -135,7 +136,7 @@ def _places(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator
             words = f"torch knows no NUMA node of a {kind}, only of {', '.join(SHOWN)}"
             yield Finding((*loc, "numaBinding"), words, "leave it out", reads)
         if role.reserve == "Quota":
-            words = f"no rank of {role.name} has a device of its own to be near to: it reserves Quota"
+            words = f"{role.name} reserves Quota, so its ranks have no device of their own to bind to"
             yield Finding((*loc, "numaBinding"), words, "leave it out", (*reads, (*loc[:-1], "reserve")))
     if said is not None and said.visibility == "Shared" and role.comm.virtual_local_rank:
         words = "Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0 in every rank"
@@ -150,7 +151,7 @@ def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:
             loc: Loc = ("spec", "roles", index)
             words = f"{role.comm.backend} works on {wants}, {role.name} has {has}"
             reads = (*_device_reads(spec, index), (*loc, "comm"), (*loc, "type"))
-            yield Finding((*loc, "comm", "backend"), words, "Auto takes the one that fits", reads)
+            yield Finding((*loc, "comm", "backend"), words, "Auto chooses the one that fits", reads)
 
 
 def _members(spec: DLJobSpec) -> Iterator[Finding]:
@@ -161,7 +162,7 @@ def _members(spec: DLJobSpec) -> Iterator[Finding]:
     for index, collocation in enumerate(spec.collocations):
         here = (*loc, index, "roles")
         for at, _, name in repeated(collocation.roles):
-            yield Finding((*here, at), f"{name} is there twice", "keep one")
+            yield Finding((*here, at), f"{name} is listed twice", "keep one")
         for at, name in enumerate(collocation.roles):
             if name not in names:
                 words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"

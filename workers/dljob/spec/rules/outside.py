@@ -37,7 +37,7 @@ def inside(path: str, places: tuple[str, ...] = PLACES) -> str:
 def _env_from(spec: DLJobSpec) -> Iterator[Finding]:
     for index, source in enumerate(spec.env_from):
         if (source.config_map_ref is None) == (source.secret_ref is None):
-            given = "both are there" if source.config_map_ref else "here none"
+            given = "both are given" if source.config_map_ref else "none is given"
             yield Finding(("spec", "envFrom", index), f"{cel.ENV_FROM.message}; {given}")
     yield from one_each(("spec", "imagePullSecrets"), [secret.name for secret in spec.image_pull_secrets], "secrets")
 
@@ -78,7 +78,7 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
     for loc, path in paths.items():
         place = inside(path)
         if place:
-            yield Finding(loc, f"{path} lies in {place}, which is the platform's", "mount it elsewhere")
+            yield Finding(loc, f"{path} lies in {place}, which is reserved for dljob", "mount it elsewhere")
 
 
 def _queue(spec: DLJobSpec) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def _queue(spec: DLJobSpec) -> Iterator[Finding]:
     }
     for name, value in spec.scheduling.labels.items():
         if is_ours(name):
-            yield Finding((*loc, name), f"{name} is set by the platform", "choose another", at_key=True)
+            yield Finding((*loc, name), f"{name} is set by dljob", "choose another", at_key=True)
         field, other = said.get(name, ("", None))
         if other not in (None, value):
             yield Finding((*loc, name), f"says {value}, scheduling.{field} says {other}", "keep one")

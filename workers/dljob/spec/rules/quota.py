@@ -17,7 +17,7 @@ def _drivers(spec: DLJobSpec) -> Iterator[Finding]:
         loc: Loc = ("spec", "roles", index)
         here = (*loc, "reserve")
         if role.type != "Actor":
-            words = f"{cel.QUOTA.message}: the ranks of {role.name} are one torch world"
+            words = f"{cel.QUOTA.message}: the ranks of {role.name} form one torch world"
             yield Finding(here, words, "leave type out, or reserve", (here, (*loc, "type")))
         if role.entrypoint.class_ is not None:
             words = f"{cel.QUOTA.message}: a class runs in an actor, where ray.init() cannot be called"
@@ -25,7 +25,7 @@ def _drivers(spec: DLJobSpec) -> Iterator[Finding]:
                 here, words, "give the script that calls ray.init() as module or command", (here, (*loc, "entrypoint"))
             )
         if role.restart_policy.out_of_memory is not None:
-            words = f"{role.name} holds no memory, so none can be added"
+            words = f"{role.name} reserves no memory, so none can be added"
             what = (*loc, "restartPolicy", "outOfMemory")
             yield Finding(what, words, "leave outOfMemory out, or reserve", (here, what))
         yield from _shared(spec, role.name, here)
@@ -35,7 +35,7 @@ def _shared(spec: DLJobSpec, name: str, reserve: Loc) -> Iterator[Finding]:
     for index, collocation in enumerate(spec.collocations):
         if name in collocation.roles:
             loc: Loc = ("spec", "collocations", index, "roles")
-            words = f"{name} reserves Quota: where its framework puts things is for the framework to say"
+            words = f"{name} reserves Quota: its framework decides where its processes run"
             yield Finding((*loc, collocation.roles.index(name)), words, "take it out", (reserve, loc))
 
 

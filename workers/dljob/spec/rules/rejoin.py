@@ -46,7 +46,7 @@ def _cannot(role: Role) -> tuple[str, str] | None:
     if role.type != "Elastic":
         return f"{role.name} is {role.type}, whose ranks have no process group", "set type: Elastic"
     if role.entrypoint.class_ is None:
-        return f"{role.name} runs a script, whose process cannot be taken back", "make its entrypoint a class"
+        return f"{role.name} runs a script, whose process cannot start again in place", "make its entrypoint a class"
     if role.comm.backend == "None":
         return f"{role.name} has no process group", "give comm a backend"
     if not role.comm.init_process_group:

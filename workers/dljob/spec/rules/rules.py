@@ -74,14 +74,16 @@ def _entrypoints(spec: DLJobSpec) -> Iterator[Finding]:
         if len(given) != 1:
             yield Finding(loc, f"{cel.ENTRYPOINT.message}; here {listed(given) if given else 'none'}")
         if entry.command and not entry.command[0].strip():
-            yield Finding((*loc, "command", 0), "the program is empty", "the first item of command is what to run")
+            yield Finding((*loc, "command", 0), "the program is empty", "the first item of command is the program")
 
 
 def _groups(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         if role.replicas % role.replicas_per_group:
             loc: Loc = ("spec", "roles", index)
-            words = f"{cel.GROUP_SIZE.message}: {role.replicas} ranks are no whole groups of {role.replicas_per_group}"
+            words = (
+                f"{cel.GROUP_SIZE.message}: {role.replicas} ranks do not form whole groups of {role.replicas_per_group}"
+            )
             reads = ((*loc, "replicas"), (*loc, "replicasPerGroup"))
             more = -(-role.replicas // role.replicas_per_group) * role.replicas_per_group
             yield Finding(reads[1], words, f"replicas: {more} would do", reads)
@@ -107,7 +109,7 @@ def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         loc: Loc = ("spec", "roles", index, "dependsOn")
         for at, _, name in repeated([dependency.role for dependency in role.depends_on]):
-            yield Finding((*loc, at, "role"), f"{name} is there twice", "keep one")
+            yield Finding((*loc, at, "role"), f"{name} is listed twice", "keep one")
         for at, dependency in enumerate(role.depends_on):
             if dependency.role not in names:
                 words = f"{cel.DEPENDS_ON.message}: there is no role {dependency.role}"
@@ -163,7 +165,7 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
                 yield Finding((*here, "roles", at), f"there is no role {name}", one_of(name, names))
         for key, items in (("roles", rule.roles), ("onReasons", rule.on_reasons), ("onExitCodes", rule.on_exit_codes)):
             for at, _, item in repeated(items):
-                yield Finding((*here, key, at), f"{item} is there twice", "keep one")
+                yield Finding((*here, key, at), f"{item} is listed twice", "keep one")
         yield from _escalation(here, rule)
 
 
@@ -172,7 +174,7 @@ def _escalation(loc: Loc, rule: Rule) -> Iterator[Finding]:
         return
     here, action, attempts = (*loc, "escalateTo"), (*loc, "action"), (*loc, "maxAttempts")
     if rule.max_attempts is None:
-        yield Finding(here, cel.ESCALATION.message, "say after how many times", (attempts, here))
+        yield Finding(here, cel.ESCALATION.message, "add maxAttempts", (attempts, here))
     if _ORDER[rule.escalate_to] <= _ORDER[rule.action]:
         words = f"escalateTo must be above the action: {rule.escalate_to} is not above {rule.action}"
         above = [name for name in _ORDER if _ORDER[name] > _ORDER[rule.action]]

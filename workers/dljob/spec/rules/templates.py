@@ -1,7 +1,7 @@
 """The rules about templates of pods and RayCluster: the fields they may set, and those that dljob needs unchanged.
 
-The server would drop a misspelt field of a template without a word, so the first levels are held against the fields
-that KubeRay 1.6.2 serves (ray-operator, config/crd/bases/ray.io_rayclusters.yaml).
+The API server drops unknown fields of a RayCluster silently. Templates are therefore checked, to the depth of a
+container, against the fields that KubeRay 1.6.2 serves (ray-operator, config/crd/bases/ray.io_rayclusters.yaml).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ Object: TypeAlias = Mapping[str, Any]
 HEAD, WORKER = "ray-head", "ray-worker"
 PORTS = {"gcs-server": 6379, "client": 10001, "dashboard": 8265, "metrics": 8080, "dljob": 8266}
 _INIT_CONTAINERS = ("dljob-init", "wait-gcs-ready")
+"""dljob's init container, and the one that KubeRay adds to worker pods."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -50,9 +51,9 @@ _RAY_START = _names(
 )
 
 _AUTOSCALER = "Ray's autoscaler stays off: it knows nothing of the job's ranks"
-_REPLICAS = "nodeGroups[].replicas says it"
+_REPLICAS = "set nodeGroups[].replicas"
 _SAID_ELSEWHERE = {
-    "rayVersion": "spec.rayVersion says it",
+    "rayVersion": "set spec.rayVersion",
     "authOptions": "the operator makes the token",
     "upgradeStrategy": "pods are replaced one by one",
     "suspend": "a queue or the operator suspends",
@@ -64,8 +65,8 @@ _SAID_ELSEWHERE = {
     "minReplicas": _REPLICAS,
     "maxReplicas": _REPLICAS,
     "numOfHosts": _REPLICAS,
-    "labels": "nodeGroups[].labels says it",
-    "resources": "the plan says what Ray may count",
+    "labels": "set nodeGroups[].labels",
+    "resources": "the plan sets what Ray counts",
     "scaleStrategy": "the operator replaces pods",
 }
 """Field of a RayCluster that a template may not set -> the reason."""
@@ -101,9 +102,9 @@ class _Sheet:
         for at, item in enumerate(cast("list[object]", value)):
             here, name = (*loc, key, at), cast("dict[str, object]", item).get(by) if isinstance(item, dict) else None
             if not isinstance(name, str) or not name:
-                self.say(here, f"needs {by}, a text", f"the items of {key} are told apart by it")
+                self.say(here, f"needs {by}, a text", f"it identifies the items of {key}")
             elif name in seen:
-                self.say((*here, by), f"{name} is there twice", "keep one")
+                self.say((*here, by), f"{name} is listed twice", "keep one")
             else:
                 seen.add(name)
                 yield here, cast("dict[str, Any]", item)
@@ -118,11 +119,11 @@ class _Sheet:
         """Check labels and annotations: values are texts, and no key is reserved by dljob."""
         here = (*loc, "metadata")
         metadata = self.mapping(loc, parent, "metadata")
-        self.known(here, metadata, ("labels", "annotations"), "labels and annotations may be named, nothing else")
+        self.known(here, metadata, ("labels", "annotations"), "metadata may have labels and annotations")
         for section in ("labels", "annotations"):
             for name, text in self.mapping(here, metadata, section).items():
                 if is_ours(name):
-                    self.say((*here, section, name), f"{name} is set by the platform", "choose another", key=True)
+                    self.say((*here, section, name), f"{name} is set by dljob", "choose another", key=True)
                 elif not isinstance(text, str):
                     self.say((*here, section, name), "must be a text", "write it in quotes")
 
@@ -159,12 +160,12 @@ def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) 
     for at, volume in sheet.items(here, spec, "volumes"):
         name = str(volume["name"])
         if name == "dljob" or name.startswith("dljob-") or (name == "shm" and group and group.shared_memory):
-            sheet.say((*at, "name"), f"the volume {name} is the platform's", "choose another name")
+            sheet.say((*at, "name"), f"the volume {name} is reserved for dljob", "choose another name")
     for _ in sheet.items(here, spec, "imagePullSecrets"):
         pass
     for at, one in sheet.items(here, spec, "initContainers"):
         if one["name"] in _INIT_CONTAINERS:
-            sheet.say((*at, "name"), f"the container {one['name']} is the platform's", "choose another name")
+            sheet.say((*at, "name"), f"the container {one['name']} is reserved for dljob", "choose another name")
         _container(sheet, at, one)
 
 
@@ -175,22 +176,22 @@ def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = F
         path = str(mount["mountPath"])
         place = inside(path)
         if place:
-            sheet.say((*at, "mountPath"), f"{path} lies in {place}, which is the platform's", "mount it elsewhere")
+            sheet.say((*at, "mountPath"), f"{path} lies in {place}, which is reserved for dljob", "mount it elsewhere")
         elif platform and path.rstrip("/") in sheet.mounted:
             sheet.say((*at, "mountPath"), f"{path} is mounted already", sheet.mounted[path.rstrip("/")])
     for at, variable in sheet.items(loc, container, "env"):
         name = str(variable["name"])
         if platform and (name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME"):
-            sheet.say((*at, "name"), f"{name} is set by the platform", "choose another name")
+            sheet.say((*at, "name"), f"{name} is set by dljob", "choose another name")
         elif platform and name == "PYTHONPATH" and not isinstance(variable.get("value"), str):
-            sheet.say(at, "PYTHONPATH needs a value, to which the platform adds a folder", 'write value: "..."')
+            sheet.say(at, "PYTHONPATH needs a value, to which dljob adds a folder", 'write value: "..."')
     for at, port in sheet.items(loc, container, "ports"):
         name, number = port["name"], port.get("containerPort")
         taken = next((n for n, p in PORTS.items() if (n == name) != (p == number)), "")
         if head and taken:
             sheet.say(at, f"{name} at {number} is in the way of {taken} at {PORTS[taken]}", "choose another")
     if platform and "ray start" in f"{container.get('command')} {container.get('args')}":
-        sheet.say(loc, "the platform starts Ray", "leave ray start out: what you write runs before it")
+        sheet.say(loc, "dljob starts Ray", "leave ray start out: your command runs before it")
 
 
 def _resources(sheet: _Sheet, loc: Loc, container: Object, group: NodeGroup | None) -> None:
@@ -200,7 +201,7 @@ def _resources(sheet: _Sheet, loc: Loc, container: Object, group: NodeGroup | No
         for name in sheet.mapping(here, resources, section):
             owner = _owner(section, name, group)
             if owner:
-                sheet.say((*here, section, name), f"{owner} says it", "say it there", key=True)
+                sheet.say((*here, section, name), f"{owner} sets it", "set it there", key=True)
 
 
 def _owner(section: str, resource: str, group: NodeGroup | None) -> str:
@@ -219,7 +220,7 @@ def _ray_start(sheet: _Sheet, loc: Loc, group: Object) -> None:
     for name, value in sheet.mapping(loc, group, "rayStartParams").items():
         here = (*loc, "rayStartParams", name)
         if name in _RAY_START:
-            sheet.say(here, f"{name} is set by the platform", "leave it out", key=True)
+            sheet.say(here, f"{name} is set by dljob", "leave it out", key=True)
         elif not isinstance(value, str):
             sheet.say(here, "must be a text", "write it in quotes")
 
@@ -229,7 +230,7 @@ def _known_here(sheet: _Sheet, loc: Loc, value: Object, names: frozenset[str]) -
     sheet.known(loc, {name: 0 for name in value if name in names or name not in _SAID_ELSEWHERE}, names)
     for name in value:
         if name not in names and name in _SAID_ELSEWHERE:
-            sheet.say((*loc, name), "no matter of a template", _SAID_ELSEWHERE[name], key=True)
+            sheet.say((*loc, name), "cannot be set in a template", _SAID_ELSEWHERE[name], key=True)
 
 
 def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
@@ -257,9 +258,9 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
 
 def _mounted(spec: DLJobSpec) -> Iterator[tuple[str, str]]:
     if spec.checkpoint and spec.checkpoint.claim_name:
-        yield spec.checkpoint.path.rstrip("/"), "spec.checkpoint says it"
+        yield spec.checkpoint.path.rstrip("/"), "spec.checkpoint mounts it"
     if spec.master.journal.claim_name and spec.master.journal.path:
-        yield spec.master.journal.path.rstrip("/"), "spec.master.journal says it"
+        yield spec.master.journal.path.rstrip("/"), "spec.master.journal mounts it"
 
 
 def _templates(spec: DLJobSpec) -> Iterator[Finding]:

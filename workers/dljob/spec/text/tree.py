@@ -223,7 +223,7 @@ class _Builder:
                 continue
             here = (*loc, key)
             if key in seen:
-                self._fault(key_node, here, f"the key is there twice, first in line {seen[key].line}", "keep one")
+                self._fault(key_node, here, f"the key is listed twice, first in line {seen[key].line}", "keep one")
                 continue
             seen[key] = self.document.keys[here] = _mark(key_node)
             made[key] = self._value(value_node, here)
