@@ -1,6 +1,6 @@
-"""DLJob: deep-learning jobs of different processes on Ray, kept running when any part fails.
+"""DLJob: deep-learning jobs made of different processes, which run on Ray and recover when any part fails.
 
-Importing this package loads neither Ray nor torch: names come when they are first used.
+Importing this package loads neither Ray nor torch: a name's module is imported at its first use.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from dljob.runtime.worker.typed import TypedWorker as Worker
     from dljob.runtime.worker.typed import rpc
 
+# The home of each public name. A static table, since reading it from the modules would import them.
 _HOMES = {
     "dljob.api.any_job": ("AnyJob",),
     "dljob.api.builder": ("DLJobBuilder",),
@@ -170,7 +171,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """PEP 562: the first use of a name imports its module, and keeps it."""
+    """Import the module of a public name at its first use (PEP 562), and keep the name here."""
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'dljob' has no attribute {name!r}")

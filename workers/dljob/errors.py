@@ -62,14 +62,14 @@ class DLJobError(Exception):
 
 
 class RenamedWarning(FutureWarning):
-    """A name in what a user wrote is an old one; it is obeyed for one minor version. `dljob` prints it as a line."""
+    """A user's file or program has an old name, which is accepted for one minor version; `dljob` prints a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault of a spec: where it is and what to write instead.
+    """One fault of a spec: its place, and what to write instead.
 
-    `line` and `column` count from 1; 0 when no place in the file is known, or the spec did not come from one.
+    `line` and `column` count from 1; they are 0 when no place in a file is known.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Log lines as JSON objects, one each: of the operator, and of PrimeMaster in the job's folder."""
+"""Log lines as JSON objects, one per line, for the operator and for PrimeMaster."""
 
 from __future__ import annotations
 

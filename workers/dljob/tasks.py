@@ -20,14 +20,14 @@ Failed = Callable[[Exception], None]
 FIRST_S, MOST_S = 0.25, 10.0
 """Backoff of a repeated task: the first pause, and the longest. A run that took longer counts as a success."""
 TRIES = 8
-"""Failures in a row (over half a minute) after which a repeated task gives up and its owner hears the exception."""
+"""Failures in a row (over half a minute) after which a repeated task gives up and its owner receives the exception."""
 
 
 class TaskOwner:
-    """Starts tasks and hears how each of them ends.
+    """Starts tasks and is notified when each of them ends.
 
-    `failed` takes the exception of a task that nothing repeats and that has no handler of its own. Exceptions of the
-    `expected` types end a task as a cancellation does.
+    `failed` receives the exception of a task that is not repeated and has no handler of its own. Exceptions of the
+    `expected` types end a task like a cancellation.
     """
 
     def __init__(self, failed: Failed, *, expected: tuple[type[Exception], ...] = ()) -> None:
@@ -80,6 +80,7 @@ class TaskOwner:
             except self._expected:
                 return
             except Exception:
+                # A run that outlasted the longest pause worked for a while: its failure starts a new series.
                 failures = 1 if loop.time() - began > MOST_S else failures + 1
                 if failures >= tries:
                     raise
@@ -95,10 +96,10 @@ def nobody_waits(_: Exception) -> None:
 
 
 class ErrorLog:
-    """Logs the errors of retried work: a repeated error once, until the work succeeds or another error comes.
+    """Logs the errors of retried work, each once until the work succeeds or another error comes.
 
-    `log`: the logger of the caller's room. An error that dljob raises on purpose says all in its words; of any other
-    the traceback is logged, too.
+    `log` is the logger of the caller's room. Errors that dljob raises on purpose are logged without a traceback, which
+    would add nothing to their message.
     """
 
     def __init__(self, what: str, log: logging.Logger) -> None:

@@ -253,7 +253,11 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ("--rdzv-conf join_timeout=soon train.py", True, "'soon' is no number of seconds"),
         ("--rdzv-conf timeout=² train.py", True, "'²' is no number of seconds"),
         ("--rdzv-conf join_timeout train.py", True, "'join_timeout' is no pair"),
-        ("--nnodes=2 --accelerator GPU=many train.py", False, '--accelerator GPU=many: "many" is not a number of devices'),
+        (
+            "--nnodes=2 --accelerator GPU=many train.py",
+            False,
+            '--accelerator GPU=many: "many" is not a number of devices',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local: bool, told: str) -> None:

@@ -1,10 +1,11 @@
-"""Small worlds explored completely: every order of what can happen, with every fault at every moment.
+"""Exhaustive exploration of small worlds: every order of pending items, with every fault at every moment.
 
-A state is expanded once, for each number of faults that may still come. In every state all laws hold. A job can always
-end: from every state, without more faults, an end is reached; as a fair world makes every move some time, it is.
+Each state is expanded once for each number of faults that may still come. In every state all invariants hold. From
+every state the end of the job can be reached without further faults; so every fair run, which makes each move at some
+time, ends.
 
-Time only passes when nothing urgent is due: timers, leases and the cluster's own deadlines are on time, what is on its
-way arrives within `SLACK` seconds and in any order, user code takes as long as it likes.
+Time passes only when nothing urgent is due: timers, leases and deadlines of the cluster are punctual, other pending
+items take effect within `SLACK` seconds and in any order, and user code takes any time.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ from dljob.testing.world.model import (
 from dljob.testing.world.world import World
 
 SLACK = 10.0
-"""What is on its way arrives within so many seconds after it could."""
+"""Seconds within which a pending item takes effect, after it could."""
 PUNCTUAL = (Lapse, Break, NodeOverdue, StrikeOff, Depart, Heal)
-"""What happens at its time."""
+"""Items that take effect exactly at their time."""
 PROMPT = (Arrive, Carry, PollNodes)
-"""Events and orders are never on their way."""
+"""Items that some worlds let take effect at once: events and actions are never pending."""
 SWIFT = (*PROMPT, SetUp)
-"""Nor does user code take time to set up."""
+"""The same, and `setup()` of user code takes no time either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """A world to explore: a job, and what may go wrong."""
+    """A world to explore: a job and its possible faults."""
 
     name: str
     manifest: Mapping[str, Any]
     faults: tuple[FaultMove, ...] = ()
     at_once: tuple[type, ...] = ()
-    """What happens as soon as it can, one after the other; of all else every order is tried."""
+    """Items that take effect at once, one after the other; the exploration tries every order of the others only."""
 
     def world(self) -> World:
-        """Its beginning."""
+        """Return the world at its beginning."""
         manifest = DLJobManifest.model_validate(self.manifest)
         made = plan(manifest)
         w = World(made, manifest.spec, would_be_nodes(made))
@@ -69,7 +70,7 @@ class Small:
         return w
 
     def settle(self, w: World) -> None:
-        """Do what happens at once."""
+        """Let everything take effect that does so at once."""
         while self.at_once and w.finished is None and not w.problems:
             ready = (n for n, p in w.pending.items() if isinstance(p.item, self.at_once) and p.least <= w.now)
             number = next(ready, None)
@@ -80,7 +81,7 @@ class Small:
 
 @dataclass(frozen=True, slots=True)
 class Double:
-    """What is on its way comes twice."""
+    """A pending item takes effect twice."""
 
     number: int
 
@@ -90,7 +91,7 @@ Choice = Move | Double
 
 @dataclass(slots=True)
 class Explored:
-    """What was found. `problems` are those of one state; `trace` leads to it."""
+    """The result. `problems` are the broken invariants of one state; `trace` leads to it."""
 
     name: str
     faults: int
@@ -105,12 +106,12 @@ class Explored:
 
 
 def explore(small: Small, faults: int, *, most: int = 10_000_000) -> Explored:
-    """All states of a world with up to so many faults; stops at the first broken law, or after so many states."""
+    """Explore all states with up to `faults` faults; stop at the first broken invariant, or after `most` states."""
     return _Search(small, faults).run(most)
 
 
 class _Search:
-    """The states seen, who led to whom, and what is yet to be expanded."""
+    """The states seen, how each was reached, and those still to be expanded."""
 
     def __init__(self, small: Small, faults: int) -> None:
         self.small = small
@@ -118,14 +119,14 @@ class _Search:
         self.found = Explored(small.name, faults)
         self.seen: dict[tuple[int, ...], int] = {}
         self.parts: dict[Any, int] = {}
-        """Parts of states by number: many states share them."""
+        """Part of a state -> its number: many states share parts, so keys of numbers save memory."""
         self.parent, self.choice = array("l"), array("h")
         self.edges = (array("l"), array("l"))
         self.ends: list[int] = []
         self.todo: deque[tuple[int, World, int]] = deque()
 
     def run(self, most: int) -> Explored:
-        """Look at worlds until all are seen, one breaks a law, or `most` are seen."""
+        """Expand states until all are seen, one breaks an invariant, or `most` are seen."""
         found = self.found
         self._enter(self.small.world(), self.faults, -1, -1)
         while self.todo and not found.problems and len(self.seen) < most:
@@ -166,7 +167,7 @@ class _Search:
                     yield FaultMove(fault.kind, each.pick, fault.value, fault.text)
 
     def _enter(self, w: World, left: int, parent: int, choice: int) -> int:
-        """The number of a state; one that is new is looked through, and expanded later."""
+        """Return the number of a state; a new one is checked, and queued to be expanded."""
         tidy(w)
         key = (left, *(self.parts.setdefault(part, len(self.parts)) for part in key_of(w)))
         index = self.seen.get(key)
@@ -190,7 +191,8 @@ class _Search:
         self.found.trace = self.trace(index)
 
     def _always_ends(self) -> None:
-        """From every state, moves without faults lead to an end."""
+        """Check that from every state moves without faults lead to an end."""
+        # A backward search from the ends: a job in a state that it does not reach can never end.
         back: dict[int, list[int]] = {}
         for source, target in zip(*self.edges, strict=True):
             back.setdefault(target, []).append(source)
@@ -208,7 +210,7 @@ class _Search:
             self._broken(lost, [f"no end: from {ending.count(0)} states the job cannot end any more"])
 
     def trace(self, index: int) -> list[str]:
-        """The moves from the beginning to a state, in words."""
+        """Return the moves from the beginning to a state, in words."""
         chosen: list[int] = []
         while index > 0:
             chosen.append(self.choice[index])
@@ -226,7 +228,7 @@ class _Search:
 
 
 def enabled(w: World) -> Iterator[Move]:
-    """What can happen next without anything going wrong."""
+    """Yield the moves that are possible next without a fault."""
     wake = w.wake_at()
     horizon = float("inf") if wake is None else wake
     for pending in w.pending.values():
@@ -245,7 +247,7 @@ def enabled(w: World) -> Iterator[Move]:
 
 
 def make(w: World, choice: Choice) -> None:
-    """Make a move, or double what is on its way."""
+    """Make a move, or let a pending item take effect twice."""
     if isinstance(choice, Double):
         w.later(w.pending[choice.number].item)
     else:

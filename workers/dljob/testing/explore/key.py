@@ -1,8 +1,8 @@
-"""When two worlds are the same for all that can still happen: what the exhaustive search remembers of a state.
+"""Keys of states: two worlds with the same key have the same future, so the exploration expands only one of them.
 
-Left out is what nothing is decided by: the ledger, what is told of causes (the search knows only failures of unknown
-cause), texts, pids, how long anything took. Times count from now; those that are only compared with a limit, no further
-back than it. The window of the budgets is longer than any story here, so of their marks only the number counts.
+A key leaves out what no decision depends on: the ledger, evidence of causes (the exploration has only failures of
+unknown cause), texts, pids, durations. Times count from now; a time that is only compared with a limit is cut off
+there. The window of the budgets is longer than any run here, so only the number of their marks counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def key_of(w: World) -> tuple[Any, ...]:
-    """A value that is equal for worlds with the same future."""
+    """Return a value that is equal for worlds with the same future."""
     now = w.now
     return (
         *_core(w.known, now),
@@ -63,7 +63,7 @@ def key_of(w: World) -> tuple[Any, ...]:
 
 
 def _left(item: Item, least: float, now: float) -> float:
-    """Seconds until an item may happen; below 0: so long it is late. User code is never late."""
+    """Return the seconds until an item may take effect; negative: it is late by that much. User code is never late."""
     left = round(least - now, 3)
     return max(left, 0.0) if isinstance(item, Done) else left
 
@@ -146,7 +146,7 @@ def _search(s: JobState, now: float) -> tuple[Any, ...]:
 
 
 def _marks(s: JobState, now: float) -> frozenset[Any]:
-    """How many failures count, and, as long as more may be part of the same, when and where they were."""
+    """Return how many failures each budget has, with time and place while more may belong to the same failure."""
     return frozenset(
         (key, len(marks), *((_since(m.at, now, limits.JOIN_S + 1), m.node) for m in marks if key.startswith("fail:")))
         for key, marks in s.marks.items()
@@ -154,7 +154,7 @@ def _marks(s: JobState, now: float) -> frozenset[Any]:
 
 
 def tidy(w: World) -> None:
-    """Drop what is on its way and can do nothing any more, and what only a timeline would tell."""
+    """Drop pending items that can have no effect any more, and notes, which only a timeline shows."""
     w.notes.clear()
     for number in [n for n, p in w.pending.items() if _void(w, p.item)]:
         del w.pending[number]
@@ -180,6 +180,6 @@ def _void(w: World, item: Item) -> bool:
 
 
 def _spoken(w: World, node: str) -> bool:
-    """Whether a node answers, or is no more."""
+    """Whether a node answers, or is gone."""
     found = w.nodes.get(node)
     return found is None or found.silence is Silence.NONE

@@ -1,4 +1,4 @@
-"""The small worlds that are explored, and with how many faults each is."""
+"""The small worlds to explore, each with its number of faults."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from dljob.testing.world.model import Carry, FaultMove, PollNodes, SetUp, Up
 
 CLASS, MODULE = {"class": "pkg.Class"}, {"module": "train"}
 MOST = 10_000_000
-"""States after which a search gives up."""
+"""The number of states after which an exploration gives up."""
 WINDOW_S = 2_592_000
-"""Budgets count over a month: longer than anything that happens here."""
+"""The window of the budgets, a month: longer than any run here."""
 KILL, ERROR, DEAF, DOUBLE = FaultMove("kill"), FaultMove("error"), FaultMove("deaf"), FaultMove("double")
 HANG = FaultMove("hang")
 CRASHES = tuple(FaultMove("crash", pick, outlived) for pick, outlived in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1)))
-"""PrimeMaster dies at once; before the next event is journaled; after it, before any order; after one order, which is
-lost, or takes effect."""
+"""PrimeMaster dies at once; before the next event is journaled; after it, before any action; after one action, which is
+lost, or takes effect.
+"""
 FEW = (CRASHES[4],)
 SCALES = (FaultMove("scale", 0, 1.0), FaultMove("scale", 0, 2.0))
-"""Somebody orders the fewest ranks of a role, or one group more; the two are different orders."""
+"""An order for the fewest ranks of a role, and another one for one group more."""
 BAD = (FaultMove("bad", 0, 0), FaultMove("bad", 0, 1))
 NODES = (FaultMove("freeze", 0, 4.0), FaultMove("cut", 0, 20.0), FaultMove("node lost"))
 LOSS, JOIN = (FaultMove("node lost"), FaultMove("kill")), FaultMove("join")
 GOING = (FaultMove("evict", 0, 4.0), FaultMove("evict"), FaultMove("drain", 0, 4.0))
-"""A node's pod is evicted, or only said to be; a node is drained."""
+"""A node's pod is evicted, or only reported as evicted; a node is drained."""
 RESTART, AGAIN = FaultMove("command", 0, 1, "restart role"), FaultMove("command", 0, 2, "restart job")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A world, and how many faults `make test` explores it with."""
+    """A world, and the number of faults with which `make test` explores it."""
 
     small: Small
     faults: int
 
 
 def role(name: str, replicas: int = 1, **fields: object) -> dict[str, Any]:
-    """A role whose ranks take a processor each."""
+    """Return a role whose ranks take one CPU each."""
     return {"name": name, "replicas": replicas, "entrypoint": CLASS, "resources": {"cpu": "1"}, **fields}
 
 
 def job(*roles: Mapping[str, Any], nodes: int = 1, **policy: object) -> dict[str, Any]:
-    """A job on so many nodes."""
+    """Return a job on `nodes` nodes."""
     group = {"name": "n", "replicas": nodes, "cpu": "8"}
     policy = {"windowSeconds": WINDOW_S, **policy}
     return {"metadata": {"name": "small"}, "spec": {"roles": roles, "nodeGroups": [group], "faultTolerance": policy}}
@@ -88,7 +89,7 @@ WORLDS: tuple[Bounded, ...] = (
 
 
 def explored(name: str, faults: int | None = None, most: int = MOST) -> dict[str, Any]:
-    """Explore the world of a name, with as many faults as `make test` does or with so many.
+    """Explore the world of a name, with `faults` faults, or as many as `make test` uses.
 
     Raises:
         KeyError: There is no such world.

@@ -1,7 +1,7 @@
 """A large job through weeks of failures: `dljob sim --nodes N --days D`.
 
-The failures are those of 54 days of pre-training on 16,384 GPUs, by cause: 419 that nobody had planned. Source: "The
-Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.4, table 5. They come at random at that rate per GPU.
+The failures follow 54 days of pre-training on 16,384 GPUs: 419 unplanned interruptions, by cause. Source: "The Llama 3
+Herd of Models" (arXiv:2407.21783), section 3.3.4, table 5. They come at random at that rate per GPU.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ CAUSES: tuple[tuple[str, int, str], ...] = (
     ("CPU", 2, "node lost"),
     ("system memory", 2, "node lost"),
 )
-"""(cause, how many of the 419, what it does to a job here)."""
+"""(cause, its number among the 419, the fault that stands for it)."""
 PER_NODE, DAY_S = 8, 86400.0
 REPAIR_S = 4 * 3600.0
-"""A lost machine is replaced within so long."""
+"""The longest time until a lost machine is replaced."""
 ROLES = ("rollout", "trainer")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a job, and for how long. `world` of its nodes train together, as one torch world."""
+    """The size of the job and its duration. `world` of its nodes train together, as one torch world."""
 
     nodes: int
     days: float
@@ -60,7 +60,7 @@ class Size:
 
 
 def manifest(size: Size) -> dict[str, Any]:
-    """A job of one trainer world and of rollouts of a node each, with a spare node for every hundred."""
+    """Return a job with one trainer world, rollouts of one node each, and a spare node for every hundred."""
     module = {"module": "train"}
     whole = {
         "replicasPerGroup": PER_NODE,
@@ -92,7 +92,7 @@ def manifest(size: Size) -> dict[str, Any]:
 
 
 def mix(size: Size, rng: Random) -> Iterator[tuple[str, Timed]]:
-    """(cause, fault) over the days, at the rate per GPU that was published."""
+    """Yield (cause, fault) over the days, at the published rate per GPU."""
     rate = sum(count for _, count, _ in CAUSES) * size.nodes * PER_NODE / GPUS / (DAYS * DAY_S)
     at, end = rng.expovariate(rate), size.days * DAY_S
     while at < end:
@@ -119,7 +119,7 @@ def _fault(size: Size, rng: Random, kind: str) -> FaultMove:
 
 
 def run(size: Size) -> dict[str, Any]:
-    """Simulate; what came of it, with the time and memory that it took."""
+    """Simulate the job; return its end, faults and restarts, and the CPU time and memory that the simulation took."""
     began = time.process_time()
     rng = fault_schedule.chance(f"mix {size.seed}")
     drawn = sorted(mix(size, rng), key=lambda each: each[1].at)

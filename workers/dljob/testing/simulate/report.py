@@ -1,4 +1,4 @@
-"""What simulations tell, as JSON-able data, and cases as files."""
+"""Reports of simulations as JSON-able data, and cases as files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dljob.testing.world import fault_schedule
 
 
 def one(case: Case) -> dict[str, Any]:
-    """All that happens in one case."""
+    """Return the report of one case, with its trace."""
     result = simulate(case, trace=True)
     return {
         "seed": result.seed,
@@ -27,7 +27,7 @@ def one(case: Case) -> dict[str, Any]:
 
 
 def many(seeds: Iterable[int], manifest: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """How many seeds end how; those that break a law with the least that it takes."""
+    """Return how many seeds end in which way, and for those that break an invariant a minimal case."""
     ends: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     events = count = 0
@@ -50,7 +50,7 @@ def many(seeds: Iterable[int], manifest: Mapping[str, Any] | None = None) -> dic
 
 
 def failure(case: Case) -> dict[str, Any]:
-    """A case that breaks a law, made as small as it gets while it breaks the same one."""
+    """Return the report of a failing case, shrunk as far as it still breaks the same invariant."""
     law = _law(case)
     least = shrink(case, lambda tried: _law(tried) == law)
     return {"seed": case.seed, "problems": list(simulate(least).problems), "case": dump(least)}
@@ -62,7 +62,7 @@ def _law(case: Case) -> str:
 
 
 def dump(case: Case) -> dict[str, Any]:
-    """A case as JSON-able data."""
+    """Return a case as JSON-able data."""
     return {
         "seed": case.seed,
         "ownNodes": case.own_nodes,
@@ -72,5 +72,5 @@ def dump(case: Case) -> dict[str, Any]:
 
 
 def load(data: Mapping[str, Any]) -> Case:
-    """What `dump` gave."""
+    """Return the case from the data of `dump`."""
     return Case(data["seed"], data["manifest"], fault_schedule.load(data["faults"]), own_nodes=data["ownNodes"])

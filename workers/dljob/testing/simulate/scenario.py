@@ -1,7 +1,7 @@
-"""A faults file done to a simulated job: the same file, the same report as of a real one.
+"""A faults file on a simulated job: the same file and the same report as on a real job.
 
-Everything takes the time that it takes on a quiet machine, and nothing else goes wrong. While all ranks run, the first
-driver role makes a step a second.
+Everything takes as long as on a quiet machine, and no other fault happens. While all ranks run, the first driver role
+makes one step per second.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dljob.testing.world.world import EPOCH_S
 
 STEP_S = 1.0
 PATIENCE_S = 3600.0
-"""So long after the job began, or after the last fault, nothing more is waited for."""
+"""Seconds after the start, or after the last fault, within which the job must recover."""
 FOR_EVER_S = 1e9
 STILL_S = 3.0
-"""So long until a node sees that a rank is stopped that told steps."""
+"""Seconds until a node agent detects that a rank with step reports is stopped."""
 GONE_S = 1.2
-"""So long until an embedded Ray says that a node is gone whose raylet was killed."""
+"""Seconds until an embedded Ray reports a node whose raylet was killed."""
 _TAKES: Mapping[type, float] = {Arrive: 0.01, Carry: 0.01, Up: 0.5, SetUp: 0.3, PollNodes: 0.1, Boot: 0.4}
 
 
@@ -49,12 +49,12 @@ class Scenario(Driver):
         self._told: dict[Key, ObservedFault] = {}
         self._step = 0
         self._last = EPOCH_S
-        """When something was done last."""
+        """When a fault was last injected."""
         self._striking = False
         self.strikes: list[InjectedFault] = []
 
     def play(self) -> dict[str, Any]:
-        """All faults, until the job runs as before: the report of `incidents.report`, with the laws that broke."""
+        """Inject all faults until the job has recovered; return `incidents.report` with the broken invariants."""
         w = self.world
         self._schedule()
         while not (self._over() or w.finished or w.problems):
@@ -87,7 +87,7 @@ class Scenario(Driver):
         return _TAKES.get(type(item)) or super()._delay(item)
 
     def _look(self) -> None:
-        """Take in what the job says, do what is due."""
+        """Read what the job reports, and inject the faults that are due."""
         w = self.world
         for fault in w.known.faults:
             made = ObservedFault(fault.reason, fault.target, fault.level, fault.detected, fault.recovered)
@@ -95,6 +95,7 @@ class Scenario(Driver):
         for _, note in w.notes[self._heard :]:
             self._events[note.reason] += 1
         self._heard = len(w.notes)
+        # Injecting a fault makes moves, which call this again.
         if self._striking or w.known.running_at is None:
             return
         self._striking = True
@@ -107,7 +108,7 @@ class Scenario(Driver):
     # -- doing
 
     def _strike(self, number: int) -> None:
-        """Do one; what has no process yet waits."""
+        """Inject one fault; one whose target has no process yet waits."""
         w, fault = self.world, self._waiting[number]
         target = target_of(fault.target, w.job.plan)
         at = w.now
@@ -139,7 +140,7 @@ class Scenario(Driver):
         return [FaultMove("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
 
     def _to_ranks(self, target: Target, fault: FileFault) -> list[FaultMove]:
-        """All of them that have not ended, as soon as each has a process."""
+        """Return the moves for all ranks that have not ended; none until each of them has a process."""
         w, role = self.world, target.role
         there = [rank for rank in target.ranks if ending.unfinished(w.known.ranks[role, rank])]
         nobody_hears = fault.fault == "oom" and w.state is None
@@ -148,12 +149,12 @@ class Scenario(Driver):
         return [move for rank in there for move in self._to_rank(role, rank, fault)]
 
     def _process_of(self, role: str, rank: int) -> int:
-        """The incarnation of the rank's newest process, when it can be reached; else 0."""
+        """Return the incarnation of the rank's newest process if it is reachable, else 0."""
         incarnation, actor = self.world.running.get((role, rank), ((0, ""),))[-1]
         return incarnation if actor and self.world.reachable(self.world.processes[actor].node) else 0
 
     def _to_rank(self, role: str, rank: int, fault: FileFault) -> list[FaultMove]:
-        """What it is in this world; nobody notices here that a process is slow."""
+        """Return the moves for one rank. `slow` does nothing here, since the simulation has no speed of ranks."""
         w, incarnation = self.world, self._process_of(role, rank)
         if fault.fault in ("stop", "slow"):
             if fault.fault == "stop" and (fault.seconds or FOR_EVER_S) > STILL_S:
@@ -167,7 +168,7 @@ class Scenario(Driver):
         return [FaultMove("kill", value=KILLED, text=f"{role}/{rank}")]
 
     def _stands_still(self, role: str, rank: int, incarnation: int) -> None:
-        """PrimeMaster will hear of it, where somebody looks."""
+        """Have PrimeMaster receive the hang, where hang detection is on."""
         if self.world.job.fault_tolerance.hang.action != "Ignore":
             found = HangFound(role, rank, incarnation, Reason.HANG.value, "its process is stopped")
             self.world.later(Arrive(found), STILL_S)

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def fewest(things: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
-    """What is left of some things, in their order, of which it takes every one."""
+    """Return a subset of `things`, in their order, that fails and of which no single item can be left out."""
     size = len(things)
     while size:
         start, shorter = 0, False

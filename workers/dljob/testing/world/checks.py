@@ -1,4 +1,4 @@
-"""Checks before a start in a world: what checkers find, which nodes are bad, and that nobody starts unchecked."""
+"""Node checks in a world: their results, the bad nodes, and the invariant that no rank starts on an unchecked node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALONE, TOGETHER = 0, 1
 
 
 def check(w: World, a: CheckNodes) -> None:
-    """A round of checks: its answer comes at once, or when those who do not answer were waited for."""
+    """Answer a round of checks, at once, or after `HANGS_S` if a node does not answer."""
     facts = {place.node: _facts(w, place.node) for place in a.places}
     fit = {node for node, one in facts.items() if not one.trouble and not one.unmade}
     teams = tuple(_team(w, team) for team in a.teams if fit.issuperset(team))

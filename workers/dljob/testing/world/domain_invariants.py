@@ -8,7 +8,7 @@ from dljob.master.state.state import JobState, UnitPhase
 
 
 def kept(state: JobState) -> Iterator[str]:
-    """No series with a key lies in two domains, and none that is spread has two units on a node."""
+    """The units of a series with a topology key share one domain, and a spread series has at most one unit per node."""
     plan = state.job.plan
     marked = [own for own in plan.units.series if own.topology_key or own.spread]
     labels = {node.id: dict(node.labels) for node in state.nodes} if marked else {}

@@ -1,4 +1,4 @@
-"""Elastic roles of a world: jobs that have some, who orders other numbers of ranks, and what must hold of them."""
+"""Elastic roles of a world: jobs that have some, orders of other sizes, and the invariants of sizes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from dljob.testing.world.world import World
 
 OFTEN = 0.3
-"""So many jobs have an elastic role, in parts of one."""
+"""The share of jobs with an elastic role."""
 STAYS = 0.7
-"""Of those that can, so many keep the processes of who stays."""
+"""Of these, the share whose remaining ranks keep their processes (restarts in process)."""
 SOON_S = 300.0
 
 
 def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The manifest with one role more for some seeds, whose number of ranks may change: of chance of its own."""
+    """Return the manifest, for some seeds with one more role of variable size.
+
+    The choice has a random source of its own, so that all other choices of a seed stay as they were.
+    """
     rng = chance(f"elastic {seed}")
     if rng.random() > OFTEN:
         return manifest
@@ -58,7 +61,7 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def orders(seed: int) -> tuple[Timed, ...]:
-    """Up to three orders of other numbers of ranks, in some stories."""
+    """Return up to three orders of other sizes, for some seeds."""
     rng = chance(f"scale {seed}")
     if rng.random() > OFTEN:
         return ()
@@ -67,7 +70,7 @@ def orders(seed: int) -> tuple[Timed, ...]:
 
 
 def scale(w: World, f: FaultMove) -> None:
-    """Somebody orders a number of ranks, now and then one that a role cannot have."""
+    """Order another number of ranks, now and then one that is out of bounds."""
     names = sorted(w.known.sizes)
     if names and w.state is not None:
         role = names[f.pick % len(names)]
@@ -78,7 +81,7 @@ def scale(w: World, f: FaultMove) -> None:
 
 
 def moved(before: JobState, after: JobState) -> Iterator[str]:
-    """A role does not grow again soon after it has changed."""
+    """A role does not grow again before its waiting time since the last change is over."""
     for role, own in after.sizes.items():
         old = before.sizes[role]
         since = None if old.resized is None or own.resized is None else own.resized - old.resized
@@ -88,7 +91,10 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
 
 
 def kept(before: JobState, after: JobState) -> Iterator[str]:
-    """Where a role says so, who keeps its place in a world of another size keeps its process; who goes has left."""
+    """Where a role restarts in process, ranks that stay keep their processes, and ranks that go have left before.
+
+    A rank that did not leave in time may lose its process.
+    """
     for role, own in after.sizes.items():
         if own.size == before.sizes[role].size or resizing.level_of(after.job, role) is not Level.IN_PROCESS:
             continue
@@ -111,7 +117,7 @@ def kept(before: JobState, after: JobState) -> Iterator[str]:
 
 
 def bounded(state: JobState) -> Iterator[str]:
-    """A role has as many ranks as it may have, and is as large as everything about it says."""
+    """A role's size is within its bounds, and plan, units and ranks agree on it."""
     for role, own in state.sizes.items():
         facts = state.job.roles[role]
         plan = facts.plan
@@ -129,7 +135,7 @@ def bounded(state: JobState) -> Iterator[str]:
 
 
 def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterator[str]:
-    """While a job runs, a role that is to have other ranks has them, will have them, or has no room for them."""
+    """While a job runs, each role has the size it should have, is about to get it, or has no room for it."""
     d = StateTransaction(state, now)
     d.nodes = nodes
     for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():

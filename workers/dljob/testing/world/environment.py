@@ -1,4 +1,4 @@
-"""What is around a PrimeMaster: nodes, reservations, processes, and what is on its way."""
+"""The environment of a PrimeMaster: nodes, reservations, processes, and pending items."""
 
 from __future__ import annotations
 
@@ -18,64 +18,66 @@ from dljob.plan.model import JobPlan
 from dljob.testing.world.model import Arrive, Carry, Item, Node, Pending, Process, Running, Silence, Watched
 
 Sighting: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None], ...]
-"""The nodes as far as news of them is compared: whole, or which ones and when they leave."""
+"""The part of the nodes by which snapshots are compared: all of it, or only names and departures."""
 
 
 class Surroundings:
-    """Nodes and what runs on them; what PrimeMaster hears of it is put on its way."""
+    """Nodes and the processes on them; their reports to PrimeMaster become pending items."""
 
     def __init__(self, plan: JobPlan, nodes: Iterable[NodeView], now: float) -> None:
         self.plan = plan.widest
         self.now = now
         self.pending: dict[int, Pending] = {}
         self.arriving: dict[int, None] = {}
-        """The pending items that are events for PrimeMaster."""
+        """Numbers of the pending items that are events for PrimeMaster."""
         self.carrying: dict[int, Action] = {}
+        """The pending items that are actions: a few, among tens of thousands of items in a large job."""
         self.late: dict[str, int] = {}
-        """Actor that cannot be made -> the number of the news of it, which comes when its deadline is over."""
-        """The orders among the pending items: few of them, where tens of thousands of ranks are at work."""
+        """Actor that cannot be created -> number of the pending report of that, due at the end of its deadline."""
         self.serial = 0
         self._surround(nodes)
 
     def _surround(self, nodes: Iterable[NodeView]) -> None:
-        """Nothing runs yet on these nodes."""
+        """Set up the nodes, without anything running on them."""
         self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
         self.groups: dict[tuple[str, int], str] = {}
         self.granted: dict[tuple[str, int], Given] = {}
-        """What reservations hold of memory beyond what the plan says."""
+        """The memory that reservations hold beyond the plan."""
         self.struck: set[tuple[str, int]] = set()
-        """Reservations that went with their nodes, and were not given back."""
+        """Reservations that disappeared with their nodes without being released."""
         self.processes: dict[str, Process] = {}
         self.watched: dict[str, Watched] = {}
         self.owner: dict[HostId, str] = {}
-        """The actor that was made a host last."""
+        """The newest actor of each host."""
         self.running: dict[RankKey, tuple[tuple[int, str], ...]] = {}
         """(incarnation, actor) of each live process of a rank."""
         self.worlds: dict[tuple[str, int], Map[str, int]] = {}
-        """Actor -> how many of its ranks live, by role and generation; those of which nobody lives are none."""
+        """(role, generation) -> actor -> its number of live ranks; entries without live ranks are removed."""
         self.hung: set[Running] = set()
-        """Ranks that stand still, and never end by themselves."""
+        """Ranks that hang: they make no step and never end by themselves."""
         self.started: dict[RankKey, int] = {}
-        """The latest incarnation that was ever started."""
+        """The latest incarnation that was started of each rank."""
         self.reserving: set[tuple[str, int]] = set()
         self.looking = False
         self.told_nodes: Sighting | None = None
         self.refusing = 0
-        """So many reservations will be refused, whatever the room."""
+        """The number of reservations that will be refused although there is room."""
         self.doomed: int | None = None
-        """PrimeMaster dies at the next event: -1 before it is journaled, else after so many effects of it."""
+        """When PrimeMaster dies at the next event: -1 before it is journaled, else after so many of its effects; None:
+        never.
+        """
         self.outlived = False
-        """Whether the orders that are on their way when PrimeMaster dies take effect, without an answer to anybody."""
+        """Whether actions that are pending when PrimeMaster dies still take effect, without an answer to it."""
         self.admitted = False
         self.was_ready: set[RankKey] = set()
         self.ended: set[RankKey] = set()
         self.bad: dict[str, int] = {}
-        """Nodes where something does not work, and what."""
+        """Bad nodes, and what is broken there (`checks.ALONE` or `checks.TOGETHER`)."""
         self.fit: set[tuple[str, str]] = set()
-        """(role, node) that passed a check."""
+        """(role, node) pairs that passed a node check."""
 
     def later(self, item: Item, wait: float = 0.0) -> int:
-        """Put an item on its way, `wait` seconds at the least; gives its number."""
+        """Add a pending item that takes effect in `wait` seconds or later; return its number."""
         self.serial += 1
         self.pending[self.serial] = Pending(item, self.now + wait)
         if isinstance(item, Arrive):
@@ -85,12 +87,12 @@ class Surroundings:
         return self.serial
 
     def reachable(self, node: str) -> bool:
-        """Whether a node is there and answers."""
+        """Whether a node exists and answers."""
         found = self.nodes.get(node)
         return found is not None and found.silence is Silence.NONE
 
     def report(self, process: Process, event: RankReady | RankEnded) -> Process:
-        """A process says something of a rank, and keeps it until it is acknowledged."""
+        """Let a process report on a rank. It repeats the report until PrimeMaster acknowledges it."""
         new = evolve(process, reports=(*process.reports, event))
         self.processes[process.actor] = new
         if process.actor in self.watched and self.reachable(process.node):
@@ -98,7 +100,7 @@ class Surroundings:
         return new
 
     def start_running(self, actor: str, running: Running) -> None:
-        """A rank has a process."""
+        """Record that a rank runs in a process."""
         key = (running.role, running.rank)
         self.running[key] = (*self.running.get(key, ()), (running.incarnation, actor))
         self.started[key] = running.incarnation
@@ -113,7 +115,7 @@ class Surroundings:
             del self.worlds[key]
 
     def stop_running(self, actor: str, running: Running) -> None:
-        """A rank has no process any more."""
+        """Record that a rank no longer runs in a process."""
         key = (running.role, running.rank)
         left = tuple(one for one in self.running.get(key, ()) if one != (running.incarnation, actor))
         if left:
@@ -124,7 +126,7 @@ class Surroundings:
         self.hung.discard(running)
 
     def take(self, node: str, unit: str, times: int, given: Given = ()) -> bool:
-        """Take a unit's demand from a node, or give it back; False when there is no room for it."""
+        """Take a unit's resources from a node, or with `times` -1 give them back; False where there is no room."""
         found = self.nodes.get(node)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""What happens in a world by itself: what was on its way arrives."""
+"""Items of a world that take effect without a fault."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DONE = Outcome(ok=True)
 
 
 def happen(w: World, item: Item, *more: Item) -> None:
-    """An item that was on its way happens; events may arrive together."""
+    """Let a pending item take effect; several events may arrive in one batch."""
     if more:
         w.tell([each for each in (item, *more) if isinstance(each, Arrive)])
     else:
@@ -94,7 +94,7 @@ def _set_up(w: World, i: SetUp) -> None:
 
 
 def ends_by_itself(w: World, role: str) -> bool:
-    """Whether ranks of a role end: drivers do, and those whose completion somebody waits for."""
+    """Whether ranks of a role end by themselves: those of drivers, and of roles on whose completion others depend."""
     plans = w.job.plan.roles
     return plans[role].driver or any((role, "Complete") in plan.depends_on for plan in plans.values())
 
@@ -111,7 +111,7 @@ def _done(w: World, i: Done) -> None:
 
 
 def _stall(w: World, i: Stall) -> None:
-    """Steps are heard, and the rank is looked at, where it is at work for PrimeMaster and its node answers."""
+    """The hang detection reports a rank, once PrimeMaster counts it as ready and its node answers."""
     process, r = w.processes.get(i.actor), i.running
     if process is None or r not in w.hung or w.state is None:
         return
@@ -138,9 +138,9 @@ def _settled(state: JobState) -> bool:
 
 
 def sighting(state: JobState, seen: tuple[NodeView, ...]) -> Sighting:
-    """What of the nodes is compared with what PrimeMaster heard last (`runtime.controller.node_change_filter`).
+    """Return the part of the nodes by which snapshots are compared, as `runtime.controller.node_change_filter` does.
 
-    What is free matters only to what is to be placed, and to roles that are to grow.
+    Free resources matter only while something is to be placed, or a role is to grow.
     """
     return tuple((view.id, view.leaving) for view in seen) if _settled(state) else seen
 
@@ -151,7 +151,7 @@ def _boot(w: World, _i: Boot) -> None:
 
 
 def on(w: World, node: str) -> list[Process]:
-    """The processes of a node."""
+    """Return the processes on a node."""
     return [process for process in w.processes.values() if process.node == node]
 
 
@@ -160,14 +160,14 @@ def _notice(w: World, i: NodeOverdue) -> None:
     if w.state is None or node is None or node.silence is Silence.NONE or not node.listed or w.state.verdict:
         return
     if w.state.running_at is None:
-        w.later(i, 0.5)  # while a job starts, nobody looks
+        w.later(i, 0.5)  # heartbeats are not checked while a job starts
         return
     w.later(Arrive(NodesSeen(w.seen())))
     w.later(Arrive(NodeFrozen(i.node, w.now - node.since)))
 
 
 def _heard_on(w: World, node: str) -> list[str]:
-    """The actors of a node that PrimeMaster hears: those whose making is under way are not there yet."""
+    """Return the actors on a node that PrimeMaster has a call to: those still being created have none."""
     coming = {executor.made_by(action) for action in w.carrying.values()}
     return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
 

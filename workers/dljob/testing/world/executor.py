@@ -1,4 +1,4 @@
-"""How PrimeMaster's orders take effect on a world: the model of the executor, of Ray, and of the hosts."""
+"""Effects of PrimeMaster's actions on a world: a model of the executor, of Ray, and of the hosts."""
 
 from __future__ import annotations
 
@@ -47,17 +47,18 @@ if TYPE_CHECKING:
 LATE = Outcome(ok=False, reason=Reason.UNKNOWN, message="did not start in time")
 LEFT = Outcome(ok=True)
 SPARE_S = 120.0
+# `runtime.controller.executor` awaits these before it takes any other action.
 _ENDINGS = (KillHost, KillSpare, Unreserve)
 
 
 def in_order(actions: Iterable[Action]) -> list[Action]:
-    """As the executor takes them: what ends things comes first."""
+    """Return the actions in the order in which the executor takes them: ends first."""
     todo = lasting(actions)
     return [a for a in todo if isinstance(a, _ENDINGS)] + [a for a in todo if not isinstance(a, _ENDINGS)]
 
 
 def order(w: World, action: Action) -> None:
-    """Begin to carry out an action: what ends things is awaited, all else takes its time."""
+    """Start an action. Ends take effect at once; everything else becomes a pending item."""
     match action:
         case KillHost():
             end_actor(w, action.actor or host_actor(action.host, action.life))
@@ -78,7 +79,7 @@ def order(w: World, action: Action) -> None:
 
 
 def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
-    """Begin something that has a name: under way twice is under way once."""
+    """Start an action that creates something with a name, unless the same is being created already."""
     if isinstance(action, SpawnHost):
         actor = host_actor(action.host, action.life)
         if actor in w.watched:
@@ -100,23 +101,23 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
 
 
 def drop(w: World, match: Callable[[Action], bool]) -> None:
-    """Cancel orders that have not taken effect."""
+    """Cancel actions that have not taken effect."""
     for number in [number for number, action in w.carrying.items() if match(action)]:
         del w.pending[number], w.carrying[number]
 
 
 def end_actor(w: World, actor: str) -> None:
-    """End an actor by every means, and hear it no more."""
+    """End an actor, whatever its state, and drop its pending reports."""
     if w.watched.pop(actor, None) is not None:
         drop(w, lambda a: made_by(a) == actor)
     number = w.late.pop(actor, 0)
-    if number in w.arriving:  # runtime/controller/worker_hosts.py, `_gone`: what is watched no more is not told of
+    if number in w.arriving:  # an actor that is no longer watched is not reported (`worker_hosts.py`, `_gone`)
         del w.pending[number], w.arriving[number]
     kill(w, actor)
 
 
 def made_by(action: Action) -> str:
-    """The actor that an order makes; empty when it makes none."""
+    """Return the actor that an action creates; empty when it creates none."""
     match action:
         case SpawnHost():
             return host_actor(action.host, action.life)
@@ -127,7 +128,7 @@ def made_by(action: Action) -> str:
 
 
 def kill(w: World, actor: str) -> None:
-    """Kill a process; where nobody reaches it, it ends as soon as it hears of it."""
+    """Kill a process; on an unreachable node it ends once the node is reachable again."""
     process = w.processes.get(actor)
     if process is None:
         return
@@ -138,7 +139,7 @@ def kill(w: World, actor: str) -> None:
 
 
 def coming(w: World, actor: str) -> bool:
-    """Whether an actor's making is under way: nobody calls it yet, so nobody hears it."""
+    """Whether an actor is still being created, so that PrimeMaster has no call to it yet."""
     return any(made_by(action) == actor for action in w.carrying.values())
 
 
@@ -146,7 +147,7 @@ def coming(w: World, actor: str) -> bool:
 
 
 def effect(w: World, action: Action) -> None:
-    """An order takes effect; one to a process on a silent node waits until it answers again."""
+    """Let an action take effect. An action to a process on a silent node waits until the node answers again."""
     if isinstance(action, StartRanks | StopRanks | LeaveGroup) and _silent(w, action):
         w.later(Carry(action), 0.25)
         return
@@ -188,7 +189,7 @@ def _spawn_spare(w: World, a: SpawnSpare) -> None:
 
 
 def _bring_up(w: World, new: Process, deadline_s: float) -> None:
-    """Find the actor, or make it on its node; what cannot be made is lost when its deadline is over."""
+    """Find the actor or create it on its node; one that cannot be created is reported lost after its deadline."""
     if not w.reachable(new.node):
         w.watched.pop(new.actor, None)
         w.late[new.actor] = w.later(Arrive(lost(new.who, new.life, LATE)), deadline_s if new.node in w.nodes else 0.0)
@@ -203,7 +204,7 @@ def _bring_up(w: World, new: Process, deadline_s: float) -> None:
 
 
 def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
-    """The news that an actor is gone."""
+    """Return the event that reports the loss of an actor."""
     if isinstance(who, HostId):
         return HostLost(who, life, outcome)
     return SpareLost(who.role, who.node, who.slot, life)
@@ -225,7 +226,7 @@ def _start(w: World, a: StartRanks) -> None:
 
 
 def _enter(w: World, actor: str, running: Running) -> None:
-    """A rank starts in a process, unless it has done so before."""
+    """Start a rank in a process, unless this incarnation started there before: a repeated order is harmless."""
     process = w.processes[actor]
     this = (running.rank, running.incarnation)
     if this in process.begun:
@@ -251,7 +252,7 @@ def _stop(w: World, a: StopRanks) -> None:
 
 
 def _leave_group(w: World, a: LeaveGroup) -> None:
-    """A rank leaves its group and its process stays; an incarnation that was not started here never will be."""
+    """Let a rank leave its torch group while its process stays; an incarnation not yet started here never starts."""
     process = w.processes.get(a.actor)
     if a.actor not in w.watched or process is None or not w.reachable(process.node) or process.deaf:
         return
@@ -264,7 +265,7 @@ def _leave_group(w: World, a: LeaveGroup) -> None:
 
 
 def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Process:
-    """A rank of a live process ends."""
+    """End a rank of a live process, which reports it."""
     w.stop_running(process.actor, running)
     process = evolve(process, ranks=tuple(r for r in process.ranks if r != running))
     return w.report(process, RankEnded(running.role, running.rank, running.incarnation, outcome))
@@ -282,7 +283,7 @@ def _release(w: World, _a: Release) -> None:
 
 
 def finish(w: World, action: Finish) -> None:
-    """The job is over: PrimeMaster leaves, and what it was doing is dropped."""
+    """End the job: PrimeMaster leaves, and its pending actions are dropped."""
     if w.finished is None:
         w.finished = action
     w.problems.extend(invariants.left_behind(w))
@@ -290,7 +291,7 @@ def finish(w: World, action: Finish) -> None:
 
 
 def _relaunch(w: World, a: RelaunchNode) -> None:
-    """Whoever replaces nodes hears of one; what joins is for the world's own happenings."""
+    """Report a node to the relauncher. Machines that join are faults of kind `join`."""
     w.later(Arrive(RelaunchTold(a.node)))
 
 

@@ -1,4 +1,4 @@
-"""Which faults a job meets, and when: drawn from a seed, or read from a file."""
+"""The faults of a case and their times: drawn from a seed, or read from a file."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ MIX: Mapping[str, int] = {
     "command": 8,
     "again": 10,
 }
-"""How often each kind is drawn, in parts."""
+"""The weight of each kind of fault."""
 COMMANDS = ("restart job", "restart role", "restart rank", "restart role", "restart nobody", "dance job", "stop job")
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A fault, and when it comes: seconds from the beginning."""
+    """A fault and its time, in seconds from the beginning."""
 
     at: float
     fault: FaultMove
 
 
 def chance(name: str) -> Random:
-    """A source of chance that gives the same for the same name."""
+    """Return a random source whose numbers depend on the name alone."""
     return Random(name)  # noqa: S311 - it keeps no secret
 
 
 def draw(rng: Random, most: int, horizon: float) -> tuple[Timed, ...]:
-    """Up to so many faults within the horizon, many of them close together."""
+    """Return 1 to `most` faults within the horizon.
+
+    Many are close together, since faults during a recovery find the most bugs.
+    """
     at = sorted(_moments(rng, rng.randint(1, most), horizon))
     kinds, weights = list(MIX), list(MIX.values())
     return tuple(
@@ -78,10 +81,10 @@ def _fault(rng: Random, kind: str) -> FaultMove:
 
 
 def dump(faults: Sequence[Timed]) -> list[dict[str, Any]]:
-    """As JSON-able data."""
+    """Return the faults as JSON-able data."""
     return [{"at": timed.at, **asdict(timed.fault)} for timed in faults]
 
 
 def load(data: Sequence[Mapping[str, Any]]) -> tuple[Timed, ...]:
-    """What `dump` gave."""
+    """Return the faults from the data of `dump`."""
     return tuple(Timed(one["at"], FaultMove(one["kind"], one["pick"], one["value"], one["text"])) for one in data)

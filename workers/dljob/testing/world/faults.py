@@ -1,4 +1,4 @@
-"""What goes wrong in a world."""
+"""The faults that can happen in a world."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from dljob.testing.world.world import World
 
 HANG_S = 3.0
-"""How long a rank has stood still when it is found."""
+"""Seconds for which a rank has made no step when the hang is detected."""
 BREAK_S, STRIKE_OFF_S = 1.25, 10.0
-"""How long calls to a cut node last, and how long the cluster waits for a silent one."""
+"""Seconds until calls to a cut node break, and until the cluster removes a silent node from its list."""
 ERRORS = (
     Outcome(ok=False, reason=Reason.UNKNOWN),
     Outcome(ok=False, reason=Reason.UNKNOWN, code=137),
@@ -39,13 +39,16 @@ ERRORS = (
     Outcome(ok=False, reason=Reason.UNKNOWN, code=3),
     Outcome(ok=False, reason=Reason.IMPORT_ERROR, error_type="ImportError", frame="train.py:1", fatal=True),
 )
-"""How user code may end badly; the last one ends the job."""
+"""Outcomes of user code that failed; the last one ends the job."""
 KILLED = 1
-"""Which of them is a SIGKILL that somebody saw: a host its rank's, the node's agent a host's. The first is unseen."""
+"""The index of a SIGKILL with a known exit code: a fork host sees its rank's, a node agent a host's.
+
+At 0 nothing is known.
+"""
 
 
 def fault(w: World, f: FaultMove) -> None:
-    """Something goes wrong; where there is nobody that it could happen to, nothing does."""
+    """Apply a fault. Without a possible victim nothing happens."""
     FAULTS[f.kind](w, f)
 
 
@@ -55,7 +58,7 @@ def _kill_process(w: World, f: FaultMove) -> None:
 
 
 def _picked(of: Iterable[str], pick: int) -> str:
-    """One of these; empty where there is none."""
+    """Return one of the names; empty where there is none."""
     there = sorted(of)
     return there[pick % len(there)] if there else ""
 
@@ -83,14 +86,14 @@ def _end_rank(w: World, f: FaultMove) -> None:
 
 
 def _deafen(w: World, f: FaultMove) -> None:
-    """User code of a process catches whatever would take it out of its group."""
+    """User code of a process catches the exception that would take it out of its torch group."""
     actor = _picked(w.processes, f.pick)
     if actor:
         w.processes[actor] = evolve(w.processes[actor], deaf=True)
 
 
 def _hang(w: World, f: FaultMove) -> None:
-    """A rank goes on no more, and its process stays."""
+    """A rank makes no more steps, and its process stays."""
     live = sorted(w.running)
     if not live:
         return
@@ -109,7 +112,10 @@ def _speaking(w: World, f: FaultMove) -> list[str]:
 
 
 def _lose_node(w: World, f: FaultMove) -> None:
-    """A machine is switched off: the cluster finds out later; `value`: it does after so many seconds, before others."""
+    """A machine is switched off.
+
+    The cluster notices it after `value` seconds, before all else; 0: later than others do.
+    """
     there = _speaking(w, f)
     if not there:
         return
@@ -139,7 +145,7 @@ def _silence(w: World, f: FaultMove, how: Silence) -> None:
 
 
 def _join(w: World, f: FaultMove) -> None:
-    """A machine joins, as big as one that was there at first."""
+    """A machine joins, of the size of the first ones in its group."""
     groups = sorted(w.job.plan.node_groups)
     group = w.job.plan.node_groups[groups[f.pick % len(groups)]]
     name = f"new-{w.serial}"
@@ -149,7 +155,7 @@ def _join(w: World, f: FaultMove) -> None:
 
 
 def _crash(w: World, f: FaultMove) -> None:
-    """PrimeMaster dies: at once (0), or at the next event: before it is journaled (1), after n - 2 effects (n)."""
+    """PrimeMaster dies. `pick` 0: now; 1: at the next event, before it is journaled; n: after n - 2 of its effects."""
     w.outlived = f.value > 0
     if f.pick == 0:
         w.crash()
@@ -162,7 +168,7 @@ def _refuse(w: World, f: FaultMove) -> None:
 
 
 def _jump(w: World, f: FaultMove) -> None:
-    """The machine's clock is set."""
+    """The machine's clock jumps."""
     w.offset += f.value
 
 
@@ -180,10 +186,10 @@ def _command(w: World, f: FaultMove) -> None:
 
 
 def _again(w: World, f: FaultMove) -> None:
-    """An event that was heard is heard once more."""
+    """An event of the journal arrives once more."""
     if w.journal and w.state is not None:
         event = w.journal[-1 - f.pick % min(len(w.journal), 40)][1]
-        if not isinstance(event, NodesSeen):  # it looks for itself, and never twice at the same
+        if not isinstance(event, NodesSeen):  # PrimeMaster polls for it, and never takes the same snapshot twice
             w.later(Arrive(event))
 
 
@@ -206,11 +212,11 @@ FAULTS: dict[str, Callable[[World, FaultMove], None]] = {
     "drain": leaving.drain,
     "evict": leaving.evict,
 }
-"""What can go wrong, by name."""
+"""The faults by name."""
 
 
 def possible(w: World, kind: str) -> list[FaultMove]:
-    """Every fault of a kind that could happen to somebody now, one for each."""
+    """Return the possible faults of a kind now, one for each victim."""
     if kind in ("kill", "deaf"):
         count = len(w.processes)
     elif kind in ("error", "hang"):

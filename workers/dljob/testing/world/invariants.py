@@ -1,4 +1,4 @@
-"""What must always hold: looked at when something begins, and over the whole world now and then."""
+"""The invariants: some are checked when something begins, the others over the whole world from time to time."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def text(state: JobState) -> str:
-    """A state as it is written down: equal states, equal text."""
+    """Return a state in its written form: equal states give equal text."""
     return json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
 
 
 def restored(state: JobState) -> JobState:
-    """A state after it was written down and read."""
+    """Return a state after it was written and read."""
     return decode_state(json.loads(text(state)), state.job)
 
 
 def replayed(w: World, *, written: bool = True) -> list[str]:
-    """The journal leads to what PrimeMaster knew, byte for byte; `written`: by way of its written form."""
+    """Replaying the journal gives PrimeMaster's state, byte for byte; `written`: from events written and read again."""
     state = w.base
     for at, event in w.journal[w.base_at :]:
         state = transition(state, _reread(event), at).state if written else transition(state, event, at).state
@@ -47,7 +47,7 @@ def replayed(w: World, *, written: bool = True) -> list[str]:
 
 @lru_cache(4096)
 def _reread(event: Event) -> Event:
-    """An event after it was written down and read."""
+    """Return an event after it was written and read; cached, since explored worlds share most events."""
     return decode_event(json.loads(json.dumps(encode_event(event))))
 
 
@@ -55,19 +55,19 @@ def _reread(event: Event) -> Event:
 
 
 def may_reserve(w: World, a: Reserve) -> None:
-    """A unit may be reserved: its node is not one that PrimeMaster has excluded."""
+    """A unit may not be reserved on a node that PrimeMaster has excluded."""
     own = w.known.exclusions.get(a.node)
     if own is not None:
         w.problems.append(f"excluded: {a.unit} goes to {a.node}, which is excluded: {own.reason}")
 
 
 def held(w: World) -> None:
-    """Note whether the whole gang is held: it may be lost again, before or after PrimeMaster admits the job."""
+    """Record whether all units of the gang were held at once: some may be lost before PrimeMaster admits the job."""
     w.admitted = w.admitted or len({unit for unit, _ in (*w.groups, *w.struck)}) == w.job.unit_count
 
 
 def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
-    """A host may be made: the whole gang was held, and no former process of it lives within reach."""
+    """A host may be created only once the whole gang was held, and while no earlier process of it can be reached."""
     held(w)
     if not w.admitted:
         w.problems.append(f"gang: {a.host} is made before every unit is held")
@@ -77,13 +77,13 @@ def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
 
 
 def may_become(w: World, process: Process, host: HostId) -> None:
-    """A process may be a host: it is a spare, or that host."""
+    """A process may become a host only if it is a spare, or that host already."""
     if isinstance(process.who, HostId) and process.who != host:
         w.problems.append(f"taken: {process.actor} is to be {host}, and is {process.who}")
 
 
 def may_start(w: World, running: Running) -> None:
-    """A rank may start: nobody else is that rank, its world is of one generation, and whom it waits for was there."""
+    """A rank may start if it runs nowhere else, its torch world has one generation, and its dependencies are met."""
     key = (running.role, running.rank)
     name = f"{running.role}/{running.rank}"
     for incarnation, actor in w.running.get(key, ()):
@@ -105,7 +105,7 @@ def may_start(w: World, running: Running) -> None:
 
 
 def _mixed(w: World, running: Running) -> Iterator[str]:
-    """Live ranks of the same world and another generation."""
+    """Yield live ranks of the same torch world with another generation."""
     others = {g for role, g in w.worlds if role == running.role} - {running.generation}
     actors = (actor for g in sorted(others) for actor in w.worlds[running.role, g])
     for process in map(w.processes.__getitem__, actors):
@@ -115,13 +115,13 @@ def _mixed(w: World, running: Running) -> Iterator[str]:
 
 
 def unread(state: JobState, new: JobState) -> list[str]:
-    """What was read of a snapshot is the state that was written down."""
+    """A state that was read from a snapshot equals the one that was written."""
     lost = [each.name for each in fields(state) if getattr(new, each.name) != getattr(state, each.name)]
     return [f"snapshot: {', '.join(lost)} is not what it was"] if lost else []
 
 
 def well_ended(w: World) -> list[str]:
-    """A job that ended well did so because everybody whom it ends with did."""
+    """A job that ended with success did so with the success of all its driver ranks."""
     if w.known.verdict is None or not w.known.verdict.ok:
         return []
     ranks = ((name, rank) for name in w.job.drivers for rank in range(w.job.plan.roles[name].replicas))
@@ -131,7 +131,7 @@ def well_ended(w: World) -> list[str]:
 
 
 def left_behind(w: World) -> list[str]:
-    """At the end nothing is left."""
+    """At the end no process and no reservation is left."""
     found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
     return found + [f"left: reservation {unit} {token} on {node}" for (unit, token), node in w.groups.items()]
 
@@ -140,7 +140,7 @@ def left_behind(w: World) -> list[str]:
 
 
 def sweep(w: World) -> list[str]:
-    """Every law that can be seen from outside, and from within the core."""
+    """Return all broken invariants that can be seen from outside the core or inside."""
     found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w), *well_ended(w)]
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
@@ -149,7 +149,8 @@ def sweep(w: World) -> list[str]:
     found += repeat_invariants.kept(w.known)
     found += elastic.bounded(w.known)
     if w.state is not None:
-        # Of what is free PrimeMaster hears when it looks: nothing may be on its way that changes it, or tells it.
+        # PrimeMaster knows the free resources from its last snapshot: this holds only while no pending item changes
+        # them.
         busy = w.looking or w.arriving or w.carrying
         found += elastic.at_rest(w.state, w.state.nodes if busy else w.seen(), w.last)
     found += _granted(w)
@@ -181,14 +182,14 @@ def _counts(state: JobState) -> Iterator[str]:
 
 
 def _banned(state: JobState) -> Iterator[str]:
-    """No unit is on an excluded node, nor on its way there."""
+    """No unit is on an excluded node, or being reserved there."""
     for name, unit in state.units.items() if state.exclusions and state.verdict is None else ():
         if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING) and unit.node in state.exclusions:
             yield f"excluded: {name} is on {unit.node}: {state.exclusions[unit.node].reason}"
 
 
 def _granted(w: World) -> Iterator[str]:
-    """A unit's reservation has the memory that PrimeMaster gave it."""
+    """A unit's reservation has the memory that PrimeMaster granted."""
     given = w.known.grants
     for key, node in w.groups.items() if w.granted or given.given else ():
         own = w.known.units[key[0]]
@@ -237,7 +238,7 @@ def _budgets(w: World) -> Iterator[str]:
 
 
 def _ledger(w: World) -> Iterator[str]:
-    """Every rank's time is in some account: the sums are the time since the start, times the ranks, exactly."""
+    """Each rank's time is in exactly one account: the sums equal the time since the start times the ranks."""
     state, book = w.known, w.known.ledger
     at = max(book.at, micros(state, w.last))
     for name, facts in w.job.roles.items():
@@ -249,7 +250,7 @@ def _ledger(w: World) -> Iterator[str]:
 
 
 def _orphans(w: World) -> Iterator[str]:
-    """What nobody knows of, when nothing is on its way that could tell."""
+    """Nothing exists that PrimeMaster does not know, while no pending item could tell it."""
     if w.arriving or w.carrying:
         return
     for (role, node, slot), spare in w.known.spares.items():

@@ -11,11 +11,11 @@ from dljob.testing.world.fault_schedule import chance
 CLASS = {"class": "pkg.Class"}
 MODULE = {"module": "train"}
 SPARED = 0.4
-"""So many jobs have spare nodes, in parts of one."""
+"""The share of jobs with spare nodes."""
 
 
 def small(rng: Random) -> dict[str, Any]:
-    """A job of one to four roles and at most a dozen ranks, as a manifest."""
+    """Return the manifest of a job with one to four roles and at most a dozen ranks."""
     names = ["a", "b", "c", "d"][: rng.randint(1, 4)]
     roles = [_role(rng, name, names[:i]) for i, name in enumerate(names)]
     roles[-1]["driver"] = True
@@ -49,7 +49,7 @@ def _role(rng: Random, name: str, before: list[str]) -> dict[str, Any]:
 
 
 def _rejoins(role: dict[str, Any]) -> bool:
-    """Whether its ranks can leave their group and keep their processes."""
+    """Whether the role's ranks can leave their group and keep their processes."""
     return role.get("type") == "Elastic" and role["entrypoint"] == CLASS
 
 
@@ -69,7 +69,11 @@ def _policy(rng: Random) -> dict[str, Any]:
 
 
 def with_spares(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The manifest with nodes that stand by, for some seeds: of chance of its own, so that all else stays as it was."""
+    """Return the manifest, for some seeds with spare nodes.
+
+    The choice has a random source of its own, so that all other choices of a seed stay as they were before this
+    feature.
+    """
     rng = chance(f"spare nodes {seed}")
     if rng.random() > SPARED:
         return manifest

@@ -1,4 +1,4 @@
-"""Nodes of a world that are announced to go: who announces it, what becomes of them, and that nothing goes there."""
+"""Announced departures of nodes in a world, and the invariant that nothing is placed on such a node."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 EVICTED = Clue(Source.POD.value, "EvictionByEvictionAPI: Eviction API: evicting")
 GONE_S = 1.0
-"""So long until the cluster knows that a machine is gone that it had drained."""
+"""Seconds until the cluster reports a drained machine as gone."""
 SOON_S = 200.0
-"""Nodes are announced to go until so late."""
+"""Departures are announced within this many seconds from the beginning."""
 OFTEN = 0.25
-"""In so many of the seeds' stories."""
+"""The share of seeds with announced departures."""
 
 
 def drain(w: World, f: FaultMove) -> None:
-    """The cluster drains a node, which is gone after `value` seconds."""
+    """The cluster drains a node, which departs after `value` seconds."""
     name = _picked(w, f)
     if name:
         node = w.nodes[name]
@@ -36,7 +36,7 @@ def drain(w: World, f: FaultMove) -> None:
 
 
 def evict(w: World, f: FaultMove) -> None:
-    """A node's pod is said to be evicted, which comes true after `value` seconds; never, where that is 0."""
+    """A node's pod is reported as evicted; the node departs after `value` seconds, or never if that is 0."""
     name = _picked(w, f)
     if name:
         w.later(Arrive(CauseLearned(f"node/{name}", (EVICTED,))))
@@ -50,7 +50,7 @@ def _picked(w: World, f: FaultMove) -> str:
 
 
 def depart(w: World, i: Depart) -> None:
-    """The machine goes, whatever runs there."""
+    """The machine departs with everything that runs on it."""
     node = w.nodes.get(i.node)
     if node is None or node.silence is not Silence.NONE:
         return
@@ -61,20 +61,20 @@ def depart(w: World, i: Depart) -> None:
 
 
 def save(w: World, a: SaveCopies) -> None:
-    """Copies come to disk, and PrimeMaster hears what is free."""
+    """Copies are written to disk, and PrimeMaster gets a new snapshot of the nodes."""
     w.later(Arrive(NodesSeen(w.seen())))
     w.later(Arrive(CopiesSaved(a.node)))
 
 
 def may_reserve(w: World, a: Reserve) -> None:
-    """A unit may be reserved: nobody said that its node is to go."""
+    """A unit may not be reserved on a node whose departure is announced."""
     own = w.known.departures.get(a.node)
     if own is not None:
         w.problems.append(f"leaving: {a.unit} goes to {a.node}, which is to go: {own.why}")
 
 
 def notices(seed: int) -> tuple[Timed, ...]:
-    """Up to three nodes that are announced to go, in some stories."""
+    """Return up to three announced departures, for some seeds."""
     rng = chance(f"leaving {seed}")
     if rng.random() > OFTEN:
         return ()

@@ -74,7 +74,7 @@ class Process:
     condemned: bool = False
     """Whether a kill was ordered while the process was unreachable: it ends once it is reachable."""
     deaf: bool = False
-    """Whether its user code does not leave a torch group when asked."""
+    """Whether its user code ignores the request to leave a torch group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Ends that repeat, seen from the faults that a job tells of: it ends at the second same end, and for nothing less.
+"""Invariants of repeated failures: a job ends at the second equal failure of a rank, and for nothing less.
 
-Whom nobody else is to blame for is told here by the error or exit code alone: the core judges by much more.
+Here the error or exit code alone tells whose failure it was; the core attributes it from much more evidence.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 
 _REMEMBERED = 10
-"""So many faults are told of; an earlier one may be forgotten."""
+"""The number of faults that the state keeps; earlier ones are forgotten."""
 _OWN = ("ValueError", "MemoryError", "SystemExit")
-"""What code raises in a simulated job that no peer, node or device brings about."""
+"""Errors in a simulated job that no peer, node or device causes."""
 _BLAMED = (Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.HANG, Reason.DEVICE_ERROR)
 _HOUR_S = 3600.0
 
 
 def kept(state: JobState) -> Iterator[str]:
-    """No job ends as one that repeats without a repetition, and none goes on after one."""
+    """A job never ends as repeating without a repetition, and never goes on after one."""
     heard = [fault for fault in state.faults if fault.outcome is not None]
     if state.verdict is None and not state.job.fault_tolerance.rules:
         yield from _goes_on(state, heard)
@@ -31,7 +31,7 @@ def kept(state: JobState) -> Iterator[str]:
 
 
 def _goes_on(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
-    """A rank whose two lives in a row ended in the same way, of its own making, has no third one."""
+    """A rank that failed in the same way in two incarnations in a row, by its own fault, gets no third one."""
     for name in {fault.rank for fault in heard}:
         mine = sorted((f for f in heard if f.rank == name and not f.secondary), key=lambda f: f.incarnation)
         for first, second in pairwise(mine):
@@ -41,7 +41,7 @@ def _goes_on(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
 
 
 def _without_cause(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
-    """The last failure was bound to come again, or an earlier one of its rank, or of its world, was the same."""
+    """The last failure is fatal by itself, or equals an earlier one of its rank or torch world."""
     if not heard or _fatal(heard[-1]) or len(state.faults) >= _REMEMBERED:
         return
     role = heard[-1].rank.partition("/")[0]
@@ -52,7 +52,7 @@ def _without_cause(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
 
 
 def _same(state: JobState, first: FaultRecord, second: FaultRecord) -> bool:
-    """Whether two faults are the same end, with nobody else to blame and no progress between them."""
+    """Whether two faults are the same failure, caused by nobody else and without progress in between."""
     old, new = first.outcome, second.outcome
     if old is None or new is None or _end(old) != _end(new) or {old.reason, new.reason} & set(_BLAMED):
         return False

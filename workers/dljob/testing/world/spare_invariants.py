@@ -1,4 +1,4 @@
-"""What must hold of spares while a job runs and nothing is on its way that could change them."""
+"""Invariants of spares, for a running job without pending events that could change them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OVER = (RankPhase.SUCCEEDED, RankPhase.FAILED)
 
 
 def at_rest(w: World) -> list[str]:
-    """Laws of spares; none is looked at while PrimeMaster has yet to hear or to do anything."""
+    """Return the broken invariants; none while PrimeMaster has events to receive or actions to take."""
     state = w.state
     if state is None or state.phase is not Phase.RUNNING:
         return []
@@ -32,7 +32,7 @@ def at_rest(w: World) -> list[str]:
 
 
 def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
-    """A process that waits is a spare that PrimeMaster knows, or is about to be a host; none is on a node that went."""
+    """Each waiting process is a spare that PrimeMaster knows, or becomes a host; no spare is on a removed node."""
     hosts = {own.actor for own in state.hosts.values() if own.phase is HostPhase.READY}
     for who, process in waiting:
         spare = state.spares.get((who.role, who.node, who.slot))
@@ -45,7 +45,7 @@ def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -
 
 
 def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
-    """As many nodes stand by as are asked for, or as are free, each with a process for every host that may come."""
+    """As many nodes stand by as asked for, or as are free, each with a process for every host that may move there."""
     views = [node.view for node in w.nodes.values() if node.listed]
     lost = {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
     taken = {*w.groups.values(), *lost, *state.exclusions, *state.departures}
@@ -60,9 +60,9 @@ def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Ite
 
 
 def _needs(state: JobState, nodes: set[str]) -> dict[str, int]:
-    """Role -> the most of its hosts on one of these nodes; of roles that have been ready, and are not over.
+    """Return role -> the most hosts it has on one of these nodes, for roles that were ready and are not over.
 
-    Hosts with devices are none of them: only a process in their bundle is given any.
+    Roles with devices are left out: only a process in a reserved bundle gets devices, so no spare can stand in for it.
     """
     found: dict[str, int] = {}
     for role, facts in state.job.roles.items():
@@ -80,7 +80,7 @@ def _over(state: JobState, role: str) -> bool:
 
 
 def _few(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
-    """No more processes wait than are asked for: none of a role that is over, many only where nobody works."""
+    """No more processes wait than asked for: none of a role that is over, and many only on nodes without ranks."""
     asked = sum(spare_nodes(state.job.plan).values())
     warm: dict[str, list[str]] = {}
     for (node, role), count in ready.items():

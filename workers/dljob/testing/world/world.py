@@ -49,10 +49,11 @@ from dljob.testing.world.model import (
 )
 
 UID = "5eed" + "0" * 28
+# A fixed date in 2001, so that traces do not depend on the day.
 EPOCH_S = 1_000_000_000.0
 """Unix seconds at which every world begins."""
 BEACON_S = 1.0
-"""Seconds between two questions of a process whether PrimeMaster knows it."""
+"""Seconds between two requests by which a process asks PrimeMaster whether it is still known."""
 _ANSWERS = (reasons.COMMAND_ACCEPTED, reasons.COMMAND_REFUSED)
 GONE = Outcome(ok=False, reason=Reason.UNKNOWN)
 NODE_GONE = Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone")
@@ -148,7 +149,7 @@ class World(Surroundings):
     # -- PrimeMaster
 
     def clock(self) -> float:
-        """Return PrimeMaster's time: the clock at its boot, then monotonic, never before the journal's last."""
+        """Return PrimeMaster's time: the clock at its boot, then monotonic, never before the journal's last record."""
         self.last = max(self.last, self.now + self.ahead)
         return self.last
 
@@ -161,6 +162,7 @@ class World(Surroundings):
         """Fold a batch of events into PrimeMaster's state: journal, transitions, actions."""
         if self.state is None:
             return
+        # A planned death of PrimeMaster: before the event is journaled (-1), or after some of its actions took effect.
         doomed, self.doomed = self.doomed, None
         if doomed is not None and doomed < 0:
             self.crash()
@@ -199,7 +201,7 @@ class World(Surroundings):
             self.processes[actor] = evolve(process, reports=left)
 
     def carry_out(self, actions: Iterable[Action], doomed: int | None = None) -> None:
-        """Pass the actions of a step to the executor: kills and releases first, then creations."""
+        """Pass the actions of a step to the executor: ends first, then creations."""
         count = 0
         for action in executor.in_order(actions):
             if isinstance(action, Note):
@@ -218,6 +220,7 @@ class World(Surroundings):
         if self.state is None:
             return
         self.state = None
+        # Ray carries out requests that it has received, also when their sender dies.
         if self.outlived and self.finished is None:
             for action in list(self.carrying.values()):
                 executor.effect(self, action)
@@ -239,6 +242,7 @@ class World(Surroundings):
         first = self.epoch == 0
         self.epoch += 1
         self.ahead = max(self.offset, self.last - self.now)
+        # The replay of the journal must lead to the state that the dead PrimeMaster had.
         if not first:
             self.problems.extend(invariants.replayed(self))
             self.base, self.base_at = invariants.restored(self.known), len(self.journal)
