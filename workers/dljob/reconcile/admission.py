@@ -42,15 +42,15 @@ def review(request: Object, settings: Settings) -> Admission:
     update = text(request, "operation") == "UPDATE"
     if not update and text(request, "operation") != "CREATE":
         return Admission(allowed=True)
+    # The status is the operator's, and a DLJob in deletion must be able to lose its finalizers.
     if text(request, "subResource") or text(new, "metadata", "deletionTimestamp"):
         return Admission(allowed=True)
     if update and accept.source(new) == accept.source(old):
         return Admission(allowed=True)
     found = problems(_named(request, new), settings)
     if found and update and _live(old, new):
-        known = set(
-            problems(_named(request, old), settings)
-        )  # a stricter policy must not keep a job from its suspension
+        # Old problems do not count here: a policy that became stricter must not keep a job from its suspension.
+        known = set(problems(_named(request, old), settings))
         found = tuple(one for one in found if one not in known)
     if found:
         return Admission(allowed=False, message=_listed(text(new, "metadata", "name"), found))

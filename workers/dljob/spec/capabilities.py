@@ -65,6 +65,7 @@ def _many(groups: Sequence[Mapping[str, int]]) -> bool:
     return sum(group.get("replicas", 1) for group in groups) > 1
 
 
+# A path may stand here more than once: values of one field can need different capabilities.
 NEEDS: tuple[Need, ...] = (
     Need(("backend",), Capability.JOBS, "a whole job, with its PrimeMaster and its hosts"),
     Need(("roles", "*", "type"), Capability.ELASTIC, "ranks that form one torch world", when=_is("Elastic")),
@@ -111,6 +112,7 @@ def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) 
     from dljob.spec.text.words import path_of  # noqa: PLC0415 - it loads the models, which a backend does without
 
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    # The backend may come from DISTRIBUTED_BACKEND or a default, and is then absent from the spec.
     spec["backend"] = {"name": backend}
     found = [
         Problem(path_of(("spec", *loc)), _words(backend, need), hint=need.hint)

@@ -61,6 +61,7 @@ def refuse(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("dljob", "{message}", {"message": message, "hint": hint})
 
 
+# The CRD declares quantities as int-or-string; the models hold text alone, so that `2` and "2" are equal specs.
 def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
     """Accept whole numbers as texts: `2` as "2". Floats are refused, since a binary float is not exactly 0.1."""
 

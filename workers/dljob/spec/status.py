@@ -46,6 +46,7 @@ def _time(words: str) -> Schema:
     return {"description": words, "type": "string", "format": "date-time"}
 
 
+# Unknown fields are preserved everywhere: an older CRD then drops nothing that a newer operator writes.
 def _object(words: str, **fields: Schema) -> Schema:
     # The API server drops empty properties: a CRD applied with them would show a difference for ever.
     known: Schema = {"properties": fields} if fields else {}

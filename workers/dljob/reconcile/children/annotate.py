@@ -31,6 +31,7 @@ def pods(case: ReconcileContext) -> PolicyDecision | None:
             actions.append(Annotate("Pod", pod.name, change))
     if not actions:
         return None
+    # The rest follows in the next passes, between which an order to stop can come.
     now, left = tuple(actions[:PODS_A_PASS]), max(0, len(actions) - PODS_A_PASS)
     return PolicyDecision(
         f"the annotations of {counted(len(actions), 'pod')} name other units than they hold",

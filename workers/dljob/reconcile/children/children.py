@@ -32,6 +32,7 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
     """
     if case.ref or case.cluster is not None or (case.observed.cluster is not None and not case.replaced):
         return None
+    # Nothing is created before KubeRay can run it, so that an edit in the meantime needs no new attempt.
     if case.observed.kuberay:
         return PolicyDecision(f"waits for KubeRay, which is {case.observed.kuberay}")
     if isinstance(case.terms, Refused):
@@ -41,6 +42,7 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
     return PolicyDecision(
         f"attempt {case.attempt} has no RayCluster",
         actions=(
+            # The ConfigMap owns the Secret, so it comes first.
             Create("ConfigMap", spec_map(case, made)),
             _token(case),
             *network_policies(case, made),
@@ -89,6 +91,7 @@ def spec_map(case: ReconcileContext, made: Blueprint) -> Object:
             "labels": labels(case),
             "ownerReferences": [case.owner],
         },
+        # The ranks of an attempt must not see a spec change under them; an edit makes a new attempt with new names.
         "immutable": True,
         "data": {SPEC_KEY: spec_text(made.manifest), **({CARRIED_KEY: carried} if carried else {})},
     }
@@ -136,6 +139,7 @@ def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Obje
         init_image=case.settings.init_image,
     )
     body = render_raycluster(larger(made, handover.memory(case)), made.manifest, dress)
+    # The digest is taken before exclusions are added: `drift` compares with the spec as it was rendered.
     body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
     return patches.excluding(body, exclusions.avoided(exclusions.every(case)))
 

@@ -26,12 +26,14 @@ def edits(case: ReconcileContext) -> str:
     patches.
     """
     cluster = case.cluster
+    # The API server counts the generation up with each change of the spec: at 1 nobody has changed it.
     if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
     digest, made = _made(case.source, case.uid, case.attempt, case.settings)
     if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
         return ""  # another spec, or another version of the operator, made it: what it was then is not known
     ours = json.loads(made)
+    # The operator's own patches are applied to the expected spec, so that only others' edits remain as differences.
     away = patches.excluded(cluster)
     ours = patches.kept_away(ours, away) if away else ours
     ours = patches.scaled(ours, cluster)
@@ -55,6 +57,7 @@ def _made(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str,
 def _differences(ours: object, theirs: object, path: str) -> Iterator[str]:
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         yours = cast("Object", theirs)
+        # Keys that only the other side has are additions of others, such as defaults of the API server.
         for key, value in cast("Object", ours).items():
             yield from _differences(value, yours.get(key), f"{path}.{key}")
     elif isinstance(ours, list) and isinstance(theirs, list):

@@ -20,6 +20,7 @@ ANNOTATION = "/metadata/annotations/" + names.EXCLUDED.replace("/", "~1")
 
 def operations(cluster: Object, action: PatchCluster) -> list[Object]:
     """Return the JSON Patch that applies an action to a RayCluster just read; empty: it has been applied already."""
+    # Tests alone are no patch: an action that has been applied must not fail on a new resourceVersion.
     changes = list(_changes(cluster, action))
     return [*_tests(cluster, action.uid), *changes] if changes else []
 
@@ -112,6 +113,7 @@ def _away_from(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]
     for place, group in groups:
         old = part(group, "template", "spec", "affinity")
         yield from _set(f"/spec/{place}/template/spec/affinity", old, affinity(old, was, nodes))
+    # JSON Patch adds no key to a mapping that does not exist.
     if not part(cluster, "metadata", "annotations"):
         yield {"op": "add", "path": "/metadata/annotations", "value": {}}
     yield from _set(ANNOTATION, ",".join(was), ",".join(nodes))
@@ -129,6 +131,7 @@ def affinity(old: Object, was: Sequence[str], nodes: Sequence[str]) -> dict[str,
     """Return a pod's affinity with our excluded nodes replaced by others; everything else in it stays."""
     on_nodes = part(old, "nodeAffinity")
     required = part(on_nodes, REQUIRED)
+    # A node must match one of the terms and all expressions of that term: ours is added to each of them.
     terms = items(required, "nodeSelectorTerms")
     kept = [made for term in terms if (made := _term(term, was, nodes)) is not None]
     if nodes and not terms:

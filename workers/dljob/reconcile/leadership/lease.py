@@ -95,6 +95,7 @@ class Candidate:
 
     def saw(self, lease: Object | None, now: float) -> Candidate:
         """Return the candidate after it read the Lease at `now`; None: there is no Lease."""
+        # Only a change of the content counts as life: a resourceVersion also moves with labels and annotations.
         same = lease is not None and part(lease, "spec") == part(self.lease, "spec")
         found = replace(self, lease=lease, changed=self.changed if same else now)
         return found if found.holder == self.identity else replace(found, renewed=-math.inf)
@@ -133,6 +134,7 @@ class Candidate:
         if self.holder != self.identity:
             return None
         body = self._body(part(self.lease, "spec"), wall)
+        # One second, the least that the API server accepts: who ignores the empty holder waits no longer than that.
         body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
         return body
 

@@ -99,6 +99,7 @@ def clearing(case: ReconcileContext) -> float | None:
     if not (case.replaced or (case.ref and _between(case))):
         return None
     left = _ranks_until(case) - case.now
+    # While the old RayCluster exists its pods do, too, even if the lease is over.
     if case.leftover is not None:
         return max(left, 1.0)
     if not case.ref:
@@ -108,6 +109,7 @@ def clearing(case: ReconcileContext) -> float | None:
             return None
         # A RayCluster of this name that still exists belongs to somebody else, and so do its pods.
         ours = case.observed.cluster is None
+        # A head without a deletionTimestamp still renews the ranks' lease, so the lease alone says nothing yet.
         if ours and not _head_is_dead(case) and any(_untold(pod) for pod in pods):
             return max(left, COLLECTED_SECONDS)
     return left if left > 0 else None
@@ -121,6 +123,7 @@ def _ranks_until(case: ReconcileContext) -> float:
     """
     lease = DEFAULT_LEASE if isinstance(case.terms, Refused) else case.terms.lease_seconds
     fault = _last_fault(case)
+    # Without a fault the attempt ended in order, when MasterReady became False.
     ended = seconds(text(fault, "detectedAt")) or case.since("MasterReady")
     if not _head_is_dead(case):
         graces = [pod.ends for pod in case.observed.pods if pod.ends is not None]
@@ -157,7 +160,8 @@ def lingering(case: ReconcileContext) -> float | None:
     head = next((pod for pod in case.observed.pods if pod.uid == uid), None)
     if head is None or head.phase in ("Succeeded", "Failed"):
         return None
-    if head.ends is None:  # nobody has told it to end; whoever deletes a RayCluster may have wanted its pods to stay
+    if head.ends is None:
+        # Not deleted, or not yet: who deletes a RayCluster may orphan its pods (kubectl delete --cascade=orphan).
         late = case.finished and case.now >= case.since("Failed") + ORPHAN_SECONDS
         return None if late else COLLECTED_SECONDS
     left = head.ends + CLOCKS_SECONDS - case.now
@@ -224,6 +228,7 @@ def _cluster_lost(case: ReconcileContext) -> NewAttempt | None:
         return None
     if case.cluster is None or _another(case):
         return NewAttempt(reasons.CLUSTER_GONE, f"RayCluster {case.cluster_name} was deleted")
+    # A queue that suspends a RayCluster deletes its pods. Before the submission nothing is lost by that.
     if case.suspended and case.queued and case.submitted and not case.ref:
         message = f"RayCluster {case.cluster_name} was suspended while the job ran"
         return NewAttempt(reasons.PREEMPTED, message, counted=False)
@@ -272,7 +277,8 @@ def _submission_lost(case: ReconcileContext) -> NewAttempt | None:
     if trouble is not None and tried and not case.told and not case.taken:
         return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
     if view is None or (case.kept and (case.head is None or case.moved or not case.head_ready)):
-        return None  # what is known of it is of a head that is gone, and the job may well live
+        return None  # Ray's answer is about a head that is gone, and PrimeMaster may well live on its worker
+    # Exit codes in TOLD are the end of the job itself, which `finish` records.
     if view.status in ENDED:
         said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
         if not case.told and view.status != "SUCCEEDED" and view.exit_code not in TOLD:
@@ -281,6 +287,7 @@ def _submission_lost(case: ReconcileContext) -> NewAttempt | None:
         said = "Ray does not know the submission any more"
     else:
         return None
+    # Only a dead launcher beside a silent PrimeMaster costs the attempt: silence alone is no loss.
     master = case.observed.master
     if master is not None and master.error and master.age >= ORPHAN_SECONDS:
         return NewAttempt(reasons.MASTER_LOST, f"{said}; PrimeMaster does not answer: {master.error}")

@@ -57,6 +57,7 @@ def _scales(case: ReconcileContext, wanted: Object) -> Iterator[Scale]:
         want = min(max(number(wanted, name), low), high)
         if want > have:
             yield Scale(name, want)
+        # Fewer pods only as far as some hold no unit.
         elif want < have and (empty := _empty(case, name)):
             gone = empty[: have - want]
             yield Scale(name, have - len(gone), gone)

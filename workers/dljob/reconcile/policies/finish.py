@@ -17,6 +17,7 @@ ANEW = "then delete this job and apply it again"
 LOGS_SECONDS = 60.0
 """How long the RayCluster stays for its logs to be saved, from when the operator learned of the end."""
 LOGS_TRIES = 5
+"""Failed fetches after which the RayCluster is deleted without its logs: they must not hold its machines."""
 
 
 def verdict(case: ReconcileContext) -> PolicyDecision | None:
@@ -35,8 +36,8 @@ def _masters(case: ReconcileContext) -> JobEnd | None:
     if phase not in TERMINAL and not (phase == "Suspended" and stopping is not None):
         return None
     success = phase == "Succeeded"
-    # A job that ended well while it was being stopped has succeeded all the same.
     at = seconds(text(case.snapshot, "completionTime")) or case.now
+    # The reason of an ordered stop is the user's or the deadline's. A job that succeeded meanwhile is Complete anyway.
     if stopping is not None and not success:
         condition, ordered = stopping
         return JobEnd(condition, ordered.reason, ordered.message, at)
@@ -85,6 +86,7 @@ def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
     left = since + LOGS_SECONDS - case.now
     if left <= 0 or (trouble is not None and trouble.count >= LOGS_TRIES):
         return None
+    # A head that restarts may be ready again within the limit.
     if not case.head_ready:
         return PolicyDecision("the head is not ready to give the logs", requeue=left)
     name = names.logs_map(case.name)
@@ -102,6 +104,7 @@ def _cluster(case: ReconcileContext) -> PolicyDecision | None:
         return PolicyDecision("the ended job's RayCluster is being deleted")
     action = Delete("RayCluster", meta["name"], meta["uid"])
     events = (word_on_logs(case),) if case.told else ()
+    # The RayCluster comes last: a pass after a crash in between finds it and repeats both.
     actions = (*over(case, case.attempt), action)
     return PolicyDecision("the job has ended: its RayCluster is deleted", actions, events=events)
 

@@ -41,6 +41,7 @@ def leave(case: ReconcileContext) -> ReconcileResult:
     """Return what to do about a DLJob that is being deleted."""
     if not case.held:
         return ReconcileResult("the DLJob is being deleted, and its children go with it")
+    # The time limit is there for users: an unreachable head must not hold a DLJob in deletion for ever.
     began = seconds(text(case.meta, "deletionTimestamp")) or case.now
     left = began + LEAVE_SECONDS - case.now
     id_ = f"delete/{case.attempt}"

@@ -57,6 +57,7 @@ def exclude(case: ReconcileContext) -> PolicyDecision | None:
     if exclusions.state({"excluded": exclusions.entries(case)}) != exclusions.state(part(case.old, "nodes")):
         # Written first, since the pods that tell which Kubernetes nodes these are may be gone in the next pass.
         return PolicyDecision("the set of excluded nodes changed: the status is written first")
+    # First the RayCluster, then the pods: KubeRay must not replace a deleted pod on the node that it left.
     nodes = exclusions.avoided(entries)
     if nodes != patches.excluded(case.cluster):
         action = PatchCluster(case.cluster_name, case.cluster["metadata"]["uid"], nodes)
@@ -105,6 +106,7 @@ def _dead(case: ReconcileContext, pod: Pod) -> bool:
     """
     if pod.machine in GONE:
         return True
+    # PrimeMaster too gets no heartbeat from that pod: two independent witnesses.
     known = items(case.old, "nodes", "excluded")
     frozen = any(text(one, "pod") == pod.name and text(one, "reason") == told.NODE_FROZEN for one in known)
     return frozen or (pod.machine == "Unknown" and pod.end.startswith(TAINTED))

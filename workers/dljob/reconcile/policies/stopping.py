@@ -30,6 +30,7 @@ def stop(case: ReconcileContext) -> PolicyDecision | None:
     wanted = _annotated(case) or _overdue(case)
     if wanted is None:
         return None
+    # Before the submission no process of the job exists, so the end needs no intermediate step.
     if not case.submitted or case.cluster is None:
         verdict = JobEnd(wanted.condition, wanted.reason, wanted.message, case.now)
         return PolicyDecision(f"nothing runs that could be stopped: {wanted.reason}", change=verdict)
@@ -62,6 +63,7 @@ def _overdue(case: ReconcileContext) -> Intent | None:
 def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
     """Yield (unix seconds, what happens then) for each deadline that runs."""
     start = seconds(text(case.old, "startTime"))
+    # No deadline runs while the job cannot run (suspended, or invalid before its first attempt) or only saves.
     if start is None or _waits_for_a_better_spec(case) or case.halt or not case.wanted or _ended_well(case):
         return
     active, before = case.live.active_deadline, case.live.pre_running_deadline
@@ -97,10 +99,11 @@ def _never_ran(case: ReconcileContext) -> bool:
 
 def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionState) -> PolicyDecision:
     verdict = JobEnd(condition, ordered.reason, ordered.message, case.now)
-    # The launcher ended before PrimeMaster ever reported: there is nothing to be stopped.
     left = (seconds(ordered.since) or case.now) + commands.limit(case) - case.now
+    # The launcher ended before PrimeMaster ever reported: there is nothing to stop.
     over = case.ray_job is not None and case.ray_job.status in ENDED and not case.told
     id_ = command_id(case)
+    # The time may pass while no operator runs: PrimeMaster is asked at least once before the job is given up.
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
     if late or over or _gone(case):
         return PolicyDecision(f"the job counts as stopped: {verdict.reason}", change=verdict)

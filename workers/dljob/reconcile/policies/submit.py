@@ -34,10 +34,13 @@ def submission(case: ReconcileContext) -> PolicyDecision | None:
         return PolicyDecision("KubeRay reports a ready head, and the pod is not known as ready yet")
     if not case.submitted:
         return PolicyDecision("the head is ready: the submission is ordered", change=SubmitOrder())
+    # Ordered, and the head is another one: with GCS fault tolerance the job lives, and only its launcher is gone.
     if case.kept and case.moved:
         return _again(case)
+    # Ray or PrimeMaster has confirmed it: the job has begun.
     if case.taken:
         return None
+    # From here on Ray does not know the id, or was not asked yet: POST, unless what would be posted is outdated.
     if case.again:
         return _posted_again(case)
     if isinstance(case.terms, Refused):
@@ -85,6 +88,7 @@ def launcher(case: ReconcileContext, terms: Terms) -> Submit:
 
     Of the user's input the command line has only Ray's version, which has a pattern.
     """
+    # The version of the attempt, also after the operator's default has changed.
     version = text(case.old, "effective", "rayVersion") or case.settings.ray_version
     files, packages = _packed(case) if case.ref else _mounted(case)
     argv = (
@@ -118,6 +122,7 @@ def _packed(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
     packages: dict[str, str] = {}
     files: list[str] = []
     for flag, content in texts.items():
+        # Ray keeps files by name: a name without the digest could serve the content of an earlier try.
         digest = hashlib.sha256(content.encode()).hexdigest()[:16]
         name = f"dljob-{case.submission}-{digest}.json"
         packages[name] = content

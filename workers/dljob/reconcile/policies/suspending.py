@@ -39,6 +39,7 @@ def suspend(case: ReconcileContext) -> PolicyDecision | None:
     # all the same.
     if case.wanted and case.snapshot.get("phase") != SAVED and not case.halt:
         return None
+    # Nothing exists yet, so nothing must be stopped: the job stays at its attempt.
     if not _begun(case):
         return PolicyDecision(
             "the job is suspended before anything was made", change=_halted(case, "nothing of it ran yet")
@@ -81,6 +82,7 @@ def _ask(case: ReconcileContext, until: float) -> PolicyDecision | None:
     """Order PrimeMaster to save and stop; None: it has stopped, or will not."""
     if case.cluster is None or case.leaving or case.snapshot.get("phase") == SAVED:
         return None
+    # The launcher ended, or was never started, and no PrimeMaster reported: nothing is in memory.
     nowhere = case.ray_job is not None and case.ray_job.status in (*ENDED, "MISSING") and not case.told
     id_, left = f"suspend/{case.attempt}", until - case.now
     late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)

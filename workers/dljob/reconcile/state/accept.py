@@ -121,6 +121,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         return Refused(reasons.INVALID_SPEC, _in_a_line(error))
     except PlacementError as error:
         return Refused(reasons.DOES_NOT_FIT, _in_a_line(error))
+    # A ConfigMap holds 1 MiB: a spec that does not fit is refused before anything is created.
     found = too_large(len(spec_text(made.manifest)))
     if found:
         return Refused(reasons.INVALID_SPEC, _said(found))
@@ -188,6 +189,7 @@ def read(text: str, settings: Settings) -> Blueprint:
     """Return a spec with its plan, without a cache: admission sees many specs that nobody ever applies."""
     data: dict[str, Any] = json.loads(text)
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
+    # Defaults of the operator say nothing about a RayCluster that somebody else made.
     there = written.spec.ray_cluster_ref is not None
     manifest = written if there else effective(written, settings.image, settings.ray_version)
     return Blueprint(manifest, plan(manifest), _hash(written))
@@ -195,6 +197,7 @@ def read(text: str, settings: Settings) -> Blueprint:
 
 def _hash(manifest: DLJobManifest) -> str:
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    # Fields that are applied at once are left out: an edit of them must not look like a new attempt.
     kept = {key: value for key, value in spec.items() if key not in LIVE_FIELDS}
     for key in ("roles", "nodeGroups"):
         if key in kept:

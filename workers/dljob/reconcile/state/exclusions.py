@@ -118,6 +118,7 @@ def _found(case: ReconcileContext, one: Object, gone: set[str]) -> Entry:
     pod = _pod_of(case, one["name"])
     if case.ref or pod is None or not pod.node or text(one, "reason") == ANNOUNCED:
         return {}
+    # Frozen or lost may be the pod alone. A failed check or a broken device is the machine's own.
     alone = not any(_answers(other, pod, gone) for other in case.observed.pods)
     bad = alone or text(one, "reason") not in SILENT
     return {"kubernetesNode": pod.node, "pod": pod.name, "avoided": bad, "attempt": case.attempt}
@@ -159,6 +160,7 @@ def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
     pods = kept_out(case, avoided(every))
     if not any(case.now - pod.made >= patience(case) for pod in pods):
         return every
+    # What users name is their decision, and a node that failed its check would only fail it again.
     fixed = (REQUESTED, CHECK_FAILED)
     return [{**one, "avoided": False} if one.get("avoided") and one["reason"] not in fixed else one for one in every]
 

@@ -146,6 +146,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         snapshot.get("reason"),
         snapshot.get("epoch"),
         snapshot.get("restarts"),
+        # These two are progress: they change with each save.
         {key: value for key, value in part(snapshot, "carry").items() if key not in ("checkpoints", "data")},
         snapshot.get("lastFault"),
         roles_state(items(snapshot, "roles")),

@@ -38,6 +38,7 @@ def ready(case: ReconcileContext) -> list[Said]:
         return [Said(PREFIX, "False", *_absent(case))]
     if case.leaving:
         return [_leaving(case.cluster_name)]
+    # A RayCluster that is held back has no pods, or its pods go: their trouble would only hide the reason.
     back = _held_back(case)
     if back:
         return [Said(PREFIX, "False", *back)]
@@ -138,6 +139,7 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
     ready = f"{there} of {desired} worker pods are ready"
     if case.head_ready and (case.ref or 0 < desired <= there):
         return None  # how many machines others have is their matter
+    # KubeRay could not create a pod, so there is no pod that could tell why.
     if case.says("ReplicaFailure"):
         return _refused(case.cluster_conditions["ReplicaFailure"], ready)
     stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]
@@ -147,6 +149,7 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
         fallback = reasons.HEAD_PENDING if first.head else reasons.WORKERS_PENDING
         words = f"pod {first.name}{more}: {first.trouble}"
         return first.trouble_reason or fallback, advised(first.trouble_reason, words)
+    # No status, no pods: KubeRay refuses the RayCluster, or does not run.
     if not status and not case.observed.pods:
         return _ignored(case)
     late = [pod for pod in case.observed.pods if pod.ends is not None and pod.ends + STUCK_SECONDS <= case.now]

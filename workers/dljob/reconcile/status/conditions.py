@@ -32,6 +32,7 @@ ORDER = (
 
 def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, Any]]:
     """Return the conditions after a change: a condition that this pass says nothing about keeps its state."""
+    # The others stay as they are: an operator that has just started has no report of PrimeMaster yet.
     said = {one.type: one for one in _said(case, change)}
     kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
     return [
@@ -169,6 +170,7 @@ def accepted(case: ReconcileContext, *, running: bool) -> Said:
     terms = case.terms
     if isinstance(terms, Refused):
         return Said("Accepted", "False", terms.reason, terms.message)
+    # The spec is valid, and the attempt runs with an older one: the user must learn that the edit has no effect yet.
     if running and text(case.old, "attemptSpecHash") != terms.hash:
         message = f"attempt {case.attempt} goes on with the spec it began with; the change waits for the next attempt"
         if case.halt:
@@ -198,6 +200,7 @@ def _quota(case: ReconcileContext) -> Said:
 
 def _master(case: ReconcileContext) -> list[Said]:
     view = case.observed.master
+    # From the most certain trouble to the least: a head that misbehaves, a silent master, a refused submission.
     if view is not None and view.misbehaves:
         said = f"{_advised(case, view.error)}; the head is asked again within an hour; until then the status is stale"
         return [Said("MasterReady", "Unknown", reasons.HEAD_MISBEHAVES, said)]
@@ -244,6 +247,7 @@ def _placement(case: ReconcileContext, snapshot: Object) -> Said:
         for pod in case.observed.pods
         if pod.trouble_reason == "Unschedulable"
     ]
+    # While worker pods still start, missing room is no trouble yet.
     no_room = text(snapshot, "reason") == NO_ROOM and not case.growing
     reason = "Unschedulable" if nowhere else NO_ROOM if no_room else reasons.UNITS_PENDING
     words = [*whys, *nowhere[:1]]

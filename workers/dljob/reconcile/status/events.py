@@ -43,6 +43,7 @@ def _faults(old: Object, new: Object) -> Iterator[Event]:
 
 def _known_later(old: Object, new: Object) -> Iterator[Event]:
     """Yield Events for faults with a new cause: the kernel's or the pod's evidence came during the restart."""
+    # A fault is identified by time and target: its reason and cause are what evidence may change.
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for fault in items(old, "recentFaults"):
         before.setdefault(_key(fault), []).append((text(fault, "reason"), text(fault, "firstCause")))
@@ -67,6 +68,7 @@ def _fresh(old: Object, new: Object) -> Iterator[Object]:
 
 def _sizes(old: Object, new: Object) -> Iterator[Event]:
     """Yield an Event for a role with another number of ranks that no restart of its own explains: it lost some."""
+    # A resize by a restart has its own fault entry, and each attempt begins with sizes of its own.
     told = any(text(fault, "reason") == RESIZED for fault in _fresh(old, new))
     if told or number(old, "attempt") != number(new, "attempt"):
         return

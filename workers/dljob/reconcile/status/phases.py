@@ -76,10 +76,12 @@ def _standing(case: ReconcileContext) -> PhaseReason:
         return PhaseReason("Invalid", case.invalid.reason, f"{case.invalid.message}{_lost(case)}")
     if case.snapshot:
         phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
+        # PrimeMaster sees only that nodes are missing; the pods tell why.
         stuck = _stuck(case) if phase == "Scheduling" else None
         if text(case.snapshot, "reason") == NO_ROOM and case.growing:
             stuck = stuck or PhaseReason(phase, reasons.WORKERS_PENDING, text(case.snapshot, "message"))
         return stuck or PhaseReason(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
+    # This operator has no report yet, an earlier one had: the old phase holds until PrimeMaster answers.
     if case.told:
         return _as_it_was(case)
     if case.suspended:

@@ -36,8 +36,6 @@ CONDITION = ("type", "status", "reason", "observedGeneration")
 def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     """Return the whole status after a pass."""
     if case.finished:
-        # Each of the next lines overrides the ones above: what is remembered, then what is observed, then the step's
-        # change.
         return _finished(case)
     place = phases.place(case, change)
     made: dict[str, Any] = {
@@ -48,6 +46,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         "attempt": case.attempt,
         "conditions": conditions.conditions(case, change),
     }
+    # Later lines override earlier ones: what is remembered, then what is observed, then the change of this pass.
     made |= {key: case.old[key] for key in (*KEPT, *OF_ATTEMPT) if key in case.old}
     made["progress"] = {**part(made, "progress"), "time": stamp(case.now)}
     made |= _beginning(case)
@@ -107,10 +106,12 @@ def _beginning(case: ReconcileContext) -> dict[str, Any]:
     if isinstance(case.terms, Refused):
         return {}
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
+    # While the job is suspended no deadline runs, and an edit of the spec is no change of an attempt.
     if case.halt and not case.told:
         return found | _nobody(case.terms)
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
+    # The digest is written before anything is created from the spec, and not while the last attempt is cleared away.
     if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
         found["attemptSpecHash"] = _made_of(case, case.terms.hash)
         version = case.terms.ray_version or text(case.cluster, "spec", "rayVersion")
@@ -131,6 +132,7 @@ def _nobody(terms: Terms) -> dict[str, Any]:
 def _made_of(case: ReconcileContext, wanted: str) -> str:
     """Return the digest of the spec that the attempt runs. `wanted` is the digest of the current spec."""
     old = text(case.old, "attemptSpecHash")
+    # Of its own RayCluster an attempt's spec never changes. On somebody else's it travels with the submission.
     if not case.ref:
         return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
     if case.ray_job is not None and case.ray_job.spec:
@@ -151,6 +153,7 @@ def _cluster(case: ReconcileContext) -> dict[str, Any]:
         return {}
     if case.halt and (case.replaced or case.cluster is None):
         return {}  # nothing is made for the next attempt yet, and the status must still name the last one's pods
+    # Nothing is taken over from the RayCluster of an earlier attempt.
     found: dict[str, str] = {} if case.replaced else dict(case.recorded)
     found["name"] = case.cluster_name
     if case.cluster is not None:
@@ -204,8 +207,10 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         case SubmitOrder() if case.submitted:
             again = names.submission_id(case.name, case.uid, case.attempt, case.again + 1)
             return {"submissionId": again, **_whom(case)}
+        # From here on a report of PrimeMaster in the status means that it reported in this submission.
         case SubmitOrder():
             return {"submissionId": case.submission, "master": None, **_whom(case)}
+        # The state for a next attempt is of no use after the end.
         case JobEnd():
             return {"completionTime": stamp(change.at), "carried": None}
         case Noted() | Intent():
@@ -250,6 +255,7 @@ def _next_attempt(case: ReconcileContext, change: NewAttempt) -> dict[str, Any]:
         "carried": handover.closed(case),
         "nodes": exclusions.next_attempt(case),
     }
+    # A suspension, an edit or an upgrade is no fault: it leaves no entry.
     if not change.fault:
         return made
     at = stamp(case.now)

@@ -158,6 +158,7 @@ def _document(document: Document, check: Check) -> tuple[tuple[FileFault, ...], 
         return (), [Finding((), "is no list of faults", "begin with - {when: {step: 15}, ...}")]
     wrong = [finding for at, item in enumerate(document.data) for finding in _between((at,), item, check)]
     try:
+        # Strict mode of JSON accepts a list for a tuple, which strict mode of Python data does not.
         data = json.dumps({"faults": document.data})
         return FaultsFile.model_validate_json(data, strict=True, by_alias=True, by_name=False).faults, wrong
     except ValidationError as error:

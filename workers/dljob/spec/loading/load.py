@@ -105,6 +105,7 @@ def dump(manifest: DLJobManifest) -> str:
 def _bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as stream:
+            # One byte more than allowed tells a file that is too long, without reading all of it.
             return stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
@@ -117,6 +118,7 @@ def _documents(text: str | bytes, file: str) -> list[Document]:
     if not documents:
         example = "see examples/, or `dljob crd` for every field"
         raise SpecError((_problem(file, Position(1, 1), "", "is empty: there is no DLJob in it", example),))
+    # A file may hold other objects beside the DLJob. If it holds nothing else, each of them is reported.
     others = [document for document in documents if is_another(document.data)]
     return [document for document in documents if document not in others] or documents
 

@@ -41,6 +41,7 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     """
     if not isinstance(data, dict):
         return None, (Finding((), "a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
+    # An object of another kind would fail in every field: its kind is the only useful finding.
     foreign = _kind(data)
     if foreign and not any(finding.message == "is missing" for finding in foreign):
         return None, foreign
@@ -51,6 +52,7 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
     except ValidationError as error:
         found = list(details(error))
         wrong += [finding for _, finding in found]
+        # The rest is still checked by the rules between fields, so that a user sees all problems at once.
         manifest = _without(data, found)
         unsure += [_about(kind, finding, data) for kind, finding in found]
     if manifest is not None:
@@ -90,6 +92,7 @@ def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> It
     for one in error.errors(include_url=False):
         if one["type"] == "too_short" and len(one["input"]) >= one.get("ctx", {})["min_length"]:
             continue  # pydantic counts only the items that are right
+        # pydantic appends "[key]" where the key of a mapping is wrong, not its value.
         loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
         if PRIVATE in loc and loc[-1] != "name":
             one["input"] = _hidden(one["input"])

@@ -177,6 +177,7 @@ def _with_accelerator(role: Role) -> Role:
     return role.model_copy(update={"accelerator": made})
 
 
+# `collocate-with` is transitive: a with b and b with c make one unit of three, so units are merged step by step.
 def _units(roles: tuple[Role, ...]) -> dict[str, list[Role]]:
     """Return roles by the name of their shared unit: the value of placement-group, else of collocate-with."""
     unit = {role.name: role.annotations.get(UNIT, "") for role in roles}

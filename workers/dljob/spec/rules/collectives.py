@@ -15,6 +15,7 @@ _BACKENDS: Loc = ("spec", "collectives", "backends")
 _GROUPS: Loc = ("spec", "collectives", "groups")
 
 
+# Ray compares names of backends in capitals.
 def _backends(spec: DLJobSpec) -> Iterator[Finding]:
     names = [backend.name.upper() for backend in spec.collectives.backends]
     for index, first, name in repeated(names):

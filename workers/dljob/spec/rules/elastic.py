@@ -44,6 +44,7 @@ def _given(role: Role) -> tuple[tuple[str, int | None], ...]:
     return ("minReplicas", role.min_replicas), ("maxReplicas", role.max_replicas)
 
 
+# Bounds of machines have an effect only through a role that grows or shrinks on them.
 def _machines(spec: DLJobSpec) -> Iterator[Finding]:
     for index, group in enumerate(spec.node_groups):
         loc: Loc = ("spec", "nodeGroups", index)
@@ -64,6 +65,7 @@ def _machines(spec: DLJobSpec) -> Iterator[Finding]:
             )
 
 
+# Units of roles that share a host are placed together, once; a role with bounds gives units back and gets new ones.
 def _collocated(spec: DLJobSpec) -> Iterator[Finding]:
     roles = {role.name: (index, role) for index, role in enumerate(spec.roles)}
     for index, collocation in enumerate(spec.collocations):
@@ -78,6 +80,7 @@ def _collocated(spec: DLJobSpec) -> Iterator[Finding]:
                 yield Finding(loc, words, "use level Separate, or leave the bounds of the role out", reads)
 
 
+# A role may shrink only after its patience, and pendingTimeoutSeconds would end the job before.
 def _patience(spec: DLJobSpec) -> Iterator[Finding]:
     patience, limit = spec.fault_tolerance.elastic.shrink_after_seconds, spec.fault_tolerance.node
     if (patience or 0) >= limit.pending_timeout_seconds:

@@ -27,6 +27,7 @@ def _backend(spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding(loc, cel.GCS_BACKEND.message, HINTS[kept.backend], reads)
 
 
+# A PrimeMaster on a worker may come back on another one, where no folder of the first exists.
 def _journal(spec: DLJobSpec) -> Iterator[Finding]:
     master = spec.master
     if master.placement == "Worker" and master.journal.path is not None:

@@ -17,6 +17,7 @@ RESERVED_GROUPS = ("head", "headgroup")
 WHOLE = ("TPU", "HPU", "Neuron")
 """Kinds of device that Ray assigns only whole. Source: ray 2.60, `ray/_private/accelerators`."""
 TPU_CHIPS = (1, 2, 4, 8)
+"""The numbers of chips per process that Ray supports. Source: ray 2.60, `ray/_private/accelerators/tpu.py`."""
 SHOWN = ("GPU", "NPU", "HPU")
 """Kinds of device of which a process may see more than its own."""
 
@@ -72,6 +73,7 @@ def _bound(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding(("spec", "roles", index, "nodeGroup"), words, hint)
 
 
+# A rank and a role group live on one host: what fits on none would wait for ever.
 def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         groups = homes(spec, role)
@@ -95,8 +97,8 @@ def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGrou
         where = f"node group {groups[0].name} has" if len(groups) == 1 else "the node groups have"
         yield Finding((*loc, "accelerator"), f"{role.name} needs {kind}, {where} none")
         return
-    if role.reserve == "Quota":  # on several hosts, as `plan` counts it
-        return
+    if role.reserve == "Quota":
+        return  # its framework may spread one rank's devices over several hosts, which `plan` counts
     most = max(has, key=lambda name: has[name])
     there = f"a host of {most} has {has[most]}"
     size = role.replicas_per_group
@@ -143,6 +145,7 @@ def _places(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator
         yield Finding((*loc, "visibility"), words, "leave one of them out", (*reads, (*loc[:-1], "comm")))
 
 
+# torch would fail in `init_process_group`, after the machines were reserved.
 def _comm_devices(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         wants = {"nccl": "GPU", "hccl": "NPU"}.get(role.comm.backend)
@@ -186,6 +189,7 @@ def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
             yield from _same_device(spec, here, collocation, members)
 
 
+# A unit holds whole groups of each of its roles, so one group count must divide the other.
 def _same_host(here: Loc, roles: Sequence[Role], reads: tuple[Loc, ...]) -> Iterator[Finding]:
     for a, b in combinations(roles, 2):
         groups_a, groups_b = a.replicas // a.replicas_per_group or 1, b.replicas // b.replicas_per_group or 1
@@ -204,6 +208,7 @@ def _same_device(spec: DLJobSpec, here: Loc, collocation: Collocation, members: 
         if role.accelerator is None:
             words = f"{cel.SHARERS.message}: {role.name}, in {collocation.name}, has none"
             yield Finding(("spec", "roles", at), words, "give it a share, or use level Host", reads)
+    # Shares are summed in ten-thousandths, so that 0.3 + 0.7 is exactly one device.
     total = sum(share for _, share in sharers)
     if total > GRAIN:
         terms = " + ".join(f"{role.name} {show(share)}" for role, share in sharers)

@@ -11,6 +11,7 @@ from dljob.spec.rules.findings import Check, Finding
 from dljob.spec.text.tree import Loc
 
 
+# The growth multiplies the declared memory of a rank, up to maxMemory.
 def _out_of_memory(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         policy, memory = role.restart_policy.out_of_memory, role.resources.memory

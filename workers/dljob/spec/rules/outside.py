@@ -59,6 +59,7 @@ def _is_uri(value: object) -> bool:
     return isinstance(value, str) and "://" in value
 
 
+# Two mounts at one path, or one over dljob's own folder, would make pods that cannot start.
 def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
     journal = spec.master.journal
     paths: dict[Loc, str] = {}
@@ -81,6 +82,7 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding(loc, f"{path} lies in {place}, which is reserved for dljob", "mount it elsewhere")
 
 
+# Labels for queues have typed fields; a contradiction would otherwise be resolved in silence.
 def _queue(spec: DLJobSpec) -> Iterator[Finding]:
     loc: Loc = ("spec", "scheduling", "labels")
     said = {

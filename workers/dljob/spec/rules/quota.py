@@ -10,6 +10,7 @@ from dljob.spec.rules.findings import Check, Finding
 from dljob.spec.text.tree import Loc
 
 
+# Each rank calls ray.init() and makes placement groups of its own, so dljob can neither place nor grow what it runs on.
 def _drivers(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         if role.reserve != "Quota":

@@ -21,6 +21,7 @@ def _beside(spec: DLJobSpec) -> Iterator[Finding]:
     for path, rule in cel.BESIDE_REF.items():
         if _written(spec, path):
             yield Finding(("spec", *path.split(".")), rule.message, at_key=True)
+    # As in CEL, only values other than the defaults count: the API server stores defaults as if the user had set them.
     usual = Master()
     unlike = (spec.master.cpu, spec.master.memory) != (usual.cpu, usual.memory)
     if unlike or spec.master.placement == "Worker":

@@ -37,6 +37,7 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
                 yield Finding(loc, words, f"{cannot[0][1]}, or another {name}", (loc, *reads))
 
 
+# If one of them is invalid, the rules are not applied: see `Finding.reads`.
 _READ: tuple[Loc, ...] = (("type",), ("entrypoint",), ("comm",))
 """Fields of a role that the rules read."""
 

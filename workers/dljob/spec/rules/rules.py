@@ -25,6 +25,7 @@ from dljob.spec.text.words import one_of
 
 RESERVED_ROLES = ("job", "master", "node")
 
+# The actions from the mildest to the strongest: `escalateTo` must be stronger than `action`.
 _ORDER = {
     name: rank
     for rank, name in enumerate(
@@ -44,12 +45,14 @@ _ORDER = {
 
 def findings(spec: DLJobSpec) -> tuple[Finding, ...]:
     """Return every broken rule of a spec whose single fields are valid; valid annotations count as typed fields."""
+    # Invalid annotations have no typed form, so the other rules then check the spec without them.
     wrong = tuple(annotation_findings(spec))
     meant = spec if wrong else spoken(spec)
     found = (finding for check in RULES for finding in check(meant))
     return (*wrong, *(replace(finding, loc=written_at(spec, meant, finding.loc)) for finding in found))
 
 
+# Targets of commands are roles, `job`, `master` and nodes: a role of such a name would be ambiguous.
 def _role_names(spec: DLJobSpec) -> Iterator[Finding]:
     yield from one_each(("spec", "roles"), [role.name for role in spec.roles], "roles")
     for index, role in enumerate(spec.roles):
@@ -89,6 +92,7 @@ def _groups(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding(reads[1], words, f"replicas: {more} would do", reads)
 
 
+# Without a torch world `comm` would have no effect, and users would not notice.
 def _comm(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         if role.type != "Elastic" and role.comm != Comm():
@@ -104,6 +108,7 @@ def _comm(spec: DLJobSpec) -> Iterator[Finding]:
             yield Finding((*loc, "backend"), words, hint, ((*loc, "subMaster"), (*loc, "backend")))
 
 
+# A role that waits for itself, or for a role in its own cycle, would never start.
 def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
     names = [role.name for role in spec.roles]
     for index, role in enumerate(spec.roles):

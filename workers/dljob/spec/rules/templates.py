@@ -162,7 +162,7 @@ def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) 
         if name == "dljob" or name.startswith("dljob-") or (name == "shm" and group and group.shared_memory):
             sheet.say((*at, "name"), f"the volume {name} is reserved for dljob", "choose another name")
     for _ in sheet.items(here, spec, "imagePullSecrets"):
-        pass
+        pass  # the iteration itself finds items without a name, and repeated ones
     for at, one in sheet.items(here, spec, "initContainers"):
         if one["name"] in _INIT_CONTAINERS:
             sheet.say((*at, "name"), f"the container {one['name']} is reserved for dljob", "choose another name")
@@ -183,6 +183,7 @@ def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = F
         name = str(variable["name"])
         if platform and (name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME"):
             sheet.say((*at, "name"), f"{name} is set by dljob", "choose another name")
+        # dljob appends its folder to the value, which it cannot do to a `valueFrom`.
         elif platform and name == "PYTHONPATH" and not isinstance(variable.get("value"), str):
             sheet.say(at, "PYTHONPATH needs a value, to which dljob adds a folder", 'write value: "..."')
     for at, port in sheet.items(loc, container, "ports"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
+# Only texts that no YAML parser could take for anything else stay without quotes.
 _PLAIN = re.compile(r"[A-Za-z/]([A-Za-z0-9_./: -]*[A-Za-z0-9_./-])?|[0-9]+[KMGTP]i")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf"})
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -25,6 +26,7 @@ def _lines(value: JsonValue, depth: int) -> Iterator[str]:
             yield from _entry(f"{pad}{_scalar(key)}:", item, depth)
     elif isinstance(value, list) and value:
         for item in value:
+            # A nested block starts on the line of its dash, so its first line loses its indentation.
             if isinstance(item, dict | list) and item:
                 first, *rest = _lines(item, depth + 1)
                 yield f"{pad}- {first.removeprefix(pad + '  ')}"
