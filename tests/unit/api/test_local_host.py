@@ -119,6 +119,7 @@ def test_a_refusal_is_answered_and_the_host_goes_on(answers: list[Any]) -> None:
 def test_a_ray_that_died_ends_the_host(answers: list[Any]) -> None:
     host = Tame(once=False)
     run(host, order("a"), lambda: host.deaths.append("gcs_server ended"), lambda: pytest.fail("goes on"))
+    assert answers == [{"uid": "a", "nodes": 1}]
 
 
 def group(name: str = "any", replicas: int = 1, **resources: float) -> MachineGroup:

@@ -40,7 +40,8 @@ REMOTE = [
 
 @pytest.mark.parametrize(("at", "words"), OURS, ids=[f"{at}-{' '.join(words)}" for at, words in OURS])
 def test_a_command_of_a_how_to_parses(at: str, words: list[str]) -> None:
-    main.build(words[0]).parse_args(words, exit_on_error=False, print_error=False)
+    command, *_ = main.build(words[0]).parse_args(words, exit_on_error=False, print_error=False)
+    assert callable(command)
 
 
 def operator(kube: FakeKube) -> None:

@@ -330,4 +330,4 @@ def test_what_is_written_out_is_as_ray_has_it() -> None:
 
 def test_importing_the_module_imports_no_ray() -> None:
     code = "import sys, dljob.runtime.ray_private; sys.exit('ray' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

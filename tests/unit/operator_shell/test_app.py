@@ -200,7 +200,7 @@ async def test_an_api_server_that_fails_for_a_while_ends_nothing(world: World) -
         await world.until(lambda: fake.calls)
         fake.put("dljobs", dljob())
         fake.fail("POST", "rayclusters", 500, times=3, message="etcd is away")
-        await world.until(lambda: fake.names("rayclusters"))
+        assert await world.until(lambda: fake.names("rayclusters")) == [cluster_of(fake)]
 
 
 async def test_a_task_that_dies_takes_the_operator_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,4 +127,5 @@ def test_all_lacking_capabilities_are_told_at_once() -> None:
 
 
 def test_a_job_whose_needs_are_met_is_admitted() -> None:
-    admit(job(), "yr", {Capability.JOBS})
+    assert lacking(job(), "yr", {Capability.JOBS}) == ()
+    admit(job(), "yr", {Capability.JOBS})  # raises SpecError where something is lacking

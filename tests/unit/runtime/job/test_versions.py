@@ -57,7 +57,8 @@ def test_the_supported_versions_are_those_the_project_declares() -> None:
 
 @pytest.mark.parametrize("module", [versions, launcher, pods], ids=lambda module: module.__name__)
 def test_an_old_python_can_read_what_looks_at_the_versions(module: object) -> None:
-    ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))  # type: ignore[attr-defined,arg-type]
+    text = Path(module.__file__).read_text()  # type: ignore[attr-defined,arg-type]
+    assert ast.parse(text, feature_version=(3, 8)).body
 
 
 def test_the_launcher_imports_nothing_else_before_it_checks_versions() -> None:
