@@ -64,7 +64,7 @@ ELSEWHERE = {
     "runtime/controller": ("ray/test_prime_*", "ray/test_master_deaths", "ray/test_upgrades", "ray/test_hangs"),
     "runtime/faults": ("ray/test_faults",),
     "runtime/job": ("ray/test_prime_slice", "ray/test_gateway", "kube/test_node_jobs"),
-    "runtime/logs": ("ray/test_readers", "ray/test_cli_orders"),
+    "logs": ("ray/test_readers", "ray/test_cli_orders"),
     "runtime/node": ("ray/test_node_agent", "ray/test_node_reports", "ray/test_readers", "ray/test_leaving"),
     "spec/rules": ("kube/test_crd_server", "kube/test_webhook"),
     "spec/text": ("kube/test_bad_input_plane",),

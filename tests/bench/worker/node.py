@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bench_common import Entries, Row, alive, cluster, folder, live_actors, runs, say, until
 from bench_jobs import manifest, role, submit
 
-from dljob.runtime.linux.descendants import below
+from dljob.linux.descendants import below
 from dljob.telemetry.records import scan
 
 RANKS = 4

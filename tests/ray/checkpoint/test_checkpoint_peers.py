@@ -14,7 +14,7 @@ import pytest
 from prime_help import Job, eventually
 from saver_looks import saver_on, savers, whole_in
 
-from dljob.runtime.linux.descendants import below
+from dljob.linux.descendants import below
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
 

@@ -14,7 +14,7 @@ from cli_kit import Place
 from gateway_kit import eventually
 from patience import patience
 
-from dljob.runtime.logs import marks
+from dljob.logs import marks
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
 

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dljob.kube.head import directly
 from dljob.kube.ray_jobs import JobApi
-from dljob.runtime.linux.priority import NICENESS
+from dljob.linux.priority import NICENESS
 
 pytestmark = pytest.mark.ray
 

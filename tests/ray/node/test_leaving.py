@@ -16,8 +16,8 @@ from leave_user import told
 from prime_help import Job, eventually
 from saver_looks import savers
 
+from dljob.linux.descendants import below
 from dljob.runtime.checkpoint.files import Folder
-from dljob.runtime.linux.descendants import below
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
 

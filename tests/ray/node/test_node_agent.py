@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prime_help import Job, eventually
 
-from dljob.runtime.linux.descendants import below
+from dljob.linux.descendants import below
 from dljob.runtime.process.messages import AgentRequest
 from dljob.telemetry import reasons
 

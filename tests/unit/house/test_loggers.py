@@ -15,7 +15,7 @@ OTHERS = {
     "workers/dljob/runtime/backend/embedded.py": "Ray's own, made quiet",
     "workers/dljob/runtime/controller/master_log.py": "that of all rooms, which gets the handlers",
     "workers/dljob/runtime/process/worker_context.py": "a rank's, for user code",
-    "workers/dljob/runtime/ray_private.py": "Ray's own, made quiet",
+    "workers/dljob/ray_private.py": "Ray's own, made quiet",
     "operator/dljob_operator/main.py": "those of libraries, made quiet",
 }
 """Modules that ask for a logger beside the one of their room."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dljob.runtime.ray_private import ACTOR_DEAD, SYSTEM_GROUP
+from dljob.ray_private import ACTOR_DEAD, SYSTEM_GROUP
 
 ROOT = Path(__file__).parents[3]
-MODULE = ROOT / "workers/dljob/runtime/ray_private.py"
+MODULE = ROOT / "workers/dljob/ray_private.py"
 SOURCES = sorted(path for room in ("workers", "operator") for path in (ROOT / room).rglob("*.py"))
 NOT_PUBLIC = ("ray.cluster_utils", "ray.core", "ray.dashboard", "ray.experimental", "ray.includes", "ray.scripts")
 """Of Ray's own, though without an underscore."""
@@ -329,5 +329,5 @@ def test_what_is_written_out_is_as_ray_has_it() -> None:
 
 
 def test_importing_the_module_imports_no_ray() -> None:
-    code = "import sys, dljob.runtime.ray_private; sys.exit('ray' in sys.modules)"
+    code = "import sys, dljob.ray_private; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

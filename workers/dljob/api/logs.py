@@ -1,7 +1,7 @@
 """Output of ranks, read from the job's folder by role and rank: whole, the last lines, or as it grows.
 
 A log is read in pieces, never into memory as a whole, and a line longer than `LINE_BYTES` is broken there. Parts cut
-out of the middle of a log are a hole in the file (`dljob.runtime.logs.cut`), and are skipped.
+out of the middle of a log are a hole in the file (`dljob.logs.cut`), and are skipped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dljob.errors import NotFoundError
-from dljob.runtime.logs.cut import next_data
-from dljob.runtime.logs.marks import place_since
+from dljob.logs.cut import next_data
+from dljob.logs.marks import place_since
 
 POLL_S = 0.2
 """Poll interval of `follow`, in seconds; enough for a terminal."""

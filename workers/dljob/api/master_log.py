@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from dljob.api.logs import POLL_S, LogTail
 from dljob.errors import NotFoundError
-from dljob.runtime.logs.master import NAME, OLDER, stamp
+from dljob.logs.master import NAME, OLDER, stamp
 
 EARLIER = "jobs that were started by an earlier dljob have none; dljob events has what happened"
 

@@ -13,11 +13,11 @@ from checkpoint_kit import Rank, a_saver, client, place
 from saver_kit import WITHIN_S, Node, Straight
 
 from dljob.errors import UsageError
+from dljob.linux import memory_limit
 from dljob.runtime.checkpoint import client as client_module
 from dljob.runtime.checkpoint.carrying import PIECE
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.saver import Saver
-from dljob.runtime.linux import memory_limit
 
 BYTES = 2 * PIECE + 12_345
 

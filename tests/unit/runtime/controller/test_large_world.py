@@ -95,7 +95,7 @@ async def test_many_orders_are_begun_in_slices(world: World, monkeypatch: pytest
 def test_the_collector_of_prime_master_seldom_walks_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[int, ...]] = []
     monkeypatch.setattr(gc, "set_threshold", lambda *values: said.append(values))
-    monkeypatch.setattr("dljob.runtime.linux.priority.raise_priority", lambda: None)
+    monkeypatch.setattr("dljob.linux.priority.raise_priority", lambda: None)
     monkeypatch.setattr("dljob.runtime.controller.master_log.MasterLog", lambda folder: SimpleNamespace(close=folder))
     monkeypatch.setattr(prime, "MasterServer", lambda order, close_log: order)
     order: Any = SimpleNamespace(dir="/job")

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from master_shell_kit import FIRST, World, ended, running, until
 
-from dljob import tasks
+from dljob import ray_private, tasks
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome
-from dljob.runtime import ray_private
 from dljob.runtime.controller import prime, shard_service, worker_hosts
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous

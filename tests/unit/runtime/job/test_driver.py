@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from dljob import ray_private
 from dljob.errors import DeadlineError, UnreachableError, UsageError
-from dljob.runtime import ray_private
 from dljob.runtime.job import driver, gateway
 from dljob.runtime.job.driver import ATTEMPT, drive
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from dljob import ray_private
 from dljob.errors import DeadlineError, UnreachableError, UsageError
-from dljob.runtime import ray_private
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
 from dljob.runtime.job.gateway import GATEWAY_CLASS, NAME, ON_HEAD, Gateway, _ensure

@@ -14,13 +14,13 @@ from memory_backend import MemoryKeyValue
 from prometheus_client.parser import text_string_to_metric_families
 
 from dljob.errors import NotFoundError, UnreachableError, UsageError
+from dljob.logs import marks
 from dljob.master.state.views import Clue
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.job import gateway_jobs
 from dljob.runtime.job.gateway_app import CommandRequest
 from dljob.runtime.job.gateway_jobs import RayJobs, wrong
 from dljob.runtime.journal.job_record import REGISTRY, JobRecord
-from dljob.runtime.logs import marks
 from dljob.runtime.node import log_tails
 from dljob.runtime.node.readers import Readers
 from dljob.telemetry.evidence import Source

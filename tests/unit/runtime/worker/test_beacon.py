@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dljob.runtime.node.reports import Reports
 from dljob.runtime.process.guard import EndCode, Lease
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.runtime.process.step_counters import Renewal, StepCounters
 from dljob.runtime.worker import heartbeat
 from dljob.runtime.worker.heartbeat import BeaconThread
+from dljob.runtime.worker.reports import Reports
 
 
 class Ended(BaseException):

@@ -14,7 +14,6 @@ import dljob
 from dljob import RoleGroup, UsageError, current_worker, progress, rpc
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
-from dljob.runtime.node.reports import Reports
 from dljob.runtime.process import preload, wire
 from dljob.runtime.process.context import install
 from dljob.runtime.process.guard import Lease, asleep_together, boot_id, suspended
@@ -22,6 +21,7 @@ from dljob.runtime.process.logfile import open_log, redirect_output
 from dljob.runtime.process.worker_context import ProgressCounter, Stopping
 from dljob.runtime.rpc.rpc import RpcMark, mark_of
 from dljob.runtime.rpc.server import RpcServer
+from dljob.runtime.worker.reports import Reports
 
 
 def in_thread(function, *args):

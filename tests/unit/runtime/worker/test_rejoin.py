@@ -18,7 +18,6 @@ from dljob import Worker, rpc
 from dljob.errors import PeerLostError, UsageError
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
-from dljob.runtime.node.reports import Reports
 from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import ProgressCounter, RankCall, Stopping, renew
@@ -26,6 +25,7 @@ from dljob.runtime.rpc.client import RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import lifecycle, thread_host, torch_group
 from dljob.runtime.worker.lifecycle import Lifecycle
+from dljob.runtime.worker.reports import Reports
 from dljob.runtime.worker.thread_host import ThreadHost
 
 

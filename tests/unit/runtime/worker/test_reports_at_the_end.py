@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from dljob.master.state.views import Outcome, Reason
-from dljob.runtime.node.reports import Reports
 from dljob.runtime.process import guard
+from dljob.runtime.worker.reports import Reports
 
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137)
 

@@ -11,10 +11,10 @@ import pytest
 
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
-from dljob.runtime.node.reports import Reports
 from dljob.runtime.process.messages import StartOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt
 from dljob.runtime.worker import numa, thread_host
+from dljob.runtime.worker.reports import Reports
 from dljob.runtime.worker.thread_host import ThreadHost
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.api.logs import LogTail
-from dljob.runtime.logs import archive
+from dljob.logs import archive
 
 _FILE = re.compile(r"(.+)-(\d+)\.(\d+)\.log")
 _ATTEMPT = re.compile(r"attempt-(\d+)")

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from dljob.api import registry
+from dljob.linux import memory_limit
 from dljob.runtime.backend import machine, sweeper
 from dljob.runtime.backend.machine import scratch_places
 from dljob.runtime.control_socket.location import private_folders
-from dljob.runtime.linux import memory_limit
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ print(json.dumps({"count": torch.cuda.device_count(), "build": torch.version.cud
 """
 _RAY = """
 import json
-from dljob.runtime.ray_private import gpu_count
+from dljob.ray_private import gpu_count
 print(json.dumps({"count": gpu_count(), "build": ""}))
 """
 

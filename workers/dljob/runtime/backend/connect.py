@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
+from dljob import ray_private
 from dljob.errors import UnreachableError
-from dljob.runtime import ray_private
 
 REACH_S = 3.0
 """How long a GCS may take to accept a TCP connection."""

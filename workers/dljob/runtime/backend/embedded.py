@@ -26,9 +26,9 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
+from dljob import ray_private
 from dljob.errors import UnreachableError
 from dljob.plan.labels import NODE_NAME
-from dljob.runtime import ray_private
 from dljob.runtime.backend import light_agent, sweeper
 from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder
 

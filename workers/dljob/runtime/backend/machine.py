@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from dljob import ray_private
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, MachineGroup
-from dljob.runtime import ray_private
 from dljob.runtime.process.environment import variable_of
 
 MOST_NODES = 8

@@ -16,10 +16,10 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from dljob import ray_private
 from dljob.master.state.views import AskedGroup
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Resources
-from dljob.runtime import ray_private
 from dljob.runtime.backend.ray_tables import HIDDEN
 from dljob.runtime.process.messages import JobInfo
 

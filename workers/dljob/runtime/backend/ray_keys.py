@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dljob.runtime import ray_private
+from dljob import ray_private
 
 NAMESPACE = "dljob"
 """The namespace of dljob's actors and keys in Ray."""

@@ -9,9 +9,9 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
+from dljob import ray_private
 from dljob.master.state.views import NodeView
 from dljob.plan.model import CPU_LABEL, GRAIN, Amount, Resources
-from dljob.runtime import ray_private
 from dljob.spec.quantity import CPU_PATTERN, parse_cpu
 
 GONE = "REMOVED"

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from dljob.errors import UsageError
+from dljob.linux import memory_limit
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.runtime.checkpoint.carrying import AWAY, CHANGED
 from dljob.runtime.checkpoint.holding import Holding, dup
 from dljob.runtime.checkpoint.model import CheckpointLocation
 from dljob.runtime.checkpoint.slot import PAGE, CopyHeader, Slot
-from dljob.runtime.linux import memory_limit
 
 AGAIN_S = 5.0
 """Seconds until the next attempt to find a peer."""

@@ -14,10 +14,10 @@ import ray
 from ray.exceptions import RayActorError
 
 from dljob.errors import CheckpointError
+from dljob.logs import archive
 from dljob.master.state.actions import RankStart
 from dljob.plan.role import RolePlan
 from dljob.runtime.checkpoint.model import CheckpointLocation
-from dljob.runtime.logs import archive
 from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder, saver_name
 
 SAVER_CLASS = "dljob.runtime.checkpoint.saver_agent.SaverAgent"

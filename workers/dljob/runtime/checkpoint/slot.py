@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dljob.errors import UsageError
+from dljob.linux import memory_limit
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.runtime.linux import memory_limit
 
 PAGE = 4096
 MAGIC = b"DLJCKPT1"

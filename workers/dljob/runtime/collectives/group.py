@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from dljob import ray_private
 from dljob.errors import CollectiveAbortedError, CollectiveError, UsageError
-from dljob.runtime import ray_private
 from dljob.runtime.collectives.rendezvous import ASK_S, MemberLossWatch, RendezvousClient
 from dljob.runtime.collectives.runner import OperationRunner
 from dljob.runtime.collectives.table import Group, Table, table

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dljob import ray_private
 from dljob.errors import CollectiveError
 from dljob.plan.env import COLLECTIVES
-from dljob.runtime import ray_private
 from dljob.runtime.process.entrypoint import EntrypointError, resolve
 
 if TYPE_CHECKING:

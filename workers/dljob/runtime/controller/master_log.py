@@ -13,7 +13,7 @@ from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 
 from dljob.json_log import JsonLines
-from dljob.runtime.logs.master import NAME
+from dljob.logs.master import NAME
 
 MOST_BYTES = 32 << 20
 """Size limit of the file; the one before it stays as `master.log.1`."""

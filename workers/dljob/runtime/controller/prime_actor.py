@@ -25,7 +25,7 @@ class PrimeMaster:
     """The actor; `dljob.runtime.controller.prime.MasterServer` describes its methods."""
 
     def __init__(self, order: MasterOrder) -> None:
-        from dljob.runtime.linux.priority import raise_priority
+        from dljob.linux.priority import raise_priority
 
         gc.set_threshold(*COLLECT)
         raise_priority()  # before the import below: until it is done the job has no master

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dljob.runtime.linux.descendants import below
+from dljob.linux.descendants import below
 
 PERIOD_S = 0.2
 """Seconds of one cycle of a slowed process: it runs for a part of each."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from dljob import ray_private
 from dljob.errors import DLJobError, PlacementError, UsageError
 from dljob.raycluster import pods
-from dljob.runtime import ray_private
 from dljob.runtime.backend.connect import connect
 from dljob.runtime.job.launch import JobConnection, begin, find
 from dljob.runtime.job.outline import Outline, outline

@@ -10,11 +10,11 @@ import math
 import os
 from typing import Any
 
+from dljob import ray_private
 from dljob.errors import DeadlineError, DLJobError, UnreachableError
+from dljob.linux.priority import raise_priority
 from dljob.plan.model import Resources
-from dljob.runtime import ray_private
 from dljob.runtime.backend.interface import ActorCallError, ActorSpec, Backend, factory
-from dljob.runtime.linux.priority import raise_priority
 from dljob.runtime.process.guard import raylet_pidfd
 from dljob.runtime.process.loop import settle
 from dljob.tasks import TaskOwner

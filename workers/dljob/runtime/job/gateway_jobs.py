@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dljob import ray_private
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.master.state.views import ENDS, Clue
-from dljob.runtime import ray_private
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend
 from dljob.runtime.job import versions
 from dljob.runtime.job.gateway_app import CommandRequest, LogPart

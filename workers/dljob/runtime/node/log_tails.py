@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import NotFoundError, UnreachableError
-from dljob.runtime.logs import archive, cut, marks
-from dljob.runtime.logs import master as master_log
+from dljob.logs import archive, cut, marks
+from dljob.logs import master as master_log
 
 LEAST_BYTES = 512
 """Shortest useful tail in bytes: when the budget is small, fewer ranks are shown instead of shorter tails."""

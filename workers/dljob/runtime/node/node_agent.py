@@ -18,10 +18,10 @@ from typing import ClassVar
 
 import ray
 
+from dljob.linux import reaping
+from dljob.linux.priority import raise_priority
+from dljob.logs import archive
 from dljob.master.state.views import Clue
-from dljob.runtime.linux import reaping
-from dljob.runtime.linux.priority import raise_priority
-from dljob.runtime.logs import archive
 from dljob.runtime.node import stacks
 from dljob.runtime.node.host_channel import address
 from dljob.runtime.node.node_hosts import NodeHosts

@@ -18,8 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.linux import memory_limit
 from dljob.master.state.pairing import Disk, NodeFacts
-from dljob.runtime.linux import memory_limit
 from dljob.runtime.process import environment
 
 if TYPE_CHECKING:

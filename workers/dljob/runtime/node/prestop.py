@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dljob.runtime.logs import archive
+from dljob.logs import archive
 
 ANSWER_BYTES = 64 << 10
 CONNECT_S = 5.0

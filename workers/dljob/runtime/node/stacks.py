@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dljob.linux.descendants import below
 from dljob.master.state.hang import ProcessSample, Where
-from dljob.runtime.linux.descendants import below
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")

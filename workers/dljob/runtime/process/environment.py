@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+from dljob import ray_private
 from dljob.master.state.actions import RankStart
 from dljob.plan.devices import BY_RAY, left_alone, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.role import RolePlan
-from dljob.runtime import ray_private
 from dljob.runtime.process.messages import HostSpec, StartOrder
 
 _MACRO = re.compile(r"\$+\{local_rank\}")

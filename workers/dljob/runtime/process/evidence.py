@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from dljob.linux import memory_limit
 from dljob.master.state.views import Clue
-from dljob.runtime.linux import memory_limit
 
 KMSG = Path("/dev/kmsg")
 PROC = Path("/proc")

@@ -17,7 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn
 
-from dljob.runtime.linux import descendants
+from dljob.linux import descendants
 
 TICK_S = 0.2
 """How late the end of a lease may be noticed."""

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from dljob.logs import archive, marks
 from dljob.master.state.actions import RankStart
-from dljob.runtime.logs import archive, marks
 from dljob.runtime.process.messages import JobInfo
 from dljob.runtime.process.outcome import DETAIL_BYTES, clip
 

@@ -20,9 +20,9 @@ from ray import exceptions as rx
 
 from dljob.calls.pending import Fate
 from dljob.errors import CallError, UnreachableError
+from dljob.ray_private import known_dead
 from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
-from dljob.runtime.ray_private import known_dead
 from dljob.runtime.rpc import storage_actors
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
 from dljob.runtime.rpc.large_args import LargeArguments, Payload

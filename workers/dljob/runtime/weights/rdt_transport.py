@@ -18,8 +18,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from dljob import ray_private
 from dljob.errors import UsageError
-from dljob.runtime import ray_private
 from dljob.runtime.weights.buckets import bytes_of, joined, parted
 from dljob.runtime.weights.model import Version
 from dljob.runtime.weights.transport import Buckets

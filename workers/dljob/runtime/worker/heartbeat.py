@@ -16,10 +16,10 @@ from dljob.runtime.process.messages import BeaconReply, Heartbeat
 
 if TYPE_CHECKING:
     from dljob.runtime.node.host_channel import AgentLine
-    from dljob.runtime.node.reports import Reports
     from dljob.runtime.process.evidence import HostEvidence
     from dljob.runtime.process.messages import HostSpec
     from dljob.runtime.process.step_counters import StepCounters
+    from dljob.runtime.worker.reports import Reports
 
 ANSWER_S = 2.0
 """How long to wait for an answer before sending the next heartbeat: the master may have been replaced meanwhile."""

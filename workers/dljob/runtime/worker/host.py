@@ -17,12 +17,12 @@ import ray
 from ray import actor as ray_actor
 
 from dljob.errors import UsageError
+from dljob.linux import descendants
+from dljob.logs.watch import LogWatch
 from dljob.master.state.views import Clue
 from dljob.plan.role import HostKind
-from dljob.runtime.linux import descendants
-from dljob.runtime.logs.watch import LogWatch
+from dljob.ray_private import SYSTEM_GROUP
 from dljob.runtime.node.host_channel import AgentLine, address
-from dljob.runtime.node.reports import Reports
 from dljob.runtime.process import evidence
 from dljob.runtime.process.guard import EndCode, Guard, Lease, asleep_together, end, end_soon
 from dljob.runtime.process.messages import (
@@ -38,8 +38,8 @@ from dljob.runtime.process.messages import (
 )
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.wire import LARGE
-from dljob.runtime.ray_private import SYSTEM_GROUP
 from dljob.runtime.worker.heartbeat import BeaconThread, Steps
+from dljob.runtime.worker.reports import Reports
 
 TERM_GRACE_S = 5.0
 """How long user code may take to end after a SIGTERM from outside, before its process is ended."""

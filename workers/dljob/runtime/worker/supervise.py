@@ -14,7 +14,7 @@ import socket
 import time
 from typing import Any, NoReturn
 
-from dljob.runtime.linux import descendants
+from dljob.linux import descendants
 
 TERM = signal.SIGUSR1
 """Signal to the supervisor: pass SIGTERM on to the rank's process group."""

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 from dljob.errors import CallError, DLJobError, UnreachableError
-from dljob.runtime.logs.watch import LogWatch
-from dljob.runtime.node.reports import Reports
+from dljob.logs.watch import LogWatch
 from dljob.runtime.process import environment, evidence, preload
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import Heartbeat, Hello, HostSpec, Reply
@@ -26,6 +25,7 @@ from dljob.runtime.worker import numa
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, threads_of
 from dljob.runtime.worker.helper import Helper
 from dljob.runtime.worker.host_socket import HostSocket
+from dljob.runtime.worker.reports import Reports
 from dljob.runtime.yr.cell import OWN_NAME
 
 NOBODY = 2**62

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from dljob.runtime.logs.cut import next_data
+from dljob.logs.cut import next_data
 
 Mark = tuple[int, int]
 """Nanoseconds since 1970, and the log's size at that time."""

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dljob.runtime.linux import priority
+from dljob.linux import priority
 
 
 def test_every_thread_of_the_process_is_raised_and_a_refusal_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.runtime.logs import master
+from dljob.logs import master
 from dljob.runtime.node.log_tails import find_since
 
 FIRST = 1767225601.5

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dljob.api.logs import LogTail
-from dljob.runtime.logs import cut
-from dljob.runtime.logs import watch as watch_module
-from dljob.runtime.logs.watch import LogWatch
+from dljob.logs import cut
+from dljob.logs import watch as watch_module
+from dljob.logs.watch import LogWatch
 from dljob.runtime.node import log_tails
 
 MOST, SLACK = 64 << 10, 16 << 10

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dljob.runtime.logs import marks
-from dljob.runtime.logs.cut import cut
+from dljob.logs import marks
+from dljob.logs.cut import cut
 
 PERIOD_S = 1.0
 """The resolution of the time marks."""

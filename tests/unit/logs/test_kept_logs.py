@@ -10,9 +10,9 @@ import pytest
 from life_kit import info
 
 from dljob.api.logs import LogTail
+from dljob.logs import archive, cut
+from dljob.logs.archive import keep, keep_all
 from dljob.master.state.actions import RankStart
-from dljob.runtime.logs import archive, cut
-from dljob.runtime.logs.archive import keep, keep_all
 from dljob.runtime.process.logfile import open_log
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dljob.errors import UsageError
+from dljob.linux import memory_limit
 from dljob.runtime.checkpoint.slot import check_room
-from dljob.runtime.linux import memory_limit
 from dljob.runtime.process.evidence import MemoryKills
 
 GIB = 2**30

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dljob.runtime.logs import cut
+from dljob.logs import cut
 
 CHECKPOINT = "DLJOB_CHECKPOINT"
 """The variable with the mount point of spec.checkpoint; not set on a laptop."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.runtime.linux import reaping
+from dljob.linux import reaping
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

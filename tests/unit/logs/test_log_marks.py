@@ -10,10 +10,10 @@ import pytest
 
 from dljob.api import logs
 from dljob.api.logs import Since
+from dljob.logs import cut, marks
+from dljob.logs.marks import place_since, read, thinned
+from dljob.logs.watch import LogWatch
 from dljob.master.state.actions import RankStart
-from dljob.runtime.logs import cut, marks
-from dljob.runtime.logs.marks import place_since, read, thinned
-from dljob.runtime.logs.watch import LogWatch
 from dljob.runtime.process.logfile import open_log
 from dljob.runtime.process.messages import JobInfo
 

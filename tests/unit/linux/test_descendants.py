@@ -7,7 +7,7 @@ import sys
 
 LOOKED = """
 import subprocess, sys
-from dljob.runtime.linux import descendants
+from dljob.linux import descendants
 
 looks = []
 look = descendants.below
