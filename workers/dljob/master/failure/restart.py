@@ -50,7 +50,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     if order.level is not Level.JOB and starting.ahead(d, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
     members = _members(d, order)
-    fresh = order.fresh or order.level is Level.JOB
+    fresh = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
     number = d.next_serial()
     target = _target(d, order)
     fault = () if order.anew else (d.add_fault(order.level, order.reason, target, order.cause),)
@@ -58,6 +58,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     later = _later_ranks(d) if order.level is Level.JOB else ()
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
     inherited = _take_over(d, (*members, *later, *order.leaving))
+    # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
     if order.level is Level.JOB:
         _reset_roles(d, later)
     elif len(members) == d.facts(order.role).plan.replicas:
@@ -90,6 +91,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     )
     # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
     _hold(d, d.incidents[number], 1)
+    # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
     with d.many():
         _take_down(d, number, _staying(d, order, members))
     if due > d.now:
