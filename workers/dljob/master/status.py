@@ -247,6 +247,7 @@ def _least(state: JobState) -> str:
 
 
 def _role(state: JobState, name: str) -> dict[str, Any]:
+    """A role in the snapshot: counts of its ranks by phase."""
     own = state.roles[name]
     well = state.verdict is not None and state.verdict.ok  # ranks that serve have no other end than the job's
     return {
@@ -262,6 +263,7 @@ def _role(state: JobState, name: str) -> dict[str, Any]:
 
 
 def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapping[str, str]) -> dict[str, Any]:
+    """A rank in the snapshot."""
     own = state.ranks[key]
     facts = state.job.roles[key[0]]
     host = state.hosts[facts.host_of(key[1])]

@@ -229,6 +229,7 @@ def _recent(d: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
 
 
 def _known(d: StateTransaction, name: str, incarnation: int) -> bool:
+    """Whether the end of a process is already recorded, as a fault or as a consequence of one."""
     key = (name, incarnation)
     return any(
         (f.rank, f.incarnation) == key or any((o.rank, o.incarnation) == key for o in f.followed) for f in d.faults

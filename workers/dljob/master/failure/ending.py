@@ -75,6 +75,7 @@ def _first_ready(d: StateTransaction, role: str) -> None:
 
 
 def _start_dependents(d: StateTransaction, role: str) -> None:
+    """Start the hosts, and where all dependencies are met the ranks, of roles that wait for this one."""
     if not d.facts(role).dependents:
         return
     starting.start_roles(d)
@@ -105,6 +106,7 @@ def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None
 
 
 def _ask_all_to_leave(d: StateTransaction, reason: str) -> None:
+    """Ask all live ranks to shut down within the grace period."""
     for host, state in sorted(d.hosts.items(), key=lambda item: (item[0].role, item[0].index)):
         if state.phase is HostPhase.READY and host.index >= 0:
             ranks = d.facts(host.role).ranks_of(host.index)

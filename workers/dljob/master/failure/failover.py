@@ -71,6 +71,7 @@ def failed(
 
 
 def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
+    """The level that a failure needs, given how far the start of its role has come."""
     if d.facts(role).world and not begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
@@ -83,6 +84,7 @@ def begun(d: StateTransaction, role: str) -> bool:
 
 
 def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) -> None:
+    """Leave failed ranks in the phase Failed, as a rule says; their role may be complete with that."""
     for rank in ranks:
         settle(d, (role, rank))
         old = d.ranks[role, rank]
@@ -243,6 +245,7 @@ def settle(d: StateTransaction, key: RankKey) -> None:
 
 
 def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
+    """Order the spares that the nodes of these ranks lack."""
     ranks: dict[str, list[int]] = {}
     for role, rank in members:
         ranks.setdefault(role, []).append(rank)

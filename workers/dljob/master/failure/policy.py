@@ -130,6 +130,7 @@ def lift(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
 
 
 def _matches(rule: Rule, role: str, outcome: Outcome) -> bool:
+    """Whether a rule matches a failure: all conditions that it names must hold."""
     return (
         (not rule.roles or role in rule.roles)
         and (not rule.on_reasons or _names(rule, outcome.reason))
@@ -175,6 +176,7 @@ def own_level(facts: RoleFacts) -> Level:
 
 
 def _act(rule: Rule, action: str, why: str) -> Restart | Replace | Fail | Ignore:
+    """The decision that the action of a rule stands for."""
     if action == "Fail":
         return Fail(reasons.FAIL_RULE, why)
     if action == "ReplaceNode":

@@ -104,6 +104,7 @@ def _kernels(outcome: Outcome) -> bool:
 
 
 def _what(outcome: Outcome) -> str:
+    """The repeated end in words."""
     if outcome.error_type and outcome.error_type != "SystemExit":
         return "the same error at the same place"
     if outcome.code is None:

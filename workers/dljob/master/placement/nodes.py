@@ -109,6 +109,7 @@ def _exclude(d: StateTransaction, name: str, reason: str, *, silent: bool, check
 
 
 def _set(d: StateTransaction, name: str, own: Exclusion) -> None:
+    """Replace an exclusion, and ask for the Ticks that it needs."""
     d.exclusions = d.exclusions.set(name, own)
     for at in _times(own):
         d.wake_at(at)

@@ -257,6 +257,7 @@ def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: st
 
 
 def _said(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
+    """A finding about a rank in words, with the length of its silence."""
     pace = paces.get(rank)
     if pace is None:
         return why
