@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UsageError,
     )
-    from dljob.runtime.checkpoint import checkpoint
+    from dljob.runtime.checkpoint.checkpoints import checkpoint
     from dljob.runtime.collectives.group import CollectiveGroup
     from dljob.runtime.collectives.table import register_backends
     from dljob.runtime.controller.relauncher import BadNode, NodeRelauncher
@@ -93,7 +93,7 @@ _HOMES = {
         "UsageError",
     ),
     "dljob.runtime.data.batches": ("GlobalBatch", "global_batches"),
-    "dljob.runtime.checkpoint": ("checkpoint",),
+    "dljob.runtime.checkpoint.checkpoints": ("checkpoint",),
     "dljob.runtime.collectives.group": ("CollectiveGroup",),
     "dljob.runtime.collectives.table": ("register_backends",),
     "dljob.runtime.process.context": ("current_worker", "progress"),

@@ -15,9 +15,10 @@ import pytest
 from checkpoint_kit import Rank, a_saver, client, place
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.runtime.checkpoint import Checkpoints, disk
+from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint import saver as saver_module
 from dljob.runtime.checkpoint.book import FileBook
+from dljob.runtime.checkpoint.checkpoints import Checkpoints
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.pack import pack
 from dljob.runtime.checkpoint.slot import check_room

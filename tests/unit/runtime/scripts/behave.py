@@ -23,7 +23,7 @@ elif what == "exit":
     sys.exit(int(sys.argv[2]))
 elif what == "save":
     checkpoint = SimpleNamespace(close=lambda wait: print("waits" if wait else "waits not", flush=True))
-    sys.modules["dljob.runtime.checkpoint"] = SimpleNamespace(checkpoint=checkpoint)
+    sys.modules["dljob.runtime.checkpoint.checkpoints"] = SimpleNamespace(checkpoint=checkpoint)
     atexit.register(print, "atexit ran")
     sys.exit(int(sys.argv[2]))
 elif what == "say":

@@ -15,10 +15,9 @@ from typing import Any
 from dljob.errors import CheckpointError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.runtime.checkpoint.files import Folder
-from dljob.runtime.checkpoint.fitting import fill
 from dljob.runtime.checkpoint.model import CheckpointLocation
 from dljob.runtime.checkpoint.pack import Packed, pack, unpack
-from dljob.runtime.checkpoint.shards import any_in, fit
+from dljob.runtime.checkpoint.shards import any_in, fill, fit
 from dljob.runtime.checkpoint.slot import PAGE, WHOLE, CopyHeader, Slot, check_room, read_head
 from dljob.runtime.checkpoint.wire import Wire
 from dljob.telemetry.wording import counted

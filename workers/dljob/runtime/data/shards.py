@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.runtime.checkpoint import checkpoint, new_client
+from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.process.context import current_worker
 

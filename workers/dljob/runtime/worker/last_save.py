@@ -14,6 +14,6 @@ def close(*, ok: bool) -> None:
     With `ok` the call waits until they are on disk. A rank that failed does not wait: its peers cannot restart before
     its end is reported, and the saver holds the shared memory anyway.
     """
-    used = sys.modules.get("dljob.runtime.checkpoint")
+    used = sys.modules.get("dljob.runtime.checkpoint.checkpoints")
     if used is not None:
         used.checkpoint.close(wait=ok)

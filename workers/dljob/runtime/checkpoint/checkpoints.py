@@ -1,0 +1,119 @@
+"""The object `dljob.checkpoint`: what user code calls to save and load."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
+from dljob.runtime.process.context import current_worker
+
+WAIT_S = 600.0
+"""Default limit of `wait`, in seconds."""
+
+
+class Feed(Protocol):
+    """A data set that this process reads; the implementation is in `dljob.runtime.data.shards`."""
+
+    def told(self) -> dict[str, Any]:
+        """Return the positions that were read and that PrimeMaster may not know of; a save sends them along."""
+        ...
+
+    def close(self) -> None:
+        """Release the data set; called when the rank's user code has ended."""
+        ...
+
+
+class Checkpoints:
+    """The functions of `dljob.checkpoint`. All ranks of an Elastic role make one checkpoint.
+
+    An Actor rank makes its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: CheckpointClient | None = None
+        self._count = SaveCount()
+        self.feeds: list[Feed] = []
+        """The data sets that this process reads. Each save reports the positions that were done before it."""
+
+    def save(self, step: int, state: Any, *, persist: bool = True) -> None:
+        """Copy the state into shared memory; the saver writes it to disk while the rank goes on.
+
+        Args:
+            step: The step that `load` will return, from 0 to 2**63 - 1; every rank of an Elastic role saves the same
+                steps. A step that is saved again makes a newer checkpoint; the earlier one counts until all ranks have
+                saved the new one.
+            state: Dicts and lists of torch tensors (on any device), arrays, and whatever pickle takes.
+            persist: False keeps the copy in memory alone, here and on a peer node, unless the rank or the job ends.
+
+        Two copies are kept. When both still wait for the disk, the call waits for one of them: save less often then, or
+        with `persist=False` in between.
+
+        Raises:
+            UsageError: The step is out of range, something in the state cannot be pickled, or there is no memory for
+                two copies.
+            CheckpointError: A later process of this rank has taken its place, or there is no saver.
+        """
+        if isinstance(step, bool) or not hasattr(step, "__index__"):
+            raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
+        mine = self._mine()
+        mine.save(step.__index__(), state, persist=persist, shards=[feed.told() for feed in self.feeds])
+
+    def load(self, into: Any = None) -> tuple[int, Any] | None:
+        """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
+
+        All ranks of an Elastic role get the same step. Tensors are on the CPU.
+
+        Args:
+            into: A state of the same shape whose tensors are filled in place, on their own devices. DTensors need it;
+                they may be sharded in another way, over another number of ranks, than when they were saved.
+
+        Raises:
+            CheckpointError: The chosen checkpoint is gone, fails its checksum, or does not fit `into`.
+        """
+        return self._mine().load(into)
+
+    def latest(self) -> int | None:
+        """Return the newest step that is whole on disk; None without one."""
+        return self._mine().latest()
+
+    def wait(self, timeout_s: float = WAIT_S) -> None:
+        """Wait until everything that was saved is on disk.
+
+        Raises:
+            CheckpointError: It is not on disk after `timeout_s` seconds; the message says why.
+        """
+        self._mine().wait(timeout_s)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Write to disk what belongs there and release the memory; called when the rank's user code has ended."""
+        with self._lock:
+            client, self._client = self._client, None
+            feeds, self.feeds = self.feeds, []
+        for feed in feeds:
+            feed.close()
+        if client is not None:
+            client.close(wait=wait)
+
+    def _mine(self) -> CheckpointClient:
+        with self._lock:
+            if self._client is None:
+                self._client = new_client(self._count)
+            return self._client
+
+    @property
+    def saved(self) -> int | None:
+        """The last step that this process saved in its present life; -1 if it has only loaded; None if neither."""
+        with self._lock:
+            return self._client.saved if self._client is not None else None
+
+
+def new_client(count: SaveCount | None = None) -> CheckpointClient:
+    """Connect this rank to the saver of its node. `count` continues the count of saves of an earlier client."""
+    me = current_worker()
+    return CheckpointClient(lambda: current_worker().saver(), me.log.info, count)
+
+
+checkpoint = Checkpoints()
+"""The object that `from dljob import checkpoint` gives."""
