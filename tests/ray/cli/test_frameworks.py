@@ -49,7 +49,7 @@ def test_a_framework_runs_as_it_is_and_a_retry_finds_nothing_of_the_life_before(
         assert (seen["captured"], seen["visible"]) == (False, None)
     assert [name for name in made_by(job) if name not in ("rollout_pool", "alone")] == MADE
     log = (job.folder / "logs" / "driver-0.log").read_text()
-    assert "of an earlier life of driver/0 was removed: " in log
+    assert "left in Ray by an earlier process of driver/0, now removed: " in log
     assert "actor global_poolWorkerDict_0:1" in log
 
     def noted(kind: str) -> Any:

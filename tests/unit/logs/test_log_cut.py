@@ -137,7 +137,7 @@ def test_what_goes_wrong_with_a_watch_is_told_once(
     monkeypatch.setattr(LogWatch, "look", look)
     with pytest.raises(SystemExit):
         LogWatch()._run()
-    assert capsys.readouterr().err == "".join(f"[dljob] cannot look after logs: KeyError: '{n}'\n" for n in "ab")
+    assert capsys.readouterr().err == "".join(f"[dljob] cannot mark and shorten logs: KeyError: '{n}'\n" for n in "ab")
 
 
 def test_a_file_system_that_keeps_files_whole_is_told_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +154,6 @@ def test_a_file_system_that_keeps_files_whole_is_told_once(log: Path, monkeypatc
     for _ in range(2):
         watch.look()
     assert [line for line in read(log) if line.startswith("[dljob]")] == [
-        "[dljob] this file system gives no part of a file back: this log is kept whole"
+        "[dljob] this file system cannot punch holes into files: this log is not shortened"
     ]
     assert read(log)[:2] == ["line 0000000000", "line 0000000001"]

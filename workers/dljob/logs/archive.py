@@ -19,7 +19,7 @@ from dljob.logs import cut
 
 CHECKPOINT = "DLJOB_CHECKPOINT"
 """The variable with the mount point of spec.checkpoint; not set on a laptop."""
-CUT = f"\n[dljob] {cut.MOST_BYTES >> 20} MiB are kept of a process's log; the rest was in its pod alone\n".encode()
+CUT = f"\n[dljob] {cut.MOST_BYTES >> 20} MiB of a process's log are kept here; the rest was only in its pod\n".encode()
 """The last line of a log on a volume that cannot punch holes, and so keeps only the beginning."""
 FREE_SHARE, FREE_BYTES = 20, 10 << 30
 """How much of a volume must stay free, as a share (1/20) or in bytes, whichever is less: checkpoints matter more."""

@@ -63,9 +63,9 @@ class LogWatch:
                     self._logs.pop(path, None)
             except OSError as error:
                 log.whole = True
-                why = "this file system gives no part of a file back" if error.errno in _UNSUPPORTED else str(error)
+                why = "this file system cannot punch holes into files" if error.errno in _UNSUPPORTED else str(error)
                 with suppress(OSError), path.open("a", encoding="utf-8") as file:  # then there is nowhere to say it
-                    file.write(f"[dljob] {why}: this log is kept whole\n")
+                    file.write(f"[dljob] {why}: this log is not shortened\n")
 
     def _run(self) -> None:
         said = ""
@@ -75,7 +75,7 @@ class LogWatch:
                 self.look()
             except Exception as error:  # noqa: BLE001 - a log that grows is no reason to end a rank
                 if said != (said := f"{type(error).__name__}: {error}"):
-                    print(f"[dljob] cannot look after logs: {said}", file=sys.stderr)  # noqa: T201
+                    print(f"[dljob] cannot mark and shorten logs: {said}", file=sys.stderr)  # noqa: T201
 
 
 def _mark(path: Path, log: _Log) -> None:

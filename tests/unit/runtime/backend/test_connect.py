@@ -47,6 +47,6 @@ def test_what_ray_says_against_it_is_raised_where_the_ray_was_to_be_joined(monke
     monkeypatch.setattr(connect, "_knock", lambda _: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(UnreachableError, match=r"refuses us: no such token") as error:
+    with pytest.raises(UnreachableError, match=r"refused the connection: no such token") as error:
         connect.connect("127.0.0.1:6379", within_s=10)
     assert "RAY_AUTH_TOKEN_PATH" in error.value.hint

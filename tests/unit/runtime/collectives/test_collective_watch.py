@@ -72,7 +72,7 @@ def test_a_group_that_is_over_is_not_waited_for() -> None:
 def test_a_member_that_waits_too_long_is_told_for_whom(answer: Any, words: str) -> None:
     with pytest.raises(DeadlineError) as caught:
         muster(Master(answer), 0.05).assembly()
-    assert f"group w was not made in time: {words}" in str(caught.value)
+    assert f"group w was not formed in time: {words}" in str(caught.value)
 
 
 def test_members_meet_or_look_again_after_a_change() -> None:
@@ -134,7 +134,7 @@ def test_each_operation_has_the_grace_and_the_error_says_who_ended() -> None:
     error = watch.error("w", "recv", recreate=True)
     assert (error.ended, error.lost) == (True, ("a/0",))
     assert "recv: group w (epoch 2) is broken: a/0 has ended" in str(error)
-    assert "the group is not made again" in str(error)
+    assert "the group cannot be formed again" in str(error)
 
 
 def test_an_operation_that_began_late_has_the_grace_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_a_sub_master_is_told_of_each_generation_once_before_its_ranks_start(pac
     ("name", "config", "error", "words"),
     [
         ("ring", {"broken": True}, OSError, "no room for a ring"),
-        ("ring", {"at": "nowhere"}, UsageError, r"Ring.address\(\) gave 'nowhere'"),
+        ("ring", {"at": "nowhere"}, UsageError, r"Ring.address\(\) returned 'nowhere'"),
         ("odd", {}, UsageError, "the SubMaster 'odd' is 3"),
         ("lost", {}, AttributeError, "Gone"),
         ("none", {}, UsageError, "'none' is not installed"),
@@ -108,7 +108,7 @@ def test_the_base_class_says_what_a_sub_master_must_have() -> None:
     own = SubMaster()
     own.setup()
     own.begin(1, 2)
-    with pytest.raises(NotImplementedError, match=r"SubMaster.address\(\) is to say where it serves"):
+    with pytest.raises(NotImplementedError, match=r"SubMaster.address\(\) must return where it serves"):
         own.address()
 
 

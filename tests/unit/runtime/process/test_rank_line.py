@@ -101,7 +101,7 @@ def test_rank_learns_who_it_is(line):
 
 def test_rank_of_the_past_is_not_answered(line, monkeypatch):
     monkeypatch.setenv("DLJOB_INCARNATION", "1")
-    with pytest.raises(UnreachableError, match="does not know"):
+    with pytest.raises(UnreachableError, match="the host has no rank"):
         connect(line.socket.path)
 
 
@@ -120,7 +120,7 @@ def test_nothing_of_the_socket_is_in_a_folder(line):
 
 def test_process_of_another_user_is_not_heard(line, monkeypatch):
     monkeypatch.setattr(host_socket, "_peer", lambda _: os.getuid() + 1)
-    with pytest.raises(UnreachableError, match="does not know"):
+    with pytest.raises(UnreachableError, match="the host has no rank"):
         connect(line.socket.path)
 
 

@@ -363,9 +363,9 @@ def test_items_come_in_order_and_the_end_is_told(line):
     queue.close()
     queue.close()
     assert queue.get_batch(5) == [[2], "three"]
-    with pytest.raises(QueueClosedError, match=r"DataQueue\('samples'\).get: it is closed, and all was got"):
+    with pytest.raises(QueueClosedError, match=r"DataQueue\('samples'\).get: the queue is closed and empty"):
         queue.get()
-    with pytest.raises(QueueClosedError, match="put: it is closed"):
+    with pytest.raises(QueueClosedError, match="put: the queue is closed"):
         queue.put(4)
     assert list(queue) == []
     assert queue.stats() == {"items": 0, "bytes": 0, "closed": True}
@@ -389,13 +389,13 @@ def test_a_get_waits_for_its_item_and_a_put_for_room(line):
 
 def test_a_get_that_times_out_takes_no_item(line):
     queue = DataQueue("q", max_items=2)
-    with pytest.raises(TimeoutError, match=r"fewer than 1 item in 0\.01 s"):
+    with pytest.raises(TimeoutError, match=r"fewer than 1 item arrived in 0\.01 s"):
         queue.get(0.01)
     queue.put(1)
     with pytest.raises(TimeoutError):
         queue.get_batch(2, 0)
     queue.put(2)
-    with pytest.raises(TimeoutError, match="it is full, for 0 s"):
+    with pytest.raises(TimeoutError, match="the queue has been full for 0 s"):
         queue.put(3, timeout=0)
     assert queue.get_batch(2, 0) == [1, 2]
     line.away = True
@@ -479,7 +479,7 @@ def test_a_batch_whose_items_have_more_than_the_bytes_comes_all_the_same(line):
     producer.join(60)
     assert [len(item) for item in got] == [400] * 6
     queue.put(b"x" * 800, 0)
-    with pytest.raises(TimeoutError, match="it is full"):
+    with pytest.raises(TimeoutError, match="the queue has been full"):
         queue.put(b"x" * 800, 0)  # nobody waits for it
 
 
@@ -725,12 +725,12 @@ async def test_a_twin_answers_and_raises_as_its_method(line):
     await queue.aio.put(1)
     await queue.aio.put(2)
     assert await queue.aio.qsize() == 2
-    with pytest.raises(TimeoutError, match="it is full, for 0 s"):
+    with pytest.raises(TimeoutError, match="the queue has been full for 0 s"):
         await queue.aio.put(3, timeout=0)
     assert await queue.aio.get() == 1
     await queue.aio.close()
     assert [item async for item in queue.aio] == [2]
-    with pytest.raises(QueueClosedError, match="it is closed, and all was got"):
+    with pytest.raises(QueueClosedError, match="the queue is closed and empty"):
         await queue.aio.get_batch(2)
     with pytest.raises(UsageError, match="wanted 1 to 2"):
         await queue.aio.get_batch(3)
@@ -787,7 +787,7 @@ def test_misuse_of_a_queue_is_told(line):
     with pytest.raises(TypeError, match="cannot be pickled"):
         DataQueue("q").put(threading.Lock())
     DataQueue("q").put(1)
-    with pytest.raises(UsageError, match=r"it has max_items=1000.* this one says 7"):
+    with pytest.raises(UsageError, match=r"the queue has max_items=1000.* this rank gave 7"):
         DataQueue("q", max_items=7).put(1)
     DataQueue("../b:..").put(1)
     assert folder_of(line.job, "../b:..").parent == folder_of(line.job, "q").parent

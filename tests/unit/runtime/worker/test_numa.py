@@ -125,8 +125,8 @@ def test_the_numa_probe_runs_in_a_process_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("boot", "seconds", "words"),
     [
-        ("import sys; sys.exit('no room')", 60.0, "ended with 1: no room"),
-        ("import time; time.sleep(60)", 0.2, "torch did not say within 0.2 s"),
+        ("import sys; sys.exit('no room')", 60.0, "ended with code 1: no room"),
+        ("import time; time.sleep(60)", 0.2, "torch did not report its cores within 0.2 s"),
     ],
 )
 def test_a_numa_probe_that_fails_is_told(
@@ -160,7 +160,7 @@ def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) ->
     assert cores.of(ranks[1], "GPU") == {"mode": "node", "device": "GPU 5", "cores": (5,), "error": ""}
     nothing = cores.of(start(0), "GPU")
     assert nothing is not None
-    assert nothing["error"] == "Ray gave it no GPU to be near to"
+    assert nothing["error"] == "Ray assigned no GPU to it"
 
 
 def test_no_numa_probe_runs_where_no_rank_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,12 +206,12 @@ def test_a_rank_that_cannot_be_bound_is_told_why_and_what_to_do() -> None:
     with pytest.raises(numa.BindingError) as refused:
         numa.bind({"mode": "node", "device": "GPU 3", "cores": (), "error": "RuntimeError: none"})
     assert str(refused.value).startswith("not bound to cores near GPU 3 (accelerator.numaBinding, --numa-binding=node)")
-    assert "RuntimeError: none; leave it out" in str(refused.value)
+    assert "RuntimeError: none; remove that setting" in str(refused.value)
 
 
 def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_script() -> None:
     before = os.sched_getaffinity(0)
-    with pytest.raises(numa.BindingError, match=r"not bound to 4095, the cores near GPU 3 .*it may run on "):
+    with pytest.raises(numa.BindingError, match=r"not bound to 4095, the cores near GPU 3 .*the rank may run on "):
         numa.bind({"mode": "node", "device": "GPU 3", "cores": [4095], "error": ""})
     assert os.sched_getaffinity(0) == before
 

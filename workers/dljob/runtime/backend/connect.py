@@ -107,7 +107,7 @@ def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
             ended.exception(LOOK_S)
     if not ended.done():
         raise UnreachableError(
-            f"somebody listens at {address}, but it cannot be joined as a Ray within {seconds:.1f} s: ray.init hangs",
+            f"a process listens at {address}, but it cannot be joined as a Ray within {seconds:.1f} s: ray.init hangs",
             hint="is it the GCS (usually port 6379), at the address that its own nodes use? "
             f"`ray status --address {address}` asks it",
         )
@@ -128,7 +128,7 @@ def _join(address: str, code_dir: Path | None) -> str:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         token = "authent" in str(error).lower() or "authent" in type(error).__name__.lower()
         raise UnreachableError(
-            f"the Ray at {address} refuses us: {reason}",
+            f"the Ray at {address} refused the connection: {reason}",
             hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to its token file" if token else "see `ray status`",
         ) from error
     return address

@@ -303,8 +303,8 @@ def _check_available(spec: Group, backend: str, cls: type[BaseGroup], context: W
     if not cls.check_backend_availability():
         raise CollectiveError(
             f"group {spec.name}: backend {backend} ({cls.__module__}.{cls.__qualname__}) is not available to "
-            f"{context.name}, which has the devices {dict(context.devices) or 'none'}: it says so itself",
-            hint="its library or its device is missing here; another backend for the group, or another image",
+            f"{context.name}, which has the devices {dict(context.devices) or 'none'}, by its own check",
+            hint="its library or its device is missing: choose another backend for the group, or another image",
         )
 
 

@@ -117,10 +117,12 @@ class RendezvousClient:
             return
         absent = [f"{role}/{rank} {why}" for role, rank, why in said.get("absent", ())]
         missing = [f"{each} has not called CollectiveGroup({self._group!r})" for each in said.get("missing", ())]
-        waits = ", ".join([*absent, *missing][:8]) or str(said.get("away", "PrimeMaster did not say for whom"))
+        waits = ", ".join([*absent, *missing][:8]) or str(
+            said.get("away", "PrimeMaster did not say which members are missing")
+        )
         raise DeadlineError(
-            f"group {self._group} was not made in time: {waits}",
-            hint="all ranks of its roles make it; one that another waits for (dependsOn) cannot meet it in setup()",
+            f"group {self._group} was not formed in time: {waits}",
+            hint="all ranks of its roles must create it; a role that others depend on (dependsOn) not in setup()",
         )
 
 
@@ -205,7 +207,7 @@ class MemberLossWatch:
         whom = ", ".join(f"{name} {why}" for name, why in list(self.who.items())[:8]) or self.over
         again = f'CollectiveGroup("{group}") makes it anew once its members are back; then load what they agree on'
         never = "onRestart is Fail: let this error end the rank; new processes make the group"
-        hint = "who ended well does not come back: the group is not made again" if self.ended else ""
+        hint = "members that ended well do not come back, so the group cannot be formed again" if self.ended else ""
         return CollectiveAbortedError(
             f"{what}: group {group} (epoch {epoch}) is broken: {whom}",
             group=group,

@@ -61,7 +61,7 @@ class RankLink:
         # The host closes the connection of a rank that it does not know in this incarnation.
         if answer is None or not fds:
             self._frames.close()
-            raise UnreachableError(f"the host does not know {rank} in incarnation {incarnation} any more")
+            raise UnreachableError(f"the host has no rank {rank} in incarnation {incarnation} (any more)")
         slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
         # The mapping keeps the memory alive.
         os.close(fds[0])

@@ -80,11 +80,11 @@ class DataQueue:
                     line, "put", which, body, deadline.slice_s, deadline=deadline, doubt=True, unless=unless
                 )
                 if verdict == PutRefusal.CLOSED:
-                    raise QueueClosedError(f"DataQueue({self.name!r}).put: it is closed")
+                    raise QueueClosedError(f"DataQueue({self.name!r}).put: the queue is closed")
                 if verdict != PutRefusal.FULL:
                     return
                 if deadline.left == 0:
-                    raise TimeoutError(f"DataQueue({self.name!r}).put: it is full, for {timeout:g} s")
+                    raise TimeoutError(f"DataQueue({self.name!r}).put: the queue has been full for {timeout:g} s")
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the first item; waits for one.
@@ -109,7 +109,7 @@ class DataQueue:
 
     def _checked(self, size: int) -> int:
         if isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= self._bounds[0]:
-            hint = "a batch larger than max_items would never be there"
+            hint = "a queue never holds a batch larger than max_items"
             raise UsageError(f"DataQueue({self.name!r}).get_batch({size!r}): wanted 1 to {self._bounds[0]}", hint=hint)
         return operator.index(size)
 
@@ -137,11 +137,11 @@ class DataQueue:
                     if faults:
                         raise self._unreadable(faults, len(items))
                     if not items:
-                        raise QueueClosedError(f"DataQueue({self.name!r}).get: it is closed, and all was got")
+                        raise QueueClosedError(f"DataQueue({self.name!r}).get: the queue is closed and empty")
                     return made
                 if deadline.left == 0:
                     raise TimeoutError(
-                        f"DataQueue({self.name!r}).get: fewer than {counted(size, 'item')} in {timeout:g} s"
+                        f"DataQueue({self.name!r}).get: fewer than {counted(size, 'item')} arrived in {timeout:g} s"
                     )
             # A get of no items: it does not acknowledge the last answer, so its items go back to the front.
             line.turn += 1
@@ -178,7 +178,7 @@ class DataQueue:
             f"DataQueue({self.name!r}).get: {which} cannot be unpickled here: {type(error).__name__}: {error}{more}",
             role=me.role,
             rank=me.rank,
-            hint=f"the next get leaves out what cannot be read{rest}; what was put must be importable here too",
+            hint=f"the next get skips it{rest}; the classes of items must be importable in consumers, too",
         )
 
     def _ask(
@@ -207,10 +207,10 @@ class DataQueue:
         if known not in ("", token):
             me = current_worker()
             raise CallError(
-                f"DataQueue({self.name!r}): what was in it is lost with the machine that had it; it is empty now",
+                f"DataQueue({self.name!r}): its items are lost with the machine that held them; the queue is empty now",
                 role=me.role,
                 rank=me.rank,
-                hint="put again what is still to be done, or restart the job from its checkpoint",
+                hint="put the remaining work again, or restart the job from its checkpoint",
             )
         return said
 

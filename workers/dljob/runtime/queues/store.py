@@ -35,7 +35,9 @@ class QueueStore:
         """Check that others gave the same bounds. Raises UsageError."""
         has = (self.backlog.max_items, self.backlog.max_bytes)
         if has != bounds:
-            raise UsageError(f"it has max_items={has[0]}, max_bytes={has[1]}; this one says {bounds[0]}, {bounds[1]}")
+            raise UsageError(
+                f"the queue has max_items={has[0]}, max_bytes={has[1]}; this rank gave {bounds[0]}, {bounds[1]}"
+            )
 
     def meet(self, who: Who) -> bool:
         """Register a session; see `Backlog.meet`."""

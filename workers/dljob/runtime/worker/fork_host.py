@@ -147,9 +147,11 @@ class ForkHost(Host):
         """Return the variables of a rank that is a Ray driver, after removing what its earlier incarnations left."""
         job, role = self.spec.job, self.spec.role.name
         found, left = ray_drivers.clear(ray_drivers.owner(job, role, start.rank))
-        for words, what in ((found, "was removed"), (left, "is still there")):
+        for words, what in ((found, "now removed"), (left, "still there")):
             if words:
-                os.write(log, f"[dljob] of an earlier life of {role}/{start.rank} {what}: {words}\n".encode())
+                os.write(
+                    log, f"[dljob] left in Ray by an earlier process of {role}/{start.rank}, {what}: {words}\n".encode()
+                )
         mine = ray_drivers.owner(job, role, start.rank, start.incarnation)
         return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, mine)
 

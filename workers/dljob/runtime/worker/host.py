@@ -187,7 +187,7 @@ class Host:
     def _must_be_heard(self, epoch: int, what: str) -> None:
         if not self.reports.heard(epoch):
             raise UsageError(
-                f"{self.actor_name}: {what} from the master of epoch {epoch}, but epoch {self.reports.epoch} commands"
+                f"{self.actor_name} refused {what} of epoch {epoch}: epoch {self.reports.epoch} commands it"
             )
 
 

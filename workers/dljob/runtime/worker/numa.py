@@ -63,7 +63,7 @@ class Cores:
         if not self._mode:
             return None
         device = _own(start, kind)
-        near = self._known.get(device) or Near(error=f"Ray gave it no {kind} to be near to")
+        near = self._known.get(device) or Near(error=f"Ray assigned no {kind} to it")
         return {"mode": self._mode, "device": f"{kind} {device}", "cores": near.cores, "error": near.error}
 
 
@@ -79,10 +79,10 @@ def look(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S, check=False)
     except subprocess.TimeoutExpired:
-        return dict.fromkeys(devices, Near(error=f"torch did not say within {LOOK_S:g} s which cores are near"))
+        return dict.fromkeys(devices, Near(error=f"torch did not report its cores within {LOOK_S:g} s"))
     if ended.returncode:
         said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        words = f"the process that asked torch for them ended with {ended.returncode}: {said}"
+        words = f"the process that asked torch for its cores ended with code {ended.returncode}: {said}"
         return dict.fromkeys(devices, Near(error=words))
     found = json.loads(ended.stdout.splitlines()[-1])
     return {device: Near(tuple(cores), error) for device, (cores, error) in found.items()}
@@ -111,7 +111,9 @@ def _torch_says(mode: str, index: int) -> set[int]:
     try:
         from torch.numa.binding import AffinityMode, NumaOptions, _get_logical_cpus_to_bind_to
     except ImportError as error:
-        raise BindingError(f"the torch that is installed has no torch.numa.binding, 2.9 has ({error})") from error
+        raise BindingError(
+            f"the installed torch has no torch.numa.binding; torch 2.9 and later have it ({error})"
+        ) from error
     options = NumaOptions(affinity_mode=AffinityMode(mode))
     known = inspect.signature(_get_logical_cpus_to_bind_to).parameters
     which = {name: index for name in ("device_index", "gpu_index") if name in known}  # the latter in older releases
@@ -130,14 +132,16 @@ def bind(near: Mapping[str, Any]) -> str:
     what = f"cores near {near['device']} (accelerator.numaBinding, --numa-binding={near['mode']})"
     if near["error"]:
         raise BindingError(
-            f"not bound to {what}: {near['error']}; leave it out, or give its ranks devices that have them"
+            f"not bound to {what}: {near['error']}; remove that setting, or give its ranks devices with such cores"
         )
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, near["cores"])
     except OSError as error:  # the cores of its control group changed since the probe looked
         here, there = ranges(before), ranges(near["cores"])
-        raise BindingError(f"not bound to {there}, the {what}: {error}; it may run on {here}; leave it out") from error
+        raise BindingError(
+            f"not bound to {there}, the {what}: {error}; the rank may run on {here}; remove that setting"
+        ) from error
     # Threads that already run keep their affinity; one that somebody bound elsewhere is left alone.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it ended meanwhile

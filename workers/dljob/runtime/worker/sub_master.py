@@ -29,7 +29,7 @@ class SubMaster:
 
     def address(self) -> str:
         """Return host:port, which ranks get as MASTER_ADDR and MASTER_PORT; constant for the life of this process."""
-        raise NotImplementedError(f"{type(self).__name__}.address() is to say where it serves, as host:port")
+        raise NotImplementedError(f"{type(self).__name__}.address() must return where it serves, as host:port")
 
     def begin(self, generation: int, world_size: int) -> None:
         """Prepare for a start or restart of all ranks; no rank starts before this returns.

@@ -37,7 +37,7 @@ class SubMasterHost(Host):
         whose = f"role {role.name}: the SubMaster"
         cls = extensions.load(extensions.SUB_MASTERS, role.sub_master, whose, job.code_dir)
         if not (isinstance(cls, type) and issubclass(cls, SubMaster)):
-            raise UsageError(f"{whose} {role.sub_master!r} is {cls!r}", hint="it must be a class on dljob.SubMaster")
+            raise UsageError(f"{whose} {role.sub_master!r} is {cls!r}", hint="it must be a subclass of dljob.SubMaster")
         own = cls()
         own.role, own.config = role.name, role.config
         me = f"{role.name}/store"
@@ -57,7 +57,7 @@ class SubMasterHost(Host):
         said = self._own.address()
         host, _, port = str(said).rpartition(":")
         if not host or not port.isdecimal():
-            raise UsageError(f"{type(self._own).__name__}.address() gave {said!r}", hint="host:port is wanted")
+            raise UsageError(f"{type(self._own).__name__}.address() returned {said!r}", hint="it must return host:port")
         return str(said)
 
     def start_ranks(self, order: StartOrder) -> None:

@@ -177,7 +177,7 @@ class ThreadHost(Host):
                 life.shutdown()
             self._ended(start, LEFT)
         else:
-            end(EndCode.CANNOT_GO_ON, "user code was left half set up, or shut down: it cannot go on in this process")
+            end(EndCode.CANNOT_GO_ON, "user code is half set up or shut down: the rank cannot restart in this process")
 
     def terminated(self) -> None:
         """End after a SIGTERM from outside; user code may end its own way, but the outcome says SIGTERM."""
