@@ -117,7 +117,7 @@ def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
 def _join(address: str, code_dir: Path | None) -> str:
     import ray
 
-    # Whatever ranks start in Ray belongs to this Ray job, as PrimeMaster does.
+    # PrimeMaster, and whatever ranks create in Ray, belong to this Ray job: its import path is theirs.
     config = ray_private.driver_config([str(code_dir.absolute())] if code_dir else [])
     try:
         with ray_private.joining_quietly():

@@ -56,7 +56,7 @@ class QueueSessions:
     """All sessions of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal's handler may come in between
+        self._lock = threading.RLock()  # a signal handler may use a queue while its thread holds the lock
         self._here = _Here()
         self._drawn: list[QueueSession] = []
         self._by: weakref.WeakKeyDictionary[object, QueueSession] = weakref.WeakKeyDictionary()

@@ -137,7 +137,8 @@ class QueueStore:
             case "state":
                 self.token = record["token"]
                 before, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
-                # Salvaged items were counted from 0. Otherwise a difference is the items of a segment that is deleted.
+                # Salvaged items were numbered from 1 again, and are shifted to the numbers of the first state. Later on
+                # a difference comes from items of a deleted segment, and nothing is shifted.
                 more = 0 if self._stated else self.backlog.next - before
                 self._stated = True
                 self._places = {n + more: at for n, at in self._places.items() if n + more in self.backlog.sizes}

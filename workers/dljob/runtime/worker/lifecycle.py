@@ -108,7 +108,12 @@ class Lifecycle:
                 traceback.print_exc()
 
     def _run_phases(self) -> Any:
-        """Run the phases in order; `_phase` names the present one, for an error's outcome. Returns `run`'s value."""
+        """Run the phases in order, and return the value of `run`.
+
+        `_phase` names the present one; an error's outcome, and whether it is fatal, depend on it:
+        import: load the user's module; process group: join the role's torch group; __init__, self_check, setup: build
+        the object, in a first start only; on_restart: tell it why it restarted; run: its work.
+        """
         path = self._role.entrypoint[1]
         # An interrupt during an import could leave modules half initialised in a process that is to go on.
         with self._recall.held():
@@ -117,7 +122,8 @@ class Lifecycle:
         self._still_wanted()
         with_context = takes_context(target, path)
         run = self._check(target, path)
-        # The group is formed before `__init__`, so that constructors and `setup` can use collectives.
+        # After the import, so that a bad one is reported without waiting for the group; before `__init__`, so that
+        # constructors and `setup` can use collectives.
         if self._join is not None:
             self._phase = "process group"
             self._join()
