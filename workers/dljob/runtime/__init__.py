@@ -1,4 +1,4 @@
-"""The shells of a job on Ray: PrimeMaster, worker hosts, role calls, backends, journals. The only room for ray and torch.
+"""The shells of a job on Ray: PrimeMaster, worker hosts, role calls, backends, journals. Only they import ray or torch.
 
 Rooms from the lowest up; each imports only rooms named before it: `linux`, `logs`, `process`, `backend`, `rpc`,
 `queues`, `collectives`, `checkpoint`, `weights`, `data`, `node`, `worker`, `journal`, `control_socket`, `controller`,
