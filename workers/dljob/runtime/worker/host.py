@@ -198,7 +198,7 @@ def _own_log() -> str:
 
 
 def _keep_ray_connected() -> None:
-    """Replace `ray.shutdown` by a no-op, which would cut the rank off from its job, and `exit_actor` by `sys.exit`."""
+    """Disable `ray.shutdown`, which would cut the rank off from its job, and make `exit_actor` a `sys.exit`."""
 
     def shutdown(*_: Any, **__: Any) -> None:
         print("[dljob] ray.shutdown() does nothing in a rank of a DLJob", file=sys.stderr)  # noqa: T201

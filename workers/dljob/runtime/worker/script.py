@@ -30,7 +30,7 @@ from dljob.runtime.process import outcome
 from dljob.runtime.process.entrypoint import EntrypointError
 from dljob.runtime.worker import last_save, numa, supervise, torch_group
 
-# What a shell answers, too, when it cannot find or execute a command.
+# The exit codes of a shell that cannot find, or cannot execute, a command.
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
