@@ -30,10 +30,10 @@ class Assembly:
 
     job: str
     """The name of the job's attempt, part of the group's name in Ray."""
-    """The sum of the incarnations of all ranks of the group's roles: equal epochs mean the same processes."""
     epoch: int
-    """How often this process has formed the group in this epoch, from 1."""
+    """The sum of the incarnations of all ranks of the group's roles: equal epochs mean the same processes."""
     round: int
+    """How often this process has formed the group in this epoch, from 1."""
     members: tuple[tuple[str, int, int], ...]
     place: int
     """This member's number."""

@@ -215,8 +215,8 @@ class IsolatedGloo(Isolated):
     def _make(self, store: Any) -> Any:
         made: Any = dist.ProcessGroupGloo
         options = made._Options()
-        # A device of its own, so that its epoll and sockets can be told from those of other groups.
         options._timeout = self._timeout
+        # A device of its own, so that its epoll and sockets can be told from those of other groups.
         with _device_lock, self._sockets.noticed():
             # torch's own default group obeys this variable; a device made here has to be given the interface.
             interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
@@ -257,9 +257,8 @@ class _OnDevices(Isolated):
             raise CollectiveError(f"{self.backend()} works on tensors of a {self.KIND} device, and this is on {where}")
         return tensor.detach().contiguous()
 
-        # Operations only enqueue work on the device's stream; callers expect them to be complete.
-
     def _settle(self) -> None:
+        # Operations only enqueue work on the device's stream; callers expect them to be complete.
         getattr(torch, self.KIND).current_stream().synchronize()
 
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-"""The lengths of head and body, in front of each frame."""
 _LENGTHS = struct.Struct(">IQ")
+"""The lengths of head and body, in front of each frame."""
 
 
 class Frames:

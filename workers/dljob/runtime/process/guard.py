@@ -26,10 +26,10 @@ TICK_S = 0.2
 class EndCode(IntEnum):
     """The exit codes of a host process that ends itself."""
 
-    """The raylet of its node has died."""
     RAYLET_GONE = 70
-    """PrimeMaster did not answer for the time of the lease; another may run the rank elsewhere."""
+    """The raylet of its node has died."""
     LEASE_OVER = 71
+    """PrimeMaster did not answer for the time of the lease; another may run the rank elsewhere."""
     NOT_KNOWN = 72
     """PrimeMaster answered that this actor is nobody's host any more."""
     HELPER_GONE = 73
@@ -112,7 +112,7 @@ class Guard:
                 poll.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll(TICK_S * 1000)}
-            # First of all: a process that was stopped and resumed must not act on a lease that is long over.
+            # First of all: the lease may have run out while this process was stopped.
             if self._lease.over:
                 end(EndCode.LEASE_OVER, f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over")
             if self._raylet in ready:

@@ -23,8 +23,8 @@ from dljob.runtime.worker.worker import Worker
 
 FATAL_PHASES = frozenset({"import", "__init__", "setup"})
 """Phases whose errors would occur again after a restart: the job ends at once with this cause."""
-# Words in a RuntimeError by which torch reports that a peer or the network failed, not this rank's code.
 
+# Words in a RuntimeError by which torch reports that a peer or the network failed, not this rank's code.
 _COLLECTIVE = re.compile(r"connection|peer|timed? ?out|nccl|gloo|hccl|store", re.IGNORECASE)
 
 

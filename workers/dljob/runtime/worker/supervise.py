@@ -22,8 +22,8 @@ KILL = signal.SIGTERM
 """Signal to the supervisor: SIGKILL everything below it. The kernel sends it, too, when the fork server dies."""
 WORDS_BYTES = 60_000
 """The longest report of a rank's end: it fits into a pipe (64 KiB), so the rank can write it without a reader."""
-"""How long to wait for processes that do not end on SIGKILL."""
 REAP_S = 5.0
+"""How long to wait for processes that do not end on SIGKILL."""
 
 _SIGNALS = frozenset({signal.SIGCHLD, TERM, KILL})
 
