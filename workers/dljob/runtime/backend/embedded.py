@@ -112,9 +112,9 @@ class EmbeddedRay:
 
             with suppress(Exception):  # the sweeper ends what is left
                 ray.shutdown()
-        # The order matters: the sweeper must be done before the threads may end and their processes be collected.
         if self._wake:
             os.write(self._wake[1], b".")
+        # The order matters: the sweeper ends Ray's processes before the threads may end and their children be reaped.
         if self._sweeper is not None and self._sweeper.stdin is not None:
             self._sweeper.stdin.close()
             self._sweeper.wait()

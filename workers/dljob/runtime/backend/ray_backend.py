@@ -285,8 +285,8 @@ class RayBackend:
         if row is None:
             return False
         if _raylet_listens(row):
-            # The GCS does not know yet: the next look at the nodes probes this one.
             return True
+        # The GCS does not know yet that the node is dead: the next look at the nodes probes it, too.
         self._suspects = {*(self._suspects or ()), node}
         return False
 

@@ -16,7 +16,7 @@ TOLD_S = 15.0
 """How long PrimeMaster may take, after an error that a lost peer may have caused, to report which member is lost."""
 LOOK_S = 0.05
 """How often the caller of an operation in another thread checks for a lost member."""
-# gloo reports an error only at the neighbours of a dead member, and by text alone; these words may mean a lost peer.
+# A lost peer shows in an error's text alone, and with gloo first at its neighbours; these words may mean one.
 _BROKEN = re.compile(r"connection|peer|timed? ?out|abort|socket|store|closed|nccl|hccl", re.IGNORECASE)
 _KINDS = (RuntimeError, OSError)
 """The types that backends raise when a connection breaks; torch's DistBackendError is a RuntimeError, a timeout an

@@ -111,8 +111,8 @@ class BeaconThread:
             return
         if self._master is None:
             self._master = ray.get_actor(job.master, job.namespace)
-        # The lease counts from before the call, when PrimeMaster certainly still knew this host.
         beacon = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps)
+        # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(beacon), timeout=ANSWER_S)
         self._take(reply.epoch, known=reply.known)

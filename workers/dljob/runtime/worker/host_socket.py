@@ -79,7 +79,6 @@ class HostSocket:
             threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True).start()
 
     def _serve(self, line: Frames) -> None:
-        # A rank may connect more than once: processes that it forks have their own connections.
         rank = -1
         try:
             hello = line.receive()
@@ -89,6 +88,7 @@ class HostSocket:
             facts = self._facts(rank, int(hello[0]["incarnation"]))
             if facts is None:
                 return
+            # A rank may connect more than once: processes that it forks have their own connections.
             with self._lock:
                 self._lines.setdefault(rank, []).append(line)
             fd, slot = self._counter(rank)

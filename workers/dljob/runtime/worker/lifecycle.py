@@ -74,9 +74,8 @@ class Lifecycle:
                 self._leave()
         except EntrypointError as error:
             return self._unusable(error)
-        except ThreadInterrupted:
+        except ThreadInterrupted:  # no failure of user code: the host takes it as leaving
             raise
-        # Before the branch of `BaseException`: an interrupt is no failure of user code.
         except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are ends like others
             # Once leaving is ordered, errors come from broken collectives, not from this rank.
             if self._recall.ordered:
