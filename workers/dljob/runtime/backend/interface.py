@@ -26,7 +26,7 @@ EXTRAS = {"yr": "yr"}
 """Backend -> the extra of dljob that installs its packages, where it is not `runtime`."""
 
 AGAIN_S = 0.25
-"""The pause before a lookup is repeated that nobody could answer."""
+"""The pause before a lookup without an answer is repeated."""
 
 
 class ActorLostError(DLJobError):
@@ -157,7 +157,7 @@ class Backend(Protocol):
         """Return the actor of that name; None if there is none (any more).
 
         Raises:
-            ActorLostError: Nobody can tell at present; `certain` is False.
+            ActorLostError: The backend cannot tell at present; `certain` is False.
         """
         ...
 
@@ -183,7 +183,7 @@ class Backend(Protocol):
 
 
 async def found(backend: Backend, name: str) -> ActorRef | None:
-    """Return the actor of that name, None if there is none; ask again as long as nobody can tell."""
+    """Return the actor of that name, None if there is none; ask again while the backend cannot tell."""
     while True:
         try:
             return await backend.lookup(name)

@@ -16,7 +16,7 @@ from dljob.plan.model import GRAIN, MachineGroup
 from dljob.runtime.process.environment import variable_of
 
 MOST_NODES = 8
-"""The most raylets of an embedded Ray, beside its head."""
+"""The most raylets of an embedded Ray, not counting its head."""
 STORE_BYTES = 80 * 2**20
 """The object store of each raylet; Ray accepts no less than 75 MiB."""
 SCRATCH_BYTES = 64 * 2**20

@@ -50,7 +50,7 @@ HEAD_GROUP = "headgroup"
 TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
 """Words in Ray's error if the actor's raylet lives and reported its death, or if the actor was killed on purpose."""
 GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
-"""Errors, beside those of actors, of an actor that Ray's memory monitor killed or that will never be created."""
+"""Errors, in addition to RayActorError, of an actor that Ray's memory monitor killed or that will never exist."""
 PROBE_S = 0.2
 """How long a raylet may take to accept a connection; one that takes longer is busy or frozen, and not dead."""
 LOOK_S = 0.25

@@ -138,7 +138,7 @@ class MemberLossWatch:
         self.who: dict[str, str] = {}
         self.over = ""
         self.ended = False
-        """Whether all absent members, or the job, ended well, so that nobody will form the group again."""
+        """Whether all absent members, or the job, ended well, so that the group cannot be formed again."""
         self._heard = 0.0
         """Since when exactly those are known to have ended."""
         self._works: dict[object, float] = {}
@@ -185,7 +185,7 @@ class MemberLossWatch:
         made, now = self._asked[1], time.monotonic()
         who, ended = made.lost(said), bool(said["ended"]) and said["epoch"] == made.epoch
         if ended and who.pop(made.me, "") and not who:
-            return True  # this member's own run() returned: threads of it that go on have lost nobody
+            return True  # this member's own run() returned: its other threads have lost no member
         # The grace counts from when exactly these members were known to have ended.
         if not self.ended or self.who != who:
             self._heard = now
@@ -197,7 +197,7 @@ class MemberLossWatch:
     def _rest(self) -> None:
         """Pause until the next request is worth making: only an operation needs to know more."""
         self._closed.wait(LOOK_S)
-        # Without an operation in progress nobody needs to know more; a new one is noticed within LOOK_S.
+        # Without an operation in progress there is no need to know more; a new one is noticed within LOOK_S.
         while not self._works and not self._closed.wait(LOOK_S):
             pass
 

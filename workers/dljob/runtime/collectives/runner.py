@@ -79,7 +79,7 @@ class OperationRunner:
             # Anything else (a wrong shape, a wrong type) is the caller's own error, and the group is as good as before.
             if not _BROKEN.search(str(error)):
                 raise
-            # All members shall raise the same error with the same names, and only PrimeMaster knows whom.
+            # All members shall raise the same error with the same names, and only PrimeMaster knows who is lost.
             if self._watch.lost.wait(TOLD_S):
                 raise self._error(what) from error
             self.broken = f"{type(error).__name__}: {error}"

@@ -81,7 +81,7 @@ class Table:
         for name, said in self.backends.items():
             if said.source == SPEC or name in named:
                 self.backend(name)
-        # What groups name but nobody declared is a backend of dljob's, or an error.
+        # A name in a group that is not declared is a backend of dljob's, or an error.
         for name in named - set(self.backends):
             self.backend(name)
 

@@ -147,7 +147,7 @@ def same_pids() -> bool:
 
 
 def of_the_dead(pid: int) -> tuple[Clue, ...]:
-    """Return what the kernel's log says about a dead process, on a machine where nobody watched it alive."""
+    """Return what the kernel's log says about a dead process, on a machine where no host watched it while it lived."""
     if not same_pids():
         return ()
     log = KernelLog(whole=True)

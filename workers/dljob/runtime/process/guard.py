@@ -31,7 +31,7 @@ class EndCode(IntEnum):
     LEASE_OVER = 71
     """PrimeMaster did not answer for the time of the lease; another may run the rank elsewhere."""
     NOT_KNOWN = 72
-    """PrimeMaster answered that this actor is nobody's host any more."""
+    """PrimeMaster answered that it has replaced this actor."""
     HELPER_GONE = 73
     """A fork host's fork server is gone."""
     CANNOT_GO_ON = 74

@@ -153,7 +153,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class BeaconReply:
-    """PrimeMaster's answer to a heartbeat. `known` False: the actor is nobody's host any more and must end itself."""
+    """PrimeMaster's answer to a heartbeat. `known` False: it has replaced this actor, which must end itself."""
 
     epoch: int
     known: bool
@@ -171,9 +171,9 @@ class AgentRequest:
     acked: int = 0
     """The number of the last answer that arrived; 0: none of this agent process did."""
     unknown: tuple[str, ...] = ()
-    """The actors in that answer that are nobody's host any more."""
+    """The actors in that answer that PrimeMaster has replaced, and which must end themselves."""
     may_go: str = ""
-    """For a departing node: why nobody there is worth waiting for; empty: its ranks may still leave in order."""
+    """For a departing node: why its preStop hook may stop waiting; empty: its ranks may still leave in order."""
 
     def packed(self) -> bytes:
         """Encode as bytes, which Ray passes on as they are; Ray's own pickling would be most of a request's cost."""
@@ -194,7 +194,7 @@ class Pulse:
     number: int
     hosts: tuple[Heartbeat, ...] = ()
     leaving: str = ""
-    """Who announced on the node that it will go (a preStop hook); empty: nobody."""
+    """The source of an announcement, on the node, that it will go (a preStop hook); empty: there was none."""
 
     def packed(self) -> bytes:
         """Encode as bytes, for the same reason as AgentRequest."""

@@ -76,7 +76,7 @@ def from_status(status: int, *, detail: str = "") -> Outcome:
             message="" if code == 0 else message,
             detail="" if code == 0 else detail,
         )
-    # A crash is a bug in the code that ran; any other signal was sent by somebody else.
+    # A crash is a bug in the code that ran; any other signal came from outside.
     crashed = number in {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
     return Outcome(
         ok=False,

@@ -176,7 +176,7 @@ class Renewal:
     until: float
     """Until when the host may expect the next renewal, by `now`; after that it sends heartbeats itself."""
     known: bool
-    """False: the actor is nobody's host any more and must end itself."""
+    """False: PrimeMaster has replaced the actor, which must end itself."""
 
 
 class StepCounters:

@@ -130,7 +130,7 @@ class DataQueue:
                 items = self._ask(line, "get", turns, size, deadline.slice_s, deadline=deadline, unless=unless)
                 if items is not None:
                     made, faults = _read(items)
-                    # Before `seen` is set: items that nobody took are not acknowledged.
+                    # Before `seen` is set: items that no caller took are not acknowledged.
                     if items and not faults and not keep(made):
                         break
                     line.seen, line.bad = turn, tuple(faults)

@@ -17,7 +17,7 @@ from dljob.runtime.process.worker_context import RankCall, WorkerContext
 SLICE_S = 20.0
 """How long one request may wait in the actor for its answer; then the client repeats it."""
 SLACK_S = 1.0
-"""The time that a request may take beside its deadline."""
+"""How much longer than its deadline a request may take."""
 LOOK_S = 0.5
 """How often a waiting thread executes bytecode, where it can be interrupted."""
 

@@ -75,7 +75,7 @@ class BeaconThread:
             time.sleep(max(0.01, pause - (time.monotonic() - started)))
 
     def turn(self) -> None:
-        """Do one round: sample evidence, count the heartbeat in shared memory, and send one if nobody else does."""
+        """Do one round: sample evidence, count the heartbeat in shared memory, and send one unless the agent does."""
         with suppress(Exception):  # evidence only explains a death: without it the host works all the same
             self._host.evidence.sample()
         self._host.counters.beat()

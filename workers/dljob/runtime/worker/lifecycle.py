@@ -87,7 +87,7 @@ class Lifecycle:
     def left_over(self) -> tuple[bool, Any]:
         """Whether a next incarnation may run in this process, and the object that it goes on with, if any.
 
-        False when the object is half set up, or shut down: nobody knows what it left behind.
+        False when the object is half set up, or shut down: what it left behind is unknown.
         """
         if self._phase in ("import", "process group") or self._settled:
             return not self._shut, self._kept if self._object is None else self._object

@@ -142,7 +142,7 @@ def bind(near: Mapping[str, Any]) -> str:
         raise BindingError(
             f"not bound to {there}, the {what}: {error}; the rank may run on {here}; remove that setting"
         ) from error
-    # Threads that already run keep their affinity; one that somebody bound elsewhere is left alone.
+    # Threads that already run keep their affinity; one that was bound elsewhere is left alone.
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it ended meanwhile
             if os.sched_getaffinity(int(thread.name)) == before:
