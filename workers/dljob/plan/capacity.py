@@ -95,6 +95,7 @@ def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources
     stated = {name for name, _ in (*total, *free)}
     left = dict(free)
     bulk = {name: amount for name, amount in free if name not in BY_RAY}
+    # A machine that does not state its memory must not be refused for it.
     if "memory" not in stated:
         bulk["memory"] = UNBOUNDED
     devices = tuple(
@@ -116,6 +117,7 @@ def narrow(room: Capacity, resources: frozenset[str], keys: frozenset[str]) -> C
 
 def admits(room: Capacity, demand: Demand) -> bool:
     """Return whether labels and separation allow such a unit, whatever the room."""
+    # The first unit of a Separate collocation claims the machine for its role; other roles stay out.
     if demand.apart is not None and any(c == demand.apart[0] and r != demand.apart[1] for c, r in room.claims):
         return False
     if demand.spread in room.spread:
@@ -156,6 +158,7 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
         if count > free and rest >= share:
             free, rest = free + rest // share, 0
         if count > free:
+            # Open as few untouched devices as hold the rest; a device with shares of 0.4 takes two of them.
             opened = -(-(count - free) // (GRAIN // share))
             untouched, free = untouched - opened, free + opened * (GRAIN // share)
         slots[share] = free - count
@@ -167,6 +170,7 @@ def copies(room: Capacity, demand: Demand, limit: int) -> int:
     """Return how many such units fit, at most `limit`; labels and separation included."""
     if not admits(room, demand):
         return 0
+    # Bounds by sums are cheap and almost exact: only shares of devices need the search below.
     most = min(limit, 1) if demand.spread else limit
     have = dict(room.bulk)
     for name, amount in demand.bulk:

@@ -33,6 +33,7 @@ def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str
             for group in said.groups
         },
     }
+    # Sorted, since the environment is part of the plan's digest.
     text = json.dumps(told, sort_keys=True)
     return {name: replace(role, env=(*role.env, (COLLECTIVES, text))) for name, role in roles.items()}
 

@@ -52,6 +52,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven:
 def _no_machine(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
     """Return why not even one unit of the batch fits on any machine."""
     who, total = _who(batch), sum(len(run.ids) for run in runs)
+    # From the widest reason to the narrowest: no machine, no label, others there, too little of something.
     labelled = [run for run in runs if matches(batch.demand.selector, dict(run.room.labels))]
     if not total:
         return f"{who} needs a machine; there is none", ()
@@ -80,6 +81,7 @@ def _too_big(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, 
         there = resources_text(tuple((name, most[name]) for name, _ in short if most[name]))
         has = f"has more than {there}{left}" if any(most[name] for name, _ in short) else f"has any{left}"
         return f"{_who(batch)} needs {wanted} on one machine; {none} {has}", short
+    # Each resource is enough somewhere, but never all on one machine: name the machine that lacks least.
     lacks = min((_lack(batch.demand, run) for run in runs), key=lambda lack: (len(lack), lack))
     wanted = f"{_who(batch)} needs {resources_text(needs)} on one machine"
     if lacks:
@@ -111,6 +113,7 @@ def _too_many(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> tuple[
     each = total_demand(batch.demand)
     if batch.demand.spread:
         return _too_few(batch, usable, room_for), ()
+    # If the sum is enough, the pieces are not: then whole units are missing.
     missing = _shortage([batch], usable) or tuple((n, amount * (batch.count - room_for)) for n, amount in each)
     count = sum(len(run.ids) for run in usable)
     group = dict(batch.demand.selector).get(NODE_GROUP_LABEL)
@@ -155,6 +158,7 @@ def _together(batches: Sequence[Batch], runs: Sequence[MachineRun], left: str) -
         there = resources_text(tuple((name, have.get(name, 0)) for name, _ in lacks))
         numbers = f"together {wanted}, there is {there}{left}"
     else:
+        # Memory that machines do not state has no number to show.
         shown = tuple((name, have[name]) for name, _ in asked if have[name] < UNBOUNDED)
         there = resources_text(shown)
         numbers = f"together {resources_text(asked)}, there is {there}{left}, but not in the right pieces"

@@ -21,6 +21,7 @@ NAME_LENGTH = 20
 """Longest name of a derived group."""
 
 _LETTERS = (*ascii_lowercase[1:], *("".join(pair) for pair in product(ascii_lowercase, repeat=2)))
+# Stands for "as much as the units take": only devices and CPUs limit a derived machine.
 _PLENTY: Amount = 2**70
 _MEBIBYTE: Amount = 2**20 * GRAIN
 
@@ -35,6 +36,7 @@ def derive(batches: Sequence[Batch]) -> list[MachineGroup]:
     for batch in batches:
         by_kind.setdefault(tuple(name for name, _, _ in batch.demand.devices), []).append(batch)
     lots = [lot for _, members in sorted(by_kind.items()) for lot in _lots(members)]
+    # PrimeMaster places units by `pack`, which tries other orders: it must find this room again.
     tight = _named(Counter(size for lot in lots for size in lot))
     if isinstance(pack(batches, runs_of(machines_of(tight), batches)), Packing):
         return tight
@@ -48,6 +50,7 @@ def _lots(batches: Sequence[Batch]) -> list[list[Resources]]:
     for batch in sorted(batches, key=lambda b: (bigness(b.demand), b.name)):
         cap = _capacity(batch.demand, batches)
         runs, _, left = fill(lots.get(cap, ()), batch.demand, batch.count)
+        # First fit found no more room: add empty machines of the unit's size, filled as far as they go.
         while left:
             each = copies(cap, batch.demand, left)
             room = take(cap, batch.demand, each)
@@ -76,6 +79,7 @@ def _capacity(demand: Demand, batches: Sequence[Batch]) -> Capacity:
     machine = Capacity(_items(usual), tuple((kind, Devices(MACHINE_DEVICES)) for kind in kinds), ())
     if take(machine, demand) is not None:
         return machine
+    # A unit that exceeds the usual machine gets one of its own size.
     bulk = {**plenty, "CPU": dict(demand.bulk).get("CPU", 0)}
     own = tuple(
         (kind, Devices(whole + sum(-(-count // (GRAIN // share)) for share, count in shares)))
@@ -104,6 +108,7 @@ def _used(cap: Capacity, left: Capacity) -> Resources:
 def _named(sizes: Counter[Resources]) -> list[MachineGroup]:
     """Return one group per size, named after its devices or CPUs: `gpu8`, `cpu32`, `gpu8-b`."""
     groups: dict[str, MachineGroup] = {}
+    # Sorted, so that equal specs get equal names.
     for size, count in sorted(sizes.items(), key=lambda item: (item[0], item[1])):
         devices = [(name, amount // GRAIN) for name, amount in size if name in BY_RAY]
         stem = "-".join(f"{name}{amount}" for name, amount in devices or [("cpu", dict(size)["CPU"] // GRAIN)])

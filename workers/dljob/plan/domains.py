@@ -77,8 +77,10 @@ def _search(
     fitting: Sequence[list[Domain]],
 ) -> tuple[Packing | Stuck, tuple[Domain, ...]]:
     """Search depth first, one series per level: those above must fit before the next one is tried."""
+    # A few domains share the steps of one search without domains.
     steps = max(SEARCH_STEPS // max(1, prod(len(domains) for domains in fitting)), LEAST_STEPS)
     proven, tries = True, 0
+    # Reversed, since the stack's last entry is tried first: the domain with least room.
     stack: list[tuple[Domain, ...]] = [(domain,) for domain in reversed(fitting[0])]
     while stack:
         chosen = stack.pop()
@@ -89,6 +91,7 @@ def _search(
         whole = len(chosen) == len(wanted)
         so_far = wanted[: len(chosen)]
         values = {series: domain.value for (series, _), domain in zip(so_far, chosen, strict=True)}
+        # Before all series have a domain, only those with one are packed: the others' place is still open.
         some = [batch for batch in batches if whole or batch.demand.topology in so_far]
         found = pack([_pinned(batch, values) for batch in some], runs, steps)
         if not isinstance(found, Packing):
@@ -105,6 +108,7 @@ def why_not(
 ) -> Conflict:
     """Return the smallest conflict among units that `pack_in_domains` could not place; `left` as in `conflict_of`."""
     wanted = _wanted(batches)
+    # The domains are not to blame when the units would not fit without them either.
     if not wanted or not isinstance(pack(batches, runs), Packing):
         return conflict_of(batches, runs, proven=proven, left=left)
     for own in wanted.values():
@@ -127,6 +131,7 @@ def domains_of(own: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed) -
     found: dict[str, list[MachineRun]] = {}
     for run in runs:
         value = dict(run.room.labels).get(key)
+        # Units of the series that hold nodes already fix its domain.
         if value is not None and value in fixed.get(series, (value,)) and admits(run.room, own[0].demand):
             found.setdefault(value, []).append(run)
     domains = [_domain(value, own, members) for value, members in found.items()]
@@ -185,6 +190,7 @@ def _no_domain(
         seen = [*seen[:SHOWN], f"{len(seen) - SHOWN} more have room for no more than {domains[-1].holds[0]}"]
     there = "; ".join(seen) or f"no machine that it may use has the label {key}"
     bound = f" ({key}={', '.join(sorted(fixed[series]))}, where its other units are)" if series in fixed else ""
+    # Machines without the label are in no domain: their number may explain why there is too little room.
     bare = sum(len(run.ids) for run in runs if key not in dict(run.room.labels))
     without = f"; {counted(bare, 'machine')} without that label" if bare and seen else ""
     return f"{_asked(own)} need one {key}{bound}: {there}{without}; {_ADVICE}"

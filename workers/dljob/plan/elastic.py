@@ -40,6 +40,7 @@ def counted(
         more = (size - start[name]) // roles[name].group_size
         if more:
             group, each = _home(every, units.of_role(name))
+            # Rounded up for both signs: growth takes a whole machine, shrinking keeps one that is partly in use.
             counts[group.name] += -(-more // each)
     return counts
 

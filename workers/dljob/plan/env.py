@@ -44,6 +44,7 @@ def rank_env(
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
         "DLJOB_RANK": str(rank),
+        # An elastic role may run with another number of ranks than the spec says.
         "DLJOB_REPLICAS": str(world_size if role.elastic else role.replicas),
         "DLJOB_LOCAL_RANK": str(local_rank),
         "DLJOB_DIR": job_dir,

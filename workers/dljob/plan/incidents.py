@@ -82,6 +82,7 @@ def shares(
     found: dict[int, list[ObservedFault]] = {strike.number: [] for strike in strikes}
     unasked: list[ObservedFault] = []
     for incident in sorted(incidents, key=lambda i: i.key):
+        # Newest first: two faults on one target are told apart by time alone.
         before = sorted((s for s in strikes if s.at <= incident.detected), key=lambda s: (s.at, s.number), reverse=True)
         fits = [s for s in before if _is_about(s.fault.target, incident.target)]
         if before:
@@ -94,6 +95,7 @@ def shares(
 def _is_about(target: str, told: str) -> bool:
     """Return whether an incident of target `told` can follow from a fault to `target`."""
     head, role = target.partition("/")[0], told.partition("/")[0]
+    # Faults of nodes, and incidents of the whole job, concern every role, but never PrimeMaster.
     if head == NODE or told == JOB:
         return MASTER not in (head, told)
     return head == role

@@ -68,9 +68,11 @@ def _declared_groups(
             return False
         return True
 
+    # On a machine with the CPUs of all units together, CPUs cannot be the reason why they do not fit.
     wanted = sum(dict(total_demand(batch.demand)).get("CPU", 0) * batch.count for batch in batches)
     most = max(1, -(-wanted // GRAIN))
     found = dict.fromkeys(open_, most * GRAIN)
+    # If plenty of CPUs does not help, check_fit refuses the groups for the real reason.
     if not open_ or not fits(found):
         return made(found)
     fewest = _fewest(most, lambda count: fits(dict.fromkeys(open_, count * GRAIN)))

@@ -97,6 +97,7 @@ def bigness(demand: Demand) -> tuple[Amount, Amount]:
 
 def pack(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int = SEARCH_STEPS) -> Packing | Stuck:
     """Return a place for every unit, or Stuck."""
+    # From cheap to dear: a proof by sums, a few greedy orders, and only then the search.
     if _cannot(batches, runs):
         return Stuck(proven=True)
     for order in _orders(batches, runs):
@@ -179,6 +180,7 @@ def _orders(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> list[list[i
     These are the order of derived machines, then fewest choices first, largest first, and those first that must be
     apart.
     """
+    # Number of machines that each batch may use: batches with few choices are placed first.
     choice = [
         sum(len(run.ids) for run in runs if admits(run.room, b.demand) and take(run.room, b.demand)) for b in batches
     ]
@@ -226,6 +228,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
         depth, now, path = stack.pop()
         if depth == len(todo):
             return _found(batches, runs, now, todo, path)
+        # Machines of equal capacity are exchangeable, so a state is the multiset of capacities.
         key = (depth, frozenset(Counter(now.values()).items()))
         if key in seen:
             continue

@@ -44,6 +44,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         group_size=role.replicas_per_group,
         driver=role.driver,
         depends_on=tuple((d.role, d.condition) for d in role.depends_on),
+        # A framework reserves its quota itself: what dljob held would be missing there.
         per_rank=() if quota else _per_rank(role, accelerator),
         accelerator=None if quota else accelerator,
         node_group=role.node_group or "",
@@ -77,6 +78,7 @@ def _entrypoint(entrypoint: Entrypoint) -> tuple[str, ...]:
 def _restart_level(role: Role) -> str:
     if role.type != "Elastic":
         return "Process"
+    # All ranks of a torch world restart together; with one group, that group is the world.
     return "RoleGroup" if bounds(role)[1] == role.replicas_per_group else "Role"
 
 
@@ -132,6 +134,7 @@ def _accelerator(spec: DLJobSpec, role: Role) -> tuple[str, Amount] | None:
     if wanted is None:
         return None
     homes = [g for g in spec.node_groups if g.accelerator and role.node_group in (None, g.name)]
+    # Without a type it is that of the only node groups with devices; GPU where that is ambiguous.
     kind = wanted.type or _only(sorted({g.accelerator.type for g in homes if g.accelerator})) or "GPU"
     ray = DEVICES[kind].ray or _only(sorted(_custom_resources(homes)))
     if not ray:

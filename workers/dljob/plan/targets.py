@@ -15,6 +15,7 @@ from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
 MASTER, NODE = "master", "node"
+# Faults that a master and a node can have; ranks can have all.
 _TAKES: Mapping[str, tuple[str, ...]] = {MASTER: ("kill",), NODE: ("kill", "stop")}
 
 
@@ -62,6 +63,7 @@ def chosen(node: str, order: Sequence[str]) -> str | None:
     """Return the node that a target names; None without one, or with several."""
     if node.isdigit() and int(node) < len(order):
         return order[int(node)]
+    # Ray's ids have 56 hex digits: the beginning is enough where it fits one node.
     fits = [name for name in order if name.startswith(node)]
     return fits[0] if len(fits) == 1 else None
 

@@ -64,6 +64,7 @@ def _collocated(collocation: Collocation, roles: Sequence[RolePlan], taken: set[
     if shared:
         _check_shares(collocation, roles)
     name = collocation.name
+    # Names of units must be unique, and a collocation may have the name of a role outside it.
     while name in taken:
         name = f"{name}-units"
     return _series(name, roles, shared=shared)
@@ -110,6 +111,7 @@ def _check_shares(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
                 "roles that share a device need the same kind",
                 hint="use level Host, where each has its own devices",
             )
+    # Largest first, so that the message names as few roles as possible.
     largest = sorted(holders, key=lambda holder: (-holder[2], holder[0]))
     total, names = 0, list[str]()
     for name, _, share in largest:

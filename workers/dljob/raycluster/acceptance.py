@@ -19,6 +19,7 @@ MAX_SPEC = 1_000_000
 
 def refusals(manifest: DLJobManifest, plan: JobPlan, policy: PodPolicy) -> tuple[Finding, ...]:
     """Return all that an operator of this policy refuses about a planned job."""
+    # On an existing RayCluster there is no image of ours, so none is filled in.
     there = manifest.spec.ray_cluster_ref is not None
     whole = manifest if there else effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION)
     return (*too_large(len(spec_text(whole))), *breaches(manifest, plan, policy))

@@ -45,6 +45,7 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
 def _merged(key: str, old: object, new: object) -> object:
     if isinstance(new, Mapping):
         below: Mapping[str, Any] = {}
+        # A merge of two probes would have two handlers, which Kubernetes refuses.
         if isinstance(old, Mapping) and key not in WHOLE:
             below = cast("Mapping[str, Any]", old)
         return laid_over(below, cast("Mapping[str, Any]", new))

@@ -125,6 +125,7 @@ def _on(value: object) -> bool:
     return value is True
 
 
+# Fields that are not known to be allowed are refused, whatever their type (docs/adr/0068).
 def _one_of(*names: str) -> Allowed:
     return lambda value: value is None or value in names
 

@@ -55,6 +55,7 @@ def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
 
 def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Object:
     """Return the pod spec of one machine of a node group; arguments as in `head_pod`."""
+    # Ray counts by the limits. Requests are equal, unless a template lowers them to share a small cluster.
     amounts = _kubernetes_resources(group)
     container = _container(pods.WORKER_CONTAINER, spec, amounts, amounts, period=5)
     if group.device and group.device[0] == "NPU":
@@ -169,6 +170,7 @@ def _container(name: str, spec: DLJobSpec, requests: dict[str, str], limits: dic
         container["envFrom"] = [
             source.model_dump(mode="json", by_alias=True, exclude_defaults=True) for source in spec.env_from
         ]
+    # The defaults of KubeRay wait ten seconds before the first readiness probe, which delays every start.
     version = tuple(int(part) for part in (spec.ray_version or "").split(".")[:2])
     if version >= HEALTH_SINCE:
         container["readinessProbe"] = {

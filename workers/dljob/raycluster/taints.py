@@ -17,6 +17,7 @@ def with_patience(pod: Object, policy: NodePolicy) -> Object:
     if policy.action == "Ignore":
         return pod
     given: list[Object] = pod.get("tolerations", [])
+    # A template's toleration of the same taint is the user's decision: it is not doubled.
     ours = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": policy.unreachable_seconds}
         for key in LOST

@@ -209,6 +209,7 @@ class LocalConnection:
         patience = (AWAY_S if self._reached else REACH_S) if reach_s is None else reach_s
         end = begun + min(waits, LONGEST_S) + patience
         while not is_final(self.dir):
+            # A command's id makes it safe to send the same request again after a lost answer.
             try:
                 answer = self._line.ask(asked, end - time.monotonic())
                 self._reached = True
@@ -217,6 +218,7 @@ class LocalConnection:
                 why = str(error)
             except (ValueError, RecursionError):
                 why = "the process at the control socket does not answer as PrimeMaster does"
+            # The job may have ended between the question and now: then its files answer.
             if is_final(self.dir):
                 break
             if gone := self._gone():

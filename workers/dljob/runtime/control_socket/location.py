@@ -58,6 +58,7 @@ def private_folders() -> Iterator[Path]:
     if runtime and Path(runtime).is_absolute():
         yield Path(runtime) / "dljob"
     name = f"dljob-{os.geteuid()}"
+    # /tmp as well: TMPDIR may be too long a path for a socket.
     yield from dict.fromkeys((Path(tempfile.gettempdir()) / name, Path("/tmp") / name))  # noqa: S108 - checked below
 
 

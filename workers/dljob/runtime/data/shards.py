@@ -150,6 +150,8 @@ class Shards:
     def _ask(self, want: int) -> list[tuple[int, int]]:
         """Report what is done, and lease more; return the shards that no thread has yet."""
         with self._asking:
+            # A refusal may only mean that this process has another incarnation since its role was restarted: ask anew
+            # as that one, and raise if it has not.
             try:
                 question = self._question(want)
                 said = self._client.shards(question)

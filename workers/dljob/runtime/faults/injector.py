@@ -151,6 +151,7 @@ class FaultInjector:
             victims = self._victims(target_of(fault.target, self._plan), pids, status)
             if not victims:
                 continue
+            # The job was healthy until this fault: all ranks that it does not excuse must keep these processes.
             if self._since.pids is None:
                 self._since.pids = pids
             self._since.excused |= excused(victims, self._plan) | {n for n in victims if n == MASTER}
@@ -158,6 +159,7 @@ class FaultInjector:
             del self._waiting[number]
             if fault.fault == "oom":
                 self._announce(victims, status)
+            # Before the act: an incident may be detected while the signals are still being sent.
             strike = InjectedFault(number, fault, time.time() - CLOCK_S)
             self.strikes.append(strike)
             self._do(fault, victims)

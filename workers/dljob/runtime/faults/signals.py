@@ -61,6 +61,7 @@ class Signals:
         for _ in range(max(1, round(seconds / PERIOD_S))):
             held.send(signal.SIGSTOP)
             over = self._closed.wait(PERIOD_S * (factor - 1) / factor)
+            # Continued also when this sender is closed: a job must not stay stopped after `dljob chaos`.
             held.send(signal.SIGCONT)
             if over or self._closed.wait(PERIOD_S / factor):
                 break

@@ -38,6 +38,7 @@ async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Ou
     spawn: asyncio.Future[ActorRef] | None = None
     try:
         await backend.kv.delete(ENDED + order.uid)  # an earlier attempt's end would be taken for this one's
+        # Keys before the actor: a master finds its spec in the store, and others find the master by the registry.
         await backend.kv.put(f"dljob/{order.uid}/spec", job.text.encode())
         await backend.kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
         head = await _head(backend, alone=not away)

@@ -35,6 +35,7 @@ TERMINATED = 143
 def drive(args: argparse.Namespace) -> int | Incompatible:
     """Run the job to its end; return an exit code of CODES, 1 for an error, or a refusal for the operator."""
     text = b""
+    # The launcher does not validate: PrimeMaster does, from the same text (docs/adr/0011).
     try:
         text = read_spec(args.spec)
         job = outline(text.decode())
@@ -125,7 +126,7 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatib
         found.let_leave()
     try:
         return _start(job, folder, args)
-    except DLJobError:
+    except DLJobError:  # the message of a validation says more than the master's end does
         if refused := explain(job.text.encode(), args.spec):
             return refused
         raise
@@ -133,8 +134,10 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatib
 
 def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnection:
     began = time.monotonic()
+    # The earlier attempt's logs stay, under another name; its journal must not be found by this one.
     if _older(folder, args.attempt):
         folder.rename(folder.with_name(f"{folder.name}.{_attempt_of(folder)}"))
+    # The spec is in Ray's store exactly when the RayCluster is not the job's own (rayClusterRef).
     own = not args.spec.startswith(pods.PACKAGES)
     try:
         made = begin(

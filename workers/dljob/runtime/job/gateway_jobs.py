@@ -63,6 +63,7 @@ class RayJobs:
         live = await self._entries()
         phases = await asyncio.gather(*(self._quick(entry) for entry in live))
         found = [_row(entry.uid, entry.name, seen) for entry, seen in zip(live, phases, strict=True)]
+        # A job that ends just now may be in both lists: the registry wins.
         known = {entry.uid for entry in live}
         ended = await asyncio.to_thread(self._ended)
         return found + [_row(s["uid"], s["name"], s) for s in ended if s["uid"] not in known]
@@ -178,7 +179,7 @@ class RayJobs:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while True:
-            with suppress(ActorLostError):
+            with suppress(ActorLostError):  # it has ended, or Ray restarts it: the lines below tell which
                 return await self._call(uid, end, call)
             if await self._ended_in(uid) is not None:
                 return None
@@ -199,7 +200,7 @@ class RayJobs:
                 self._masters[uid] = ref
                 method, *args = call(max(0.0, end - loop.time()))
                 return await self._backend.call(ref, method, *args)
-        except ActorLostError:
+        except ActorLostError:  # the next try looks the actor up anew
             self._masters.pop(uid, None)
             raise
         except TimeoutError:

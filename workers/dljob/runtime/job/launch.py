@@ -160,7 +160,7 @@ class JobConnection:
                 ref = await self._backend.lookup(master_name(self.uid))
                 if ref is not None:
                     return await self._backend.call(ref, method, *args)
-            except ActorLostError:
+            except ActorLostError:  # without a ref the lookup itself failed: Ray's head does not answer
                 heard = ref is not None
             except ActorCallError as error:
                 raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
@@ -232,6 +232,7 @@ def begin(
     """
     name = chosen(backend, job.backend)
     made = factory(name)(job.options)
+    # Refuse before anything is written or created.
     admitting.check(job.text, made)
     uid = uid or new_uid()
     code = str(code_dir or "")
@@ -280,6 +281,7 @@ def attach(job: str, backend: str | None = None) -> JobConnection:
     """
     made = factory(chosen(backend, None))({})
     entries = settle(_entries(made))
+    # Newest first: names may occur several times, and a user means the job that was started last.
     for entry in reversed(entries):
         if job in (entry.uid, entry.uid[:8], entry.name):
             return JobConnection(made, entry)

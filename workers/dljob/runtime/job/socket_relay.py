@@ -66,7 +66,7 @@ class Relay:
             ) from None
         except UnreachableError as error:
             raise UnreachableError(f"{error.message}{self._tried}", hint=error.hint) from None
-        finally:
+        finally:  # __exit__ is not called when __enter__ raises, also by Ctrl-C
             if sys.exc_info()[0] is not None:
                 self.close()
         return self
@@ -76,6 +76,7 @@ class Relay:
         self.close()
 
     def _start(self) -> None:
+        # A memfd takes Ray's output: a pipe that nobody empties would block the child.
         ours, theirs = socket.socketpair()
         self._line, self._words = ours, os.memfd_create("dljob-relay")
         with theirs:

@@ -33,7 +33,7 @@ def put_away(old: Sequence[Path], folder: Path) -> str:
             dropped.append(path.name)
         else:
             _compress(path, folder / f"{path.name}.gz")
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # only now: a death before it leaves the segment twice, never nowhere
     kept = sorted(folder.glob("*.gz"))
     sizes = {path: path.stat().st_size for path in kept}
     while kept and sum(sizes[path] for path in kept) > KEPT_BYTES:

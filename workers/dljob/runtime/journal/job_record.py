@@ -164,6 +164,7 @@ async def over(kv: KeyValue, uid: str, folder: Path) -> bool:
 def _put_down(left: Mapping[str, Any]) -> Path:
     folder = Path(left["dir"])
     folder.mkdir(parents=True, exist_ok=True)
+    # The status last: it marks the folder as complete.
     if not is_final(folder):
         write_atomically(folder / EVENTS, "".join(f"{json.dumps(note)}\n" for note in left["notes"]))
         write_atomically(folder / STATUS, json.dumps(left["status"]))

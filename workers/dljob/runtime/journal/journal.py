@@ -119,6 +119,7 @@ class Journal:
 
     async def _chain(self, epochs: Sequence[int]) -> tuple[list[Scan], tuple[str, int] | None]:
         """Return the segments that count, oldest first, with name and end of the last one."""
+        # A claim without a header is of a master that died at once, or of one that is fenced: it knows nothing.
         for epoch in sorted(epochs, reverse=True):
             newest = await self._scan(epoch, None)
             if newest.header is not None:
@@ -153,6 +154,7 @@ class Journal:
         """
         first = self._lines
         data = await asyncio.to_thread(_encoded, first, records) if aside else _encoded(first, records)
+        # The look for a later claim comes after the write: a master that finds none was still the owner at the write.
         await self._append(data, len(records))
         self.since_snapshot += len(records)
         await self._check_fence()
@@ -190,6 +192,7 @@ class Journal:
         return FencedError(f"epoch {self.epoch} is over: a later master has claimed the job")
 
     async def _append(self, data: bytes, lines: int) -> None:
+        # After a failed write nobody knows what is on the disk.
         if self._broken:
             raise JournalBrokenError(self._broken)
         await self._patiently(lambda: self.store.append(self.segment, data))

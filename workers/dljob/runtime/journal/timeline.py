@@ -43,7 +43,7 @@ class Timeline:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with suppress(OSError):
+        with suppress(OSError):  # the journal decides whether a job can run; these files are only for readers
             folder.mkdir(parents=True, exist_ok=True)
         self._notes: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.seq = 0
@@ -85,7 +85,7 @@ class Timeline:
         self._files.shutdown()
 
     async def _run(self, function: Any) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # as above: a full volume must not end the job by this way
             await asyncio.get_running_loop().run_in_executor(self._files, function)
 
 
@@ -101,6 +101,7 @@ def _last_seq(path: Path) -> int:
     except OSError:
         return 0
     if lines[-1]:
+        # Else the next event would become a part of the torn line.
         with suppress(OSError):
             _append(path, "\n")
     for line in reversed(lines):

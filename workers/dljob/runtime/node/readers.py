@@ -98,6 +98,7 @@ class Readers:
 
         known = self._known.get(node)
         if known is None:
+            # Hard affinity: a reader on another node would read the wrong files.
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             made: Any = ray.remote(Reader)
             options = {"num_cpus": 0, "max_concurrency": AT_ONCE, "scheduling_strategy": there}

@@ -108,6 +108,7 @@ def _frozen(folder: Path, cgroups: Path) -> bool:
         waits = (folder / "wchan").read_text()
         if any(name in waits for name in _FREEZERS):
             return True
+    # cgroup v2 alone: its one line begins with "0::/".
     with suppress(OSError):
         own = [row for row in (folder / "cgroup").read_text().splitlines() if row.startswith("0::/")]
         return bool(own) and "frozen 1" in (cgroups / own[0][4:] / "cgroup.events").read_text()

@@ -75,6 +75,7 @@ class _Reader(pickle.Unpickler):
         import torch
 
         kind, number, dtype, shape, gradient = pid
+        # A tensor that occurs twice has one number, and is restored as one.
         if number not in self._made:
             made = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
             if made.numel():

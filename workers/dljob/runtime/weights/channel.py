@@ -91,6 +91,7 @@ class WeightChannel:
         what = f"{self._keeper.name}.publish"
         index, buckets = flat(state, what)
         made = Version(secrets.token_hex(8), version.__index__(), index)
+        # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
         if self._way is not None:
             sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
             made = replace(made, sizes=sizes, sums=tuple(checksum(bucket) for bucket in buckets))
@@ -120,6 +121,7 @@ class WeightChannel:
         """Return `receive`'s result with the mark of that version; gives up once `unless` returns true."""
         deadline = Deadline(timeout)
         while True:
+            # A reader whose group is lost for good must not wait for versions any more.
             if self._way is not None:
                 self._way.check()
             left = deadline.left
@@ -134,6 +136,7 @@ class WeightChannel:
                 return self._mark, 0, None
             if deadline.left == 0:
                 raise TimeoutError(f"{self._keeper.name}.receive: nothing new was published in {timeout:g} s")
+            # A version was announced, but its buckets were lost: wait until the keeper drops it, or has its own copy.
             if found is not None:
                 time.sleep(AGAIN_S)
 

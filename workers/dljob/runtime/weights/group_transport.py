@@ -103,6 +103,7 @@ class ChannelMember:
             return version if group is None or not group.whole else self._sent(group, version, buckets)
 
     def _sent(self, group: CollectiveGroup, version: Version, buckets: Buckets) -> Version:
+        # Announce first: members enter a broadcast only when it is announced.
         coming = Broadcast(group.full_name, version.nonce, group.rank, version.sizes)
         done = threading.Event()
         self._announce(version, coming)
@@ -110,6 +111,7 @@ class ChannelMember:
         try:
             for bucket in filter(any, buckets):
                 group.broadcast(joined(bucket).to(group.device), src=group.rank)
+            # Only after this have all members the whole version: the store's announcement names the group then.
             group.barrier()
         except CollectiveAbortedError as error:
             log.warning("%s.publish: version %d goes by the store: %s", self.channel, version.version, error)
@@ -127,7 +129,7 @@ class ChannelMember:
         while not done.wait(REPEAT_S):
             try:
                 self._announce(version, coming)
-            except UsageError:
+            except UsageError:  # refused: a newer version, or a later process of this rank, is there
                 return
 
     # -- a reader
@@ -147,6 +149,8 @@ class ChannelMember:
                 with CollectiveGroup(self._name) as group:
                     self._now(group)
                     self._member_of(group)
+            # Members are missing: try again. A lost member: form the group again, unless onRestart is Fail. Any other
+            # error, such as a wrong spec, would come again: the store is the transport from now on.
             except DeadlineError as error:
                 log.warning("%s goes by the store: %s", self.channel, error)
             except CollectiveAbortedError as error:
@@ -163,7 +167,7 @@ class ChannelMember:
         try:
             self._serve(group)
         finally:
-            with self._sending:
+            with self._sending:  # the group is closed next: not while this process broadcasts in it
                 self._now(None)
 
     def _current(self) -> bool:
@@ -218,6 +222,7 @@ class ChannelMember:
 
     def _keep(self, nonce: str, buckets: Buckets | None) -> None:
         self._taken[nonce] = buckets
+        # Forget the bytes early, the nonces late: `take` must tell a version that was dropped from one to wait for.
         for old in list(self._taken)[:-KEPT]:
             self._taken[old] = None
         while len(self._taken) > REMEMBERED:

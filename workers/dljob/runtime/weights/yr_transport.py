@@ -105,7 +105,7 @@ class DatasystemCarrier:
         sums = tuple(checksum(bucket) for bucket in buckets)
         try:
             gone = self._keeper.ask("stored", self._keeper.who, version.at(stored, sums), timeout_s=None)
-        except UsageError:
+        except UsageError:  # refused by the keeper: nobody will ever read these
             self._delete(stored)
             raise
         self._delete(gone)
@@ -148,7 +148,7 @@ class DatasystemCarrier:
             try:
                 whole = memoryview(self._client.get([where.key])[0])
             except RuntimeError as error:
-                if ABSENT in str(error):
+                if ABSENT in str(error):  # replaced meanwhile: the caller looks for a newer version
                     return None
                 raise self._failed("receive", error, "does it run on this node? `dscli start`") from error
         return parted(whole, where.sizes)

@@ -139,6 +139,7 @@ class DatasystemKeyValue:
     def _note(self, key: str) -> None:
         """Add a key to the end of the index, before its value is written, so that every value is listed."""
         with self._lock:
+            # Write at the first free entry; if another process was faster there, read on and try the next one.
             while key not in self._known:
                 if self._put_new(self._entry(self._read), key.encode()):
                     self._known.add(key)
