@@ -34,7 +34,7 @@ INCIDENT = {"cause": "Unknown", "target": "a/0", "level": "Process", "seconds": 
 TOLD: dict[str, Any] = {
     "faults": [
         {"fault": "kill", "target": "a/0", "at": 2.0, "incidents": [INCIDENT], "problem": "", "met": True},
-        {"fault": "kill", "target": "b", "at": None, "incidents": [], "problem": "it never came", "met": True},
+        {"fault": "kill", "target": "b", "at": None, "incidents": [], "problem": "it was never injected", "met": True},
     ],
     "unasked": [INCIDENT | {"seconds": None}],
     "problems": ["two ranks: a/0"],
@@ -55,7 +55,7 @@ def test_chaos_shows_faults_recoveries_and_broken_laws(capsys: pytest.CaptureFix
 def test_chaos_fails_when_the_outcome_is_not_as_expected(capsys: pytest.CaptureFixture[str]) -> None:
     assert chaos.verdict({}) == 0
     assert chaos.verdict(TOLD) == 0
-    assert capsys.readouterr().err == "fault 1, kill b: it never came\n"
-    bad = {"faults": [TOLD["faults"][0] | {"problem": "expected level Role; the job told nothing", "met": False}]}
+    assert capsys.readouterr().err == "fault 1, kill b: it was never injected\n"
+    bad = {"faults": [TOLD["faults"][0] | {"problem": "expected level Role; the job reported nothing", "met": False}]}
     assert chaos.verdict(bad) == 1
     assert "fault 0, kill a/0: expected level Role" in capsys.readouterr().err

@@ -77,10 +77,10 @@ def test_an_outcome_that_differs_from_the_expected_one_is_named() -> None:
     assert mismatch(Expected(cause="NodeLost", target="b", level="Role"), told) == ""
     assert mismatch(Expected(level="Process"), told) == ""
     assert mismatch(Expected(cause="NodeLost", level="Process"), told) == (
-        "expected cause NodeLost, level Process; the job told Unknown of a/0 at level Process; "
+        "expected cause NodeLost, level Process; the job reported Unknown of a/0 at level Process; "
         "NodeLost of b at level Role"
     )
-    assert mismatch(Expected(target="a/1"), []) == "expected target a/1; the job told nothing"
+    assert mismatch(Expected(target="a/1"), []) == "expected target a/1; the job reported nothing"
 
 
 def test_a_kill_is_what_files_expect_that_were_written_before_killed_was() -> None:
@@ -110,11 +110,11 @@ def test_the_report_lists_each_fault_with_its_outcome() -> None:
             "target": "a/1",
             "at": 2.0,
             "incidents": [{"cause": "Unknown", "target": "a/1", "level": "Process", "seconds": None}],
-            "problem": "expected cause Hang; the job told Unknown of a/1 at level Process",
+            "problem": "expected cause Hang; the job reported Unknown of a/1 at level Process",
             "met": False,
         },
-        {"fault": "kill", "target": "b", "at": None, "incidents": [], "problem": "it never came", "met": True},
-        {"fault": "kill", "target": "c", "at": None, "incidents": [], "problem": "it never came", "met": False},
+        {"fault": "kill", "target": "b", "at": None, "incidents": [], "problem": "it was never injected", "met": True},
+        {"fault": "kill", "target": "c", "at": None, "incidents": [], "problem": "it was never injected", "met": False},
     ]
     assert made["unasked"] == []
     assert sets(made)[:2] == [{("Unknown", "a/0", "Process")}, {("Unknown", "a/1", "Process")}]

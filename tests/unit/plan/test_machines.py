@@ -168,7 +168,7 @@ def test_separate_roles_that_need_more_machines_than_there_are_are_refused():
     assert message.endswith(
         "1 unit of a (1 CPU) and 1 unit of b (1 CPU) and 1 unit of c (1 CPU) do not fit on 2 machines "
         "together (collocation s keeps its roles on different machines): "
-        "together 3 CPU, there is 64 CPU, but not in the right pieces"
+        "together 3 CPU, there is 64 CPU, but divided so that they do not fit"
     )
 
 
@@ -182,8 +182,7 @@ def test_a_unit_that_no_machine_can_hold_in_all_resources_is_refused():
 def test_shares_that_would_need_pieces_of_two_devices_are_refused():
     message = refusal(role("a", 3, 3, "0.6"), nodeGroups=[machines("g", 1, "32", 2)])
     assert message.endswith(
-        "unit a/0 (3 of a) needs 3 CPU, 1.8 GPU on one machine; "
-        "what machines have left of devices is not in the right pieces"
+        "unit a/0 (3 of a) needs 3 CPU, 1.8 GPU on one machine; what is free of devices is in pieces that are too small"
     )
 
 

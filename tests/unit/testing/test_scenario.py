@@ -146,7 +146,7 @@ def test_a_stopped_rank_is_found_and_a_slow_one_is_not(tmp_path: Path) -> None:
 
 def test_a_fault_that_never_comes_is_said(tmp_path: Path) -> None:
     found = play(job(THREADS), "- {when: {event: NodeReadmitted}, target: a/0, fault: kill}\n", tmp_path)
-    assert found["faults"][0]["problem"] == "it never came"
+    assert found["faults"][0]["problem"] == "it was never injected"
 
 
 def test_the_command_sim_plays_a_fault_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_the_command_sim_plays_a_fault_file(capsys: pytest.CaptureFixture[str], 
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("- {when: {step: 1}, target: rollout/0, fault: kill, expect: {level: Role}}\n")
     assert main.run([*words[:3], str(wrong)]) == 1
-    assert "expected level Role; the job told Killed of rollout/0 at level Process" in capsys.readouterr().err
+    assert "expected level Role; the job reported Killed of rollout/0 at level Process" in capsys.readouterr().err
     assert main.run(["sim", "--faults", str(wrong)]) == 2
 
 

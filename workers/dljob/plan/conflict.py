@@ -42,6 +42,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven:
     kept = list(batches)
     for batch in batches:
         fewer = [other for other in kept if other is not batch]
+        # One search for each batch, so each gets few steps.
         verdict = pack(fewer, runs, PROBE_STEPS)
         if not isinstance(verdict, Packing):
             kept, proven = fewer, verdict.proven
@@ -86,7 +87,7 @@ def _too_big(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, 
     wanted = f"{_who(batch)} needs {resources_text(needs)} on one machine"
     if lacks:
         return f"{wanted}; {none} has all of it{left}, the nearest lacks {resources_text(lacks)}", lacks
-    return f"{wanted}; what machines have left of devices is not in the right pieces", ()
+    return f"{wanted}; what is free of devices is in pieces that are too small", ()
 
 
 def _lack(demand: Demand, run: MachineRun) -> Resources:
@@ -161,7 +162,7 @@ def _together(batches: Sequence[Batch], runs: Sequence[MachineRun], left: str) -
         # Memory that machines do not state has no number to show.
         shown = tuple((name, have[name]) for name, _ in asked if have[name] < UNBOUNDED)
         there = resources_text(shown)
-        numbers = f"together {resources_text(asked)}, there is {there}{left}, but not in the right pieces"
+        numbers = f"together {resources_text(asked)}, there is {there}{left}, but divided so that they do not fit"
     apart = sorted({batch.demand.apart[0] for batch in batches if batch.demand.apart})
     separate = f" (collocation {', '.join(apart)} keeps its roles on different machines)" if apart else ""
     alone = sorted({batch.demand.spread for batch in batches if batch.demand.spread})

@@ -84,6 +84,7 @@ def shares(
     for incident in sorted(incidents, key=lambda i: i.key):
         # Newest first: two faults on one target are told apart by time alone.
         before = sorted((s for s in strikes if s.at <= incident.detected), key=lambda s: (s.at, s.number), reverse=True)
+        # A fault may have effects elsewhere, too: without a fitting target the latest fault takes the incident.
         fits = [s for s in before if _is_about(s.fault.target, incident.target)]
         if before:
             found[(fits or before)[0].number].append(incident)
@@ -111,7 +112,7 @@ def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> s
         if value is not None
     )
     told = "; ".join(incident.said for incident in incidents) or "nothing"
-    return f"expected {wanted}; the job told {told}"
+    return f"expected {wanted}; the job reported {told}"
 
 
 def _is(expected: Expected, incident: ObservedFault) -> bool:
@@ -141,7 +142,7 @@ def report(
     for number, fault in enumerate(faults):
         own = found.get(number, [])
         came = number in at
-        problem = mismatch(fault.expect, own) if came else "it never came"
+        problem = mismatch(fault.expect, own) if came else "it was never injected"
         row: dict[str, Any] = {
             "fault": fault.fault,
             "target": fault.target,

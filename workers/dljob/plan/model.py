@@ -149,6 +149,7 @@ class Series:
         return {member.role: member.group_size for member in self.members}
 
     def _shape(self, first: int, end: int) -> Shape:
+        # Members with fewer groups are missing from later units; within a shape the same members are present.
         present = [member for member in self.members if first < member.groups]
         if self.shared:
             rows = [[(m, i) for m in present if i < m.group_size] for i in range(max(m.group_size for m in present))]
@@ -192,6 +193,7 @@ class UnitTable(Mapping[str, Unit]):
     series: tuple[Series, ...]
     """Sorted by name."""
 
+    # Cached, since units are looked up rank by rank.
     @cached_property
     def _by_name(self) -> dict[str, Series]:
         return {series.name: series for series in self.series}
@@ -248,6 +250,7 @@ class JobPlan:
 
     def sized(self, sizes: Mapping[str, int]) -> JobPlan:
         """Return a copy with these numbers of ranks. Group k is in unit k, however many there are."""
+        # The node groups stay as they are: their machines are counted by `elastic.machines`.
         changed = {name: size for name, size in sizes.items() if self.roles[name].replicas != size}
         if not changed:
             return self

@@ -40,6 +40,7 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
         drivers = {role.name for role in roles.values() if role.quota}  # hold a byte each, beside their quota
         derived = derive([batch for batch in batches if batch.name not in drivers])
         groups = _bounded([_in_domains(group, units) for group in derived], units, roles)
+    # Spares last: they stay free, so the units must fit without them.
     ordered = sorted(groups, key=lambda group: group.name)
     return {g.name: _with_spares(g, spares) for g in ordered}
 
@@ -105,6 +106,7 @@ def _in_domains(group: MachineGroup, units: UnitTable) -> MachineGroup:
     keys = sorted({own.topology_key for own in mine if own.topology_key} - labels.keys())
     value = DERIVED_DOMAIN if group.derived else group.name
     labels.update(dict.fromkeys(keys, value))
+    # One machine is one pod here, so units that must be apart need pods that are.
     spread = any(own.spread for own in mine)
     return replace(group, labels=tuple(sorted(labels.items())), domains=tuple(keys), spread=spread)
 

@@ -32,6 +32,7 @@ def quota_batches(roles: Iterable[RolePlan]) -> tuple[Batch, ...]:
 def piece(quota: Resources) -> tuple[int, Resources]:
     """Return the number of equal pieces of a rank's quota, and one of them; uneven amounts are rounded down."""
     amounts = dict(quota)
+    # Frameworks make one bundle for each device, so a piece is what such a bundle needs on one machine.
     devices = max((amounts[name] // GRAIN for name in amounts if name in BY_RAY), default=0)
     count = max(1, devices or amounts.get("CPU", 0) // GRAIN)
     # The bundle in which the rank's driver lives takes one byte of its memory.

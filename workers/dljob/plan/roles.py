@@ -38,6 +38,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         host=HostKind.FORK if role.entrypoint.class_ is None else HostKind.THREAD,
         entrypoint=_entrypoint(role.entrypoint),
         args=role.args,
+        # A dict keeps the first place and the last value: the role's own wins.
         env=tuple({v.name: v.value for v in (*spec.env, *role.env)}.items()),
         config={**spec.config, **role.config},
         replicas=role.replicas,
@@ -83,6 +84,7 @@ def _restart_level(role: Role) -> str:
 
 
 def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | None:
+    # A SubMaster brings its own way to meet: there is no process group of ours.
     if role.comm.backend == "None" or role.comm.sub_master:
         return None
     if role.comm.backend != "Auto":
@@ -124,6 +126,7 @@ def _quota(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
 
     Without a number of CPUs it gets one for each device, for processes beside it.
     """
+    # dljob's default of one CPU per rank is too little where a rank's quota has several devices.
     devices = max(1, accelerator[1] // GRAIN) if accelerator else 1
     cpu = {"CPU": devices * GRAIN} if role.resources.cpu is None else {}
     return add_up(tuple({**dict(_per_rank(role, accelerator)), **cpu}.items()))

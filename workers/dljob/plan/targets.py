@@ -55,6 +55,7 @@ def ranked(held: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
     `held`, the nodes of the plan's units in order, come first; Ray's ids, which the others are sorted by, differ in
     each run.
     """
+    # The node of the plan's first unit is node/0 in each run, though Ray draws other ids (docs/adr/0026).
     first = dict.fromkeys(node for node in held if node)
     return (*first, *sorted(set(nodes) - first.keys()))
 

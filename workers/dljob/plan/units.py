@@ -27,6 +27,7 @@ def build_units(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> UnitTable:
         else:
             together.update(collocation.roles)
             series.append(_collocated(collocation, [roles[name] for name in sorted(collocation.roles)], set(roles)))
+    # Roles of a Separate collocation keep units of their own; the claim only keeps these off each other's nodes.
     for name, role in roles.items():
         if name not in together:
             series.append(_series(name, [role], shared=False, apart=apart.get(name)))
@@ -51,6 +52,7 @@ def _member(role: RolePlan) -> Member:
 
 
 def _selector(roles: Sequence[RolePlan]) -> tuple[tuple[str, str], ...]:
+    # One role's binding holds for the whole unit, which is on one machine. _check_node_group has refused two of them.
     groups = sorted({role.node_group for role in roles if role.node_group})
     labels = sorted({pair for role in roles for pair in role.selector})
     return (*((NODE_GROUP_LABEL, group) for group in groups), *labels)

@@ -25,6 +25,7 @@ def with_domains(pod: Object, group: MachineGroup, cluster: str) -> Object:
     affinity = dict(pod.get("affinity") or {})
     for name, terms in (("podAffinity", together), ("podAntiAffinity", apart)):
         if terms:
+            # Terms of a list are all required: the template's and ours hold together.
             there = dict(affinity.get(name) or {})
             affinity[name] = {**there, REQUIRED: [*(there.get(REQUIRED) or []), *terms]}
     return {**pod, "affinity": affinity}

@@ -82,6 +82,7 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], dre
         "spec": {
             "rayVersion": spec.ray_version,
             "authOptions": auth,
+            # The operator changes sizes and affinities of a running job's RayCluster: running pods must stay.
             "upgradeStrategy": {"type": "None"},
             "headGroupSpec": _head(spec, dress),
             "workerGroupSpecs": [_workers(spec, group, dress) for _, group in sorted(groups.items())],
@@ -140,6 +141,7 @@ def _workers(spec: DLJobSpec, group: MachineGroup, dress: RenderOptions) -> Obje
     """Return a worker group. Without bounds minReplicas equals replicas, or a gang could shrink to the head."""
     low, high = group.bounds or (group.replicas, group.replicas)
     pod = worker_pod(spec, group, init_image=dress.init_image)
+    # A derived group has no template in the spec; rayClusterTemplate may still change it.
     template = {declared.name: declared.template for declared in spec.node_groups}.get(group.name, {})
     workers: Object = {
         "groupName": group.name,

@@ -24,6 +24,7 @@ def keep(cluster: Object, kept: GcsFaultTolerance | None) -> None:
         return
     spec = cluster["spec"]
     head = spec["headGroupSpec"]["template"]["spec"]
+    # Workers too: each raylet decides by its own setting when to give the head up.
     for pod in (head, *(group["template"]["spec"] for group in spec["workerGroupSpecs"])):
         pod["containers"][0]["env"].append(_variable(*RECONNECT))
     if kept.backend == "Redis":

@@ -249,8 +249,8 @@ def test_the_report_says_what_was_expected(rl: JobPlan) -> None:
     told = world.inflictor.finish(world.status(2))
     assert [row["problem"] for row in told["faults"]] == [
         "",
-        "expected level Role; the job told OOMKilled of trainer/2 at level RoleGroup",
-        "it never came",
+        "expected level Role; the job reported OOMKilled of trainer/2 at level RoleGroup",
+        "it was never injected",
     ]
     assert [row["met"] for row in told["faults"]] == [True, False, True]
     assert told["pids_kept"] is True

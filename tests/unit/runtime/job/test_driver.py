@@ -119,7 +119,7 @@ def test_a_job_that_is_there_is_waited_for(world: World, capsys: Any) -> None:
     assert world.drive(attempt=3) == 0
     assert world.launched == []
     assert len(world.gateways) == 1
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
 
 
 def test_user_code_that_the_init_container_brought_is_the_code(world: World, tmp_path: Path) -> None:

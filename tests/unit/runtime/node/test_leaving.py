@@ -284,7 +284,7 @@ def test_the_prestop_command_exits_with_0_whatever_happens(
 ) -> None:
     monkeypatch.delenv("POD_NAME", raising=False)
     assert prestop.main(["1", "no-such-node"]) == 0
-    assert "is told to end: nothing to save" in capfd.readouterr().out
+    assert "is being ended: nothing to save" in capfd.readouterr().out
     assert prestop.main([]) == 0
     assert prestop.main(["soon"]) == 0
 
@@ -292,7 +292,7 @@ def test_the_prestop_command_exits_with_0_whatever_happens(
 def test_the_path_that_stands_in_pods_runs_it() -> None:
     command = [sys.executable, "-m", "dljob.runtime.leave", "1", "no-such-node"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "is told to end: nothing to save" in done.stdout
+    assert "is being ended: nothing to save" in done.stdout
 
 
 # -- PrimeMaster

@@ -232,7 +232,7 @@ async def test_only_the_publisher_publishes_newer_versions(objects):
     mark = await held.offer(ME, published(5))
     assert await held.offer(ME, published(5)) == mark  # it was sent twice
     again = Version("another", 5, b"index")
-    assert await held.offer(ME, again) == "version 5 is there already: 5 is not newer"
+    assert await held.offer(ME, again) == "version 5 was published already: 5 is not newer"
     assert "trainer/0 publishes here" in await held.offer(Who("trainer/1", 1, "x"), published(6))
     assert isinstance(await held.offer(Who("trainer/0", 2, "y"), published(1)), tuple)
     assert "a later process of trainer/0 has begun" in await held.offer(ME, published(7))
@@ -299,7 +299,7 @@ async def test_a_twin_answers_and_raises_as_its_method(line):
     waiting = asyncio.create_task(reader.aio.receive())
     await channel.aio.publish(1, {"step": 1})
     assert await waiting == (1, {"step": 1})
-    with pytest.raises(UsageError, match="version 1 is there already"):
+    with pytest.raises(UsageError, match="version 1 was published already"):
         await channel.aio.publish(1, {})
     await channel.aio.publish(2, {"step": 2})
     assert await reader.aio.receive(60) == (2, {"step": 2})

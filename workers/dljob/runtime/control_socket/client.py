@@ -90,6 +90,7 @@ class SocketLine:
             said = location.read(self._folder)
         except (OSError, ValueError) as error:
             raise NoAnswerError(f"{self._folder / location.ENTRY} cannot be read: {error}") from None
+        # Read anew for each request: a PrimeMaster that restarted may have bound another path.
         path = str(said.get("socket") or "")
         if not path:
             raise NoAnswerError(str(said.get("socket_trouble") or "PrimeMaster has not opened its control socket yet"))
@@ -206,6 +207,7 @@ class LocalConnection:
 
         asked = messages.request(self.uid, call, args)
         begun = time.monotonic()
+        # After a first answer the job is known to run: PrimeMaster may be restarting, which takes longer.
         patience = (AWAY_S if self._reached else REACH_S) if reach_s is None else reach_s
         end = begun + min(waits, LONGEST_S) + patience
         while not is_final(self.dir):

@@ -53,7 +53,7 @@ def parse(line: bytes, uid: str) -> tuple[str, list[Any]]:
     """
     try:
         said = json.loads(line)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # RecursionError: a line of opening brackets, which json parses recursively
         raise UsageError("the request is not one line of JSON") from None
     if not isinstance(said, dict):
         raise UsageError("the request is not an object")
@@ -73,6 +73,7 @@ def parse(line: bytes, uid: str) -> tuple[str, list[Any]]:
 def _fits(value: object, kind: type) -> bool:
     if kind is str:
         return isinstance(value, str) and value.isprintable()
+    # bool is a subclass of int; NaN fails the comparison, and infinity the bound.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
         return False
     return isinstance(value, int) if kind is int else math.isfinite(value)

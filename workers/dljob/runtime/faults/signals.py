@@ -29,6 +29,7 @@ class Signals:
 
     def stop(self, pids: Iterable[int], seconds: float | None) -> None:
         """Send SIGSTOP, and SIGCONT after `seconds`; None for never."""
+        # The same pidfds for both signals: a process that takes over a pid meanwhile gets no SIGCONT.
         held = _Held(pids)
         held.send(signal.SIGSTOP)
         if seconds is None:

@@ -120,7 +120,7 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatib
     found = find(job, job_dir=folder, uid=uid)
     # On a Ray that outlives attempts, an ended job in the folder may be of an earlier attempt: that one is over.
     if found is not None and not (_older(folder, args.attempt) and found.final() is not None):
-        say(f"{job.name} ({uid[:8]}) is there already; waiting for it")
+        say(f"{job.name} ({uid[:8]}) exists already; waiting for its end")
         return found
     if found is not None:
         found.let_leave()

@@ -59,6 +59,7 @@ async def _ensure(backend: Backend, host: str, port: int, home: str) -> str:
         try:
             if ref is None:
                 ref = await backend.spawn(spec)
+            # The call waits until the gateway has bound its port, or raises what keeps it from that.
             async with asyncio.timeout_at(end):
                 return await backend.call(ref, "address")
         except TimeoutError:

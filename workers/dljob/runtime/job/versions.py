@@ -79,7 +79,7 @@ def _dljob(here: Versions, wanted: str) -> Incompatible | None:
     return Incompatible(
         "DLJobVersionMismatch",
         f"the image has {has}; the operator is of version {wanted}",
-        "let the operator bring its own dljob (its initImage), or build the image anew with that version",
+        "let the operator bring its own dljob (its initImage), or rebuild the image with that version",
     )
 
 

@@ -220,7 +220,7 @@ def main(argv: list[str]) -> int:
     """Run the hook. Always 0: the pod ends in any case, and a failed hook is only an event on it."""
     with suppress(Exception):  # a failure here cannot stop the pod's end; what was done is in its log already
         begin, node = time.monotonic(), argv[1] if len(argv) > 1 else ""
-        why = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is told to end"
+        why = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is being ended"
         seconds = float(argv[0])
         lines = opened(node, min(CONNECT_S, LEFT * seconds))
         leaving = PodEnd(lines, seconds - (time.monotonic() - begin), why)

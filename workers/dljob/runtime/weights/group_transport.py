@@ -154,7 +154,7 @@ class ChannelMember:
             except DeadlineError as error:
                 log.warning("%s goes by the store: %s", self.channel, error)
             except CollectiveAbortedError as error:
-                log.warning("%s goes by the store until its group is made anew: %s", self.channel, error)
+                log.warning("%s goes by the store until its group is formed again: %s", self.channel, error)
                 self._lost(error)
             except (CollectiveError, UsageError) as error:
                 log.warning("%s goes by the store from now on: %s", self.channel, error)

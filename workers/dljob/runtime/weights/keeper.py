@@ -177,7 +177,7 @@ class WeightsKeeper(StorageActor):
         if before is not None and before.life > who.life:
             raise UsageError(f"a later process of {who.rank} has begun: this one publishes no more")
         if before is not None and before.life == who.life and newest and newest.version >= version:
-            raise UsageError(f"version {newest.version} is there already: {version} is not newer")
+            raise UsageError(f"version {newest.version} was published already: {version} is not newer")
 
     def _drop(self) -> None:
         """Drop the Ray Direct Transport references of versions that are not kept any more."""

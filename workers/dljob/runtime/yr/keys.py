@@ -110,6 +110,7 @@ class DatasystemKeyValue:
 
     def _get(self, at: str) -> bytes | None:
         try:
+            # Without the byte in front, by which an empty value is none for the datasystem.
             return bytes(self._client.get([at])[0])[1:]
         except RuntimeError as error:
             if ABSENT in str(error):
@@ -157,6 +158,7 @@ class DatasystemKeyValue:
             self._catch_up()
             meant = sorted(key for key in self._known if key.startswith(prefix))
         found: list[str] = []
+        # The index keeps deleted keys for ever, so the store says which of them exist.
         for first in range(0, len(meant), AT_ONCE):
             some = meant[first : first + AT_ONCE]
             try:
