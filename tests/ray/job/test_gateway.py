@@ -105,12 +105,12 @@ def test_a_launcher_that_is_killed_or_stopped_is_nobodys_loss_and_the_next_one_f
     kill(ray.driver(first))
     assert ray.ended(first)["status"] == "FAILED"
     second = ray.submit(mine)
-    eventually(lambda: "is there already" in ray.log(second), 60, lambda: ray.log(second))
+    eventually(lambda: "exists already" in ray.log(second), 60, lambda: ray.log(second))
     ray.stop(second)
     assert ray.ended(second)["status"] == "STOPPED"
     assert "and the job goes on" in ray.log(second)
     third = ray.submit(mine)
-    eventually(lambda: "is there already" in ray.log(third), 60, lambda: ray.log(third))
+    eventually(lambda: "exists already" in ray.log(third), 60, lambda: ray.log(third))
     after = mine.running(ray)
     assert (pids(after), after["epoch"], after["restarts"]["process"]) == (before, 1, 0)
     mine.go(ray)

@@ -65,7 +65,7 @@ def test_with_its_memory_kept_a_lost_head_restarts_nothing_and_a_new_launcher_fi
     again = ray.submit(mine, attempt=1, sent=f"{first}-r1")
     mine.go(ray)
     assert ray.ended(again, 120)["driver_exit_code"] == 0, ray.log(again)
-    assert "is there already" in ray.log(again)
+    assert "exists already" in ray.log(again)
     assert ray.submission(first)["status"] == "FAILED"
     assert mine.ask(ray, "status")[1]["phase"] == "Succeeded"
 

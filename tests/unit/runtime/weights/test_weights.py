@@ -339,7 +339,7 @@ def test_a_published_version_is_received(line):
     channel.publish(3, {"step": 3})
     assert reader.receive(60) == (3, {"step": 3})
     assert channel.latest() == 3
-    with pytest.raises(UsageError, match=r"WeightChannel\('policy'\).publish: version 3 is there already"):
+    with pytest.raises(UsageError, match=r"WeightChannel\('policy'\).publish: version 3 was published already"):
         channel.publish(3, {})
     line.away = True
     with pytest.raises(TimeoutError, match="no answer"):

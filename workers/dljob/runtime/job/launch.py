@@ -166,8 +166,7 @@ class JobConnection:
                 raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
             if heard and await over(self._backend.kv, self.uid, self.dir):
                 return None
-            # An actor that Ray still lists is only restarting, however long that takes. Seconds count while Ray lists
-            # none.
+            # An actor that Ray still lists is only restarting, however long that takes: time counts without one.
             missed = None if ref is not None else missed or time.monotonic()
             if missed is not None:
                 await self._give_up(time.monotonic() - missed, heard=heard)

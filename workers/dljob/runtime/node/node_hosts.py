@@ -144,7 +144,7 @@ class NodeHosts:
             return tuple(HostLook(h.role, h.actor, h.pid, h.silent_s, h.counters.ranks()) for h in hosts)
 
     def end_of(self, pid: int) -> HostEnd | None:
-        """Return how a host's process ended; None for a process that was no host here, or without a kernel's word."""
+        """Return how a host's process ended; None for no host of this node, and where the kernel cannot tell."""
         with self._lock:
             host = next((host for host in self._hosts.values() if host.pid == pid), None)
             known = self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.lives())
