@@ -70,6 +70,7 @@ class ControlSocket:
             part = path.with_name(f"{path.name}.{os.urandom(4).hex()}")
             try:
                 line.bind(str(part))
+                # connect() needs the permission to write: until the rename nobody knows the name.
                 part.chmod(0o600)
                 part.replace(path)
             except OSError as error:  # a file system without sockets, or without free inodes

@@ -85,6 +85,7 @@ def global_batches(
     def made(step: int) -> GlobalBatch:
         epoch, number = divmod(step, per_epoch)
         begin, end = number * batch, min(number * batch + batch, size)
+        # Only the share depends on rank and world: another number of ranks makes the same steps.
         share = _piece((begin, end), here, of)
         pieces = _parts(_parts(end - begin, of), micro or batch)
         places = (range(*_piece(share, piece, pieces)) for piece in range(pieces))

@@ -102,6 +102,7 @@ class FaultInjector:
             if note["reason"] == reasons.JOB_RUNNING and self._begin is None:
                 self._begin = note["time"]
         self._hear(status)
+        # Compare before the next fault is injected: it excuses other ranks.
         self._compare(status, now)
         seconds = None if self._begin is None else now - self._begin
         moment = Moment(seconds, (status.get("progress") or {}).get("step"), self._events)
@@ -178,6 +179,7 @@ class FaultInjector:
             names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
             here = self._here(status) & pids.keys()
             return {name: pids[name] for name in names} if here.issuperset(names) else {}
+        # Raylets are read anew for each fault: nodes come and go while a file is at work.
         raylets = self._raylets()
         node = chosen(target.node, ranked([unit["node"] for unit in status["units"]], tuple(raylets)))
         if node is None or node not in raylets:

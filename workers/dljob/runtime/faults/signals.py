@@ -45,6 +45,7 @@ class Signals:
     def close(self) -> None:
         """Resume processes that are stopped for a time."""
         self._closed.set()
+        # Wait: the process may exit next, and with it the threads that still have to send SIGCONT.
         for thread in self._threads:
             thread.join()
 

@@ -144,6 +144,7 @@ class FileStore:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(fd, rest) :]
+            # Data and size are enough: the folder was synced when the file was created.
             os.fdatasync(fd)
         except OSError:
             if not self.superseded_now(epoch):  # a successor may have read whole lines already: those must stay
