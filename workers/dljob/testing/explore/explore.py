@@ -139,6 +139,7 @@ class _Search:
     def _expand(self, index: int, w: World, left: int) -> None:
         choices: list[Choice] = list(enabled(w))
         plain = len(choices)
+        # While PrimeMaster is about to die the fault is not over, so no other one comes in between.
         if left and w.doomed is None:
             choices.extend(self._wrong(w))
         if not plain:
@@ -181,6 +182,7 @@ class _Search:
             self.ends.append(index)
             problems = problems or invariants.left_behind(w)
         else:
+            # Breadth first, so that the trace to a broken invariant is a shortest one.
             self.todo.append((index, w, left))
         if problems:
             self._broken(index, problems)
@@ -237,6 +239,7 @@ def enabled(w: World) -> Iterator[Move]:
             horizon = min(horizon, pending.least)
         elif kind is not Done:
             horizon = min(horizon, pending.least + SLACK)
+    # Equal items lead to equal worlds: one of them stands for all.
     told: set[Any] = set()
     for number, pending in w.pending.items():
         if pending.least <= max(horizon, w.now) and pending not in told:

@@ -77,6 +77,7 @@ def _since(at: float, now: float, limit: float = 1e4) -> float:
 
 
 def _core(s: JobState, now: float) -> tuple[Any, ...]:
+    # Numbers of incidents grow with the history; only their order matters.
     number = {incident: i for i, incident in enumerate(sorted(s.incidents), 1)}
     verdict, join = s.verdict, limits.JOIN_S + 1
     return (

@@ -132,6 +132,7 @@ class Driver:
         self.order = 0
         self.trace: list[str] | None = [] if trace else None
         self.swept = 0
+        # A case with more events than that is in a loop.
         self.most = MOST_EVENTS + 100 * len(self.world.begin.ranks)
         for timed in case.faults:
             self._at(EPOCH_S + timed.at, timed.fault)
@@ -142,7 +143,9 @@ class Driver:
         self._schedule()
         calm = max((t.at for t in self.case.faults), default=0.0)
         self._until(EPOCH_S + max(calm, self.pace.whole) + 1.0)
+        # Without faults every job must end, which shows that no decision is stuck.
         self._mend()
+        # Jumps of the clock move PrimeMaster's timers, so the time limit grows with them.
         jumps = sum(abs(t.fault.value) for t in self.case.faults if t.fault.kind == "clock")
         self._until(w.now + PATIENCE_S + 2 * jumps)
         problems = [*w.problems, *invariants.sweep(w), *invariants.replayed(w, written=not self.pace.whole)]
@@ -198,6 +201,7 @@ class Driver:
             self.trace.append(_line(w, move))
         w.apply(move)
         self._schedule()
+        # A check of everything costs as much as hundreds of moves.
         if w.events - self.swept >= SWEEP_EVERY:
             self.swept = w.events
             w.problems.extend(invariants.sweep(w))
@@ -223,6 +227,7 @@ class Driver:
             return 0.0
         rng = self.rng
         low, high = span
+        # Squared: short delays are more likely, long ones possible.
         wait = low + (high - low) * rng.random() ** 2
         if isinstance(item, Carry) and isinstance(item.action, Reserve):
             wait += rng.random() * (10.0 if rng.random() < 0.1 else 0.5)

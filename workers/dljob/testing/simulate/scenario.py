@@ -163,6 +163,7 @@ class Scenario(Driver):
         if fault.fault == "oom":
             line = Clue(Source.KERNEL, f"Out of memory: Killed process ({role}/{rank})")
             w.tell((Arrive(CauseLearned(f"{role}/{rank}", (line,), incarnation)),))
+        # A script is a process of its own in its host; a class runs in the host, which dies with it.
         if w.job.roles[role].plan.host is HostKind.FORK:
             return [FaultMove("error", value=KILLED, text=f"{role}/{rank}")]
         return [FaultMove("kill", value=KILLED, text=f"{role}/{rank}")]

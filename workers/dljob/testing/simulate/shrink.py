@@ -10,6 +10,7 @@ T = TypeVar("T")
 
 def fewest(things: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
     """Return a subset of `things`, in their order, that fails and of which no single item can be left out."""
+    # Large pieces first: most items are irrelevant, and each try costs a whole simulation.
     size = len(things)
     while size:
         start, shorter = 0, False

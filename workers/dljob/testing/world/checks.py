@@ -30,6 +30,7 @@ def check(w: World, a: CheckNodes) -> None:
     passed = {node for team in teams if not team.trouble for node in team.nodes}
     alone = len({node for _, _, node in w.known.checks[a.role].places}) == 1
     w.fit.update((a.role, node) for node in fit if node in passed or alone or node not in w.bad)
+    # A checker on a silent node never answers: the round lasts until its timeout.
     waits = any(node in w.nodes and not w.reachable(node) for node in facts)
     w.later(Arrive(NodesChecked(a.role, a.number, tuple(facts.values()), teams)), HANGS_S if waits else 0.0)
     w.look()

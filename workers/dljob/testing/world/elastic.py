@@ -85,6 +85,7 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
     for role, own in after.sizes.items():
         old = before.sizes[role]
         since = None if old.resized is None or own.resized is None else own.resized - old.resized
+        # The wait doubles with each growth that was lost again.
         least = before.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**old.vain
         if own.size > old.size and since is not None and since < least:
             yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
@@ -103,7 +104,8 @@ def kept(before: JobState, after: JobState) -> Iterator[str]:
             host = facts.host_of(rank)
             unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
             there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
-            was = before.ranks[role, rank]  # one that has not left in time may lose it now
+            # A rank that is stopping and has not left in time may lose its process with this step.
+            was = before.ranks[role, rank]
             if (
                 there
                 and unfinished(was)

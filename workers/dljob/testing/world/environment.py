@@ -95,6 +95,7 @@ class Surroundings:
         """Let a process report on a rank. It repeats the report until PrimeMaster acknowledges it."""
         new = evolve(process, reports=(*process.reports, event))
         self.processes[process.actor] = new
+        # Otherwise the report waits in the process, which repeats it when PrimeMaster attaches to it.
         if process.actor in self.watched and self.reachable(process.node):
             self.later(Arrive(event, process.actor))
         return new

@@ -60,6 +60,7 @@ def _up(w: World, i: Up) -> None:
     process = w.processes.get(i.actor)
     if process is None:
         return
+    # On a silent node the first answer waits until the node answers again.
     if not w.reachable(process.node):
         w.later(i, 0.5)
         return
@@ -83,6 +84,7 @@ def _set_up(w: World, i: SetUp) -> None:
     process = w.processes.get(i.actor)
     if process is None or i.running not in process.ranks:
         return
+    # Code on a frozen node stands still; behind a partition it runs on, and only its reports wait.
     if w.nodes[process.node].silence is Silence.FROZEN:
         w.later(i, 0.5)
         return
@@ -116,6 +118,7 @@ def _stall(w: World, i: Stall) -> None:
     if process is None or r not in w.hung or w.state is None:
         return
     own = w.state.ranks[r.role, r.rank]
+    # PrimeMaster has replaced that incarnation, or ends the job anyway.
     if own.incarnation > r.incarnation or w.state.verdict is not None:
         return
     if own.phase is RankPhase.READY and w.reachable(process.node):
@@ -129,6 +132,7 @@ def _look(w: World, _i: PollNodes) -> None:
     seen = w.seen()
     if w.state is None:
         return
+    # As in the master loop: a snapshot that can change no decision is not reported, since every event is journaled.
     if sighting(w.state, seen) != w.told_nodes or (_settled(w.state) and elastic.room(w.state, seen)):
         w.tell((Arrive(NodesSeen(seen)),))
 
@@ -203,6 +207,7 @@ def _heal(w: World, i: Heal) -> None:
         return
     away = w.now - node.since
     w.nodes[i.node] = evolve(node, silence=Silence.NONE)
+    # Processes end themselves after their lease. A node that the cluster removed never comes back under its name.
     lapsed = not node.listed or away > w.job.fault_tolerance.lease
     for process in on(w, i.node):
         if lapsed or process.condemned or (w.state is not None and process.actor not in w.watched):
@@ -225,6 +230,7 @@ def _lapse(w: World, i: Lapse) -> None:
         if node is not None and node.silence is Silence.CUT and w.now >= node.since + w.job.fault_tolerance.lease:
             for process in on(w, i.node):
                 w.die(process.actor)
+    # Leases without a master: void if the next PrimeMaster has started in time.
     elif w.state is None and w.epoch == i.epoch:
         for actor in list(w.processes):
             w.die(actor)
@@ -234,6 +240,7 @@ def _beacon(w: World, i: AskIfKnown) -> None:
     process = w.processes.get(i.actor)
     if process is None or w.state is None or i.actor in w.watched:
         return
+    # The answer of a PrimeMaster that does not watch the process is "unknown", and so the process ends itself.
     if w.reachable(process.node):
         w.die(i.actor)
     else:

@@ -148,6 +148,7 @@ def coming(w: World, actor: str) -> bool:
 
 def effect(w: World, action: Action) -> None:
     """Let an action take effect. An action to a process on a silent node waits until the node answers again."""
+    # These are calls to a process: Ray delivers them once the node answers again.
     if isinstance(action, StartRanks | StopRanks | LeaveGroup) and _silent(w, action):
         w.later(Carry(action), 0.25)
         return
@@ -163,6 +164,7 @@ def _silent(w: World, action: StartRanks | StopRanks | LeaveGroup) -> bool:
 def _reserve(w: World, a: Reserve) -> None:
     key = (a.unit, a.token)
     w.reserving.discard(key)
+    # A reservation that an earlier PrimeMaster ordered may exist already: it is adopted.
     if key not in w.groups:
         drained = a.node in w.nodes and w.nodes[a.node].view.leaving is not None
         if w.refusing or drained or not w.reachable(a.node) or not w.take(a.node, a.unit, 1, a.given):
@@ -194,6 +196,7 @@ def _bring_up(w: World, new: Process, deadline_s: float) -> None:
         w.watched.pop(new.actor, None)
         w.late[new.actor] = w.later(Arrive(lost(new.who, new.life, LATE)), deadline_s if new.node in w.nodes else 0.0)
         return
+    # The same actor may exist already, created for an earlier PrimeMaster: the executor finds it by its name.
     known = w.processes.get(new.actor)
     if known is None:
         w.processes[new.actor] = new
@@ -211,6 +214,7 @@ def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
 
 
 def _start(w: World, a: StartRanks) -> None:
+    # A spare becomes the host whose ranks it starts.
     watched = w.watched.get(a.actor)
     if watched is not None:
         w.watched[a.actor] = evolve(watched, who=a.host, life=a.life)
@@ -245,6 +249,7 @@ def _stop(w: World, a: StopRanks) -> None:
     process = w.processes.get(actor)
     if process is None or not w.reachable(process.node):
         return
+    # An order that was late must not stop an incarnation that started after it.
     latest = dict(zip(a.ranks, a.incarnations, strict=False))
     for running in process.ranks:
         if running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation):

@@ -56,6 +56,7 @@ def draw(rng: Random, most: int, horizon: float) -> tuple[Timed, ...]:
 
 def _moments(rng: Random, count: int, horizon: float) -> list[float]:
     found: list[float] = []
+    # Half of the faults follow closely on the one before, the others cluster near the beginning, where a job starts.
     for _ in range(count):
         near = found and rng.random() < 0.5
         found.append(round(found[-1] + rng.random() ** 3 * 5 if near else rng.random() ** 2 * horizon, 3))

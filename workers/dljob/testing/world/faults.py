@@ -69,6 +69,7 @@ def _host_named(w: World, rank: str) -> HostId:
 
 
 def _end_rank(w: World, f: FaultMove) -> None:
+    # A named rank comes from a faults file; without a name `pick` chooses among the live ones.
     if f.text:
         role, _, number = f.text.partition("/")
         live = [key for key in ((role, int(number)),) if key in w.running]
@@ -135,10 +136,12 @@ def _silence(w: World, f: FaultMove, how: Silence) -> None:
         return
     name = there[f.pick % len(there)]
     w.nodes[name] = evolve(w.nodes[name], silence=how, since=w.now)
+    # Only processes that run on behind a partition notice that their lease is over; frozen ones do when they resume.
     if how is Silence.CUT:
         w.later(Break(name), BREAK_S)
         w.later(Lapse(name, 0), w.job.fault_tolerance.lease)
     w.later(NodeOverdue(name), w.job.fault_tolerance.node.freeze_seconds)
+    # A node that is silent for long is removed from the cluster, also if it would answer again later.
     if f.value > STRIKE_OFF_S:
         w.later(StrikeOff(name), STRIKE_OFF_S)
     w.later(Heal(name), f.value)

@@ -38,6 +38,7 @@ def restored(state: JobState) -> JobState:
 
 def replayed(w: World, *, written: bool = True) -> list[str]:
     """Replaying the journal gives PrimeMaster's state, byte for byte; `written`: from events written and read again."""
+    # From the snapshot of the present PrimeMaster on, as a restart would.
     state = w.base
     for at, event in w.journal[w.base_at :]:
         state = transition(state, _reread(event), at).state if written else transition(state, event, at).state
@@ -71,6 +72,7 @@ def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
     held(w)
     if not w.admitted:
         w.problems.append(f"gang: {a.host} is made before every unit is held")
+    # Two processes of one host would write to the same checkpoint.
     former = w.processes.get(w.owner.get(a.host, ""))
     if former is not None and former.actor != actor and not former.condemned and w.reachable(former.node):
         w.problems.append(f"two hosts: {actor} is made while {former.actor} lives")
@@ -160,6 +162,7 @@ def sweep(w: World) -> list[str]:
 
 
 def _counts(state: JobState) -> Iterator[str]:
+    # The state keeps counts so that no decision scans all ranks: they must equal what a scan finds.
     seen = Counter((role, rank.phase) for (role, _), rank in state.ranks.items())
     live = sum(count for (_, phase), count in seen.items() if phase.live)
     ready = dict.fromkeys(state.roles, 0)
@@ -221,6 +224,7 @@ def _incidents(state: JobState) -> Iterator[str]:
 
 
 def _timers(state: JobState) -> Iterator[str]:
+    # A timer that is set too late would leave something undone until the next event.
     due = timers.earliest(state)
     if due is not None and (state.wake is None or state.wake > due):
         yield f"timer: due at {due}, asked for {state.wake}"
@@ -230,6 +234,7 @@ def _budgets(w: World) -> Iterator[str]:
     state, policy = w.known, w.job.fault_tolerance
     for key, marks in state.marks.items():
         recent = sum(mark.at > w.last - policy.window_seconds for mark in marks)
+        # Other keys of marks, such as failures of a node, have no budget.
         most = policy.max_restarts if key == "job" else getattr(w.job.plan.roles.get(key), "max_restarts", recent)
         if recent > most:
             yield f"budget: {key} used {recent} of {most}"

@@ -18,6 +18,7 @@ def small(rng: Random) -> dict[str, Any]:
     """Return the manifest of a job with one to four roles and at most a dozen ranks."""
     names = ["a", "b", "c", "d"][: rng.randint(1, 4)]
     roles = [_role(rng, name, names[:i]) for i, name in enumerate(names)]
+    # A job needs at least one driver.
     roles[-1]["driver"] = True
     spec: dict[str, Any] = {"roles": roles, "faultTolerance": _policy(rng)}
     spec["nodeGroups"] = [{"name": "n", "replicas": rng.randint(2, 4), "cpu": str(rng.choice((8, 12, 24)))}]

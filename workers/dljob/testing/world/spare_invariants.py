@@ -47,6 +47,7 @@ def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -
 def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
     """As many nodes stand by as asked for, or as are free, each with a process for every host that may move there."""
     views = [node.view for node in w.nodes.values() if node.listed]
+    # A node where spares died is left alone for a while, and so is one that is excluded or about to depart.
     lost = {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
     taken = {*w.groups.values(), *lost, *state.exclusions, *state.departures}
     for group, count in spare_nodes(state.job.plan).items():
