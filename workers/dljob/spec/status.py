@@ -180,8 +180,14 @@ def _places() -> dict[str, Schema]:
 
 
 def _history() -> dict[str, Schema]:
-    counts = {name: _count(f"{name[0].upper()}{name[1:]}") for name in ("desired", "ready", "running")}
-    counts |= {name: _count(f"{name[0].upper()}{name[1:]}") for name in ("succeeded", "failed", "restarts")}
+    counts = {
+        "desired": _count("Ranks that the role has at its present size."),
+        "ready": _count("Ranks that are set up and work."),
+        "running": _count("Ranks with a process: starting, ready or stopping."),
+        "succeeded": _count("Ranks that ended with success."),
+        "failed": _count("Ranks that ended with a failure."),
+        "restarts": _count("Number of restarts of ranks of the role."),
+    }
     role = _object("The ranks of one role, by state.", name=_text("Name of the role."), **counts)
     restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
     metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
