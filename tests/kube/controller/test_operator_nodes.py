@@ -262,7 +262,7 @@ def test_a_pod_that_no_good_node_takes_waits_with_the_schedulers_words_and_goes_
     fresh = next(pod for pod in it.ready() if uid_of(pod) != uid_of(good))
     assert node_of(fresh) == node_of(bad)
     until(lambda: condition(it.body, "ClusterReady").get("reason") == "PodsReady", "that is told")
-    assert it.events()["NodeReadmitted"].endswith(f"Kubernetes node {node_of(bad)}: no other takes them")
+    assert it.events()["NodeReadmitted"].endswith(f"Kubernetes node {node_of(bad)}: no other node takes them")
     assert it.status["attempt"] == 1
 
 
@@ -312,7 +312,7 @@ def test_a_node_that_is_not_ready_loses_its_pod_by_force_when_no_kubelet_ends_it
     until(lambda: uid_of(lost) not in {uid_of(pod) for pod in it.pods()}, "it is gone")
     assert time.time() - since >= FORCE_SECONDS, "not before a kubelet would have had its time"
     note = it.events()["PodForced"]
-    assert note.startswith(f"pod {lost['metadata']['name']} was to be gone at ")
+    assert note.startswith(f"pod {lost['metadata']['name']} should be gone since ")
     assert note.endswith(f"Kubernetes node {node_of(lost)} is not ready: it is deleted by force")
     until(lambda: len(it.ready()) == 2, "KubeRay has made another")
     assert node_of(lost) not in {node_of(pod) for pod in it.ready()}

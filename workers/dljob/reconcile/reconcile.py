@@ -55,7 +55,7 @@ POLICIES: tuple[Policy, ...] = (
     attempts.leftover,
     # ConfigMap, Secret, NetworkPolicy, RayCluster.
     children.missing,
-    # On a RayCluster of somebody else the finalizer must be there before anything is submitted.
+    # On an existing RayCluster the finalizer must be there before anything is submitted.
     leaving.hold,
     # The launcher, once the head is ready.
     submission,
@@ -80,14 +80,14 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
     if case.meta.get("deletionTimestamp"):
         return leaving.leave(case)
 
-    # Another controller's job (spec.managedBy), and one that somebody paused, are left as they are.
+    # A job of another controller (spec.managedBy) and a paused job are left as they are.
     manager = text(observed.job, "spec", "managedBy")
     if manager not in ("", names.CONTROLLER):
         return ReconcileResult(f"{manager} manages this job")
     if case.annotations.get(names.PAUSE) == "true":
         return ReconcileResult(f"annotation {names.PAUSE} pauses this job's reconcile")
 
-    # One step: after the end only what is left of the job is cleaned up, before it the first policy decides.
+    # One step: before the end of the job the first policy decides, after it only the cleanup goes on.
     step = (leaving.release(case) or machines.force(case) or finish.after(case)) if case.finished else _step(case)
 
     # The status follows from what was observed and from the step, whatever the step was.

@@ -1,4 +1,4 @@
-"""`python -m dljob.spec.generate [--check]`: write what is made from the models, or say that it is out of date.
+"""`python -m dljob.spec.generate [--check]`: write the files generated from the models, or report outdated ones.
 
 Run it in the root of the repository. Makes crds/dljob.io_dljobs.yaml and the pages spec.md and faults.md of
 docs/reference.

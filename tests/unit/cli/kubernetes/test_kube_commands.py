@@ -577,7 +577,7 @@ def test_following_events_shows_each_once(kube: FakeKube, dljob: Run, monkeypatc
 # -- orders
 
 
-def operator(kube: FakeKube, state: str = "Sent", message: str = "PrimeMaster took it") -> None:
+def operator(kube: FakeKube, state: str = "Sent", message: str = "PrimeMaster accepted it") -> None:
     """Answers every order at once."""
 
     def take(job: dict[str, Any]) -> None:

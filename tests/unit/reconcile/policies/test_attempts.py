@@ -58,9 +58,9 @@ def test_a_job_that_runs_outlives_an_upgrade():
     assert (world.phase, world.status["attempt"], world.cond("Accepted")) == ("Running", 1, ("True", "PlanSkew"))
     said = next(one["message"] for one in world.status["conditions"] if one["type"] == "Accepted")
     assert said == (
-        "attempt 1 goes on with dljob 0.1.0, which its pods have; the operator is 0.2.0, and so is its next attempt"
-        f" (dljob suspend {world.job['metadata']['name']}, then resume); an image that brings its own dljob is to be"
-        " built anew before"
+        "attempt 1 goes on with dljob 0.1.0 of its pods; the operator has 0.2.0; the next attempt gets that, too"
+        f" (dljob suspend {world.job['metadata']['name']}, then resume); rebuild an image that contains its own"
+        " dljob before"
     )
     assert (world.calm().phase, world.status["attempt"]) == ("Succeeded", 1)
 
@@ -229,7 +229,7 @@ def test_lost_attempts_beyond_the_budget_fail_the_job():
     assert world.status["attempt"] == 2
     world.head_ready("pod-2").settle().workers_ready().master().settle().new_session().settle()
     assert (world.phase, world.status["reason"]) == ("Failed", "ClusterRestartsExhausted")
-    assert "maxClusterRestarts of 1 are used up" in world.status["message"]
+    assert "maxClusterRestarts of 1 is used up" in world.status["message"]
     assert "session" in world.status["message"]
     assert world.clusters == {}
 

@@ -36,7 +36,7 @@ def test_a_restart_is_sent_once_and_settled():
         "target": "worker/1",
         "at": AT,
         "state": "Sent",
-        "message": "PrimeMaster took it",
+        "message": "PrimeMaster accepted it",
         "time": "2027-01-15T08:00:00Z",
     }
     assert "CommandSent" in world.reasons()

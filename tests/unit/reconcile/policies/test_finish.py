@@ -151,7 +151,7 @@ def test_a_head_that_is_not_ready_is_waited_for_a_minute():
     assert outcome.requeue == 60
     *_, action = world.later(60).look().actions
     assert isinstance(action, Delete)
-    assert world.look().events[0].message.endswith("before the RayCluster goes")
+    assert world.look().events[0].message.endswith("before the RayCluster is deleted")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Stopped"])

@@ -316,7 +316,7 @@ def test_a_bad_node_is_better_than_none_in_the_end():
     assert kept(made)[0]["avoided"] is False
     assert patches.excluded(made.cluster) == ()
     assert deleted(made)[-1] == "w-new", "it was made when they still kept away"
-    assert made.events[-1].message == "new pods may go to Kubernetes node n0: no other takes them"
+    assert made.events[-1].message == "new pods may go to Kubernetes node n0: no other node takes them"
     worker(made, 0, away=())
     before = len(made.log)
     made.later(60).settle()
@@ -380,7 +380,7 @@ def test_a_pod_that_is_over_on_a_node_that_is_lost_is_deleted_by_force(change: d
     assert outcome.actions == (Delete("Pod", f"{made.name}-w0", "worker-0", grace=0),)
     (event,) = (event for event in outcome.events if event.reason == "PodForced")
     since = stamp(made.now - 11)
-    what = f"pod {made.name}-w0 was to be gone at {since}, and Kubernetes node n0 {words}: it is deleted by force"
+    what = f"pod {made.name}-w0 should be gone since {since}, and Kubernetes node n0 {words}: it is deleted by force"
     assert event.message == what
 
 
@@ -415,7 +415,7 @@ def test_a_pod_stuck_on_an_unknown_node_is_told_with_what_to_do():
     made.later(1).settle()
     assert made.cond("ClusterReady") == ("False", "PodStuck")
     assert made.message("ClusterReady") == (
-        f"pod {made.name}-w0 was to be gone at {stamp(made.now - 60)}; if Kubernetes node n0 is lost: "
+        f"pod {made.name}-w0 should be gone since {stamp(made.now - 60)}; if Kubernetes node n0 is lost: "
         f"kubectl delete pod {made.name}-w0 -n team --grace-period=0 --force"
     )
     assert made.reasons()[-1] == "PodStuck"

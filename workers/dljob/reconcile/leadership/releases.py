@@ -112,7 +112,7 @@ def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[I
     A release that acts goes on, whoever comes. Where none acts yet the oldest does; one that stands by itself is not
     waited for.
     """
-    # First whoever acts, then whoever is older: a newcomer never interrupts jobs that are being run.
+    # An acting release comes first, then an older one: a newcomer never interrupts a release that runs jobs.
     there = tuple(others)
     acting = [one for one in there if one.acts]
     for one in acting:

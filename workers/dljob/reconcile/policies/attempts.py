@@ -44,7 +44,7 @@ def lost(case: ReconcileContext) -> PolicyDecision | None:
     # This holds for a spec that is refused, too: the next attempt, if one is left, then waits for a better spec.
     limit = case.live.max_cluster_restarts
     if found.counted and case.restarted >= limit:
-        message = f"{found.message}; faultTolerance.maxClusterRestarts of {limit} are used up"
+        message = f"{found.message}; faultTolerance.maxClusterRestarts of {limit} is used up"
         verdict = JobEnd("Failed", reasons.CLUSTER_RESTARTS_EXHAUSTED, message, case.now)
         return PolicyDecision(
             f"attempt {case.attempt} is lost, and maxClusterRestarts allows no other: {found.reason}", change=verdict
@@ -194,7 +194,7 @@ def _changed(case: ReconcileContext) -> NewAttempt | None:
 
 def _unused(case: ReconcileContext) -> bool:
     """Whether nothing of the attempt runs, and nothing will without another pass."""
-    # Once the submission is ordered, only Ray can tell that it was not posted. On somebody else's RayCluster the spec
+    # Once the submission is ordered, only Ray can tell that it was not posted. On an existing RayCluster the spec
     # travels with the submission, so an edited one is simply posted.
     missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
     return not case.submitted or missing
@@ -219,7 +219,7 @@ def _upgraded(case: ReconcileContext) -> NewAttempt | None:
     """Begin a new attempt for a job that waited, for a queue or its images, while the operator was upgraded."""
     if isinstance(case.terms, Refused) or not outdated(case) or not _unused(case):
         return None
-    message = f"RayCluster {case.cluster_name} is of another version than operator {case.settings.version}; nothing ran"
+    message = f"RayCluster {case.cluster_name} was made for another version than {case.settings.version}; nothing ran"
     return NewAttempt(reasons.OPERATOR_UPGRADED, message, counted=False, fault=False)
 
 
@@ -264,7 +264,7 @@ def _why(case: ReconcileContext) -> str:
 
 
 def _resumed(case: ReconcileContext) -> NewAttempt | None:
-    """Return the uncounted attempt after the owner of somebody else's RayCluster suspended and resumed it."""
+    """Return the uncounted attempt after the owner of an existing RayCluster suspended and resumed it."""
     if not (case.ref and case.on_hold):
         return None
     message = f"RayCluster {case.ref} was suspended while the job ran, and is back"

@@ -114,6 +114,6 @@ def _settled(case: ReconcileContext, id_: str) -> tuple[str, str, str] | None:
     if not case.submitted:
         return "Ignored", reasons.COMMAND_IGNORED, "nothing of the job runs yet"
     if id_ in case.observed.commands:
-        return "Sent", reasons.COMMAND_SENT, "PrimeMaster took it"
+        return "Sent", reasons.COMMAND_SENT, "PrimeMaster accepted it"
     refused = refusal(case, id_)
     return None if refused is None else ("Refused", reasons.COMMAND_REFUSED, refused.message)

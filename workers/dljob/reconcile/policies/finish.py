@@ -68,7 +68,7 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
     master = case.observed.master
     if master is None or not master.error or master.age < ORPHAN_SECONDS:
         return None
-    said = "PrimeMaster does not answer any more, so its launcher's word counts"
+    said = "PrimeMaster does not answer any more, so the exit code of its launcher counts"
     if view.status == "SUCCEEDED":
         return JobEnd("Complete", reasons.COMPLETED, said, case.now)
     if view.exit_code in TOLD:
@@ -88,7 +88,7 @@ def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
         return None
     # A head that restarts may be ready again within the limit.
     if not case.head_ready:
-        return PolicyDecision("the head is not ready to give the logs", requeue=left)
+        return PolicyDecision("the head is not ready to deliver the logs", requeue=left)
     name = names.logs_map(case.name)
     marks = {**labels(case), names.ATTEMPT: str(case.attempt)}
     action = SaveLogs(name, case.cluster_name, case.address, case.owner, marks)
@@ -116,7 +116,7 @@ def word_on_logs(case: ReconcileContext) -> Event:
         return Event("Normal", reasons.LOGS_SAVED, message, "SaveLogs")
     trouble = case.trouble("SaveLogs")
     why = f": {trouble.message}" if trouble else ""
-    message = f"the last lines of the ranks' logs could not be had before the RayCluster goes{why}"
+    message = f"the last lines of the ranks' logs could not be fetched before the RayCluster is deleted{why}"
     return Event("Warning", reasons.LOGS_LOST, message, "SaveLogs")
 
 

@@ -1,4 +1,4 @@
-"""Deletion of a DLJob that runs on somebody else's RayCluster: a finalizer holds it until the job has been stopped.
+"""Deletion of a DLJob on an existing RayCluster (rayClusterRef): a finalizer holds it until the job has stopped.
 
 The finalizer is there from before the submission to the end of the job. A job with its own RayCluster needs none: the
 garbage collector deletes the RayCluster with the DLJob, with or without an operator.

@@ -115,7 +115,7 @@ def _dead(case: ReconcileContext, pod: Pod) -> bool:
 def _words(pod: Pod) -> str:
     node = {"NotReady": "is not ready", "Gone": "is gone"}.get(pod.machine, "does not answer")
     since = stamp(pod.ends or 0.0)
-    return f"pod {pod.name} was to be gone at {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
+    return f"pod {pod.name} should be gone since {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
 
 
 def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[tuple[Action, ...]]:

@@ -115,7 +115,7 @@ def _mounted(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def _packed(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the same for pods of somebody else's RayCluster: Ray stores the files, under names with their digest."""
+    """Return the same for pods of an existing RayCluster: Ray stores the files, under names with their digest."""
     texts = {"--spec": spec_text(accept.blueprint(case.source, case.settings).manifest)}
     if carried := handover.handed(case):
         texts["--carried"] = carried

@@ -180,7 +180,7 @@ def news(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
         if full and name not in after and text(one, "reason") == REQUESTED:
             continue
         if one.get("avoided") and not part(after, name).get("avoided"):
-            why = "no other takes them" if name in after else "it is excluded no longer"
+            why = "no other node takes them" if name in after else "it is excluded no longer"
             yield (
                 "Normal",
                 reasons.NODE_READMITTED,

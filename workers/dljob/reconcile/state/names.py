@@ -38,7 +38,7 @@ RESTART_TARGET = "dljob.io/restart-target"
 STOP = "dljob.io/stop"
 PAUSE = "dljob.io/pause-reconcile"
 FINALIZER = "dljob.io/stop-first"
-"""On a DLJob that runs on somebody else's RayCluster: the job is stopped before the DLJob goes."""
+"""On a DLJob that runs on an existing RayCluster: the job is stopped before the DLJob goes."""
 RAY_NODE = "dljob.io/ray-node-id"
 ATTEMPT = "dljob.io/attempt"
 ON_POD = ("dljob.io/units", "dljob.io/roles", "dljob.io/ranks", RAY_NODE, ATTEMPT)

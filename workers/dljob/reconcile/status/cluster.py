@@ -188,7 +188,7 @@ def _stuck(case: ReconcileContext, pod: Pod) -> str:
     """Return the message about a pod that KubeRay counts as present, and so does not replace."""
     since, where = stamp(pod.ends or 0.0), case.meta["namespace"]
     force = f"kubectl delete pod {pod.name} -n {where} --grace-period=0 --force"
-    return f"pod {pod.name} was to be gone at {since}; if Kubernetes node {pod.node} is lost: {force}"
+    return f"pod {pod.name} should be gone since {since}; if Kubernetes node {pod.node} is lost: {force}"
 
 
 def _refused(failure: Object, ready: str) -> tuple[str, str]:

@@ -187,9 +187,9 @@ def accepted(case: ReconcileContext, *, running: bool) -> Said:
 def _skew(case: ReconcileContext) -> str:
     """Return the message for an operator that was upgraded under a running attempt, which it leaves alone."""
     theirs, ours = made_by(case), case.settings.version
-    message = f"attempt {case.attempt} goes on with dljob {theirs}, which its pods have; the operator is {ours}"
-    follows = f"its next attempt (dljob suspend {case.name}, then resume)"
-    return f"{message}, and so is {follows}; an image that brings its own dljob is to be built anew before"
+    message = f"attempt {case.attempt} goes on with dljob {theirs} of its pods; the operator has {ours}"
+    follows = f"the next attempt gets that, too (dljob suspend {case.name}, then resume)"
+    return f"{message}; {follows}; rebuild an image that contains its own dljob before"
 
 
 def _quota(case: ReconcileContext) -> Said:
@@ -218,7 +218,7 @@ def _master(case: ReconcileContext) -> list[Said]:
 
 
 def _advised(case: ReconcileContext, words: str) -> str:
-    """Return the head's words with advice. The operator cannot help with the token of somebody else's RayCluster."""
+    """Return the head's words with advice. The operator cannot help with the token of an existing RayCluster."""
     return words if case.ref else advised("", words)
 
 

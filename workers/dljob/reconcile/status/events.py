@@ -129,7 +129,7 @@ def _conditions(old: Object, new: Object) -> Iterator[Event]:
 def _event(condition: Object) -> Event:
     kind, status, reason = condition["type"], condition["status"], condition["reason"]
     failed = kind == "Failed" and status == "True"
-    # What others say of a cluster or a placement that is not ready is a trouble; what is usual has our own reasons.
+    # A foreign reason for a missing cluster or placement is a trouble; the usual waits have reasons of the operator.
     trouble = kind in PASSED_ON and status == "False" and reason not in reasons.ALL
     bad = reason in reasons.WARNINGS or failed or trouble
     return Event("Warning" if bad else "Normal", reason, condition["message"] or f"{kind} is {status}", kind)

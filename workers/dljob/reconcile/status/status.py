@@ -1,4 +1,4 @@
-"""The whole status after a pass: what is remembered, what was observed, and the step's change; bounded in size.
+"""The whole status after a pass: remembered fields, observed fields, and the step's change; bounded in size.
 
 The status is the operator's only memory. All of it can be observed again, apart from the attempt, its submission, the
 head that it was made to, and the counts of commands and restarts.
@@ -102,7 +102,7 @@ def _finished(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _beginning(case: ReconcileContext) -> dict[str, Any]:
-    """Return what the spec tells until the attempt begins, and what is fixed from then on."""
+    """Return the fields that follow from the spec: current until the attempt begins, fixed from then on."""
     if isinstance(case.terms, Refused):
         return {}
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
@@ -132,7 +132,7 @@ def _nobody(terms: Terms) -> dict[str, Any]:
 def _made_of(case: ReconcileContext, wanted: str) -> str:
     """Return the digest of the spec that the attempt runs. `wanted` is the digest of the current spec."""
     old = text(case.old, "attemptSpecHash")
-    # Of its own RayCluster an attempt's spec never changes. On somebody else's it travels with the submission.
+    # Of its own RayCluster an attempt's spec never changes. On an existing one it travels with the submission.
     if not case.ref:
         return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
     if case.ray_job is not None and case.ray_job.spec:

@@ -160,6 +160,7 @@ class YamlNode(Protocol):
 
 def _compose(text: str) -> Iterator[YamlNode]:
     reader = cast("Any", YAML(typ="safe", pure=True))
+    # ruamel itself recurses, and would end in a RecursionError without a position.
     reader.max_depth = MAX_DEPTH + 1
     return (cast("YamlNode", node) for node in reader.compose_all(text) if node is not None)
 
@@ -171,7 +172,9 @@ class _Builder:
         mark = root.start_mark
         self.document = Document(start=Position(mark.line + 1, mark.column + 1))
         self._kubectl = kubectl
+        # Aliases are expanded: without a limit, a few nested ones would fill the memory ("billion laughs").
         self._left = MAX_VALUES
+        # The nodes on the way from the root: one that comes up again is an alias to its own parent.
         self._open: set[int] = set()
         try:
             self.document.data = self._value(root, ())

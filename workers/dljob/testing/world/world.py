@@ -216,7 +216,7 @@ class World(Surroundings):
             self.crash()
 
     def crash(self) -> None:
-        """Kill PrimeMaster: its unfinished actions and the events on their way to it are lost."""
+        """Kill PrimeMaster: its pending actions and the pending events for it are lost."""
         if self.state is None:
             return
         self.state = None
