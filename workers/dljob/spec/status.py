@@ -13,6 +13,13 @@ PHASES = (
     *("Invalid", "Pending", "Queued", "Provisioning", "Scheduling", "Running", "Recovering"),
     *("Suspending", "Suspended", "Stopping", "Succeeded", "Failed", "Stopped"),
 )
+_PHASE = (
+    "Phase of the job. Invalid: the spec is refused. Pending: there is no RayCluster yet. Queued: the RayCluster is"
+    " suspended, by a queue or by its owner. Provisioning: its pods start. Scheduling: PrimeMaster starts, or units wait"
+    " for nodes. Running: all ranks that should run do. Recovering: something restarts. Suspending, Suspended:"
+    " spec.suspend stops the job, or has stopped it. Stopping: PrimeMaster was asked to stop. Succeeded, Failed, Stopped:"
+    " the job has ended."
+)
 TERMINAL = ("Succeeded", "Failed", "Stopped")
 """The phases that a job never leaves."""
 LEVELS = ("inProcess", "process", "roleGroup", "role", "job", "node", "master", "cluster")
@@ -98,7 +105,7 @@ def status_schema() -> Schema:
     return _object(
         "The state of the job as the operator observed it.",
         observedGeneration=_count("The metadata.generation that this status was computed from."),
-        phase={"description": "Phase of the job.", "type": "string", "enum": list(PHASES)},
+        phase={"description": _PHASE, "type": "string", "enum": list(PHASES)},
         reason=_text("Reason of the phase, in one CamelCase word."),
         message=_text("Explanation of the phase, for people.", 32768),
         startTime=_time("Time from which the deadlines run: when the job began, or the queue admitted it."),

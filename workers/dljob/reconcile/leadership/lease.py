@@ -139,8 +139,8 @@ class Candidate:
         return body
 
     def _body(self, spec: Object, wall: float) -> dict[str, Any]:
-        now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         # Wall-clock times are part of the Lease's schema and shown by kubectl; no candidate reads them.
+        now = datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         ours = self.lease is not None and self.holder == self.identity
         turns = number(spec, "leaseTransitions")
         meta: dict[str, Any] = {"name": self.name, "namespace": self.namespace}

@@ -24,8 +24,8 @@ def scale(case: ReconcileContext) -> PolicyDecision | None:
     wanted = {text(row, "name"): number(row, "wanted") for row in items(case.snapshot, "roles") if "wanted" in row}
     for role, count in case.terms.roles:
         if role in wanted and wanted[role] != count:
-            # The generation makes the id unique, so that going back to an earlier number is a new order.
             target = f"{role}={count}"
+            # The generation makes the id unique: going back to an earlier number is a new order.
             id_ = f"scale/{target}/{case.generation}"
             if id_ not in case.observed.commands and refusal(case, id_) is None:
                 action = Command(id_, case.cluster_name, case.address, "scale", target, "spec")

@@ -15,6 +15,7 @@ class Silence(StrEnum):
     """Reason why a node does not answer."""
 
     NONE = ""
+    """The node answers."""
     FROZEN = "frozen"
     """The node's processes are stopped."""
     CUT = "cut"
