@@ -15,11 +15,12 @@ PHASES = (
 )
 _PHASE = (
     "Phase of the job. Invalid: the spec is refused. Pending: there is no RayCluster yet. Queued: the RayCluster is"
-    " suspended, by a queue or by its owner. Provisioning: its pods start. Scheduling: PrimeMaster starts, or units wait"
-    " for nodes. Running: all ranks that should run do. Recovering: something restarts. Suspending, Suspended:"
-    " spec.suspend stops the job, or has stopped it. Stopping: PrimeMaster was asked to stop. Succeeded, Failed, Stopped:"
-    " the job has ended."
+    " suspended, by a queue or by its owner. Provisioning: its pods start. Scheduling: PrimeMaster starts, or units"
+    " wait for nodes. Running: all ranks that should run do. Recovering: something restarts. Suspending, Suspended:"
+    " spec.suspend stops the job, or has stopped it. Stopping: PrimeMaster was asked to stop. Succeeded, Failed,"
+    " Stopped: the job ended."
 )
+"""The description of the phase for `kubectl explain`: a sentence for each of `PHASES`."""
 TERMINAL = ("Succeeded", "Failed", "Stopped")
 """The phases that a job never leaves."""
 LEVELS = ("inProcess", "process", "roleGroup", "role", "job", "node", "master", "cluster")
