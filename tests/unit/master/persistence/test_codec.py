@@ -20,7 +20,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import BudgetMark as Failure
 from dljob.master.state.state import JobState
 from dljob.master.state.views import Clue, HostId, NodeView, Outcome, Reason
-from dljob.master.transition import initial
+from dljob.master.transition import _HANDLERS, initial
 
 text = st.text(max_size=12)
 small = st.integers(0, 10**6)
@@ -116,6 +116,10 @@ EVENTS = st.one_of(
     st.builds(ev.Tick),
     st.builds(ev.Released),
 )
+
+
+def test_each_event_has_a_handler():
+    assert set(_HANDLERS) == set(codec.EVENTS.values())
 
 
 @given(EVENTS)
