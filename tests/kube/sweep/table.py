@@ -10,23 +10,25 @@ from plays import PLAYS, why
 HEAD = """\
 # The crash sweep
 
-One job's life on a real API server with the real KubeRay, fake nodes whose pods KWOK runs, and one real Ray that
-stands for the heads, in three plays. Each begins with the DLJob and ends with a job that has succeeded, its logs saved,
-its RayCluster deleted, and the DLJob deleted:
+This page is for developers of the operator: it shows that the operator recovers from a crash before and after each of
+its calls. Each row is a call that it makes in a job's life on a real API server with the real KubeRay, fake nodes
+whose pods KWOK runs, and one real Ray that stands for the heads. There are three plays; each begins with the creation
+of the DLJob and ends with a job that has succeeded, its logs saved, its RayCluster deleted, and the DLJob deleted:
 
 - `restart`: one attempt, in which a rank is restarted by annotation;
-- `loss`: the head is lost, the attempt has failed, and a second one runs to the end;
+- `loss`: the head is lost, the attempt fails, and a second one runs to the end;
 - `pause`: a Kubernetes node is excluded and its pod replaced; then the job is suspended and resumed.
 
-In each field's life the operator ended as by SIGKILL, once, right before the call was made, or right after it was
-answered, and was started again. `same`: the life ended as those in which nobody died: the same status, one RayCluster
-and one submission for each attempt, the same children and Events, and nothing left in Ray. A call of several plays is
-died at in the first. Calls are told by what they are about: a status by the first thing that it tells, and `<n>` is the
-attempt. Of looks that are repeated the first of each kind is died at, and every call that changes something.
+For each cell one life was played in which the operator was killed once by SIGKILL, right before the call was made or
+right after it was answered, and then started again. `same` means that this life ended as one without a kill: with the
+same status, one RayCluster and one submission for each attempt, the same children and Events, and nothing left in
+Ray. For a call that occurs in several plays the kill is in the first. Calls are named by their subject: a write of
+the status by the first thing that it reports; `<n>` is the attempt. Of repeated reads only the first of each kind is
+included; of calls that change something, all.
 
-Made by `make sweep`, which fails for a field that is not `same`. Seconds are of the whole life.
+`make sweep` writes this page, and fails for a cell that is not `same`. Seconds are those of the whole life.
 """
-CHANCE = "Calls that some lives make and some do not, whatever is done. Each was waited for in up to three lives."
+CHANCE = "Calls that depend on timing, so that only some lives make them. Each was awaited in up to three lives."
 
 
 def table(results: Results) -> str:
