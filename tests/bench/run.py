@@ -145,9 +145,9 @@ def document(kept: dict[str, Any]) -> str:
         [
             "# Benchmarks",
             "",
-            "The measured cost and recovery times of dljob, each against its target, for those who decide about it or change it.",
-            "`python tests/bench/run.py` writes these rows, the newest of each script; `make bench` measures all again. Each",
-            "figure is a median; comparisons with Ray alone ran in turn with it, in one Ray.",
+            "For those who decide about dljob or change it: its measured costs and recovery times, with targets.",
+            "`python tests/bench/run.py` writes the rows, the newest of each script; `make bench` measures all again.",
+            "Each figure is a median; comparisons with Ray alone ran in turn with it, in one Ray.",
             "",
             f"Measured {kept['day']} on {kept['machine']}. {kept['conditions']}".rstrip(),
             "",
