@@ -1,7 +1,8 @@
 """`python docs/generate.py [--check]`: draw the rooms and their import arrows into docs/reference/rooms.md.
 
 A room is a package or a module directly below `dljob`, or the package `dljob_operator`. Imports inside functions
-count; those for type checkers alone do not. With --check: only say that the page is out of date, and exit 1.
+count; imports only for type checkers do not. With --check the page is compared instead of written; the exit code is 1
+when it is out of date.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ PRODUCT, OPERATOR = "dljob", "dljob_operator"
 LOOSE = "(its own modules)"
 HEAD = """# Rooms
 
-Made from the imports of the code by `make house`; `make verify` fails where it is out of date.
-[Architecture](../architecture.md) says what each room is for and which processes run them.
+This page shows developers which package imports which: the arrows are the imports in the code. `make house` makes
+it, and `make verify` fails when it is out of date. [Architecture](../architecture.md) describes rooms and processes.
 
 """
 
 
 @dataclass(slots=True)
 class Room:
-    """One room: what it says of itself, its modules, and which rooms they import."""
+    """One room: the first line of its docstring, its modules, and the rooms that they import."""
 
     name: str
     about: str
@@ -38,20 +39,20 @@ class Room:
 
 
 def room_of(module: str) -> str:
-    """The room of a module: the part below `dljob`, or the operator's package."""
+    """Return the room of a module: the package below `dljob`, or the operator's package."""
     parts = module.split(".")
     return parts[1] if parts[0] == PRODUCT and len(parts) > 1 else parts[0]
 
 
 def inner_of(module: str, room: str) -> str:
-    """The package inside a room that holds a module; the room's own modules are one."""
+    """Return the package inside a room that holds a module; modules directly in the room share `LOOSE`."""
     parts = module.split(".")
     below = parts[1:] if room == OPERATOR else parts[2:]
     return below[0] if len(below) > 1 or (below and _is_package(module)) else LOOSE
 
 
 def measured(graph: grimp.ImportGraph, modules: Iterable[str], split: Mapping[str, str]) -> dict[str, Room]:
-    """The rooms that modules fall into, by the name that `split` gives each."""
+    """Return the rooms of modules and their imports; `split` maps each module to the name of its room."""
     rooms: dict[str, Room] = {}
     for module in sorted(modules):
         room = rooms.setdefault(split[module], Room(split[module], ""))
@@ -62,9 +63,9 @@ def measured(graph: grimp.ImportGraph, modules: Iterable[str], split: Mapping[st
 
 
 def floors(rooms: Mapping[str, Room]) -> list[list[str]]:
-    """The rooms from the top down: each stands above all that it imports. Rooms of a circle share a floor."""
+    """Return the rooms in layers from the top: each room is above all that it imports; a cycle shares a layer."""
     height: dict[str, int] = dict.fromkeys(rooms, 0)
-    for _ in rooms:  # longest paths; a circle stops growing after as many rounds as there are rooms
+    for _ in rooms:  # longest paths; in a cycle they would grow for ever, so there are as many rounds as rooms
         for name, room in rooms.items():
             below = [height[other] + 1 for other in room.arrows if name not in rooms[other].arrows]
             height[name] = max([height[name], *below])
@@ -72,7 +73,7 @@ def floors(rooms: Mapping[str, Room]) -> list[list[str]]:
 
 
 def drawing(rooms: Mapping[str, Room]) -> list[str]:
-    """Rooms and arrows for mermaid; an arrow that a longer way stands for is left out, and is in the table."""
+    """Return the rooms and arrows for mermaid, without arrows that a longer path implies; the table has all."""
     lines = ["```mermaid", "flowchart TD"]
     named = [name for floor in floors(rooms) for name in floor]
     lines += [f'  {_id(name)}["{name}"]' for name in named]
@@ -82,8 +83,8 @@ def drawing(rooms: Mapping[str, Room]) -> list[str]:
 
 
 def table(rooms: Mapping[str, Room]) -> list[str]:
-    """The rooms from the top down, with all their arrows."""
-    lines = ["| room | what it says of itself | files | imports |", "| --- | --- | --- | --- |"]
+    """Return the rooms from the top down, with all their arrows, as a table."""
+    lines = ["| room | purpose | files | imports |", "| --- | --- | --- | --- |"]
     for floor in floors(rooms):
         for name in floor:
             room = rooms[name]
@@ -92,7 +93,7 @@ def table(rooms: Mapping[str, Room]) -> list[str]:
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     graph = grimp.build_graph(PRODUCT, OPERATOR, exclude_type_checking_imports=True, cache_dir=None)
     modules = [module for module in graph.modules if module != PRODUCT]
     rooms = measured(graph, modules, {module: room_of(module) for module in modules})
@@ -111,7 +112,7 @@ def page() -> str:
 
 
 def _longer(rooms: Mapping[str, Room], name: str, other: str) -> bool:
-    """Whether another way leads there, through a room between."""
+    """Return whether another path leads from `name` to `other`, through a room between them."""
     seen, todo = set[str](), [near for near in rooms[name].arrows if near != other]
     while todo:
         near = todo.pop()
@@ -138,13 +139,13 @@ def _is_package(module: str) -> bool:
 
 
 def _about(module: str) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     said = ast.get_docstring(ast.parse(_path(module).read_text(encoding="utf-8"))) or ""
     return said.partition("\n")[0].replace("|", "\\|")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page, or with --check compare it. 0: fine; 1: out of date; 2: wrong arguments."""
+    """Write the page, or with --check compare it. Return 0; 1 when it is out of date; 2 for wrong arguments."""
     if list(arguments) not in ([], ["--check"]):
         sys.stderr.write(f"unknown arguments {' '.join(arguments)}: only --check is known\n")
         return 2
@@ -152,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     if file.exists() and file.read_text(encoding="utf-8") == text:
         return 0
     if arguments:
-        sys.stderr.write(f"{PAGE} is out of date: make house writes it anew\n")
+        sys.stderr.write(f"{PAGE} is out of date: run make house\n")
         return 1
     file.write_text(text, encoding="utf-8")
     sys.stdout.write(f"wrote {PAGE}\n")

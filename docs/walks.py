@@ -34,19 +34,19 @@ class WalkStep:
     module: str
     name: str
     hands: str
-    """The class whose object goes to the next step; empty where the next one is called."""
+    """Class of the object that the next step receives; empty if the next step is called directly."""
     back: bool = False
-    """It was on the walk before."""
+    """Whether the walk returns here from an earlier step."""
 
     @property
     def path(self) -> str:
-        """Where the module lies, without its ending."""
+        """Path of the module without its suffix."""
         top = "operator" if self.module.startswith("dljob_operator") else "workers/dljob"
         return f"{top}/{self.module.replace('.', '/')}"
 
 
 def walks(page: str) -> dict[str, list[WalkStep]]:
-    """The walks of a page by title."""
+    """Return the walks of a page, by title."""
     return {
         title: [WalkStep(module, name, hands, bool(back)) for back, module, name, hands in _ITEM.findall(items)]
         for title, items in _WALK.findall(page)
@@ -54,7 +54,7 @@ def walks(page: str) -> dict[str, list[WalkStep]]:
 
 
 def reader(rev: str = "") -> Callable[[str], str]:
-    """What reads a file of the working tree, or of a revision; an empty text where there is none."""
+    """Return a function that reads a file of the working tree, or of a revision; a missing file is empty text."""
 
     @cache
     def read(path: str) -> str:
@@ -68,7 +68,7 @@ def reader(rev: str = "") -> Callable[[str], str]:
 
 
 def wrong(walk: list[WalkStep], read: Callable[[str], str]) -> list[str]:
-    """What of a walk the code does not bear out; empty when all holds."""
+    """Return the steps of a walk that the code does not confirm; empty if it confirms all."""
     looked = [_source(step, read) for step in walk]
     errors = [f"{s.module}:{s.name} is not there" for s, node in zip(walk, looked, strict=True) if node is None]
     found = [node for node in looked if node is not None]
@@ -89,12 +89,12 @@ def wrong(walk: list[WalkStep], read: Callable[[str], str]) -> list[str]:
 
 
 def files(walk: list[WalkStep]) -> int:
-    """In how many files a walk stands."""
+    """Return the number of files that a walk passes."""
     return len({step.path for step in walk})
 
 
 def steps(walk: list[WalkStep]) -> int:
-    """How many functions a walk passes."""
+    """Return the number of functions that a walk passes."""
     return sum(not step.back for step in walk)
 
 
@@ -119,13 +119,13 @@ def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def _names(node: ast.AST) -> set[str]:
-    """The names that a piece of code uses: variables, attributes, and parts of annotations."""
+    """Return the names that a piece of code uses: variables, attributes, and parts of annotations."""
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return names | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
 
 def _called_by(step: WalkStep) -> set[str]:
-    """Under which names a function is called: its own; of a method that Python calls, its class or an attribute."""
+    """Return the names by which a function is called; for a method that Python calls, its class or an attribute."""
     owner, _, last = step.name.rpartition(".")
     if last in ("__init__", "__call__", "__enter__", "__aenter__", "__getattr__"):
         return {owner.rpartition(".")[2]}
@@ -133,7 +133,7 @@ def _called_by(step: WalkStep) -> set[str]:
 
 
 def _in_tables(step: WalkStep, node: ast.AST, read: Callable[[str], str]) -> set[str]:
-    """The names in those constants of its module that a function uses, as in `POLICIES = (finish.verdict, ...)`."""
+    """Return the names in the module constants that a function uses, as in `POLICIES = (finish.verdict, ...)`."""
     used, out = _names(node), set[str]()
     for line in _tree(step, read).body:
         targets = [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [])
@@ -143,7 +143,7 @@ def _in_tables(step: WalkStep, node: ast.AST, read: Callable[[str], str]) -> set
 
 
 def main() -> int:
-    """Print each walk with its counts; 1 when the code does not bear one out."""
+    """Print each walk with its counts. Return 1 if the code does not confirm one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "architecture.md")
     parser.add_argument("--rev", default="", help="a git revision, in place of the working tree")
