@@ -1,4 +1,4 @@
-"""The same learning in one process, without DLJob: `python alone.py` shows what the roles do together."""
+"""The same training in one process, without DLJob: run `python alone.py` to compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from model import Policy, answer_logprobs, sample
 
 
 def train(iterations: int, seed: int = 0) -> list[float]:
-    """The mean reward of each iteration, from random weights."""
+    """Train from random weights, and return the mean reward of each iteration."""
     torch.set_num_threads(1)
     policy, reference = Policy(seed), Policy(seed)
     optimizer = torch.optim.AdamW(policy.parameters(), grpo.LEARNING_RATE)

@@ -1,4 +1,4 @@
-"""The driver: which role does what in an iteration. It keeps no state; the trainers' checkpoint has it all."""
+"""The driver, which calls the other roles in each iteration. Its state is in the trainers' checkpoint."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from task import Samples, moving_average
 from dljob import RoleGroup, Worker, progress
 
 DEADLINE_S = 60
-"""For any call: a callee that restarts is waited for, this long."""
+"""Timeout in seconds of every call, which includes waiting for a callee that restarts."""
 
 
 class Coordinator(Worker):
-    """Leads the other roles through the iterations."""
+    """Runs the iterations by calls to the other roles."""
 
     def run(self) -> dict[str, Any]:
-        """Train; what it returns is the job's result."""
+        """Train; the return value is the job's result."""
         rollout, reference, reward = RoleGroup("rollout"), RoleGroup("reference"), RoleGroup("reward")
         trainer = RoleGroup("trainer")
         history: list[float] = trainer.call_rank0("rewards_so_far").result(DEADLINE_S)
@@ -32,7 +32,7 @@ class Coordinator(Worker):
 
 
 def join(parts: list[Samples]) -> Samples:
-    """The samples of all rollouts, in rank order."""
+    """Return the samples of all rollouts, in rank order."""
     return Samples(
         list(chain.from_iterable(p.prompts for p in parts)),
         list(chain.from_iterable(p.answers for p in parts)),

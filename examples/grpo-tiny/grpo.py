@@ -1,4 +1,4 @@
-"""GRPO: advantages relative to the group, a clipped ratio, and a leash to the reference."""
+"""GRPO: advantages relative to the group, a clipped ratio, and a KL penalty towards the reference."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ KL_WEIGHT = 0.001
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """How much better each answer is than the others to its prompt, in standard deviations."""
+    """Return how much better each answer is than the other answers to its prompt, in standard deviations."""
     groups = rewards.view(-1, SAMPLES)
     return ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)).view(-1)
 
 
 def loss(new: Tensor, old: Tensor, reference: Tensor, rewards: Tensor) -> Tensor:
-    """The number to make small; log-probabilities are (batch, DIGITS), rewards (batch,)."""
+    """Return the loss; log-probabilities have the shape (batch, DIGITS), rewards (batch,)."""
     gain, ratio = advantages(rewards).unsqueeze(1), (new - old).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
     kl = (reference - new).exp() - (reference - new) - 1
@@ -37,7 +37,7 @@ def update(
     *,
     share: slice = slice(None),
 ) -> None:
-    """EPOCHS steps on the rows of `share`; a policy under DDP averages the gradients of all ranks."""
+    """Take EPOCHS steps on the rows of `share`; DDP averages the gradients of all ranks."""
     prompts, answers = torch.tensor(batch.prompts[share]), torch.tensor(batch.answers[share])
     old, ref = torch.tensor(batch.logprobs[share]), torch.tensor(reference[share])
     for _ in range(EPOCHS):

@@ -9,13 +9,13 @@ from torch.nn import functional
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
 SEPARATOR = 10
-"""The token between prompt and answer; 0 to 9 are the digits."""
+"""The separator token between prompt and answer; tokens 0 to 9 are the digits."""
 LENGTH = 2 * DIGITS
-"""Tokens the model reads: the prompt, the separator, and the answer but for its last digit."""
+"""Number of tokens that the model reads: the prompt, the separator, and the answer without its last digit."""
 
 
 class Block(nn.Module):
-    """Causal self-attention, then a two-layer perceptron, each around a residual."""
+    """Causal self-attention and a two-layer perceptron, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) to the same."""
+        """Map (batch, tokens, width) to the same shape."""
         batch, tokens, _ = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, tokens, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         heads = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class Policy(nn.Module):
-    """Digits in, the log-probability of each next digit out."""
+    """Reads digits, and returns the log-probability of each next digit."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class Policy(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, tokens) to log-probabilities (batch, tokens, 10)."""
+        """Map tokens (batch, tokens) to log-probabilities (batch, tokens, 10)."""
         x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
         return functional.log_softmax(self.head(self.norm(self.blocks(x))), dim=-1)
 
 
 def answer_logprobs(policy: nn.Module, prompts: Tensor, answers: Tensor) -> Tensor:
-    """The log-probability of each digit of the answers, (batch, DIGITS)."""
+    """Return the log-probability of each digit of the answers, (batch, DIGITS)."""
     separator = prompts.new_full((len(prompts), 1), SEPARATOR)
     logprobs = policy(torch.cat([prompts, separator, answers[:, :-1]], dim=1))
     return logprobs[:, DIGITS:].gather(2, answers.unsqueeze(2)).squeeze(2)
@@ -57,7 +57,7 @@ def answer_logprobs(policy: nn.Module, prompts: Tensor, answers: Tensor) -> Tens
 
 @torch.no_grad()
 def sample(policy: nn.Module, prompts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One answer to each prompt and the log-probability of its digits, both (batch, DIGITS)."""
+    """Return one answer to each prompt and the log-probability of its digits, both (batch, DIGITS)."""
     tokens = torch.cat([prompts, prompts.new_full((len(prompts), 1), SEPARATOR)], dim=1)
     logprobs: list[Tensor] = []
     for _ in range(DIGITS):

@@ -1,4 +1,4 @@
-"""The reference: the policy as it was at the start, frozen; it keeps the trained one from straying."""
+"""The reference: the initial policy, frozen. The KL penalty keeps the trained policy close to it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dljob import Worker, rpc
 
 
 class Reference(Worker):
-    """Says how likely answers were under the first weights."""
+    """Returns log-probabilities of answers under the initial weights."""
 
     def setup(self) -> None:
-        """The first weights follow from the seed alone."""
+        """Create the initial weights, which depend only on the seed."""
         self.policy = Policy(self.config["seed"])
 
     @rpc(idempotent=True)
     @torch.no_grad()
     def logprobs(self, batch: Samples) -> list[list[float]]:
-        """The log-probability of each digit of each answer."""
+        """Return the log-probability of each digit of each answer."""
         return answer_logprobs(self.policy, torch.tensor(batch.prompts), torch.tensor(batch.answers)).tolist()

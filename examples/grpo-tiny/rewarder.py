@@ -12,5 +12,5 @@ class Reward(Worker):
 
     @rpc(idempotent=True)
     def score(self, batch: Samples) -> list[float]:
-        """The share of right digits of each answer."""
+        """Return the share of right digits of each answer."""
         return [reward(prompt, answer) for prompt, answer in zip(batch.prompts, batch.answers, strict=True)]

@@ -1,4 +1,4 @@
-"""The rollouts: each holds one version of the policy's weights and answers its share of the prompts."""
+"""The rollouts: each rank holds one version of the policy's weights, and answers its share of the prompts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dljob import RoleGroup, Worker, rpc
 
 
 class Rollout(Worker):
-    """Samples answers. A restarted one holds no weights and fetches them at its first call."""
+    """Samples answers. A restarted rank has no weights, and fetches them at its first call."""
 
     def setup(self) -> None:
-        """A policy to load weights into."""
+        """Create the policy into which weights are loaded."""
         self.policy = Policy(self.config["seed"])
         self.version = -1
 
     @rpc(idempotent=True, concurrency=1)
     def generate(self, iteration: int) -> Samples:
-        """The samples of an iteration: the same ones whenever it is asked, by whichever incarnation."""
+        """Return the samples of an iteration, which are the same in every incarnation, so the call is idempotent."""
         if self.version < iteration:
             self.version, weights = RoleGroup("trainer").call_rank0("weights").result(60)
             self.policy.load_state_dict(weights)

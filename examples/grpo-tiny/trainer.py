@@ -1,4 +1,4 @@
-"""The trainers: one torch world. Each iteration ends with a checkpoint, and a restart begins at the last one."""
+"""The trainers: one torch world. Each iteration ends with a checkpoint, and a restart resumes from the last one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dljob import Worker, rpc
 
 
 class Trainer(Worker):
-    """Takes its share of each batch; DDP averages the gradients of both."""
+    """Trains on its share of each batch; DDP averages the gradients of both ranks."""
 
     def setup(self) -> None:
-        """Weights, optimizer and rewards so far, from the checkpoint if there is one."""
+        """Create weights, optimizer and rewards, or load them from the checkpoint if there is one."""
         self.checkpoint = Path(self.context.job_dir) / "checkpoint.pt"
         self.policy = Policy(self.config["seed"])
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), grpo.LEARNING_RATE)
@@ -34,7 +34,7 @@ class Trainer(Worker):
 
     @rpc(idempotent=True, concurrency=1)
     def train(self, iteration: int, batch: Samples, rewards: list[float], reference: list[list[float]]) -> None:
-        """One iteration; nothing if the checkpoint already has it."""
+        """Train one iteration, unless the checkpoint already contains it."""
         if iteration < len(self.rewards):
             return
         size = len(rewards) // self.world_size
@@ -44,23 +44,23 @@ class Trainer(Worker):
             self.rewards.append(sum(rewards) / len(rewards))
             if self.rank == 0:
                 self.save()
-            dist.barrier()  # nobody answers before the checkpoint is there, or a restart would find half the answers
+            dist.barrier()  # answer only once the checkpoint exists: a restart must not find half the answers
         except RuntimeError:
-            time.sleep(10)  # the other trainer died: the group is about to be restarted, and this call made again
+            time.sleep(10)  # the other trainer died: the group will restart, and the caller sends this call again
             raise
 
     @rpc(idempotent=True)
     def weights(self) -> tuple[int, dict[str, Tensor]]:
-        """How many iterations made these weights, and the weights."""
+        """Return the number of iterations behind the weights, and the weights."""
         return len(self.rewards), self.policy.state_dict()
 
     @rpc(idempotent=True)
     def rewards_so_far(self) -> list[float]:
-        """The mean reward of each iteration done."""
+        """Return the mean reward of each completed iteration."""
         return self.rewards
 
     def save(self) -> None:
-        """Write beside, then rename: a kill in the middle leaves the old checkpoint whole."""
+        """Write a second file, then rename it, so that a kill at any point leaves a complete checkpoint."""
         state = {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict(), "rewards": self.rewards}
         beside = self.checkpoint.with_suffix(".new")
         torch.save(state, beside)

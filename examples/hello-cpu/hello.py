@@ -6,7 +6,7 @@ from dljob import current_worker, progress
 
 
 def main() -> dict[str, int]:
-    """Say hello; what rank 0 returns is the job's result."""
+    """Say hello; the return value of rank 0 is the job's result."""
     me = current_worker()
     print(f"hello from rank {me.rank} of {me.world_size}", flush=True)
     progress(1)

@@ -1,4 +1,4 @@
-"""The actor: the policy that learns, as one torch world. Each iteration ends with a checkpoint in memory."""
+"""The actor: the trained policy, one torch world. Each iteration ends with a checkpoint in memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dljob import Worker, checkpoint, rpc
 
 
 class Policy(Worker):
-    """Takes its rows of each batch; DDP averages the gradients of all ranks."""
+    """Trains on its rows of each batch; DDP averages the gradients of all ranks."""
 
     def setup(self) -> None:
-        """Weights, optimizer and scores so far, from the checkpoint if there is one."""
+        """Create weights, optimizer and scores, or load them from the checkpoint if there is one."""
         torch.set_num_threads(1)
         self.net = policy(self.config["seed"])
         self.optimizer = torch.optim.Adam(self.net.parameters(), ppo.LEARNING_RATE)
@@ -33,7 +33,7 @@ class Policy(Worker):
 
     @rpc(dispatch="shard", collect="mean", idempotent=True, concurrency=1)
     def train(self, iteration: int, batch: task.Batch, score: float) -> float:
-        """One iteration; nothing if the checkpoint already has it. The loss."""
+        """Train one iteration, unless the checkpoint already contains it, and return the loss."""
         if iteration < len(self.scores):
             return 0.0
         try:
@@ -41,18 +41,18 @@ class Policy(Worker):
             self.scores.append(score)
             state = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "scores": self.scores}
             checkpoint.save(iteration + 1, state, persist=False)
-            dist.barrier()  # nobody answers before all have saved, or a restart would find half the answers
+            dist.barrier()  # answer only once all have saved: a restart must not find half the answers
         except RuntimeError:
-            time.sleep(10)  # another rank died: the group is about to be restarted, and this call made again
+            time.sleep(10)  # another rank died: the group will restart, and the caller sends this call again
             raise
         return loss
 
     @rpc(dispatch="rank0", idempotent=True)
     def weights(self) -> tuple[int, dict[str, Tensor]]:
-        """How many iterations made these weights, and the weights."""
+        """Return the number of iterations behind the weights, and the weights."""
         return len(self.scores), self.net.state_dict()
 
     @rpc(dispatch="rank0", idempotent=True)
     def history(self) -> list[float]:
-        """The mean score of each iteration done."""
+        """Return the mean score of each completed iteration."""
         return self.scores

@@ -1,4 +1,4 @@
-"""The same learning in one process, without DLJob: `python alone.py` shows what the roles do together."""
+"""The same training in one process, without DLJob: run `python alone.py` to compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KL_WEIGHT = 0.005
 
 
 def train(iterations: int, seed: int = 0, count: int = 256) -> list[float]:
-    """The mean score of each iteration, from random weights."""
+    """Train from random weights, and return the mean score of each iteration."""
     torch.set_num_threads(1)
     actor, critic, reference = policy(seed), Net(seed, 1), policy(seed)
     actor_steps = torch.optim.Adam(actor.parameters(), ppo.LEARNING_RATE)

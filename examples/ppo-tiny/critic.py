@@ -1,4 +1,4 @@
-"""The critic: says before each digit of an answer what is still to come, and learns from what came."""
+"""The critic: estimates at each digit of an answer the return that remains, and learns from the actual returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Critic(Worker):
     """One torch rank, on the device of an actor."""
 
     def setup(self) -> None:
-        """Weights and optimizer, from the checkpoint if there is one."""
+        """Create weights and optimizer, or load them from the checkpoint if there is one."""
         torch.set_num_threads(1)
         self.net, self.done = Net(self.config["seed"], 1), 0
         self.optimizer = torch.optim.Adam(self.net.parameters(), ppo.LEARNING_RATE)
@@ -27,12 +27,12 @@ class Critic(Worker):
     @rpc(dispatch="rank0", idempotent=True)
     @torch.no_grad()
     def values(self, batch: task.Batch) -> task.Rows:
-        """A number for each digit of each answer."""
+        """Return the estimated value at each digit of each answer."""
         return values(self.net, torch.tensor(batch["prompts"]), torch.tensor(batch["answers"])).tolist()
 
     @rpc(dispatch="rank0", idempotent=True, concurrency=1)
     def train(self, iteration: int, batch: task.Batch) -> float:
-        """One iteration; nothing if the checkpoint already has it. The loss."""
+        """Train one iteration, unless the checkpoint already contains it, and return the loss."""
         if iteration < self.done:
             return 0.0
         loss, self.done = ppo.regress(self.net, self.optimizer, batch), iteration + 1

@@ -8,7 +8,7 @@ from dljob import DLJob, RLJobBuilder, RLRoleType
 
 
 def arguments(argv: list[str] | None = None) -> Namespace:
-    """What the command line says."""
+    """Return the parsed command line."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--actor-num-nodes", type=int, default=1)
     parser.add_argument("--actor-num-gpus-per-node", type=int, default=2)
@@ -26,7 +26,7 @@ def arguments(argv: list[str] | None = None) -> Namespace:
 
 
 def build(args: Namespace) -> DLJob:
-    """The job."""
+    """Return the job."""
     learned = {name: getattr(args, name) for name in ("seed", "iterations", "prompts", "init_kl_coef")}
     builder = RLJobBuilder().name(args.job_name).config(learned).global_env({"OMP_NUM_THREADS": 1})
     builder.node_num(1).device_type("GPU").device_per_node(4)
@@ -37,7 +37,7 @@ def build(args: Namespace) -> DLJob:
         .resource(accelerator=0.4, cpu=0.1)
         .nnodes(args.actor_num_nodes)
         .nproc_per_node(args.actor_num_gpus_per_node)
-        .comm(backend="gloo")  # the devices are pretended: all of it runs on CPUs
+        .comm(backend="gloo")  # the devices are only declared: everything runs on CPUs
     )
     (
         builder.critic("critic.Critic")
@@ -65,7 +65,7 @@ def build(args: Namespace) -> DLJob:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Show the job, or submit it to the Ray of RAY_ADDRESS."""
+    """Print the job, or submit it to the Ray in RAY_ADDRESS."""
     args = arguments(argv)
     job = build(args)
     print(job.model_dump_json(indent=2))

@@ -1,4 +1,4 @@
-"""Two small networks that read a prompt and the answer so far: what comes next, and what it will be worth."""
+"""Two small networks that read a prompt and the answer so far: one predicts the next digit, one its value."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.nn import functional
 
 WIDTH = 128
 ABSENT = 10
-"""The token of a digit that is not said yet; 0 to 9 are the digits."""
+"""The token of a digit that is not sampled yet; tokens 0 to 9 are the digits."""
 
 
 class Net(nn.Module):
-    """`outputs` numbers for each digit of an answer, from the prompt and the digits before it."""
+    """Computes `outputs` numbers for each digit of an answer, from the prompt and the digits before it."""
 
     def __init__(self, seed: int, outputs: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Net(nn.Module):
         self.outputs = outputs
 
     def forward(self, prompts: Tensor, answers: Tensor) -> Tensor:
-        """(batch, DIGITS) of each to (batch, DIGITS, outputs); digit i is read from the digits before it alone."""
+        """Map prompts and answers, (batch, DIGITS) each, to (batch, DIGITS, outputs); output i sees digits before i."""
         seen = torch.ones(DIGITS, DIGITS, dtype=torch.bool).tril(-1)  # (at, said)
         said = torch.where(seen, answers.unsqueeze(1), ABSENT)  # (batch, at, DIGITS)
         read = torch.cat([prompts.unsqueeze(1).expand_as(said), said], dim=2)
@@ -35,23 +35,23 @@ class Net(nn.Module):
 
 
 def policy(seed: int) -> Net:
-    """The chance of each digit, as logits."""
+    """Returns the logits of each digit."""
     return Net(seed, 10)
 
 
 def values(critic: nn.Module, prompts: Tensor, answers: Tensor) -> Tensor:
-    """What is still to come before each digit, (batch, DIGITS)."""
+    """Returns the estimated remaining return at each digit, (batch, DIGITS)."""
     return critic(prompts, answers).squeeze(2)
 
 
 def answer_logprobs(net: nn.Module, prompts: Tensor, answers: Tensor) -> Tensor:
-    """The log-probability of each digit of the answers, (batch, DIGITS)."""
+    """Return the log-probability of each digit of the answers, (batch, DIGITS)."""
     return functional.log_softmax(net(prompts, answers), dim=-1).gather(2, answers.unsqueeze(2)).squeeze(2)
 
 
 @torch.no_grad()
 def sample(net: nn.Module, prompts: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One answer to each prompt and the log-probability of its digits, both (batch, DIGITS)."""
+    """Return one answer to each prompt and the log-probability of its digits, both (batch, DIGITS)."""
     answers = torch.zeros_like(prompts)
     for at in range(DIGITS):
         chances = functional.softmax(net(prompts, answers)[:, at], dim=-1)

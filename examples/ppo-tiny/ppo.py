@@ -16,20 +16,20 @@ CLIP = 0.2
 
 
 def policy_loss(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
-    """The number to make small; all are (batch, DIGITS)."""
+    """Return the loss; all arguments have the shape (batch, DIGITS)."""
     ratio = (new - old).exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages).mean()
 
 
 def improve(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
-    """EPOCHS steps of a policy on a batch; its last loss. Under DDP the gradients are those of all ranks' rows."""
+    """Take EPOCHS steps of a policy on a batch, and return its last loss. DDP averages the gradients of all ranks."""
     prompts, answers = torch.tensor(batch["prompts"]), torch.tensor(batch["answers"])
     old, advantages = torch.tensor(batch["logprobs"]), torch.tensor(batch["advantages"])
     return _descend(optimizer, lambda: policy_loss(answer_logprobs(net, prompts, answers), old, advantages))
 
 
 def regress(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
-    """EPOCHS steps of a critic on a batch; its last loss."""
+    """Take EPOCHS steps of a critic on a batch, and return its last loss."""
     prompts, answers, returns = (torch.tensor(batch[key]) for key in ("prompts", "answers", "returns"))
     return _descend(optimizer, lambda: (values(net, prompts, answers) - returns).pow(2).mean())
 

@@ -1,4 +1,4 @@
-"""The reference: the policy as it was at the start, frozen; straying from it costs."""
+"""The reference: the initial policy, frozen, for the KL penalty."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dljob import Worker, rpc
 
 
 class Reference(Worker):
-    """Says how likely answers were under the first weights."""
+    """Returns log-probabilities of answers under the initial weights."""
 
     def setup(self) -> None:
-        """The first weights follow from the seed alone."""
+        """Create the initial weights, which depend only on the seed."""
         torch.set_num_threads(1)
         self.net = policy(self.config["seed"])
 
     @rpc(dispatch="shard", collect="concat", idempotent=True)
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> Rows:
-        """The log-probability of each digit of each answer."""
+        """Return the log-probability of each digit of each answer."""
         return answer_logprobs(self.net, torch.tensor(batch["prompts"]), torch.tensor(batch["answers"])).tolist()

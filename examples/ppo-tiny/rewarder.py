@@ -1,4 +1,4 @@
-"""The reward: a rule in plain Python, in the place of a reward model. This process never imports torch."""
+"""The reward: a rule in plain Python that stands in for a reward model. This process never imports torch."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class Reward(Worker):
 
     @rpc(dispatch="shard", collect="concat", idempotent=True)
     def score(self, batch: task.Batch) -> list[float]:
-        """The share of right digits of each answer."""
+        """Return the share of right digits of each answer."""
         return [task.score(prompt, answer) for prompt, answer in zip(batch["prompts"], batch["answers"], strict=True)]

@@ -1,4 +1,4 @@
-"""The rollouts: each holds one version of the policy's weights and answers its share of the prompts."""
+"""The rollouts: each rank holds one version of the policy's weights, and answers its share of the prompts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dljob import RoleGroup, Worker, rpc
 
 
 class Rollout(Worker):
-    """Samples answers. A restarted one holds no weights and fetches them at its first call."""
+    """Samples answers. A restarted rank has no weights, and fetches them at its first call."""
 
     def setup(self) -> None:
-        """A policy to load weights into."""
+        """Create the policy into which weights are loaded."""
         torch.set_num_threads(1)
         self.net, self.version = policy(self.config["seed"]), -1
 
     @rpc(dispatch="shard", collect="concat", idempotent=True, concurrency=1)
     def generate(self, prompts: list[list[int]], iteration: int) -> Batch:
-        """An answer to each prompt: the same whenever it is asked, by whichever incarnation."""
+        """Return an answer to each prompt, the same one in every incarnation, so the call is idempotent."""
         if self.version < iteration:
             self.version, weights = RoleGroup("actor").weights()
             self.net.load_state_dict(weights)

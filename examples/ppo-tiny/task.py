@@ -1,4 +1,4 @@
-"""The task, say four digits backwards, and what the roles tell each other of it. Plain Python, no torch."""
+"""The task (reverse four digits), and the messages between the roles. Plain Python, no torch."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from statistics import pstdev
 from typing import Any
 
 DIGITS = 4
-"""Digits of a prompt, and of its answer."""
+"""Number of digits of a prompt, and of its answer."""
 DISCOUNT, SMOOTHING = 1.0, 0.95
 """Gamma and lambda of GAE."""
 
 Rows = list[list[float]]
 """One row per answer, one number per digit."""
 Batch = dict[str, Any]
-"""A row per answer under each key: prompts, answers, logprobs, later advantages and returns. Calls cut it by rows."""
+"""One row per answer under each key: prompts, answers, logprobs, later advantages and returns. Calls split the rows."""
 
 
 def prompts(seed: int, iteration: int, count: int) -> list[list[int]]:
-    """The prompts of an iteration: always the same."""
+    """Return the prompts of an iteration, always the same ones."""
     rng = random.Random(f"{seed}/{iteration}")  # noqa: S311 - exercises, not secrets
     return [[rng.randrange(10) for _ in range(DIGITS)] for _ in range(count)]
 
 
 def score(prompt: list[int], answer: list[int]) -> float:
-    """Share of the digits that are right, 0 to 1."""
+    """Return the share of right digits, 0 to 1."""
     return sum(p == a for p, a in zip(reversed(prompt), answer, strict=True)) / DIGITS
 
 
 def judged(logprobs: list[float], reference: list[float], value: float, kl_weight: float) -> list[float]:
-    """The reward of each digit: what it strays costs at once, the score comes with the last one."""
+    """Return the reward of each digit: the KL penalty at every digit, and the score at the last one."""
     rewards = [-kl_weight * (own - first) for own, first in zip(logprobs, reference, strict=True)]
     rewards[-1] += value
     return rewards
 
 
 def gae(rewards: list[float], values: list[float]) -> list[float]:
-    """Generalized advantage estimates of one answer, digit by digit."""
+    """Return the generalized advantage estimates of one answer, for each digit."""
     found, ahead, later = [0.0] * len(rewards), 0.0, 0.0
     for at in reversed(range(len(rewards))):
         ahead = rewards[at] + DISCOUNT * later - values[at] + DISCOUNT * SMOOTHING * ahead
@@ -45,7 +45,7 @@ def gae(rewards: list[float], values: list[float]) -> list[float]:
 
 
 def estimated(batch: Batch, reference: Rows, values: Rows, scores: list[float], kl_weight: float) -> Batch:
-    """The batch with advantages (of mean 0 and deviation 1 over all digits) and the returns that the critic learns."""
+    """Return the batch with advantages (mean 0, deviation 1 over all digits) and the returns that the critic learns."""
     rows = zip(batch["logprobs"], reference, values, scores, strict=True)
     raw = [gae(judged(own, first, one, kl_weight), value) for own, first, value, one in rows]
     returns = [[a + v for a, v in zip(*row, strict=True)] for row in zip(raw, values, strict=True)]
@@ -55,10 +55,10 @@ def estimated(batch: Batch, reference: Rows, values: Rows, scores: list[float], 
 
 
 def mean(numbers: list[float]) -> float:
-    """The mean."""
+    """Return the mean."""
     return sum(numbers) / len(numbers)
 
 
 def kl(batch: Batch, reference: Rows) -> float:
-    """How far the policy has strayed from the reference, in nats per digit."""
+    """Return the KL divergence of the policy from the reference, in nats per digit."""
     return mean([mean(own) - mean(first) for own, first in zip(batch["logprobs"], reference, strict=True)])

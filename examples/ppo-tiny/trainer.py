@@ -1,4 +1,4 @@
-"""The trainer: the driver, which leads the other roles through PPO. Plain Python, no torch, and it keeps no state."""
+"""The trainer: the driver, which calls the other roles in each iteration of PPO. Plain Python, no torch, no state."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dljob import RoleGroup, Worker, progress
 
 
 class PPOTrainer(Worker):
-    """Samples, judges, estimates, improves, so many times over."""
+    """Runs the iterations: sample, score, estimate advantages, train."""
 
     def run(self) -> dict[str, Any]:
-        """Train; what it returns is the job's result."""
+        """Train; the return value is the job's result."""
         actor, rollout = RoleGroup("actor"), RoleGroup("rollout")
         history: list[float] = actor.history()
         for iteration in range(len(history), self.config["iterations"]):
@@ -26,10 +26,10 @@ class PPOTrainer(Worker):
         return {"score": round(task.mean(history[-5:]), 4), "iterations": len(history)}
 
     def estimated(self, batch: task.Batch) -> tuple[task.Batch, list[float], float]:
-        """The batch with what it teaches, the scores of its answers, and how far they stray from the reference."""
-        values = RoleGroup("critic").call("values", batch)  # three roles work at once
+        """Return the batch with advantages, the scores of its answers, and their KL divergence from the reference."""
+        values = RoleGroup("critic").call("values", batch)  # a future: three roles work concurrently
         scores = RoleGroup("reward").call("score", batch)
         weight = self.config["init_kl_coef"]
-        reference = RoleGroup("reference").logprobs(batch) if weight else batch["logprobs"]  # without it nothing strays
+        reference = RoleGroup("reference").logprobs(batch) if weight else batch["logprobs"]  # no penalty: not needed
         judged = scores.result()
         return task.estimated(batch, reference, values.result(), judged, weight), judged, task.kl(batch, reference)

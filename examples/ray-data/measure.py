@@ -1,4 +1,4 @@
-"""What the tasks of Ray Data do, in processes of Ray's that are none of the job's ranks."""
+"""The functions that tasks of Ray Data run, in Ray's own worker processes outside of the job's ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ray.util import get_current_placement_group
 
 
 def measured(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rows of y = 3 x + 2 with noise; a third of them were broken, and are left out."""
+    """Return rows of y = 3 x + 2 with noise; a third of them are broken, and are left out."""
     kept = batch["id"][batch["id"] % 3 != 0]
     chance = np.random.default_rng(int(kept[0]))
     x = chance.uniform(-1, 1, len(kept))

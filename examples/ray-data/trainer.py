@@ -1,4 +1,4 @@
-"""A trainer that is fed by Ray Data: tasks on free CPUs make and clean its batches while it learns from them."""
+"""A trainer that reads from Ray Data: tasks on free CPUs prepare its batches while it trains."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ RATE = 0.1
 
 
 class Trainer(Worker):
-    """Fits a line through what a sensor measured, batch by batch."""
+    """Fits a line to the measurements of a sensor, batch by batch."""
 
     def setup(self) -> None:
-        """The pipeline; nothing runs before somebody reads."""
+        """Create the pipeline; its tasks start only when it is read."""
         ray.data.DataContext.get_current().enable_progress_bars = False
         self.data = ray.data.range(self.config["rows"], override_num_blocks=8).map_batches(measure.measured)
         self.weights = np.zeros(2)
 
     def run(self) -> dict[str, Any]:
-        """Learn; what it returns is the job's result."""
+        """Train; the return value is the job's result."""
         steps, rows, captured = 0, 0, 0
         for _ in range(self.config["epochs"]):
             for batch in self.data.iter_batches(batch_size=self.config["batch"], batch_format="numpy"):
@@ -35,7 +35,7 @@ class Trainer(Worker):
         return {"slope": slope, "start": start, "rows": rows, "captured": captured}
 
     def learn(self, x: np.ndarray, y: np.ndarray) -> float:
-        """One step of gradient descent on a batch; the mean squared error before it."""
+        """Take one step of gradient descent on a batch, and return the mean squared error before it."""
         inputs = np.stack([x, np.ones_like(x)])
         error = self.weights @ inputs - y
         self.weights -= RATE * 2 * (inputs * error).mean(axis=1)

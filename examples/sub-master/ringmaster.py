@@ -1,4 +1,4 @@
-"""A package of somebody else's: a SubMaster for ranks that form a ring of sockets, and the ring itself. No torch.
+"""A third-party package: a SubMaster for ranks that form a ring of sockets, and the ring itself. No torch.
 
 RingMaster knows who has come in this generation, tells everybody where everybody listens once all have, and hears from
 those who miss a neighbour which rank is to be started again. Lines of JSON over TCP.
@@ -18,14 +18,14 @@ from ray.util import get_node_ip_address
 from dljob import SubMaster
 
 PATIENCE_S = 60
-"""How long a rank waits for the others."""
+"""Seconds for which a rank waits for the others."""
 
 
 class RingMaster(SubMaster):
-    """Where the ranks of a role meet: the first line of each says its generation, its rank and where it listens."""
+    """The rendezvous of a role's ranks: the first line that each sends has its generation, its rank and its address."""
 
     def setup(self) -> None:
-        """Open the meeting place."""
+        """Start the server."""
         self._came: dict[int, str] = {}
         self._wanted, self._generation = 0, -1
         self._changed = threading.Condition()
@@ -34,19 +34,19 @@ class RingMaster(SubMaster):
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def address(self) -> str:
-        """Where it is."""
+        """Return the server's address."""
         host, port = self._server.server_address[:2]
         return f"{host}:{port}"
 
     def begin(self, generation: int, world_size: int) -> None:
-        """Forget who came before."""
+        """Forget the ranks of earlier generations."""
         with self._changed:
             self._came, self._wanted, self._generation = {}, world_size, generation
             self._changed.notify_all()
         print(f"ring of {world_size} for {self.role}, generation {generation}", flush=True)
 
     def meet(self, said: dict[str, Any]) -> dict[str, Any]:
-        """One rank came: where all of them listen, in the order of ranks, once all are here."""
+        """Register a rank; once all are registered, return their addresses in the order of ranks."""
         with self._changed:
             generation, came = self._generation, self._came
             came[said["rank"]] = said["at"]
@@ -57,7 +57,7 @@ class RingMaster(SubMaster):
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """A line in, a line out."""
+    """Reads one line and answers with one line."""
 
     daemon_threads = True
 
@@ -72,7 +72,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class Ring:
-    """A rank's place in the ring: what it says goes to the next one, what it hears comes from the one before."""
+    """A rank's connections in the ring: it sends to the next rank, and receives from the one before."""
 
     def __init__(self, rank: int) -> None:
         self._listener = socket.create_server((get_node_ip_address(), 0))
@@ -86,7 +86,7 @@ class Ring:
         self._before = before.makefile("r", encoding="utf-8")
 
     def _meet(self, rank: int) -> tuple[int, list[str]]:
-        """Ask the RingMaster, which is where a rank of any role finds what it meets by."""
+        """Register at the RingMaster, whose address is in MASTER_ADDR and MASTER_PORT as for any role."""
         host, port = self._listener.getsockname()[:2]
         at = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         with socket.create_connection(at, PATIENCE_S) as line, line.makefile("rw", encoding="utf-8") as words:
@@ -98,7 +98,7 @@ class Ring:
         return found["generation"], found["ring"]
 
     def sum(self, number: int) -> int:
-        """The sum of all ranks' numbers: each goes all the way round."""
+        """Return the sum of all ranks' numbers; each number goes around the whole ring."""
         total = number
         for _ in range(self.size - 1):
             self._next.sendall(f"{number}\n".encode())

@@ -1,4 +1,4 @@
-"""A role whose ranks sum numbers round a ring. One of them dies on the way: the ring closes again without torch."""
+"""A role whose ranks sum numbers around a ring. One dies on the way, and the ring is formed again, without torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dljob import Worker, progress
 
 
 class Rounds(Worker):
-    """Sums `rounds` times; rank 1 is killed at `dies` in its first life."""
+    """Sums `rounds` times; rank 1 kills itself in round `dies` of its first incarnation."""
 
     def run(self) -> dict[str, Any]:
-        """What it returns is the job's result."""
+        """Run the rounds; the return value is the job's result."""
         ring, sums = Ring(self.rank), []
         for number in range(self.config["rounds"]):
             if number == self.config.get("dies") and self.rank == 1 and self.context.incarnation == 1:

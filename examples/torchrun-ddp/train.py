@@ -1,4 +1,4 @@
-"""A script for torchrun, with nothing of DLJob in it: `torchrun --nproc-per-node=2 train.py` works as well."""
+"""A script for torchrun that does not use DLJob: `torchrun --nproc-per-node=2 train.py` works as well."""
 
 from __future__ import annotations
 
