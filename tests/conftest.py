@@ -1,4 +1,4 @@
-"""What holds for all tests: how hard Hypothesis looks, when a failure is told, and that signals are heard."""
+"""Settings of all tests: Hypothesis profiles, failures printed at once, and signals that are not ignored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine must not fail a law: no deadline, and slow drawing is no fault.
+# A busy machine must not fail a property: no deadline, and slow drawing of examples is no failure.
 settings.register_profile("dljob", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dljob")
 
@@ -20,13 +20,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 class TellsAtOnce:
-    """Prints a failure when it happens: a run that is ended before its summary has said what failed."""
+    """Print each failure at once: a run that is killed before its summary has still told what failed."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        reporter = self._plugins.get_plugin("terminalreporter")  # there is none in a process of xdist
+        reporter = self._plugins.get_plugin("terminalreporter")  # None in a worker process of xdist.
         if report.failed and reporter:
             reporter.write_line(f"\nFAILED {report.when} of {report.nodeid}\n{report.longreprtext[-3000:]}")
 

@@ -1,7 +1,7 @@
-"""What every backend must do. Subclass `BackendContract` and give it `backend` and `doomed_node` fixtures.
+"""The contract of every backend, as tests. Subclass `BackendContract` with fixtures `backend` and `doomed_node`.
 
-`doomed_node`: a function that adds a node and gives (its id, a function that ends it as a machine vanishes).
-A backend that lacks a capability leaves out the tests of `TAKES` under it (`without`), and refuses what they ask for.
+`doomed_node`: a function that adds a node and returns its id and a function that kills it as a lost machine would be.
+A backend that lacks a capability leaves out the tests that `TAKES` lists for it (`without`), and refuses their calls.
 Actors are of `contract_actors.Probe`, which the backend's workers must be able to import.
 """
 
@@ -44,7 +44,7 @@ TAKES = {
 
 
 def without(*lacking: Capability) -> dict[str, None]:
-    """For the body of a subclass, `locals().update(without(...))`: these tests are not asked of it."""
+    """Return members that switch off tests of lacking capabilities; a subclass does `locals().update(without(...))`."""
     return {name: None for capability in lacking for name in TAKES[capability]}
 
 
@@ -60,7 +60,7 @@ def amount(resources: Resources, name: str) -> float:
 
 
 async def until(check: Callable[[], Any], within: float = 15.0) -> Any:
-    """The first true answer of an async check, in time."""
+    """Return the first true answer of an async check; fails after `within` seconds."""
     end = asyncio.get_running_loop().time() + within
     while asyncio.get_running_loop().time() < end:
         if got := await check():
@@ -70,11 +70,11 @@ async def until(check: Callable[[], Any], within: float = 15.0) -> Any:
 
 
 class BackendContract:
-    """The suite."""
+    """The contract of a backend: nodes and reservations, actors, devices, key-value store."""
 
     @pytest.fixture
     async def prefix(self, backend: Backend) -> AsyncIterator[str]:
-        """A name of this test's own; whatever it made under it is removed after."""
+        """Return a name prefix of this test; everything created under it is removed afterwards."""
         mine = f"t{uuid.uuid4().hex[:8]}/"
         yield mine
         for name in await backend.actors(mine):
@@ -109,7 +109,7 @@ class BackendContract:
         assert backend.here() in {"", *(n.id for n in nodes)}, "where this process is"
 
     async def test_a_reservation_is_taken_off_its_node_at_once_and_given_back(self, backend, prefix) -> None:
-        node = await self.idle(backend)  # what a test before this one held may come back late
+        node = await self.idle(backend)  # Resources of an earlier test may be returned late.
         await backend.reserve(unit({"CPU": 1}, {"CPU": 0.5}), node.id, prefix + "u", 10)
         after = next(n for n in await backend.nodes() if n.id == node.id)
         assert amount(after.free, "CPU") <= amount(node.free, "CPU") - 1.5
@@ -197,7 +197,7 @@ class BackendContract:
 
     async def test_who_stops_waiting_for_an_actor_finds_it_listed_or_it_never_comes(self, backend, prefix) -> None:
         spawning = asyncio.create_task(backend.spawn(ActorSpec(prefix + "a", PROBE)))
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # Let the call begin.
         spawning.cancel()
         listed = await backend.actors(prefix)
         for name in listed:
@@ -240,7 +240,7 @@ class BackendContract:
     async def test_an_exit_of_its_own_breaks_the_pending_call(self, backend, prefix) -> None:
         ref = await self.made(backend, prefix + "a")
         waiting = asyncio.ensure_future(backend.call(ref, "wait_for_ever"))
-        with suppress(ActorLostError):  # on a busy machine the end comes before the answer
+        with suppress(ActorLostError):  # On a busy machine the process ends before the answer arrives.
             await backend.call(ref, "end", 3)
         with pytest.raises(ActorLostError):
             await waiting

@@ -1,8 +1,8 @@
-"""A rank that breaks its gloo group off from another thread while it is in a collective, again and again.
+"""A rank that aborts its gloo group from another thread while a collective runs, once per round.
 
     python break_off.py RANK WORLD PORT ROUNDS ELEMENTS
 
-The last line says in which rounds the thread did not come back from its collective.
+The last line of output lists the rounds in which the thread did not return from its collective.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from dljob.runtime.worker import torch_group
 
 PATIENCE_S = 10.0
-"""Of a machine that is full; it takes 10 ms."""
+"""Seconds allowed on a fully loaded machine; an abort takes 10 ms."""
 
 
 def reduces(elements: int, done: threading.Event) -> None:
-    """Be in collectives until one fails, or the next one finds no group."""
+    """Run collectives until one fails or the group is gone."""
     with suppress(RuntimeError, ValueError):
         while True:
             dist.all_reduce(torch.zeros(elements))
@@ -36,7 +36,7 @@ def reduces(elements: int, done: threading.Event) -> None:
 
 
 def broken_off(store: Any, rank: int, world: int, elements: int, after_s: float) -> bool:
-    """Whether the thread of a group that is broken off comes back."""
+    """Return whether the thread inside a collective returns after the group is aborted."""
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
     dist.all_reduce(torch.zeros(1))
     done = threading.Event()
@@ -47,11 +47,11 @@ def broken_off(store: Any, rank: int, world: int, elements: int, after_s: float)
 
 
 def main(rank: int, world: int, port: int, rounds: int, elements: int) -> None:
-    """All rounds; the ranks begin each of them together."""
+    """Run all rounds; the ranks start each round together."""
     torch.set_num_threads(1)
     torch_group._notice_groups()
     store = dist.TCPStore("127.0.0.1", port, None, is_master=rank == 0, timeout=timedelta(seconds=120))
-    draws, hung = random.Random(7), list[int]()  # noqa: S311 - when to break off
+    draws, hung = random.Random(7), list[int]()  # noqa: S311 - moments of the aborts
     for number in range(rounds):
         group = PrefixStore(f"group/{number}", store)
         if not broken_off(group, rank, world, elements, draws.uniform(0, 0.03)):
@@ -60,8 +60,8 @@ def main(rank: int, world: int, port: int, rounds: int, elements: int) -> None:
         store.wait([f"{number}/{other}" for other in range(world)])
     print(json.dumps({"hung": hung}), flush=True)
     if rank == 0:
-        sys.stdin.read()  # the others need the store until they are over
-    os._exit(0)  # a thread that hangs, as a group that waits for it, would keep the process
+        sys.stdin.read()  # The other ranks need the store until they have finished.
+    os._exit(0)  # A hanging thread, or a group that waits for it, would keep the process alive.
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class Probe:
-    """Tells about its process, waits, raises and ends on request."""
+    """An actor that describes its process, waits, raises and exits on request."""
 
     concurrency_groups: ClassVar[dict[str, int]] = {"ctl": 4}
 
@@ -36,7 +36,7 @@ class Probe:
         self.closed.wait()
 
     def close(self) -> None:
-        """Where no process ends with an actor."""
+        """Release what the actor holds, on backends where no process ends with an actor."""
         self.closed.set()
 
     def fail(self) -> None:

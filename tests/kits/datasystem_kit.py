@@ -1,4 +1,4 @@
-"""A real datasystem of openYuanrong: one worker process on loopback, with its metadata service in it."""
+"""A real openYuanrong datasystem: one worker process on loopback that contains the metadata service."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def free_port() -> int:
 
 
 class Datasystem:
-    """Runs while the block does; `environment` is what its clients need."""
+    """A datasystem that runs for the `with` block; `environment` holds the variables that its clients need."""
 
     def __init__(self, megabytes: int = 512) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="dld-", dir="/tmp"))  # short, for its sockets
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="dld-", dir="/tmp")
+        )  # Short, because socket paths hold at most 107 bytes.
         self._megabytes = megabytes
         self._port, self._meta = free_port(), free_port()
         self.pid = 0

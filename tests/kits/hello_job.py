@@ -1,4 +1,4 @@
-"""A job of two ranks, as a user writes it down."""
+"""A job of two ranks, as a user would write it."""
 
 JOB = """\
 apiVersion: dljob.io/v1alpha1

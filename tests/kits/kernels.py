@@ -1,4 +1,4 @@
-"""What the kernel of this machine offers."""
+"""Features of this machine's kernel."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""An API server that fails as told: a proxy in front of a real one, with faults by method and path.
+"""A fault-injecting proxy in front of a real API server; faults are chosen by method and path.
 
     with Proxy(cluster.kubeconfig, folder / "config") as proxy:
         proxy.fault("PATCH", "/dljobs/.*/status", status=500, times=3)
         Operator(cluster, folder, kubeconfig=proxy.kubeconfig)
 
-The proxy speaks plain HTTP on a loopback address, and goes on with the certificates of the kubeconfig it was given.
+The proxy speaks plain HTTP on a loopback address; to the server it uses the certificates of the given kubeconfig.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ Moment: TypeAlias = Literal["before", "after"]
 
 @dataclass
 class Fault:
-    """What happens to calls whose method and path (with its query) match, so many times.
+    """A fault of calls whose method and path (with the query) match, for a number of times.
 
-    Without any other knob the connection is closed without an answer.
+    Without any other field the connection is closed without an answer.
     """
 
     method: str
     path: str
     times: int = 1
     status: int = 0
-    """Answered instead of what was asked for."""
+    """HTTP status to answer with instead of handing the call on."""
     headers: Mapping[str, str] = field(default_factory=dict)
     delay: float = 0.0
-    """Seconds before it is handed on; alone, that is all that happens."""
+    """Seconds before the call is handed on; without other fields the call then succeeds."""
     lost: bool = False
-    """The call is made, and its answer is lost."""
+    """Hand the call on and drop its answer."""
     cut: int = -1
-    """A watch is cut off after so many bytes."""
+    """Close a watch after this many bytes."""
     error: int = 0
-    """A watch begins with an ERROR of this code."""
+    """Begin a watch with an ERROR event of this code."""
     hide: Callable[[dict[str, Any]], bool] | None = None
-    """Events of a watch that are kept back."""
+    """Watch events for which this returns true are not delivered."""
     stall: bool = False
-    """Nothing is answered, until the caller gives up."""
+    """Answer nothing until the caller gives up."""
     hit: int = 0
 
     def fits(self, method: str, path: str) -> bool:
@@ -63,7 +63,7 @@ class Fault:
 
 
 class Proxy:
-    """One proxy, in a thread of its own. `calls`: method, path and status of each call; 0: nothing was answered."""
+    """A proxy in a thread of its own. `calls`: method, path and status of each call; status 0: no answer."""
 
     def __init__(self, kubeconfig: Path, own: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -76,7 +76,7 @@ class Proxy:
         self.calls: list[tuple[str, str, int]] = []
         self.faults: list[Fault] = []
         self.on_call: Callable[[Moment, str, str], None] = lambda _moment, _method, _path: None
-        """Told right before a call goes on, and right after its answer came; in the proxy's thread."""
+        """Callback right before a call is handed on and right after its answer; it runs in the proxy's thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._port = 0
@@ -99,17 +99,17 @@ class Proxy:
         self._loop.close()
 
     def fault(self, method: str, path: str, **knobs: Any) -> Fault:
-        """From now on, for calls that fit (regular expressions: all of the method, some of the path with its query)."""
+        """Add a fault; the method pattern must match fully, the path pattern anywhere in the path with its query."""
         made = Fault(method, path, **knobs)
         self.faults.append(made)
         return made
 
     def clear(self) -> None:
-        """No faults any more."""
+        """Remove all faults."""
         self.faults.clear()
 
     def down(self) -> None:
-        """Nobody listens any more, and who was connected is cut off."""
+        """Stop listening and close all connections."""
         self._do(self._close())
 
     def up(self) -> None:
@@ -117,7 +117,7 @@ class Proxy:
         self._do(self._listen())
 
     def cut(self) -> None:
-        """Cut everybody off; who comes again is served."""
+        """Close all connections; clients that reconnect are served."""
         self._do(self._close())
         self._do(self._listen())
 

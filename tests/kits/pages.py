@@ -1,10 +1,10 @@
-"""The code blocks of README and the how-tos, and what a page's source says of each in an HTML comment before it.
+"""The code blocks of README and the how-tos, with the HTML comment before each that says how it is checked.
 
 `<!-- checked: needs a GPU -->`: no test can run it; it is validated, planned, parsed or type-checked. The comment may
 go on in YAML: the Python `before` it.
 `<!-- run by: tests/kube/test_x.py::test_y -->`: that test runs it.
-`<!-- in a job: ... -->`: it runs as a job on a Ray. The comment is YAML: its `roles` (without, the block is a script),
-other fields of the spec, the `phase` it ends in, and the Python `before` and `after` it that it leaves to its reader.
+`<!-- in a job: ... -->`: it runs as a job on Ray. Its comment is YAML: `roles` (without them the block is a script),
+other fields of the spec, the `phase` it ends in, and Python to run `before` and `after` it, which the page leaves out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One code block."""
+    """A code block of a page."""
 
     page: str
     line: int
@@ -42,12 +42,12 @@ class Block:
 
     @property
     def marked(self) -> bool:
-        """Whether no test runs it."""
+        """Return whether its comment says that no test can run it."""
         return self.key == "checked"
 
     @property
     def kind(self) -> str:
-        """What it is: text (what a program says), commands, manifest, part (of a spec), faults, python, toml."""
+        """Return its kind: text (a program's output), commands, manifest, part (of a spec), faults, python or toml."""
         if self.language == "yaml":
             if "kind: DLJob" in self.text:
                 return "manifest"
@@ -56,19 +56,19 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of each command, without comments; what it prints is left out."""
+        """Return the words of each command, without comments and without printed output."""
         text = self.text.replace("\\\n", " ")
         lines = [line[2:] for line in text.splitlines() if line.startswith("$ ")] or text.splitlines()
         return [words for line in lines if (words := shlex.split(line, comments=True))]
 
     @property
     def needs(self) -> str:
-        """What tests lack to run it."""
+        """Return what tests lack to run it, from its comment."""
         return self.value.partition("\n")[0] if self.marked else ""
 
     @property
     def job(self) -> dict[str, Any]:
-        """What its comment says of the job that it runs in, and of the Python around it."""
+        """Return the parsed `in a job` comment: fields of the job, and the Python around the block."""
         return yaml.safe_load(self.value.partition("\n")[2] if self.marked else self.value) or {}
 
 

@@ -1,4 +1,4 @@
-"""An optimizer of tensors alone.
+"""An optimizer that uses tensors only, without `torch.optim`.
 
 The first optimizer of `torch.optim` in a process imports `torch._dynamo`: 5 s of processor time in each process, more
 than `import torch` (torch 2.15 on two slow cores).
@@ -15,7 +15,7 @@ DECAY = 0.9
 
 
 class Momentum:
-    """Gradient descent with momentum; its state must be saved with the model, as that of any other."""
+    """Gradient descent with momentum; its state must be saved with the model, as with any optimizer."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> None:
         self._own = list(parameters)
@@ -23,22 +23,22 @@ class Momentum:
         self._moved = [torch.zeros_like(weight) for weight in self._own]
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for weight in self._own:
             weight.grad = None
 
     def step(self) -> None:
-        """Go on along the gradients."""
+        """Update the parameters along the gradients."""
         with torch.no_grad():
             for weight, moved in zip(self._own, self._moved, strict=True):
                 moved.mul_(DECAY).add_(weight.grad if weight.grad is not None else 0.0)
                 weight.sub_(moved, alpha=self._lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of the parameter -> its momentum."""
+        """Return parameter index -> momentum."""
         return {"moved": dict(enumerate(self._moved))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a momentum."""
+        """Restore the momenta."""
         for number, moved in state["moved"].items():
             self._moved[number].copy_(moved)

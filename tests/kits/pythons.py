@@ -1,4 +1,4 @@
-"""Pythons beyond that of the locked environment, each with what is locked for it but torch, in the tests' cache."""
+"""Environments for further Python versions, with all locked packages except torch, in the tests' cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITHOUT = ("torch", "tensordict")
 
 
 def interpreter(version: str) -> str:
-    """One of this machine: pyenv's own programs before its shims, which are there for versions that are not chosen.
+    """Return an interpreter of this machine; pyenv's programs before its shims, which exist for inactive versions too.
 
     Skips the test where there is none.
     """
@@ -33,7 +33,7 @@ def interpreter(version: str) -> str:
 
 
 def environment(version: str) -> Path:
-    """The folder of the environment of this Python; skips the test where it cannot be had."""
+    """Return the folder of this Python's environment; skips the test where it cannot be created."""
     python = interpreter(version)
     cache = Path(os.environ.get("DLJOB_CACHE") or Path.home() / ".cache" / "dljob")
     locked = hashlib.sha256((ROOT / "uv.lock").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:12]
@@ -63,7 +63,7 @@ def environment(version: str) -> Path:
         except (OSError, subprocess.SubprocessError) as error:
             said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
             pytest.skip(f"the environment of Python {version} cannot be made here, and {home} is not there: {said}")
-        with suppress(OSError):  # another run was faster
+        with suppress(OSError):  # Another run created it first.
             Path(work, "new").rename(home)
     return home
 
@@ -74,7 +74,7 @@ def _uv(*words: str) -> None:
 
 
 def installed(folder: Path) -> str:
-    """What makes the sources a package of such an environment: a PYTHONPATH, with the metadata in a folder."""
+    """Return a PYTHONPATH that makes the sources an installed package there; the metadata is written to a folder."""
     told = distribution("dljob")
     named = folder / f"dljob-{told.version}.dist-info"
     named.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""User code for the test and the bench of resizing: a regression at equal global batch."""
+"""User code of the test and the benchmark of resizing: a regression at constant global batch size."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dljob import Worker, checkpoint, current_worker, global_batches, progress
 
 SAMPLES, BATCH, MICRO, SEED = 96, 12, 2, 7
 DTYPE = torch.float64
-"""In 32 bits the order in which ranks add up their losses, some 8 at first, is worth 1e-6 alone."""
+"""With 32 bits the order in which ranks add up losses (about 8 at first) alone changes the result by 1e-6."""
 STEPS_PER_EPOCH = SAMPLES // BATCH
 
 
 def write(name: str, **said: Any) -> None:
-    """A line into a file of this rank."""
+    """Append a JSON line to a file of this rank."""
     me = current_worker()
     with (Path(me.job_dir) / f"{name}-{me.rank}.jsonl").open("a") as out:
         out.write(
@@ -30,7 +30,7 @@ def write(name: str, **said: Any) -> None:
 
 
 def made() -> tuple[torch.nn.Module, Momentum, torch.Tensor]:
-    """The model, its optimizer, and the data set."""
+    """Return the model, its optimizer, and the data set."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(DTYPE)
     data = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1)).to(DTYPE)
@@ -38,13 +38,13 @@ def made() -> tuple[torch.nn.Module, Momentum, torch.Tensor]:
 
 
 def _worlds() -> int:
-    """How many worlds have begun."""
+    """Return how many worlds have begun."""
     path = Path(current_worker().job_dir) / "begin-0.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 class Trainer(Worker):
-    """One optimizer step is one global batch: fewer ranks take more micro-batches each."""
+    """A trainer whose optimizer step is one global batch: with fewer ranks each takes more micro-batches."""
 
     def setup(self) -> None:
         self.model, self.optimizer, self.data = made()
@@ -72,7 +72,7 @@ class Trainer(Worker):
             time.sleep(wanted["slow_s"])
 
     def _wait_for_the_next_world(self, step: int, until: dict[str, int]) -> None:
-        """Worlds that are to be resized do not come to the end before they are: they wait at a step."""
+        """Wait at a step for the resize, so that a world does not finish its epochs before it is resized."""
         while step >= until.get(str(_worlds()), step + 1):
             time.sleep(0.01)
 
@@ -96,27 +96,27 @@ class Trainer(Worker):
         progress(batch.step)
 
 
-# -- what is left of it in the job's folder
+# -- files that it leaves in the job's folder
 
 
 def lines(folder: Path, name: str, rank: int) -> list[dict[str, Any]]:
-    """What a rank wrote, of one name."""
+    """Return the lines that a rank wrote under a name."""
     path = folder / f"{name}-{rank}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def processes(folder: Path) -> list[int]:
-    """How many processes made steps, by rank."""
+    """Return for each rank how many of its processes made steps."""
     return [len({line["pid"] for line in lines(folder, "step", rank)}) for rank in range(4)]
 
 
 def losses(folder: Path) -> dict[int, float]:
-    """Step -> loss of all ranks together; of a step that was made again, that of the last time."""
+    """Return step -> loss summed over the ranks; a repeated step counts with its last loss."""
     return {line["step"]: line["loss"] for line in lines(folder, "step", 0)}
 
 
 def samples(folder: Path, epoch: int) -> list[int]:
-    """The samples of an epoch that are in the model at the end: of a step made again, those of the last time."""
+    """Return the samples of an epoch that the final model has seen; a repeated step counts with its last samples."""
     last = [{line["step"]: line for line in lines(folder, "step", rank)} for rank in range(4)]
     mine = {step: line["world"] for step, line in last[0].items() if line["epoch"] == epoch}
     return sorted(each for step, ranks in mine.items() for own in last[:ranks] for each in own[step]["samples"])

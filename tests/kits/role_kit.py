@@ -1,4 +1,4 @@
-"""A resolved role with everything at its plainest, for tests of hosts."""
+"""A resolved role with default values, for tests of hosts."""
 
 from __future__ import annotations
 

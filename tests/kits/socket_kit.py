@@ -1,4 +1,4 @@
-"""A PrimeMaster that is only its control socket, in a thread of this process; and raw lines to it."""
+"""A stand-in PrimeMaster that serves only its control socket, in a thread, and raw connections to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNNING: dict[str, Any] = {
 
 
 class Master:
-    """What a PrimeMaster would answer; keeps what it was asked."""
+    """A PrimeMaster with fixed answers that records its questions."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -65,7 +65,7 @@ class Master:
 
 @contextmanager
 def serving(folder: Path, uid: str = UID, master: Master | None = None, **more: Any) -> Iterator[ControlSocket]:
-    """A socket that is served while the block runs; `job.json` is written where there is none."""
+    """Serve a control socket for the block; `job.json` is written if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "job.json").exists():
         (folder / "job.json").write_text(json.dumps({"name": "ppo", "uid": uid}))
@@ -99,7 +99,7 @@ def dial(path: Path | str | None) -> socket.socket:
 
 
 def ask(line: socket.socket, data: bytes) -> dict[str, Any]:
-    """One answer to what is sent; empty where the line is closed."""
+    """Send data and return the answer; empty when the connection is closed."""
     with suppress(BrokenPipeError):
         line.sendall(data)
     with line.makefile("rb") as found:
@@ -107,7 +107,7 @@ def ask(line: socket.socket, data: bytes) -> dict[str, Any]:
 
 
 def closed(line: socket.socket) -> bool:
-    """Whether the other end has closed the line: what it left unread makes that a reset."""
+    """Return whether the other end has closed the connection; unread data there turns the close into a reset."""
     try:
         return line.recv(1) == b""
     except ConnectionResetError:

@@ -1,6 +1,6 @@
-"""Kubernetes for tests: a control plane, fake nodes, a real node; each boots once a session, or says what it lacks.
+"""Kubernetes for tests: a control plane, fake nodes, a real node; each boots once a session or skips with the reason.
 
-With `DLJOB_E2E=1` the cluster of `KUBECONFIG` serves instead, with KubeRay in it; our CRD is applied there.
+With `DLJOB_E2E=1` tests use the cluster of `KUBECONFIG` instead, which must have KubeRay; our CRD is applied there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAVY = ("node", "plane")  # fixtures that boot something
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test here `node` or `kube`, by the fixtures it asks for, and give it the time that booting takes."""
+    """Mark each test `node` or `kube` by its fixtures, and extend its timeout by the time that booting takes."""
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def foreign() -> Cluster | None:
-    """The existing cluster that the user lends to the tests."""
+    """Return the existing cluster of `KUBECONFIG`, which the user provides."""
     if os.environ.get("DLJOB_E2E") != "1":
         return None
     config = os.environ.get("KUBECONFIG", "")
@@ -49,7 +49,7 @@ def foreign() -> Cluster | None:
 
 
 def booted(name: str, boot: Callable[[Path], Cluster]) -> Iterator[Cluster]:
-    """A cluster for the time of the session, or a skip that says what this machine lacks."""
+    """Yield a cluster for the session, or skip with what this machine lacks."""
     run = up.owned(name)
     try:
         cluster = foreign()
@@ -67,19 +67,19 @@ def booted(name: str, boot: Callable[[Path], Cluster]) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[Cluster]:
-    """A control plane with KubeRay as a process and our CRD; it has no node, so pods stay Pending."""
+    """Return a control plane with KubeRay as a process and our CRD; it has no node, so pods stay Pending."""
     yield from booted("plane", up.plane)
 
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Cluster]:
-    """A cluster with a real node named `node`, KubeRay and our CRD; pods run, and are reached at their addresses."""
+    """Return a cluster with a real node named `node`, KubeRay and our CRD; pods run and are reachable by address."""
     yield from booted("node", up.real)
 
 
 @pytest.fixture
 def kwok(plane: Cluster) -> Iterator[Callable[..., None]]:
-    """Adds fake nodes whose pods run at once: `kwok(count, prefix=..., resources=...)`. They go with the test."""
+    """Return `kwok(count, prefix=..., resources=...)`, which adds fake nodes whose pods run at once, for one test."""
     run = plane.run
     if run is None:
         pytest.skip("an existing cluster gets no fake nodes: unset DLJOB_E2E")

@@ -1,4 +1,4 @@
-"""One real Ray for all Ray tests of a run: a head without CPUs and two raylets, token on, temp folder of its own.
+"""One real Ray for all Ray tests of a run: a head without CPUs, two raylets, token authentication, its own temp folder.
 
 Destructive tests add a node of their own (`ray_here.add_node()`) and kill that one.
 """
@@ -25,10 +25,10 @@ ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
     "OMP_NUM_THREADS": "1",
-    # Each node's agent looks at all processes every 5 s, for a dashboard that nobody sees.
+    # Each node's agent scans all processes every 5 s for a dashboard that no test uses.
     "REPORTER_UPDATE_INTERVAL_MS": "60000",
-    # The GCS notices a dead raylet in 1 s, not in 14, as nothing listens where it was; one that is there and slow has
-    # 10 s, or a machine that is full for 4 s loses all its nodes.
+    # The GCS notices a dead raylet in 1 s instead of 14, because its port refuses connections. A slow raylet has 10 s:
+    # otherwise a machine that is fully loaded for 4 s would lose all its nodes.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "250",
     "RAY_health_check_timeout_ms": "2500",
@@ -48,11 +48,11 @@ from raylets import RayHere  # noqa: E402 - found by the path above
 
 TORCH = ("accelerators", "checkpoint_jobs", "checkpoint_peers", "collectives", "elastic_nodes", "ends_that_repeat")
 TORCH += ("examples", "hangs", "break_off", "host_torch", "in_process", "resize", "torchrun", "verl")
-"""Files whose jobs are of several ranks with torch: half of a run, which takes all of two cores."""
+"""Test files whose jobs have several torch ranks: half of a run's time, and each uses both cores fully."""
 
 
 class Lanes(LoadScopeScheduling):
-    """A file stays whole, and those with torch follow each other: beside each other they starve Ray itself."""
+    """A scheduler that keeps files whole and runs the torch files one after another: in parallel they starve Ray."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
@@ -60,13 +60,13 @@ class Lanes(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
-    """How tests are dealt out where several processes run them."""
+    """Return the scheduler that distributes tests over xdist workers."""
     return Lanes(config, log)
 
 
 @pytest.fixture(scope="session")
 def ray_here() -> Iterator[RayHere]:
-    """A Ray of several raylets; this process is connected to it."""
+    """Return a Ray with several raylets, to which this process is connected."""
     temp = tempfile.mkdtemp(prefix="dlj-", dir="/tmp")
     path = os.pathsep.join([*FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.update({"RAY_TMPDIR": temp, "PYTHONPATH": path})
@@ -84,7 +84,7 @@ def ray_here() -> Iterator[RayHere]:
 
 @pytest.fixture
 def job(ray_here: RayHere, tmp_path: Path) -> Iterator[Any]:
-    """A job to be started on it, of which nothing is left afterwards."""
+    """Yield a job to start on `ray_here`; everything of it is removed afterwards."""
     from prime_help import Job
 
     made = Job(tmp_path)

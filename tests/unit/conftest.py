@@ -1,4 +1,4 @@
-"""Which tests count for the branch coverage of the pure rooms: all but those that prove something else."""
+"""Coverage tracing of unit tests: branch coverage of the pure rooms counts all tests except those named here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
-"""A test here that asks Ray for something fails, where Ray would begin one by itself, for all tests of the process."""
+"""Make a unit test that calls Ray fail: Ray would otherwise start itself, for all tests of the process."""
 HERE = Path(__file__).parent
 UNTRACED = ("testing", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
-"""Simulations, whole operators, and what is not ours: as tests marked slow, they run the same lines a million times."""
+"""Simulations, whole operators and code that is not ours: like slow tests, they run the same lines a million times."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""The test cluster by hand: `make kube-build`, `kube-up` and `kube-down` call this, with `tests/kube` on PYTHONPATH."""
+"""Command line of the test cluster: `make kube-build`, `kube-up` and `kube-down` run it, PYTHONPATH=tests/kube."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.handle import Cluster, KubectlError
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="build what is not built yet")
@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
 
 
 def boot(args: argparse.Namespace) -> Cluster:
-    """Boot what `up` was asked for."""
+    """Boot the cluster that `up` names."""
     run = (args.run or up.RUNS / ("node" if args.node else "plane")).absolute()
     build.ensure(() if args.node else build.PLANE)
     cluster = up.real(run) if args.node else up.plane(run)
@@ -44,14 +44,14 @@ def boot(args: argparse.Namespace) -> Cluster:
 
 
 def end(run: Path | None) -> None:
-    """End the cluster of a folder, or those that `up` makes when none is named; say what was ended."""
+    """End the cluster of a folder, or those that `up` creates when none is named; print what was ended."""
     for folder in [run.absolute()] if run else [up.RUNS / "node", up.RUNS / "plane"]:
         if ended := up.down(folder):
             print(f"ended {', '.join(ended)} of {folder}")
 
 
 def everything() -> None:
-    """Build what a control plane takes, and what a node takes beside it, where a node can be at all."""
+    """Build the programs of a control plane, and those of a node where this machine can run one."""
     build.ensure()
     images.ensure()
     try:
@@ -62,7 +62,7 @@ def everything() -> None:
 
 
 def main() -> int:
-    """Do what was asked for."""
+    """Run the command."""
     args = arguments()
     try:
         if args.command == "build":

@@ -1,8 +1,8 @@
 """Builds the programs of a Kubernetes cluster from Go modules, and unpacks a container runtime from Debian's packages.
 
-A program is built once for a state of the module files and sources (`cache.kube`); the manifests that belong to a
-program come out of the same module version, so the two cannot drift apart. Two builds at once would each want the
-linker's 2.4 GiB, so one lock holds the second back, and it then finds the programs there.
+Programs are built once per state of the module files and sources (`cache.kube`). The manifests of a program come from
+the same module version, so that the two cannot drift apart. Two builds at once would need the linker's 2.4 GiB each,
+so a lock makes the second wait; it then finds the programs built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cluster import cache
 
 RAY_OPERATOR = "github.com/ray-project/kuberay/ray-operator"
 KWOK = "sigs.k8s.io/kwok"
-# What a node needs beside Kubernetes: the packages and those of their libraries that a small Debian does not have.
+# Debian packages that a node needs beside Kubernetes, with the libraries that a minimal Debian lacks.
 DEBIAN = (
     *("containerd", "runc", "containernetworking-plugins", "nftables"),
     *("libnftables1", "libnftnl11", "libmnl0", "libxtables12", "libjansson4", "libedit2", "libseccomp2"),
@@ -31,7 +31,7 @@ DEBIAN = (
 
 @dataclass(frozen=True)
 class Program:
-    """A program to build.
+    """A program to build from Go modules.
 
     Args:
         name: its file in `bin/`.
@@ -54,14 +54,14 @@ PROGRAMS = (
     Program("kwok", f"{KWOK}/cmd/kwok", ".", (KWOK, "kustomize/stage")),
     Program("pause", "./pause"),
 )
-PLANE = ("kube", "kuberay", "helm", "kwok")  # what a control plane takes; a node takes all
+PLANE = ("kube", "kuberay", "helm", "kwok")  # Programs of a control plane; a node needs all.
 
 
 def go(folder: Path, *args: str) -> str:
-    """What the go command prints, run in a module's folder.
+    """Run the go command in a module's folder; returns its output.
 
     Raises:
-        RuntimeError: it failed; with the end of what it said.
+        RuntimeError: it failed; with the end of its output.
     """
     env = {**os.environ, "CGO_ENABLED": "0"}
     done = subprocess.run(["go", *args], cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -71,7 +71,7 @@ def go(folder: Path, *args: str) -> str:
 
 
 def flags(program: Program) -> list[str]:
-    """No paths of this machine, no debugging tables; Kubernetes is told its version, as its components compare it."""
+    """Return build flags: no local paths, no debug tables, and Kubernetes' version, which its components compare."""
     link = "-s -w"
     if program.name == "kube":
         version = go(cache.GO, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
@@ -82,7 +82,7 @@ def flags(program: Program) -> list[str]:
 
 
 def build(program: Program) -> None:
-    """Build one program, whole or not at all."""
+    """Build one program atomically."""
     target, folder = cache.kube(), cache.GO / program.folder
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target) as work:
@@ -93,7 +93,7 @@ def build(program: Program) -> None:
             source = Path(go(folder, "list", "-m", "-f", "{{.Dir}}", module)) / inside
             shutil.copytree(source, Path(work) / "manifests", copy_function=shutil.copyfile)
             for made in Path(work, "manifests").rglob("*"):
-                made.chmod(0o755 if made.is_dir() else 0o644)  # the module cache is read-only
+                made.chmod(0o755 if made.is_dir() else 0o644)  # Copies from the module cache are read-only.
             Path(work, "manifests").chmod(0o755)
             shutil.rmtree(target / program.name, ignore_errors=True)
             Path(work, "manifests").rename(target / program.name)
@@ -105,10 +105,10 @@ def build(program: Program) -> None:
 
 
 def download(programs: Sequence[Program]) -> None:
-    """Fetch the modules of programs.
+    """Download the modules of programs.
 
     Raises:
-        MissingError: no Go, or no modules.
+        MissingError: Go or the modules are not available.
     """
     if shutil.which("go") is None:
         raise cache.MissingError(
@@ -123,10 +123,10 @@ def download(programs: Sequence[Program]) -> None:
 
 
 def runtime() -> Path:
-    """The container runtime out of Debian's packages, unpacked, not installed; its root folder.
+    """Return the root folder of the container runtime, unpacked from Debian's packages and not installed.
 
     Raises:
-        MissingError: this is no Debian, or its packages cannot be fetched.
+        MissingError: this machine is no Debian, or its packages cannot be downloaded.
     """
     target = cache.kube() / "root"
     if not target.exists():
@@ -137,7 +137,7 @@ def runtime() -> Path:
 
 
 def unpack(target: Path) -> None:
-    """Fetch Debian's packages, and unpack them into a folder, whole or not at all."""
+    """Download Debian's packages and unpack them into a folder atomically."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise cache.MissingError(
             "the real node's containerd and runc are unpacked from Debian's packages: it takes apt-get and dpkg"
@@ -158,7 +158,7 @@ def unpack(target: Path) -> None:
 
 @contextlib.contextmanager
 def lock() -> Generator[None]:
-    """One build at a time on this machine, for this user."""
+    """Hold the lock that allows one build at a time for this user."""
     (cache.kube() / "bin").mkdir(parents=True, exist_ok=True)
     with Path(cache.home() / "kube" / "lock").open("w") as file:
         try:
@@ -170,14 +170,14 @@ def lock() -> Generator[None]:
 
 
 def ensure(names: Sequence[str] = ()) -> None:
-    """Build what is not there yet of the programs named, or of all.
+    """Build the missing ones of the named programs, or of all programs.
 
     Raises:
-        MissingError: this machine cannot; the message says what it would take.
+        MissingError: this machine cannot build them; the message says what it lacks.
     """
     wanted = [p for p in PROGRAMS if not names or p.name in names]
     with lock() if absent(wanted) else contextlib.nullcontext():
-        todo = absent(wanted)  # looked at again: another build may have made them
+        todo = absent(wanted)  # Checked again under the lock: another build may have made them.
         if todo:
             download(todo)
         for program in todo:
@@ -186,12 +186,12 @@ def ensure(names: Sequence[str] = ()) -> None:
 
 
 def absent(programs: Sequence[Program]) -> list[Program]:
-    """The programs that are not built."""
+    """Return the programs that are not built."""
     return [p for p in programs if not (cache.kube() / "bin" / p.name).exists()]
 
 
 def link() -> None:
-    """Put kubectl and helm beside the project's Python, as links."""
+    """Link kubectl and helm into the folder of the project's Python."""
     for name, program in (("kubectl", "kube"), ("helm", "helm")):
         at, to = cache.ROOT / ".venv" / "bin" / name, cache.kube() / "bin" / program
         if at.parent.exists() and to.exists() and not (at.is_symlink() and at.readlink() == to):

@@ -1,4 +1,4 @@
-"""Where the programs of the test cluster are kept, and what it means that this machine lacks something."""
+"""Cache folders of the test cluster's programs, and the error for what this machine lacks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ ROOT = Path(__file__).resolve().parents[3]  # the repository
 
 
 class MissingError(Exception):
-    """What this machine lacks for a test cluster, and what it would take."""
+    """This machine lacks something for a test cluster; the message says what and how to get it."""
 
 
 def machine() -> str:
-    """The processor, as the kernel names it."""
+    """Return the kernel's name of the processor architecture."""
     return platform.machine()
 
 
 def home() -> Path:
-    """The project's cache folder of this user."""
+    """Return this user's cache folder of the project."""
     return platformdirs.user_cache_path("dljob")
 
 
 def kube() -> Path:
-    """The folder of the programs built from the module files and sources as they are now."""
+    """Return the folder of the programs built from the present module files and sources."""
     digest = hashlib.sha256(machine().encode())
     for file in sorted(p for p in GO.rglob("*") if p.is_file()):
         digest.update(f"{file.relative_to(GO)}\0".encode() + file.read_bytes())
@@ -35,7 +35,7 @@ def kube() -> Path:
 
 
 def program(name: str) -> Path:
-    """A built program.
+    """Return the path of a built program.
 
     Raises:
         MissingError: it is not built.
@@ -47,5 +47,5 @@ def program(name: str) -> Path:
 
 
 def images() -> list[Path]:
-    """The archives of the project's own images, which the real node imports."""
+    """Return the archives of the project's own images, which the real node imports."""
     return sorted((home() / "images").glob("*.tar"))

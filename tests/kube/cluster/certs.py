@@ -1,4 +1,4 @@
-"""The certificates of one cluster: an authority, and for each component a key, a certificate and a kubeconfig."""
+"""Certificates of one cluster: an authority, and a key, a certificate and a kubeconfig for each component."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
     "kubernetes.default.svc.cluster.local",
 )
 YEAR = dt.timedelta(days=365)
-# Component: (user, group), as RBAC's built-in rules know them.
+# Component -> (user, group) that RBAC's built-in roles are bound to.
 COMPONENTS = {
     "apiserver": ("kube-apiserver", "system:masters"),
     "admin": ("admin", "system:masters"),
@@ -33,19 +33,19 @@ COMPONENTS = {
 
 
 def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as the components read it."""
+    """Return a private key in PEM."""
     form = serialization.PrivateFormat.TraditionalOpenSSL
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def subject(user: str, group: str = "") -> x509.Name:
-    """Whom a certificate is for; the group becomes a group of Kubernetes."""
+    """Return a certificate's subject; its organization is the Kubernetes group."""
     parts = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
     return x509.Name([*([x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []), *parts])
 
 
 class Authority:
-    """Signs the certificates of one cluster; its files are in a folder."""
+    """A certificate authority of one cluster; its files are in a folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, mode=0o700)
@@ -56,7 +56,7 @@ class Authority:
         certificate = self._builder(self.name, self.key).add_extension(only_ca, critical=True)
         self.ca = certificate.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         (folder / "ca.crt").write_bytes(self.ca)
-        account = ec.generate_private_key(ec.SECP256R1())  # signs the tokens of service accounts
+        account = ec.generate_private_key(ec.SECP256R1())  # Key that signs service account tokens.
         (folder / "service-account.key").write_bytes(pem(account))
 
     def _builder(
@@ -68,9 +68,9 @@ class Authority:
         return made.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + valid)
 
     def issue(self, component: str, addresses: list[str], server: str, valid: dt.timedelta = YEAR) -> None:
-        """Write the key, certificate and kubeconfig of a component that is reached at addresses and asks a server.
+        """Write the key, certificate and kubeconfig of a component that serves at addresses and calls a server.
 
-        The certificate is of an hour ago; `valid` is from now on, and below 0 for one that has expired.
+        The certificate is valid since an hour ago and for `valid` from now; a negative `valid` gives an expired one.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(n) for n in NAMES]
@@ -88,7 +88,7 @@ class Authority:
 
 
 def kubeconfig(user: str, server: str, ca: bytes, certificate: bytes, key: bytes) -> dict[str, object]:
-    """A kubeconfig with everything in it, so that it can be copied; JSON is YAML."""
+    """Return a self-contained kubeconfig that can be copied; it is JSON, which is valid YAML."""
 
     def text(data: bytes) -> str:
         return base64.b64encode(data).decode()
@@ -104,7 +104,7 @@ def kubeconfig(user: str, server: str, ca: bytes, certificate: bytes, key: bytes
 
 
 def write(folder: Path, addresses: list[str], server: str) -> None:
-    """All files of a cluster whose API server is at `server`."""
+    """Write all files of a cluster whose API server is at `server`."""
     authority = Authority(folder)
     for component in COMPONENTS:
         authority.issue(component, addresses, server)

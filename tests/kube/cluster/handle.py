@@ -1,4 +1,4 @@
-"""What a test holds of a cluster: its kubeconfig, and kubectl."""
+"""A test's handle of a cluster: its kubeconfig and kubectl."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cluster import cache
 
 
 class KubectlError(Exception):
-    """kubectl said no; the message is its own."""
+    """kubectl failed; the message is its stderr."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Kubernetes that answers.
+    """A running Kubernetes cluster.
 
     Args:
         kubeconfig: a file whose current context is an administrator.
@@ -30,7 +30,7 @@ class Cluster:
     run: Path | None = None
 
     def kubectl(self, *args: str, stdin: str = "", seconds: float = 120) -> str:
-        """What kubectl prints.
+        """Run kubectl; returns its output.
 
         Raises:
             KubectlError: it exited with an error.
@@ -49,11 +49,11 @@ class Cluster:
         return done.stdout
 
     def get(self, *args: str) -> dict[str, Any]:
-        """An object, or a list of them, as kubectl reads it."""
+        """Return an object, or a list of objects, from `kubectl get`."""
         return json.loads(self.kubectl("get", *args, "-o", "json"))
 
     def apply(self, *documents: dict[str, Any] | Path) -> None:
-        """Apply documents or files on the server's side: some CRDs are too large for the other way."""
+        """Apply documents or files server-side: some CRDs are too large for the annotation of client-side apply."""
         for document in documents:
             what = ("-f", str(document)) if isinstance(document, Path) else ("-f", "-")
             text = "" if isinstance(document, Path) else json.dumps(document)
@@ -62,7 +62,7 @@ class Cluster:
     def crds(self, *names: str) -> None:
         """Wait until custom resources are served.
 
-        One that has just been made has no conditions yet, which `kubectl wait` takes for an error.
+        A CRD that was just created has no conditions yet, which `kubectl wait` treats as an error.
         """
         for name in names:
             accepted = f"--for=jsonpath={{.status.acceptedNames.plural}}={name.partition('.')[0]}"
@@ -70,21 +70,21 @@ class Cluster:
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{n}" for n in names))
 
     def settle(self) -> None:
-        """Wait until pods can be made: the controllers give the default namespace its service account."""
+        """Wait until pods can be created, which needs the default namespace's service account."""
         self.kubectl("wait", "serviceaccount/default", "-n", "default", "--for=create", "--timeout=60s")
 
     def declare(self, node: str, resource: str, count: int) -> None:
-        """Give a node devices, as a device plugin would: pods that ask for them are then scheduled there."""
+        """Add devices to a node's status, as a device plugin does, so that pods requesting them are scheduled there."""
         at = f"/status/capacity/{resource.replace('/', '~1')}"
         patch = json.dumps([{"op": "add", "path": at, "value": str(count)}])
         self.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", patch)
 
 
 def kubectl() -> Path:
-    """The kubectl of the build, or the machine's own.
+    """Return the path of the built kubectl, or of the machine's own.
 
     Raises:
-        MissingError: neither is there.
+        MissingError: neither exists.
     """
     made = cache.kube() / "bin" / "kubectl"
     if made.exists():

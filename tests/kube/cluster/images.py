@@ -1,4 +1,4 @@
-"""Images of one static program each, for the cluster's own pods, written as OCI archives without a container engine.
+"""Images for the cluster's own pods, one static program each, written as OCI archives without a container engine.
 
 The layout is that of the OCI image specification: `oci-layout`, `index.json`, and blobs by their sha256.
 """
@@ -20,7 +20,7 @@ KIND = "application/vnd.oci.image"
 
 
 def layer(program: Path, name: str) -> bytes:
-    """A tar with the program at `/name`, the same bytes whenever it is made."""
+    """Return a reproducible tar with the program at `/name`."""
     data = program.read_bytes()
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(data), 0o755
@@ -31,7 +31,7 @@ def layer(program: Path, name: str) -> bytes:
 
 
 def archive(image: str, program: Path, out: Path, name: str, user: str = "0") -> None:
-    """Write the archive of an image whose pods run the program as a numeric user."""
+    """Write the archive of an image that runs the program as a numeric user."""
     blobs: dict[str, bytes] = {}
 
     def blob(kind: str, data: bytes) -> dict[str, object]:
@@ -62,7 +62,7 @@ def archive(image: str, program: Path, out: Path, name: str, user: str = "0") ->
 
 
 def ensure() -> list[Path]:
-    """The archives of the cluster's own pods, written when they are not there."""
+    """Return the archives of the cluster's own images; missing ones are written."""
     folder = cache.kube() / "images"
     folder.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []

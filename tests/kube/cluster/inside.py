@@ -1,7 +1,7 @@
-"""The first process of the real node's namespaces: it lays out mounts and network, starts all, and collects what ends.
+"""PID 1 of the real node's namespaces: sets up mounts and network, starts the node's processes, reaps orphans.
 
-What it changes is seen in these namespaces alone: `/etc` and `/var` are overlays, `/run` is new, and settings of the
-whole machine that a kubelet would write are covered by files that read as it wants.
+Its changes are visible in these namespaces only: `/etc` and `/var` are overlays, `/run` is new, and machine-wide
+settings that a kubelet would write are hidden by bind-mounted files with the values that it wants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cluster.node import CGROUP, DNS, NAME, NODE, PODS
 from cluster.plane import SERVICES, Plane
 
 SOCKET = "/run/containerd.sock"
-# The kubelet writes these for the whole machine, unless they read so already.
+# Machine-wide sysctls that the kubelet writes unless they have these values already.
 SETTINGS = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -30,12 +30,12 @@ SETTINGS = {
 
 
 def sh(*command: object) -> None:
-    """Run a command that must succeed."""
+    """Run a command; raises if it fails."""
     subprocess.run([str(c) for c in command], check=True)
 
 
 def mounts(run: Path) -> None:
-    """Give the node a `/run`, `/etc` and `/var` of its own, and settings that read as the kubelet wants."""
+    """Mount the node's own `/run`, `/etc` and `/var`, and files with the sysctl values that the kubelet wants."""
     sh("mount", "--make-rshared", "/")
     sh("mount", "-t", "tmpfs", "tmpfs", "/run")
     for folder in ("etc", "var"):
@@ -53,10 +53,10 @@ def mounts(run: Path) -> None:
 
 
 def network(run: Path) -> None:
-    """Take the link, once it is there. There is no default route: nothing gets out.
+    """Configure the link once it exists. There is no default route, so that nothing reaches the outside.
 
-    Services have a route, which any will do for: kube-proxy changes where a packet goes, but not that of an address
-    without a route, and the API server calls webhooks at their Service.
+    Service addresses get a route, any route: kube-proxy rewrites the destination of a packet, but a packet to an
+    address without a route is dropped before, and the API server calls webhooks at their Service.
     """
     processes.until(lambda: "eth0" in [n for _, n in socket.if_nameindex()], 20, "the link to this machine")
     for args in (
@@ -68,7 +68,7 @@ def network(run: Path) -> None:
         sh("ip", *args.split())
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     Path("/etc/resolv.conf").write_text(f"nameserver {DNS}\n")
-    (run / "resolv.conf").write_text("")  # whom the cluster's DNS asks: nobody
+    (run / "resolv.conf").write_text("")  # The cluster's DNS has no upstream server.
     addresses = {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": PODS}]]}
     bridge = {"type": "bridge", "bridge": "pods0", "isDefaultGateway": True, "hairpinMode": True, "ipam": addresses}
     Path("/etc/cni/net.d").mkdir(parents=True, exist_ok=True)
@@ -77,27 +77,27 @@ def network(run: Path) -> None:
 
 
 def cgroups() -> None:
-    """Make the node's group: one in each hierarchy of cgroup v1, or the one of v2."""
+    """Create the node's cgroup: one in each hierarchy of cgroup v1, or one of v2."""
     root = Path("/sys/fs/cgroup")
     if (root / "cgroup.controllers").exists():
         (root / CGROUP).mkdir(exist_ok=True)
         return
     for hierarchy in (p for p in root.iterdir() if p.is_dir() and not p.is_symlink()):
         (hierarchy / CGROUP).mkdir(exist_ok=True)
-    for file in ("cpuset.cpus", "cpuset.mems"):  # a new cpuset is empty, and takes no process so
+    for file in ("cpuset.cpus", "cpuset.mems"):  # A new cpuset is empty and accepts no process.
         if (root / "cpuset" / file).exists():
             (root / "cpuset" / CGROUP / file).write_text((root / "cpuset" / file).read_text())
 
 
 def tools() -> dict[str, str]:
-    """The environment in which the unpacked container runtime finds its programs and libraries."""
+    """Return the environment in which the unpacked container runtime finds its programs and libraries."""
     root = cache.kube() / "root" / "usr"
     libraries = ":".join(str(p) for p in (root / "lib").glob("*-linux-gnu"))
     return {"PATH": f"{root}/sbin:{root}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": libraries}
 
 
 def containerd(run: Path) -> None:
-    """Start the container runtime, and import the images of the cluster and of the project."""
+    """Start the container runtime and import the images of the cluster and of the project."""
     root = cache.kube() / "root" / "usr"
     config = f"""version = 2
 root = "{run}/containerd"
@@ -122,7 +122,7 @@ runtime_type = "io.containerd.runc.v2"
 
 
 def ctr(*args: str) -> subprocess.CompletedProcess[str]:
-    """Ask containerd."""
+    """Run `ctr` against the node's containerd."""
     command = [str(cache.kube() / "root" / "usr" / "bin" / "ctr"), "--address", SOCKET, "--namespace", "k8s.io", *args]
     return subprocess.run(command, env={**os.environ, **tools()}, capture_output=True, text=True, check=False)
 
@@ -131,7 +131,7 @@ def load(archive: str) -> None:
     """Import an image's archive.
 
     Raises:
-        RuntimeError: containerd did not take it; in its words.
+        RuntimeError: containerd refused it; with its message.
     """
     done = ctr("images", "import", archive)
     if done.returncode:
@@ -139,7 +139,7 @@ def load(archive: str) -> None:
 
 
 def kubelet_config(run: Path) -> dict[str, object]:
-    """How the kubelet is set up."""
+    """Return the kubelet's configuration."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -161,9 +161,9 @@ def kubelet_config(run: Path) -> dict[str, object]:
         "resolvConf": f"{run}/resolv.conf",
         "makeIPTablesUtilChains": False,
         "maxPods": 250,
-        "cpuCFSQuota": False,  # else a pod of 0.3 CPUs takes a minute to import Ray beside a core that idles
-        "nodeStatusUpdateFrequency": "2s",  # how soon declared devices can be had
-        # Images cannot be pulled again, and this machine's disk is not the node's: it keeps them, and evicts late.
+        "cpuCFSQuota": False,  # With quotas a pod of 0.3 CPUs takes a minute to import Ray while a core idles.
+        "nodeStatusUpdateFrequency": "2s",  # Declared devices can be requested after this time.
+        # Images cannot be pulled again and the disk is the machine's, so images are kept and eviction is late.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
@@ -171,7 +171,7 @@ def kubelet_config(run: Path) -> dict[str, object]:
 
 
 def proxy_config(run: Path) -> dict[str, object]:
-    """How kube-proxy is set up."""
+    """Return kube-proxy's configuration."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -180,13 +180,13 @@ def proxy_config(run: Path) -> dict[str, object]:
         "clusterCIDR": PODS,
         "hostnameOverride": NAME,
         "bindAddress": NODE,
-        # These limits are the whole machine's, and may not be set from here.
+        # These limits are machine-wide and cannot be set from a namespace.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 
 
 def kubelet(run: Path) -> None:
-    """Start the kubelet and kube-proxy, once the API server answers."""
+    """Start the kubelet and kube-proxy once the API server answers."""
     (run / "kubelet.json").write_text(json.dumps(kubelet_config(run)))
     (run / "proxy.json").write_text(json.dumps(proxy_config(run)))
     who = [f"--kubeconfig={run / 'pki' / 'kubelet.kubeconfig'}", f"--hostname-override={NAME}", f"--node-ip={NODE}"]
@@ -196,7 +196,7 @@ def kubelet(run: Path) -> None:
 
 
 def main(run: Path) -> None:
-    """Start the node's processes, say so in `serving` and `ready`, and collect what ends, for as long as this lives."""
+    """Start the node's processes, report by the files `serving` and `ready`, then reap processes for ever."""
     run.mkdir(parents=True)
     socket.sethostname(NAME)
     mounts(run)
@@ -208,7 +208,7 @@ def main(run: Path) -> None:
     kubelet(run)
     (run / "ready").touch()
     while True:
-        pid, status = os.wait()  # the kubelet and its kin never end, so there is always someone to wait for
+        pid, status = os.wait()  # The kubelet never ends, so there is always a child to wait for.
         for note in (run / "pid").iterdir():
             if json.loads(note.read_text())["pid"] == pid:
                 print(f"{note.name} ended with status {status}", flush=True)

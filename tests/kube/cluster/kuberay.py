@@ -1,4 +1,4 @@
-"""The real KubeRay operator: its CRDs and manifests come out of the module version that it is built from."""
+"""The real KubeRay operator; its CRDs and manifests come from the module version that it is built from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cluster.handle import Cluster
 IMAGE = "dljob.test/kuberay"
 NAMESPACE = "kuberay-system"
 LOOKS_AGAIN_SECONDS = "10"
-"""How often KubeRay looks at each RayCluster unasked; 300 by default.
+"""Seconds between KubeRay's periodic reconciles of each RayCluster; 300 by default.
 
-A head pod that KubeRay 1.6.2 makes and deletes between two of its looks (admitted, suspended, admitted again) stays
-expected for 30 s (`ExpectationsTimeout`), and no look is planned for their end: the cluster has no head until the next
-unasked look. Back to the default when KubeRay plans one, or forgets what it expected when it suspends.
+A head pod that KubeRay 1.6.2 creates and deletes between two reconciles (admitted, suspended, admitted again) stays
+expected for 30 s (`ExpectationsTimeout`), and no reconcile is queued for the end of that time: the cluster has no head
+until the next periodic reconcile. Go back to the default once KubeRay queues one or clears expectations at suspend.
 """
 CRDS = ("rayclusters.ray.io", "rayjobs.ray.io", "rayservices.ray.io")
 PATCH = """
@@ -30,15 +30,15 @@ PATCH = """
 
 
 def crds(cluster: Cluster) -> None:
-    """Apply KubeRay's CRDs, and wait until they are served."""
+    """Apply KubeRay's CRDs and wait until they are served."""
     cluster.apply(cache.kube() / "kuberay" / "crd" / "bases")
     cluster.crds(*CRDS)
 
 
 def start(cluster: Cluster, run: Path) -> None:
-    """Run the operator as a process of this machine, and wait until it is healthy.
+    """Run the operator as a process of this machine and wait until it is healthy.
 
-    It asks dashboards through the API server, as it is not in the pods' network.
+    It reaches dashboards through the API server's proxy, because it is outside the pods' network.
     """
     crds(cluster)
     metrics, health = processes.free_ports(2)
@@ -58,10 +58,10 @@ def start(cluster: Cluster, run: Path) -> None:
 
 
 def deploy(cluster: Cluster) -> None:
-    """Run the operator as a pod, from its own manifests, and wait until it is ready.
+    """Run the operator as a pod from its own manifests and wait until it is ready.
 
-    Two lines of them are changed: it is asked at once whether it is ready, and may use more than a tenth of a core.
-    The CRDs are there already.
+    Two settings are changed: the readiness probe starts at once, and the CPU limit is above a tenth of a core. The CRDs
+    must be applied before.
     """
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     with tempfile.TemporaryDirectory() as work:

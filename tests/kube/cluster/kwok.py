@@ -1,4 +1,4 @@
-"""Fake nodes for tests of scale: KWOK says that they are ready, and that every pod on them runs."""
+"""Fake nodes for scale tests: KWOK reports them ready, and every pod on them Running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAGES = (
 
 
 def start(cluster: Cluster, run: Path) -> None:
-    """Start KWOK for the nodes that carry our label, once for a cluster."""
+    """Start KWOK for the nodes with our label, once per cluster."""
     if processes.find(run, "kwok"):
         return
     stages = [f"--config={cache.kube() / 'kwok' / stage}.yaml" for stage in STAGES]
@@ -35,7 +35,7 @@ def start(cluster: Cluster, run: Path) -> None:
 
 
 def node(name: str, resources: Mapping[str, str]) -> dict[str, object]:
-    """A fake node with resources."""
+    """Return the manifest of a fake node with resources."""
     labels = {LABEL: "true", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {
         "apiVersion": "v1",
@@ -46,7 +46,7 @@ def node(name: str, resources: Mapping[str, str]) -> dict[str, object]:
 
 
 def add(cluster: Cluster, run: Path, count: int, prefix: str = "fake", resources: Mapping[str, str] = MANY) -> None:
-    """Add fake nodes `<prefix>-0` and on, those that are not there yet, and wait until they are ready."""
+    """Add the missing ones of the fake nodes `<prefix>-0`, `<prefix>-1`, ... and wait until they are ready."""
     start(cluster, run)
     names = {f"{prefix}-{i}" for i in range(count)}
     there = cluster.kubectl("get", "nodes", "-o", "name").replace("node/", "").split()

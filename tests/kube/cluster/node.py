@@ -1,8 +1,9 @@
-"""A cluster with one real node, in namespaces of its own: network, mounts, processes, host name.
+"""A cluster with one real node in its own network, mount, PID and UTS namespaces.
 
-One process is the first of those namespaces, so one SIGKILL ends all, containers too, and this machine keeps no mount
-and no rule. A link joins the two: from here, the API server, pods and Services are reached at their own addresses;
-from there, nothing outside is. The link has a fixed name and range, so one node runs at a time.
+One process is PID 1 of those namespaces, so one SIGKILL ends everything, containers included, and this machine keeps
+no mount and no firewall rule. A link joins the two: from this machine, API server, pods and Services are reachable at
+their own addresses; from the node, nothing outside is. The link has a fixed name and range, so only one node runs at a
+time.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ done
 
 
 def able(run: Path) -> None:
-    """Whether this machine can hold a real node, whose folder is `run`.
+    """Check that this machine can run a real node whose folder is `run`.
 
     Raises:
-        MissingError: it cannot, and what it would take.
+        MissingError: it cannot; the message says what it lacks.
     """
     if os.geteuid():
         raise cache.MissingError("the real node needs root: it makes namespaces, mounts and a network link")
@@ -72,15 +73,15 @@ def able(run: Path) -> None:
 
 
 def linked() -> bool:
-    """Whether the link of a node is there."""
+    """Return whether the link of a node exists."""
     return LINK in [name for _, name in socket.if_nameindex()]
 
 
 def ip(*args: str) -> None:
-    """Change the network of this machine.
+    """Run `ip` to change this machine's network.
 
     Raises:
-        RuntimeError: it could not be; in the tool's words.
+        RuntimeError: the command failed; with its message.
     """
     done = subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -88,7 +89,7 @@ def ip(*args: str) -> None:
 
 
 def start(run: Path) -> Cluster:
-    """Start a cluster with its node, the images of the cache, CoreDNS and KubeRay as pods; wait until all are ready."""
+    """Start a cluster with its node, the cached images, CoreDNS and KubeRay as pods; wait until all are ready."""
     run.parent.mkdir(parents=True, exist_ok=True)
     able(run)
     processes.until(
@@ -97,7 +98,7 @@ def start(run: Path) -> Cluster:
     build.runtime()
     images.ensure()
     run.mkdir(parents=True, exist_ok=True)
-    # Not the caller's own PYTHONPATH: this is another program, and the folder above is all it needs.
+    # Not the caller's PYTHONPATH: this is another program, which needs the folder above only.
     env = {"PYTHONPATH": str(Path(__file__).parents[1])}
     outer = processes.start(
         run, "node", ["unshare", *NAMESPACES, sys.executable, "-m", "cluster.inside", str(run / "node")], env
@@ -105,7 +106,7 @@ def start(run: Path) -> Cluster:
     connect(first(run, outer))
     cluster = Cluster(run / "node" / "pki" / "admin.kubeconfig", run)
     processes.until((run / "node" / "serving").exists, 120, "the node's control plane", run, ["node"])
-    kuberay.crds(cluster)  # while images are imported
+    kuberay.crds(cluster)  # Applied while images are imported.
     processes.until((run / "node" / "ready").exists, 180, "the node's processes", run, ["node"])
     processes.until(lambda: registered(cluster), 60, "the node to register", run, ["node"])
     cluster.kubectl("wait", f"node/{NAME}", "--for=condition=Ready", "--timeout=60s")
@@ -119,7 +120,7 @@ def start(run: Path) -> Cluster:
 
 
 def first(run: Path, outer: int) -> int:
-    """The first process of the namespaces, noted to be ended before the one that made them."""
+    """Return the pid of the namespaces' PID 1, noted so that it is ended before the process that created them."""
     children = Path(f"/proc/{outer}/task/{outer}/children")
     processes.until(lambda: children.read_text().split(), 20, "the node's namespaces", run, ["node"])
     pid = int(children.read_text().split()[0])
@@ -128,7 +129,7 @@ def first(run: Path, outer: int) -> int:
 
 
 def connect(pid: int) -> None:
-    """Join this machine and the namespaces of a process by a link, with routes to pods and Services."""
+    """Create the link between this machine and the namespaces of a process, with routes to pods and Services."""
     ip("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     ip("address", "add", f"{HOST}/30", "dev", LINK)
     ip("link", "set", LINK, "up")
@@ -137,7 +138,7 @@ def connect(pid: int) -> None:
 
 
 def registered(cluster: Cluster) -> bool:
-    """Whether the kubelet has made its node."""
+    """Return whether the kubelet has registered its node."""
     try:
         return NAME in cluster.kubectl("get", "nodes", "-o", "name")
     except KubectlError:
@@ -148,7 +149,7 @@ def load(run: Path, archives: Sequence[Path]) -> None:
     """Import images into a running node.
 
     Raises:
-        RuntimeError: one could not be.
+        RuntimeError: an image could not be imported.
     """
     pid = processes.find(run, "node-first")
     if not pid:
@@ -165,19 +166,21 @@ def load(run: Path, archives: Sequence[Path]) -> None:
 
 
 def cgroups() -> list[Path]:
-    """The node's groups: one in each hierarchy of cgroup v1, or the one of v2."""
+    """Return the node's cgroups: one in each hierarchy of cgroup v1, or one of v2."""
     root = Path("/sys/fs/cgroup")
     return [p for p in (*root.glob(f"*/{CGROUP}"), root / CGROUP) if p.is_dir()]
 
 
 def clear() -> None:
-    """Remove what outlives the node's processes: its end of the link, for a moment, and its cgroups.
+    """Remove what outlives the node's processes: its end of the link, which lasts a moment longer, and its cgroups.
 
     Raises:
-        RuntimeError: something of the node is still on this machine.
+        RuntimeError: something of the node is left on this machine.
     """
     if linked():
-        subprocess.run(["ip", "link", "delete", LINK], capture_output=True, check=False)  # it may just have gone
+        subprocess.run(
+            ["ip", "link", "delete", LINK], capture_output=True, check=False
+        )  # The kernel may have removed it just now.
     for top in cgroups():
         for folder in (*sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True), top):
             folder.rmdir()
@@ -185,7 +188,7 @@ def clear() -> None:
 
 
 def traces() -> list[str]:
-    """What of a node is on this machine, outside its namespaces."""
+    """Return what a node has left on this machine outside its namespaces."""
     routes = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout.split()
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [

@@ -1,4 +1,4 @@
-"""A control plane: etcd, API server, controller manager and scheduler, on an address of this machine, with no node."""
+"""A control plane without nodes: etcd, API server, controller manager and scheduler on an address of this machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ rules:
 - {level: Metadata, userGroups: ["system:serviceaccounts"]}
 - {level: None}
 """
-"""What service accounts do, those of Kubernetes itself apart, goes to `log/audit`, a line of JSON each."""
+"""Audit policy: requests of service accounts, except Kubernetes' own, go to `log/audit` as lines of JSON."""
 NAMES = ("etcd", "apiserver", "controller-manager", "scheduler")
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Where a control plane is.
+    """A control plane's folder, address and ports.
 
     Args:
         run: the folder of its state: `pki/`, `log/`, `pid/`, `etcd/`.
@@ -41,11 +41,11 @@ class Plane:
 
     @property
     def server(self) -> str:
-        """The API server's URL."""
+        """Return the API server's URL."""
         return f"https://{self.address}:{self.ports[0]}"
 
     def start(self) -> None:
-        """Start it from nothing, and wait until the API server is ready and the others are started."""
+        """Start the control plane with an empty etcd; wait until the API server is ready and the others are started."""
         certs.write(self.run / "pki", sorted({"127.0.0.1", self.address, "10.96.0.1"}), self.server)
         self._etcd()
         self._apiserver()
@@ -57,12 +57,12 @@ class Plane:
         client, peer = (f"http://127.0.0.1:{port}" for port in self.ports[1:3])
         where = ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
         where += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
-        keep = ["--data-dir", str(self.run / "etcd"), "--unsafe-no-fsync"]  # its data ends with the cluster
+        keep = ["--data-dir", str(self.run / "etcd"), "--unsafe-no-fsync"]  # The data need not survive the cluster.
         processes.start(self.run, "etcd", [program("kube"), "etcd", *where, *keep, "--log-level", "warn"])
 
     def _apiserver(self) -> None:
         pki = self.run / "pki"
-        # An endpoint of a Service may not be a loopback address: without a node, nobody needs it.
+        # A Service endpoint may not be a loopback address; without a node no client uses this one.
         endpoint = "none" if self.address.startswith("127.") else "lease"
         (self.run / "audit.yaml").write_text(AUDIT)
         flags = {
@@ -79,7 +79,7 @@ class Plane:
             "kubelet-certificate-authority": pki / "ca.crt",
             "kubelet-preferred-address-types": "InternalIP",
             "authorization-mode": "Node,RBAC",
-            # The second is what `dljobs/finalizers` is needed for, and is on in many clusters.
+            # The second plugin requires the right `dljobs/finalizers`; many clusters enable it.
             "enable-admission-plugins": "NodeRestriction,OwnerReferencesPermissionEnforcement",
             "audit-policy-file": self.run / "audit.yaml",
             "audit-log-path": self.run / "log" / "audit",
@@ -102,7 +102,7 @@ class Plane:
         config = self.run / "pki" / f"{name}.kubeconfig"
         where = ["--bind-address=127.0.0.1", f"--secure-port={port}", "--leader-elect=false"]
         who = [f"--{kind}={config}" for kind in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")]
-        # The components' own limits are for a shared server: a test creates a thousand pods at once.
+        # The default client limits suit a shared server; a test creates a thousand pods at once.
         processes.start(
             self.run, name, [program("kube"), name, *where, *who, "--kube-api-qps=500", "--kube-api-burst=1000", *flags]
         )

@@ -1,4 +1,4 @@
-"""The processes of one cluster: started with a log each, and ended by what the cluster's own folder says of them."""
+"""Processes of one cluster: each starts with a log and a pid note in the cluster's folder, by which it is ended."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-PORTS = range(20000, 32000)  # below what the kernel gives to outgoing connections
+PORTS = range(20000, 32000)  # below the ephemeral ports of outgoing connections
 
 
 def birth(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty when it is gone or only waits to be collected.
+    """Return a process's start time in kernel ticks; empty when it is gone or a zombie.
 
-    A pid alone is not enough to end a process by: the kernel gives it to another one later.
+    A pid alone does not identify a process, because the kernel reuses pids.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -28,9 +28,9 @@ def birth(pid: int) -> str:
 
 
 def start(run: Path, name: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> int:
-    """Start a process in a session of its own, with its output in `log/`; its pid.
+    """Start a process in its own session with its output in `log/`; returns its pid.
 
-    The note of it is in `pid/` before this returns.
+    Its note is in `pid/` before this returns.
     """
     for folder in ("log", "pid"):
         (run / folder).mkdir(parents=True, exist_ok=True)
@@ -48,22 +48,22 @@ def start(run: Path, name: str, command: Sequence[str | Path], env: Mapping[str,
 
 
 def inherited() -> list[int]:
-    """Files that a caller left open for its children, such as a lock: what runs on must not hold them."""
+    """Return inheritable descriptors of the caller, such as a lock, which a process that runs on must not hold."""
     found: list[int] = []
     for fd in sorted(int(p.name) for p in Path("/proc/self/fd").iterdir()):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # The descriptor of the listing itself is closed by now.
             if fd > 2 and os.get_inheritable(fd):
                 found.append(fd)
     return found
 
 
 def note(run: Path, name: str, pid: int) -> None:
-    """Note a process as one of this cluster."""
+    """Write the note of a process of this cluster."""
     (run / "pid" / name).write_text(json.dumps({"pid": pid, "birth": birth(pid)}))
 
 
 def find(run: Path, name: str) -> int:
-    """The pid of a process that was started here and lives; 0 for none."""
+    """Return the pid of a noted process that lives; 0 when there is none."""
     try:
         note = json.loads((run / "pid" / name).read_text())
     except (OSError, ValueError):
@@ -72,21 +72,20 @@ def find(run: Path, name: str) -> int:
 
 
 def stop(run: Path, name: str, seconds: float = 20) -> None:
-    """End a process that was started here, and wait until it is gone.
+    """End a noted process and wait until it is gone.
 
-    It gets SIGKILL: nothing in a test cluster is worth a slow goodbye, and the first process of a namespace ignores
-    the rest.
+    It gets SIGKILL: a test cluster needs no orderly shutdown, and PID 1 of a namespace ignores other signals.
     """
     if pid := find(run, name):
         os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)  # ours to collect, when this process started it
+            os.waitpid(pid, 0)  # Reap it if this process started it.
         until(lambda: not find(run, name), seconds, f"the end of {name} (pid {pid})")
     (run / "pid" / name).unlink(missing_ok=True)
 
 
 def stop_all(run: Path) -> list[str]:
-    """End every process that was started here, the newest first; their names."""
+    """End all noted processes, newest first; returns their names."""
     notes = sorted((run / "pid").glob("*"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
     ended = [n.name for n in notes if find(run, n.name)]
     for note in notes:
@@ -97,10 +96,10 @@ def stop_all(run: Path) -> list[str]:
 def until(
     check: Callable[[], object], seconds: float, what: str, run: Path | None = None, names: Sequence[str] = ()
 ) -> None:
-    """Ask again and again until a check holds.
+    """Poll until a check holds.
 
     Raises:
-        RuntimeError: time is up, or one of the processes named has ended; with the end of the logs.
+        RuntimeError: time is up, or one of the named processes has ended; with the end of the logs.
     """
     end = time.monotonic() + seconds
     while not check():
@@ -112,7 +111,7 @@ def until(
 
 
 def tails(run: Path, names: Sequence[str]) -> str:
-    """The last lines of logs."""
+    """Return the last lines of the processes' logs."""
     parts: list[str] = []
     for name in names:
         lines = (run / "log" / name).read_text(errors="replace").splitlines() if (run / "log" / name).exists() else []
@@ -121,7 +120,7 @@ def tails(run: Path, names: Sequence[str]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listens on."""
+    """Return ports of this machine that nothing listens on."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:

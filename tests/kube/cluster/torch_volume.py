@@ -1,7 +1,7 @@
-"""torch for pods: the one of the project's environment, as a read-only volume; its gigabytes are too much for an image.
+"""torch of the project's environment for pods, as a read-only volume, because its gigabytes are too large for an image.
 
-A folder of the node holds torch and all that it needs, each bound read-only to where it is installed, and nothing
-else of the environment. The claim `torch` leads pods to it: mount it, and put its path on PYTHONPATH.
+A folder of the node holds read-only bind mounts of torch and its dependencies, and nothing else of the environment.
+Pods use it by the claim `torch`: mount it and put its path on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAME = "torch"
 
 
 def needed(name: str = NAME) -> list[metadata.Distribution]:
-    """The installed distributions that one needs, itself among them; none when it is not installed."""
+    """Return a distribution with its installed dependencies; empty when it is not installed."""
     found: dict[str, metadata.Distribution] = {}
     todo = [name]
     while todo:
@@ -27,13 +27,13 @@ def needed(name: str = NAME) -> list[metadata.Distribution]:
         try:
             found[key] = metadata.distribution(key)
         except metadata.PackageNotFoundError:
-            continue  # for another platform, or an extra
+            continue  # A requirement of another platform or of an extra.
         todo += [re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in found[key].requires or [] if "extra ==" not in r]
     return list(found.values())
 
 
 def parts(distributions: list[metadata.Distribution]) -> list[Path]:
-    """The top folders and files that distributions have in site-packages."""
+    """Return the top-level folders and files of distributions in site-packages."""
     tops = {
         d.locate_file(f.parts[0])
         for d in distributions
@@ -44,7 +44,7 @@ def parts(distributions: list[metadata.Distribution]) -> list[Path]:
 
 
 def bind(folder: Path) -> None:
-    """Bind torch and what it needs into a folder, which is not made when torch is not installed."""
+    """Bind-mount torch and its dependencies into a folder; the folder is not created when torch is not installed."""
     for part in parts(needed()):
         at = folder / part.name
         at.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def bind(folder: Path) -> None:
 
 
 def volume(cluster: Cluster, namespace: str) -> None:
-    """Give a namespace of the real node's cluster the claim `torch`."""
+    """Create the claim `torch` in a namespace of the real node's cluster."""
     assert cluster.run is not None
     size, mode = {"storage": "10Gi"}, ["ReadOnlyMany"]
     name = f"{NAME}-{namespace}"

@@ -1,4 +1,4 @@
-"""Boots and ends clusters. Each has a folder of its own, RUN, which says all that is needed to end it."""
+"""Boots and ends clusters. Each has its own folder, RUN, which holds all that is needed to end it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from cluster.plane import NAMES, Plane
 
 CRD = "dljobs.dljob.io"
 RELEASE, SPACE = "dljob", "dljob-system"
-"""Name and namespace of the chart's release in the README."""
+"""Name and namespace of the chart's release, as in the README."""
 RUNS = cache.ROOT / ".kube"
 
 
 def ours(cluster: Cluster) -> None:
-    """Apply the project's own CRD as it is in the tree, and wait until it is served."""
+    """Apply the project's CRD from the working tree and wait until it is served."""
     cluster.apply(cache.ROOT / "crds" / "dljob.io_dljobs.yaml")
     cluster.crds(CRD)
 
 
 def adoptable(cluster: Cluster) -> None:
-    """Let the chart's release have the CRD, as the README installs it: helm refuses what has not its marks."""
+    """Mark the CRD as part of the chart's release of the README: helm refuses objects without its ownership labels."""
     marks = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": SPACE}
     meta = {"name": CRD, "annotations": marks, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
     body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": meta}
@@ -34,7 +34,7 @@ def adoptable(cluster: Cluster) -> None:
 
 
 def plane(run: Path, *, operator: bool = True) -> Cluster:
-    """A control plane with our CRD and, unless not wanted, KubeRay as a process; one that runs in RUN already is kept.
+    """Start a control plane with our CRD and, if wanted, KubeRay as a process; one that runs in RUN already is kept.
 
     Raises:
         MissingError: a program is not built.
@@ -58,10 +58,10 @@ def plane(run: Path, *, operator: bool = True) -> Cluster:
 
 
 def real(run: Path) -> Cluster:
-    """A cluster with a real node, KubeRay and our CRD; the one that runs in RUN already is kept.
+    """Start a cluster with a real node, KubeRay and our CRD; one that runs in RUN already is kept.
 
     Raises:
-        MissingError: this machine cannot hold one.
+        MissingError: this machine cannot run one.
     """
     cluster = Cluster(run / "node" / "pki" / "admin.kubeconfig", run)
     if processes.find(run, "node-first") and (run / "node" / "ready").exists():
@@ -77,7 +77,7 @@ def real(run: Path) -> Cluster:
 
 @contextlib.contextmanager
 def undone(run: Path) -> Generator[None]:
-    """End what was started when not all of it could be; the logs stay."""
+    """End everything when the boot fails half way; the logs stay."""
     try:
         yield
     except BaseException:
@@ -86,7 +86,7 @@ def undone(run: Path) -> Generator[None]:
 
 
 def end(run: Path) -> list[str]:
-    """End every process of a cluster; their names."""
+    """End all processes of a cluster; returns their names."""
     was_node = (run / "pid" / "node").exists()
     ended = processes.stop_all(run)
     if was_node:
@@ -95,15 +95,15 @@ def end(run: Path) -> list[str]:
 
 
 def down(run: Path) -> list[str]:
-    """End a cluster, and remove its folder; the names of the processes that were ended."""
+    """End a cluster and remove its folder; returns the names of the ended processes."""
     ended = end(run)
-    if (run / "log").exists():  # a folder of ours, not one that was named by mistake
+    if (run / "log").exists():  # It is a cluster's folder, not one named by mistake.
         shutil.rmtree(run)
     return ended
 
 
 def owned(name: str) -> Path:
-    """The folder of a cluster that is this process's own; clusters whose owners were killed are ended here."""
+    """Return the folder of a cluster owned by this process; ends clusters whose owners were killed."""
     for left in RUNS.glob("of-*-*"):
         if not processes.birth(int(left.name.split("-")[1])):
             down(left)

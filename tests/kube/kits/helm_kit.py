@@ -1,4 +1,4 @@
-"""A release of the chart by the real helm, as the tests on a cluster use it."""
+"""Releases of the chart by the real helm, for tests on a cluster."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ CHART = cache.ROOT / "charts/dljob"
 
 
 class HelmError(Exception):
-    """Helm said no; the text is its own."""
+    """Helm failed; the text is its stderr."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release of the chart in a namespace of its own."""
+    """A release of the chart in its own namespace."""
 
     cluster: Cluster
     namespace: str
     name: str = "dljob"
 
     def helm(self, *arguments: str, **values: Any) -> str:
-        """What helm prints; `values` as --set-json gives them."""
+        """Run helm with `values` as --set-json; returns its output."""
         flags = [flag for key, value in values.items() for flag in ("--set-json", f"{key}={json.dumps(value)}")]
         done = subprocess.run(
             [str(cache.program("helm")), "--namespace", self.namespace, *arguments, *flags],
@@ -42,7 +42,7 @@ class Release:
         return done.stdout
 
     def install(self, *flags: str, **values: Any) -> str:
-        """Install it, and take over the CustomResourceDefinition that the tests have applied."""
+        """Install the chart and adopt the CustomResourceDefinition that the tests have applied."""
         return self.helm("install", self.name, str(CHART), "--take-ownership", *flags, **values)
 
     def get(self, what: str, name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Release:
         return bool(self.cluster.kubectl("get", what, name, "-n", self.namespace, "--ignore-not-found"))
 
     def may(self, verb: str, what: str, namespace: str, user: str = "") -> bool:
-        """Whether an account, the operator's when none is named, may do something."""
+        """Return whether an account, by default the operator's, may do something."""
         who = user or f"system:serviceaccount:{self.namespace}:dljob"
         resource, _, part = what.partition("/")
         inner = [f"--subresource={part}"] if part else []

@@ -1,4 +1,4 @@
-"""One job's life on a control plane with a head that is no pod, from its making until nothing of it is left."""
+"""A job's life on a control plane with a stub head, from its creation until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IPS = itertools.count(2)
 
 
 class Life:
-    """One job; each step waits until the status says so."""
+    """A job; each step waits until the status shows it."""
 
     def __init__(self, plane: Cluster, namespace: str) -> None:
         self.plane, self.namespace = plane, namespace
@@ -34,13 +34,13 @@ class Life:
         until(lambda: self.status.get("phase") == phase, f"the job is {phase}")
 
     def say(self, phase: str, **ranks: int) -> None:
-        """PrimeMaster says so."""
+        """Let the stub PrimeMaster report a phase and its ranks."""
         none = dict.fromkeys(("ready", "running", "succeeded", "failed", "restarts"), 0)
         role = {"name": "worker", "desired": 2, **none, **ranks}
         self.head.do(lambda: self.head.stub.say(self.uid.replace("-", ""), phase=phase, epoch=1, roles=[role]))
 
     def run(self) -> None:
-        """Until PrimeMaster says that it runs."""
+        """Create the job and wait until PrimeMaster reports that it runs."""
         until(lambda: self.status.get("rayCluster", {}).get("name"), "it has a RayCluster")
         cluster = self.status["rayCluster"]["name"]
         self.head.stub.token = token(self.uid, cluster)
@@ -50,7 +50,7 @@ class Life:
         self.reach("Running")
 
     def succeed(self) -> None:
-        """PrimeMaster says that it has succeeded; attempt 1 was the only one."""
+        """Let PrimeMaster report success; attempt 1 must be the only one."""
         self.say("Succeeded", succeeded=2)
         self.reach("Succeeded")
         until(lambda: not self.plane.get("rayclusters", "-n", self.namespace)["items"], "its RayCluster goes")
@@ -59,6 +59,6 @@ class Life:
         assert len(self.head.stub.posted) == 1, "one submission"
 
     def vanish(self) -> None:
-        """Somebody deletes it; nothing of it is left."""
+        """Delete the job and wait until nothing of it is left."""
         self.plane.kubectl("delete", "dljob", "hello", "-n", self.namespace, "--timeout=60s")
         until(lambda: not children(self.plane, self.uid, self.namespace), "nothing of it is left")

@@ -1,4 +1,4 @@
-"""Jobs on a real node: their end, their logs, a volume for them."""
+"""Helpers for jobs on a real node: their end, their logs, a volume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator_kit import children, found, until
 
 
 def ended(node: Cluster, name: str, namespace: str, seconds: float) -> dict[str, Any]:
-    """The job when it is over and its RayCluster is given back."""
+    """Wait until a job has ended and its RayCluster is deleted; returns the job."""
 
     last: dict[str, Any] = {}
 
@@ -26,26 +26,26 @@ def ended(node: Cluster, name: str, namespace: str, seconds: float) -> dict[str,
 
 
 def told(body: dict[str, Any]) -> str:
-    """Why a job is what it is, for a test that fails."""
+    """Return a job's phase with its reasons, for the message of a failing test."""
     status = body.get("status", {})
     lines = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])]
     return "\n".join([f"{status.get('phase')} {status.get('reason')}", *lines])
 
 
 def logs(node: Cluster, name: str, namespace: str) -> dict[str, str]:
-    """What was kept of the ranks' logs; PrimeMaster's is beside them."""
+    """Return the saved logs of the ranks and of PrimeMaster."""
     kept = found(node, "configmap", f"{name}-logs", namespace)["data"]
     assert '"message"' in kept["master.log"]
     return {name: text for name, text in kept.items() if name != "master.log"}
 
 
 def volume(node: Cluster, namespace: str) -> None:
-    """A claim that outlives pods: a folder of the node."""
+    """Create a claim that outlives pods, backed by a folder of the node."""
     assert node.run is not None
     size, mode, name = {"storage": "1Gi"}, ["ReadWriteMany"], f"ckpt-{namespace}"
     path = node.run / "node" / name
     path.mkdir(mode=0o777)
-    path.chmod(0o777)  # whoever the image runs as
+    path.chmod(0o777)  # Writable for any user of an image.
     folder = {"path": str(path), "type": "Directory"}
     claim = {"accessModes": mode, "resources": {"requests": size}, "storageClassName": "", "volumeName": name}
     reference = {"namespace": namespace, "name": "ckpt"}

@@ -1,4 +1,4 @@
-"""A real Prometheus beside a cluster: it scrapes what the chart's monitors select, and is asked what the panels ask."""
+"""A real Prometheus beside a cluster: it scrapes what the chart's monitors select and answers the panels' queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from real_prometheus import Server
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "charts/dljob/observability/rules/dljob.yaml"
 MAY_BE_EMPTY = {"Last recovery, by level", "Alerts that fire"}
-"""Panels that say in words that there is nothing: a fleet where all is well."""
+"""Panels that may be empty and say so: a fleet without trouble."""
 
 
 def available() -> None:
@@ -39,7 +39,7 @@ def available() -> None:
 
 @contextmanager
 def following(cluster: Cluster, monitors: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Server]:
-    """A Prometheus that scrapes what monitors select, every second, as pods come and go, and evaluates our rules."""
+    """Run a Prometheus that scrapes what monitors select every second, as pods come and go, and evaluates our rules."""
     files = [folder / f"targets-{number}.json" for number in range(len(monitors))]
     configs = [scrape_config(monitor, str(file)) for monitor, file in zip(monitors, files, strict=True)]
     stop = threading.Event()
@@ -68,7 +68,7 @@ def following(cluster: Cluster, monitors: Sequence[Mapping[str, Any]], folder: P
 
 @contextmanager
 def scraping(configs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Server]:
-    """A Prometheus with our rules that scrapes every second, whatever interval the configurations want."""
+    """Run a Prometheus with our rules that scrapes every second, whatever interval the configurations set."""
     every = {"scrape_interval": "1s", "scrape_timeout": "1s"}
     config = {
         "global": {**every, "evaluation_interval": "1s"},
@@ -80,7 +80,7 @@ def scraping(configs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Ser
 
 
 def without_data(server: Server, name: str, variables: Mapping[str, str]) -> list[str]:
-    """The queries of a dashboard that give nothing now, apart from those that may."""
+    """Return the queries of a dashboard that have no data now, except those that may be empty."""
     page = load((ROOT / f"charts/dljob/observability/dashboards/{name}.json").read_text())
     return [
         f"{panel['title']}: {one.expr}"
@@ -92,6 +92,6 @@ def without_data(server: Server, name: str, variables: Mapping[str, str]) -> lis
 
 
 def draw(server: Server, begin: float, job: Mapping[str, str], folder: Path) -> None:
-    """Pictures of the dashboards as they are now, from `begin` (unix seconds) on."""
+    """Draw the dashboards from `begin` (unix seconds) until now."""
     now = time.time()
     preview.draw_all(server, Span(begin, now, max((now - begin) / 200, 1.0)), job, folder)

@@ -1,4 +1,4 @@
-"""What tests of the operator on a real API server share: its process, heads that are no pods, and jobs."""
+"""Helpers for operator tests on a real API server: the operator's process, stub heads, and jobs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ IMAGES = {"operator": "dljob.local/operator:dev", "runtime": "dljob.local/runtim
 
 
 def until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true answer; the API server is asked again and again, as nothing else tells.
+    """Poll the API server and return the first true answer.
 
-    Less and less often, and for no more than half of the time: kubectl costs a sixth of a second of CPU, `dljob` a
-    whole one, which the cluster under test needs too.
+    Polls get rarer and take at most half of the time: a call of kubectl costs 0.17 s of CPU, one of `dljob` a second,
+    which the cluster under test needs too.
     """
     begin = asked = time.monotonic()
     pause = 0.05
@@ -57,15 +57,15 @@ class Operator:
     folder: Path
     flags: Sequence[str] = ()
     kubeconfig: Path | None = None
-    """Another way to the same API server than the cluster's own."""
+    """Alternative kubeconfig to the same API server, such as a proxy's."""
     ports: list[int] = field(default_factory=list)
     program: Sequence[str] = ("-m", "dljob_operator")
-    """What Python runs."""
+    """Python's arguments that run the operator."""
     process: subprocess.Popen[bytes] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *, wait: bool = True) -> Operator:
-        """Start it, and wait until it has read everything."""
+        """Start the operator and wait until its caches are filled."""
         self.folder.mkdir(parents=True, exist_ok=True)
         key = self.folder / "key"
         key.write_text(KEY)
@@ -85,11 +85,11 @@ class Operator:
         return self.folder / "operator.log"
 
     def health(self) -> dict[str, Any]:
-        """What the liveness probe tells; empty while it fails, or nothing answers."""
+        """Return the liveness probe's answer; empty while it fails or nothing answers."""
         return self._probe("healthz")
 
     def ready(self) -> dict[str, Any]:
-        """What the readiness probe tells; empty while it fails, or nothing answers."""
+        """Return the readiness probe's answer; empty while it fails or nothing answers."""
         return self._probe("readyz")
 
     def _probe(self, path: str) -> dict[str, Any]:
@@ -102,26 +102,26 @@ class Operator:
             return {}
 
     def metrics(self) -> dict[str, float]:
-        """Every series and its value."""
+        """Return every metric series and its value."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[0]}/metrics", timeout=10) as reply:
             lines = [line for line in reply.read().decode().splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
     def writes(self) -> float:
-        """How many calls that change something it has made."""
+        """Return the number of its API calls that change something."""
         found = self.metrics().items()
         return sum(
             value for name, value in found if name.startswith("rest_client_requests_total") and "GET" not in name
         )
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM; returns the exit code."""
         if self.process is None or self.process.poll() is not None:
             return -1
         self.process.send_signal(signal.SIGTERM)
@@ -135,7 +135,7 @@ class Operator:
 
 @contextlib.contextmanager
 def running(cluster: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
-    """An operator for a while."""
+    """Run an operator for the block."""
     operator = Operator(cluster, folder, flags)
     try:
         yield operator.start()
@@ -145,7 +145,7 @@ def running(cluster: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
 
 @contextlib.contextmanager
 def with_images(node: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
-    """An operator whose jobs run in the project's own images; a skip where these were not built."""
+    """Run an operator whose jobs use the project's own images; skips where these are not built."""
     lacking = [name for name in IMAGES if not (cache.home() / "images" / f"{name}.tar").exists()]
     if lacking:
         pytest.skip(f"no image of {' and '.join(lacking)}: python tests/kube/images/build.py builds them")
@@ -154,13 +154,13 @@ def with_images(node: Cluster, folder: Path, *flags: str) -> Iterator[Operator]:
 
 
 RUN = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-"""Which of the runs beside each other this is, from 0."""
+"""Index of this run among parallel ones, from 0."""
 
 
 class Head:
-    """A head that is no pod: Ray's port and the gateway's on a loopback address of its own.
+    """A stub head without a pod: Ray's port and the gateway's on its own loopback address.
 
-    Files of tests name addresses without knowing of each other, so each run beside others has a network of its own.
+    Test files choose addresses independently, so each parallel run shifts them to a network of its own.
     """
 
     def __init__(self, ip: str) -> None:
@@ -193,7 +193,7 @@ class Head:
             await web.TCPSite(self._runner, self.ip, port).start()
 
     def do(self, act: Callable[[], Any]) -> Any:
-        """Steer the stub, in its own thread."""
+        """Run a function in the stub's thread."""
 
         async def go() -> Any:
             return act()
@@ -208,32 +208,32 @@ class Head:
 
 
 def token(uid: str, ray_cluster: str) -> str:
-    """The token that the operator gives a RayCluster."""
+    """Return the token that the operator derives for a RayCluster."""
     return TokenKey(KEY.encode()).token(uid, ray_cluster)
 
 
 def job(name: str, **spec: Any) -> dict[str, Any]:
-    """A small DLJob."""
+    """Return the manifest of a small DLJob."""
     role = {"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
     body = {"roles": [role], "image": "example.test/ray:1", **spec}
     return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": name}, "spec": body}
 
 
 def found(cluster: Cluster, kind: str, name: str, namespace: str = "default") -> dict[str, Any]:
-    """An object, or nothing."""
+    """Return an object; empty when it does not exist."""
     text = cluster.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
     return json.loads(text) if text.strip() else {}
 
 
 def condition(body: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A condition of a DLJob; empty when it has none of the type."""
+    """Return a condition of a DLJob; empty when it has none of the type."""
     return next((one for one in body.get("status", {}).get("conditions", []) if one["type"] == kind), {})
 
 
 def said(
     cluster: Cluster, namespace: str, name: str, reason: str, kind: str = "ClusterReady", *, seconds: float = 40
 ) -> str:
-    """The message of a condition once it is not True for this reason."""
+    """Wait until a condition is not True with this reason; returns its message."""
 
     def look() -> str:
         one = condition(found(cluster, "dljob", name, namespace), kind)
@@ -243,7 +243,7 @@ def said(
 
 
 def warned(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
-    """The note of the Warning about a job with this reason, as `kubectl describe` shows it."""
+    """Return the message of a job's Warning event with this reason, as `kubectl describe` shows it."""
 
     def look() -> str:
         events = cluster.get("events.events.k8s.io", "-n", namespace)["items"]
@@ -258,7 +258,7 @@ def warned(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
 
 
 def namespaced(cluster: Cluster, test: str) -> Iterator[str]:
-    """A namespace for one test, which goes with it."""
+    """Create a namespace for one test; it is deleted afterwards."""
     name = test.replace("_", "-").removeprefix("test-")[:40].strip("-")
     cluster.kubectl("create", "namespace", name)
     yield name
@@ -266,14 +266,14 @@ def namespaced(cluster: Cluster, test: str) -> Iterator[str]:
 
 
 def children(cluster: Cluster, uid: str, namespace: str = "default") -> list[str]:
-    """Kind/name of everything labelled with a job's uid."""
+    """Return kind/name of all objects labelled with a job's uid."""
     kinds = "secrets,configmaps,rayclusters,pods"
     listed = cluster.get(kinds, "-n", namespace, "-l", f"dljob.io/uid={uid}")["items"]
     return sorted(f"{item['kind']}/{item['metadata']['name']}" for item in listed)
 
 
 def run_head(cluster: Cluster, ray_cluster: str, ip: str, namespace: str = "default") -> dict[str, Any]:
-    """Make the head pod of a RayCluster look as a kubelet would when it runs; returns the pod."""
+    """Write the status of a RayCluster's head pod as a kubelet does when it runs; returns the pod."""
 
     def pod() -> dict[str, Any]:
         selector = f"ray.io/cluster={ray_cluster},ray.io/node-type=head"
@@ -311,7 +311,7 @@ def run_head(cluster: Cluster, ray_cluster: str, ip: str, namespace: str = "defa
 
 
 def begun(plane: Cluster, namespace: str, head: Head, attempt: int) -> tuple[str, str]:
-    """The attempt's submission is posted: (the RayCluster's name, the job's uid)."""
+    """Play the head of an attempt until its submission is posted; returns the RayCluster's name and the job's uid."""
 
     def cluster() -> str:
         status = found(plane, "dljob", "j", namespace).get("status", {})
@@ -328,7 +328,7 @@ def begun(plane: Cluster, namespace: str, head: Head, attempt: int) -> tuple[str
 
 
 def renewed(head: Head, word: str, attempt: int) -> None:
-    """Another head: it knows nothing."""
+    """Reset the stub to a new head without memory."""
     head.stub.token, head.stub.session = word, f"session_{attempt}"
     head.stub.jobs.clear()
     head.stub.snapshots.clear()

@@ -1,7 +1,7 @@
-"""A stand-in for Kueue: what its webhook and its controller do to a RayCluster, under a field manager of its own.
+"""A stand-in for Kueue: the changes of its webhook and controller to a RayCluster, under its own field manager.
 
-After Kueue 0.19, pkg/controller/jobs/raycluster: `Default` of the webhook suspends at creation; `RunWithPodSetsInfo`
-and `RestorePodSetsInfo` write and take back what a flavor says, in one patch with `suspend`.
+Modelled on Kueue 0.19, pkg/controller/jobs/raycluster: the webhook's `Default` suspends at creation;
+`RunWithPodSetsInfo` and `RestorePodSetsInfo` apply and remove a flavor's settings in one patch with `suspend`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 def webhook(cluster: Cluster) -> None:
-    """Suspend every RayCluster with a queue's label as it is created, within the API server."""
+    """Install an admission policy that suspends every RayCluster with a queue label at creation."""
     rule = {"apiGroups": ["ray.io"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["rayclusters"]}
     labelled = f"has(object.metadata.labels) && '{QUEUE}' in object.metadata.labels"
     suspended = {"expression": "[JSONPatch{op: 'add', path: '/spec/suspend', value: true}]"}
@@ -48,30 +48,30 @@ def webhook(cluster: Cluster) -> None:
 
 
 def no_webhook(cluster: Cluster) -> None:
-    """Take it away again."""
+    """Remove the admission policy."""
     for kind in ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy"):
         cluster.kubectl("delete", kind, POLICY, "--ignore-not-found")
 
 
 @dataclass
 class Kueue:
-    """Its controller: admits and preempts, and remembers what it left behind at which version."""
+    """Kueue's controller: admits and preempts, and records which values it wrote at which version."""
 
     cluster: Cluster
     namespace: str
     wrote: list[tuple[str, int, Json]] = field(default_factory=list[tuple[str, int, Json]])
-    """(uid of the RayCluster, resourceVersion, what is its own from there on)."""
+    """(uid of the RayCluster, resourceVersion, Kueue's own values from that version on)."""
 
     def admit(self, name: str) -> None:
-        """Room is there: a flavor's nodeSelector, tolerations and labels, and go."""
+        """Admit a RayCluster: apply a flavor's nodeSelector, tolerations and labels, and unsuspend."""
         self._write(name, _with_flavor, suspend=False)
 
     def preempt(self, name: str) -> None:
-        """Others are more important: stop, and take the flavor back."""
+        """Preempt a RayCluster: suspend it and remove the flavor's settings."""
         self._write(name, _without_flavor, suspend=True)
 
     def _write(self, name: str, change: Callable[[Json], None], *, suspend: bool) -> None:
-        """Change the pods of each group of what is there; again, as a controller does, where it was no more."""
+        """Change each group's pod template; retried, as a controller does, when the object has changed meanwhile."""
         body = self.cluster.get("raycluster", name, "-n", self.namespace)
         while True:
             version = body["metadata"]["resourceVersion"]
@@ -79,7 +79,7 @@ class Kueue:
                 change(group["template"])
             try:
                 made = self._patched(name, version, body["spec"], suspend=suspend)
-            except KubectlError:  # a test of a JSON Patch that fails is "invalid", and no conflict
+            except KubectlError:  # A failed `test` of a JSON Patch is reported as "invalid", not as a conflict.
                 body = self.cluster.get("raycluster", name, "-n", self.namespace)
                 if body["metadata"]["resourceVersion"] == version:
                     raise
@@ -98,7 +98,7 @@ class Kueue:
         return json.loads(self.cluster.kubectl("patch", "raycluster", *where, "-p", json.dumps(patch)))
 
     def undone(self, seen: list[Json]) -> list[str]:
-        """What others made of its fields in versions that a watch saw, up to its own next write; none is right."""
+        """Return others' changes to its fields in the versions of a watch, up to its own next write; must be empty."""
         wrong: list[str] = []
         for body in seen:
             meta = body["metadata"]
@@ -126,7 +126,7 @@ def _without_flavor(template: Json) -> None:
 
 
 def owned(body: Json) -> Json:
-    """The values that are Kueue's in a RayCluster."""
+    """Return Kueue's values in a RayCluster."""
     spec = body["spec"]
     groups: Json = {}
     for name, group in (("head", spec["headGroupSpec"]), *((g["groupName"], g) for g in spec["workerGroupSpecs"])):
@@ -141,12 +141,12 @@ def owned(body: Json) -> Json:
 
 
 def meta_label(body: Json) -> str:
-    """The queue."""
+    """Return the queue label."""
     return body["metadata"].get("labels", {}).get(QUEUE, "")
 
 
 class Seen:
-    """Every version of every object of a kind in a namespace, by a watch in a thread of its own."""
+    """A record of every version of every object of a kind in a namespace, by a watch in its own thread."""
 
     def __init__(self, cluster: Cluster, namespace: str, resource: Resource = RAYCLUSTERS) -> None:
         self.versions: list[Json] = []
@@ -162,7 +162,7 @@ class Seen:
         self._task = self._loop.create_task(self._follow())
         self._loop.call_soon(self._ready.set)
         self._loop.run_until_complete(asyncio.gather(self._task, return_exceptions=True))
-        self._loop.run_until_complete(asyncio.sleep(0.2))  # TLS connections close a moment later
+        self._loop.run_until_complete(asyncio.sleep(0.2))  # TLS connections close a moment later.
 
     async def _follow(self) -> None:
         async with (
@@ -174,7 +174,7 @@ class Seen:
                     self.versions.append(body)
 
     def by(self, manager: str, uid: str) -> int:
-        """How many versions of an object a manager wrote, as far as the server's record of owners changed."""
+        """Return how many versions of an object a manager wrote, by changes of the server's managedFields."""
         times = {
             entry.get("time")
             for body in self.versions

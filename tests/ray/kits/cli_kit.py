@@ -1,4 +1,4 @@
-"""`dljob` as a subprocess: a folder with user code and a job, a home of its own, and what is left of its Ray."""
+"""`dljob` as a subprocess: a folder with user code and job files, a DLJOB_HOME of its own, and traces of its Ray."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def patient():
 
 
 class Place:
-    """A folder with `user.py` and job files; `dljob` runs with a home in it."""
+    """A folder with `user.py` and job files; `dljob` runs with a DLJOB_HOME inside it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Place:
         }
 
     def job(self, function: str, *, name: str = "job", replicas: int = 1, extra: str = "", role: str = "") -> Path:
-        """A file with one role of `user.<function>`."""
+        """Write a job file with one role that runs `user.<function>`; returns its path."""
         file = self.folder / f"{name}.yaml"
         file.write_text(
             f"apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {{name: {name}}}\nspec:\n{extra}"
@@ -72,7 +72,7 @@ class Place:
         return file
 
     def dljob(self, *words: object, timeout: float = 100) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a command to its end; returns the completed process."""
         return subprocess.run(
             [sys.executable, "-m", "dljob.cli", *map(str, words)],
             env=self.env,
@@ -84,7 +84,7 @@ class Place:
 
     @contextmanager
     def running(self, *words: object, within: Sequence[str] = ()) -> Iterator[Running]:
-        """A command that goes on, started by `within`; ended with the block if need be."""
+        """Start a command, through the prefix `within` if given; it is killed with the block if it still runs."""
         process = subprocess.Popen(
             [*within, sys.executable, "-m", "dljob.cli", *map(str, words)],
             env=self.env,
@@ -102,17 +102,17 @@ class Place:
             run.close()
 
     def entry(self, name: str = "job") -> dict[str, Any]:
-        """job.json of the only job of that name."""
+        """Return job.json of the only job of that name."""
         (file,) = self.home.glob(f"jobs/{name}-*/job.json")
         return json.loads(file.read_text()) | {"folder": file.parent}
 
     def scratch(self, name: str = "job") -> Path:
-        """The folder of the embedded Ray of a job."""
+        """Return the folder of the embedded Ray of a job."""
         return Path(self.entry(name)["environment"]["RAY_AUTH_TOKEN_PATH"]).parent
 
 
 class Running:
-    """A command that goes on: its stderr line by line."""
+    """A running command whose stderr is read line by line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -127,7 +127,7 @@ class Running:
             self._lines.put(line.rstrip("\n"))
 
     def until_all(self, *wanted: str) -> None:
-        """Wait until each of these words was in a line of stderr, in any order."""
+        """Wait until each of these words has appeared in a line of stderr, in any order."""
         missing = set(wanted)
 
         def last(line: str) -> bool:
@@ -137,7 +137,7 @@ class Running:
         self.until(last)
 
     def until(self, wanted: Callable[[str], bool], timeout: float = 60) -> str:
-        """The first line on stderr that is wanted."""
+        """Return the first line on stderr for which `wanted` is true."""
         while True:
             try:
                 line = self._lines.get(timeout=patience(timeout))
@@ -148,7 +148,7 @@ class Running:
                 return line
 
     def end(self, timeout: float = 60) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
+        """Wait for the end; returns exit code, stdout and stderr."""
         assert self.process.stdout
         out = self.process.stdout.read()
         code = self.process.wait(timeout)
@@ -165,14 +165,14 @@ class Running:
 
 
 def using(folder: Path) -> list[int]:
-    """Living processes with a file open in a folder, or with it in their environment."""
+    """Return the living processes that have a file of a folder open or the folder in their environment."""
     from dljob.runtime.backend.sweeper import marked
 
     return marked(str(folder))
 
 
 def child(pid: int, *words: str) -> int:
-    """The one child of a process that has all these words in its command line."""
+    """Return the only child of a process that has all these words in its command line."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""A module beside the program, which its tasks and actors import."""
+"""A module beside a program, imported by the program's tasks and actors."""
 
 
 def doubled(x: int) -> int:

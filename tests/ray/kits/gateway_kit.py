@@ -1,4 +1,4 @@
-"""A Ray as KubeRay starts it: a head without CPUs, with dashboard and job server, and two raylets; all by HTTP."""
+"""A Ray as KubeRay starts it: a head without CPUs, with dashboard and job server, and two raylets; tests use HTTP."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ PORTS = range(20_000, 32_000)
 
 
 class Submissions:
-    """What can be asked of a Ray's head by HTTP, and seen of its processes."""
+    """A Ray's head as seen by HTTP and by its processes."""
 
     folder: Path
-    """Ray's own, in the environment of all its processes."""
+    """Ray's folder, which stands in the environment of all its processes."""
     home: Path
-    """DLJOB_HOME."""
+    """DLJOB_HOME of the launchers."""
     port: int
-    """Where the gateway listens."""
+    """Port of the gateway."""
 
     @property
     def jobs_api(self) -> str:
-        """Ray's Job API."""
+        """Return the URL of Ray's Job API."""
         raise NotImplementedError
 
     def submit(
         self, job: Job, *, attempt: int = 0, runtime_env: Mapping[str, Any] | None = None, sent: str = "", **flags: str
     ) -> str:
-        """Have Ray's Job API run the launcher; the submission's id."""
+        """Submit the launcher to Ray's Job API; returns the submission's id."""
         from importlib.metadata import version
 
         words = {
@@ -70,7 +70,7 @@ class Submissions:
         said: list[Any] = [None]
 
         def taken() -> str:
-            """A head that is new has no agent yet that could run it, and says so."""
+            """Try to submit; a new head answers with an error until an agent can run the submission."""
             said[0] = ask(f"{self.jobs_api}/api/jobs/", body, token())
             return said[0][1]["submission_id"] if said[0][0] == 200 else ""
 
@@ -87,7 +87,7 @@ class Submissions:
         ask(f"{self.jobs_api}/api/jobs/{sent}/stop", {}, token())
 
     def ended(self, sent: str, within: float = 60) -> dict[str, Any]:
-        """The submission, once it is over."""
+        """Wait for the end of a submission; returns its record."""
 
         def over() -> dict[str, Any] | None:
             seen = self.submission(sent)
@@ -100,7 +100,7 @@ class Submissions:
         return f"http://127.0.0.1:{self.port}"
 
     def upload(self, **files: str) -> str:
-        """Put a folder into the GCS, as `dljob submit` does; what `runtime_env.working_dir` names."""
+        """Upload a folder to the GCS as `dljob submit` does; returns its URI for `runtime_env.working_dir`."""
         package = io.BytesIO()
         with zipfile.ZipFile(package, "w") as packed:
             for name, text in files.items():
@@ -111,30 +111,30 @@ class Submissions:
         return f"gcs://{name}"
 
     def told(self) -> str:
-        """What its processes said when they were started."""
+        """Return the output of the commands that started its processes."""
         return ""
 
     def driver(self, sent: str) -> int:
-        """The pid of a launcher."""
+        """Return the pid of a launcher."""
         found = [pid for pid, argv in processes() if "dljob.runtime.launcher" in argv and argv[0].endswith("python")]
         mine = [pid for pid in found if sent.encode() in Path(f"/proc/{pid}/environ").read_bytes()]
         (pid,) = mine
         return pid
 
     def actors(self, name: str) -> Iterator[int]:
-        """The pids of this Ray's actors of a class."""
+        """Return the pids of this Ray's actors of a class."""
         mark = f"RAY_TMPDIR={self.folder}".encode()
-        # The title is ray::Class, or ray::Class.method while it answers a call.
+        # The process title is `ray::Class`, or `ray::Class.method` during a call.
         found = (pid for pid, argv in processes() if argv[0].removeprefix("ray::").partition(".")[0] == name)
         return (pid for pid in found if mark in Path(f"/proc/{pid}/environ").read_bytes())
 
     def actor(self, name: str) -> int:
-        """The pid of an actor of this Ray, by its class; 0 when there is none."""
+        """Return the pid of an actor of this Ray by its class; 0 when there is none."""
         return next(self.actors(name), 0)
 
 
 class Ray(Submissions):
-    """The cluster. This process is not connected to it: what is known of it comes over HTTP, or from /proc."""
+    """The cluster. This process does not connect to it: facts about it come from HTTP or /proc."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -165,7 +165,7 @@ class Ray(Submissions):
         self.port = free_port()
 
     def add_node(self, pod: str) -> Any:
-        """A raylet of 4 CPUs that believes to be in this pod."""
+        """Add a raylet of 4 CPUs with the environment of this pod."""
         os.environ["RAY_CLOUD_INSTANCE_ID"] = pod
         try:
             return self._cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
@@ -183,7 +183,7 @@ class Ray(Submissions):
 
         with suppress(Exception):
             self._cluster.shutdown()
-        if ray.is_initialized():  # `Cluster.shutdown` has taken the key-value store of the other Ray away too
+        if ray.is_initialized():  # `Cluster.shutdown` has disconnected the key-value store of the other Ray too.
             internal_kv._initialize_internal_kv(global_worker.gcs_client)
         for name, value in self._before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
@@ -191,7 +191,7 @@ class Ray(Submissions):
 
 
 class Job:
-    """A spec in a file."""
+    """A job whose spec is in a file."""
 
     def __init__(self, folder: Path, *roles: Mapping[str, Any], name: str = "g", **spec: Any) -> None:
         self.uid = uuid.uuid4().hex
@@ -210,11 +210,11 @@ class Job:
         )
 
     def ask(self, ray: Submissions, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
-        """Ask the gateway about this job."""
+        """Send a request about this job to the gateway."""
         return ask(f"{ray.gateway}/v1/jobs/{self.uid}/{path}", body, token(), **more)
 
     def until(self, ray: Submissions, check: Callable[[dict[str, Any]], Any], within: float = 60) -> dict[str, Any]:
-        """The status, once it satisfies the check."""
+        """Return the status once it satisfies the check."""
         seen: list[Any] = [None]
 
         def look() -> Any:
@@ -224,7 +224,7 @@ class Job:
         return eventually(look, within, lambda: f"{json.dumps(seen[0], indent=1)}\n{self.launched(ray)}")
 
     def launched(self, ray: Submissions) -> str:
-        """What became of its last submission, for a test that fails."""
+        """Return the state of its last submission, for the message of a failing test."""
         if not self.sent:
             return "nothing was submitted"
         with suppress(OSError, KeyError):
@@ -235,12 +235,12 @@ class Job:
         return self.until(ray, lambda seen: seen["phase"] == "Running", within)
 
     def master(self, ray: Submissions) -> int:
-        """The pid of its PrimeMaster, of all of this Ray: the one that has its journal open."""
+        """Return the pid of its PrimeMaster: among those of this Ray, the one that has the job's journal open."""
         (pid,) = [pid for pid in ray.actors("PrimeMaster") if holds(pid, self.folder(ray) / "journal")]
         return pid
 
     def close(self, ray: Submissions) -> None:
-        """Stop it if it lives: the next test of this Ray has its CPUs."""
+        """Stop the job if it lives, because the next test on this Ray needs its CPUs."""
 
         def over() -> bool:
             self.ask(ray, "commands", {"id": "close", "kind": "stop"})
@@ -254,7 +254,7 @@ class Job:
         return ray.home / "jobs" / f"{self.name}-{self.uid[:8]}"
 
     def go(self, ray: Submissions) -> None:
-        """Let user code end."""
+        """Let the user code end."""
         (self.folder(ray) / "go").touch()
 
 
@@ -263,7 +263,7 @@ def token() -> str:
 
 
 def ask(url: str, body: Any = None, bearer: str = "", *, method: str = "", timeout: float = 60) -> tuple[int, Any]:
-    """(HTTP status, JSON or text)."""
+    """Send a request; returns the HTTP status and the body as JSON or text."""
     request = urllib.request.Request(  # noqa: S310 - our own server
         url, method=method or ("GET" if body is None else "POST")
     )
@@ -287,7 +287,7 @@ def _read(answer: Any) -> Any:
 
 
 def eventually(check: Callable[[], Any], within: float, what: Callable[[], str]) -> Any:
-    """The first true answer of check(); fails with what() when there is none in time."""
+    """Return the first true answer of check(); fails with what() when there is none in time."""
     end = time.monotonic() + patience(within)
     while time.monotonic() < end:
         with suppress(OSError, LookupError):
@@ -298,7 +298,7 @@ def eventually(check: Callable[[], Any], within: float, what: Callable[[], str])
 
 
 def processes() -> Iterator[tuple[int, list[str]]]:
-    """(pid, argv) of every process."""
+    """Yield pid and argv of every process."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
@@ -308,17 +308,17 @@ def processes() -> Iterator[tuple[int, list[str]]]:
 
 
 def holds(pid: int, folder: Path) -> bool:
-    """Whether a process has a file of a folder open."""
+    """Return whether a process has a file of a folder open."""
     with suppress(OSError):
         return any(folder == one.readlink().parent for one in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
 
 def free_port() -> int:
-    """A port that nothing listens on.
+    """Return a port that nothing listens on.
 
-    It lies between those of Ray's workers and those that the kernel gives away: a port that the kernel chose is free
-    again when this returns, and one of Ray's many servers gets it before it is used.
+    The port lies between the ranges of Ray's workers and of the kernel's ephemeral ports. An ephemeral port would be
+    free again when this returns, and one of Ray's many servers could take it before it is used.
     """
     for port in random.sample(PORTS, len(PORTS)):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

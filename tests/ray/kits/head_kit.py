@@ -1,7 +1,7 @@
-"""A Ray whose head is a machine of its own, as a pod is: it can be lost with all that ran there, and made again.
+"""A Ray whose head is isolated like a pod: it can be lost with all its processes and started again.
 
-The head lives in namespaces of its own (processes, mounts), with an empty folder in the place of the job's; the workers
-are raylets beside it. Nothing here is connected to Ray: what is known comes over HTTP, or from /proc.
+The head has its own PID and mount namespaces, with an empty folder mounted over the job's folder; the workers
+are raylets beside it. This process does not connect to Ray: facts come from HTTP or /proc.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HEAD = ("-pf", "--mount-proc", "--kill-child")
 OWN = 'mount --bind "$(mktemp -d "$RAY_TMPDIR/machine-XXXXXX")" "$RAY_TMPDIR/head" && exec "$@"'
 POD = f'mount -t tmpfs none "$DLJOB_HOME" && {OWN}'
 KUBELET = 'until "$@"; do sleep 1; done'
-"""A container that ends by itself starts again, as on a node. On a machine that is full a raylet aborts, as its agent
-takes more than 15 s to come up (ray 2.60.0, `WaitForPersistedPort`); `ray start --block` ends 30 s after it began."""
+"""Restarts a container that ends by itself, as a kubelet does. On a fully loaded machine a raylet aborts when its agent
+needs more than 15 s to start (ray 2.60.0, `WaitForPersistedPort`); `ray start --block` ends 30 s after its start."""
 
 
 def may_be_made() -> bool:
-    """Whether this user may make namespaces with mounts."""
+    """Return whether this user may create mount namespaces."""
     made = subprocess.run([*_apart(*HEAD), "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
     return made.returncode == 0
 
@@ -42,7 +42,7 @@ def _apart(*more: str) -> list[str]:
 
 
 class HeadApart(Submissions):
-    """The cluster: a head, and workers that outlive it if what it knows does."""
+    """The cluster: a head, and workers that outlive it when the head's storage does."""
 
     def __init__(self, workers: int = 2, *, kept: bool = True, redis: str = "", **env: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dlh-", dir="/tmp"))
@@ -59,7 +59,7 @@ class HeadApart(Submissions):
             **env,
         }
         rocks = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
-        # As KubeRay 1.6.2 tells a head of Redis; the password is an argument, too.
+        # The variables with which KubeRay 1.6.2 configures Redis; the password is also an argument.
         asked = {"RAY_REDIS_ADDRESS": redis, "RAY_external_storage_namespace": "uid", "REDIS_PASSWORD": PASSWORD}
         self._kept = asked if redis else rocks if kept else {}
         self._flags = [f"--redis-password={PASSWORD}"] if redis else []
@@ -74,10 +74,10 @@ class HeadApart(Submissions):
             self.close()
             raise
 
-    # -- what may happen
+    # -- events
 
     def start_head(self) -> None:
-        """A head on the storage and the ports of the last one."""
+        """Start a head on the storage and the ports of the last one."""
         ports = [f"--port={self.gcs}", f"--dashboard-port={self.dashboard}", "--dashboard-host=127.0.0.1"]
         made = ["--head", "--num-cpus=0", *ports, f"--temp-dir={self.folder}/head", *self._flags]
         env = {**self._env, **self._kept, "RAY_NODE_TYPE_NAME": "headgroup", "RAY_CLOUD_INSTANCE_ID": "head"}
@@ -85,21 +85,21 @@ class HeadApart(Submissions):
         eventually(self.session, 120, lambda: (self.folder / "head.log").read_text()[-2000:])
 
     def add_worker(self, name: str) -> None:
-        """A raylet of 4 CPUs."""
+        """Add a raylet of 4 CPUs."""
         made = [f"--address=127.0.0.1:{self.gcs}", "--num-cpus=4"]
         env = {**self._env, "RAY_NODE_TYPE_NAME": "workers", "RAY_CLOUD_INSTANCE_ID": name}
-        # Two that start at once in one folder take the same names in it, and one of them dies (Ray 2.60).
+        # Two raylets that start at once in one folder choose the same file names, and one of them dies (Ray 2.60).
         own = [*_apart(), "sh", "-c", OWN, "pod"]
         self._workers.append(self._ray(own, made, env, f"{name}.log"))
 
     def kill_head(self) -> None:
-        """SIGKILL of everything that is there, at once, as a pod ends that is gone with its machine."""
+        """Send SIGKILL to all processes of the head at once, as when a pod is lost with its machine."""
         assert self._head is not None
         os.killpg(self._head.pid, signal.SIGKILL)
         self._head.wait()
 
     def close(self) -> None:
-        """Nothing is left."""
+        """End all processes and remove all files."""
         for process in [*self._workers, *filter(None, [self._head])]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -110,7 +110,7 @@ class HeadApart(Submissions):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _ray(self, before: list[str], made: list[str], env: dict[str, str], log: str) -> subprocess.Popen[bytes]:
-        # Its usual port may be taken by the agent of another Ray here; without one nothing can be submitted.
+        # The agent of another Ray may hold the default port; without an agent nothing can be submitted.
         agent = f"--dashboard-agent-listen-port={free_port()}"
         rest = ["--block", f"--object-store-memory={STORE}", "--disable-usage-stats", agent]
         with (self.folder / log).open("ab") as out:
@@ -122,23 +122,23 @@ class HeadApart(Submissions):
                 start_new_session=True,
             )
 
-    # -- what can be seen
+    # -- observations
 
     @property
     def jobs_api(self) -> str:
         return f"http://127.0.0.1:{self.dashboard}"
 
     def session(self) -> str:
-        """The session of Ray, as the operator asks for it."""
+        """Return Ray's session name from the endpoint that the operator uses."""
         return ask(f"{self.jobs_api}/api/version", None, token())[1]["session_name"]
 
     def told(self) -> str:
-        """The ends of what each `ray start` printed, and of what its servers wrote."""
+        """Return the last output of each `ray start` and of its servers' logs."""
         found = [*self.folder.glob("*.log"), *self.folder.glob("machine-*/session_2*/logs/[gr]*.[oe]*")]
         return "\n".join(f"== {log}: {log.read_text()[-1000:]}" for log in sorted(found))
 
     def mine(self) -> Iterator[int]:
-        """Every process of this Ray."""
+        """Return every process of this Ray."""
         mark = f"RAY_TMPDIR={self.folder}".encode()
         for pid, _ in processes():
             with suppress(OSError):
@@ -146,7 +146,7 @@ class HeadApart(Submissions):
                     yield pid
 
     def lives(self) -> bool:
-        """Whether the head's job server answers."""
+        """Return whether the head's job server answers."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.dashboard), 0.2):
             return True
         return False

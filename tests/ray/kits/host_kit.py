@@ -1,4 +1,4 @@
-"""What the tests of hosts share: a small master of their own, orders, and the reading of reports."""
+"""Helpers of the host tests: a fake master, orders to hosts, and reading their reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 class FakeMaster:
-    """Answers hosts as PrimeMaster does: beacons, and who is who; the test tells it what to say."""
+    """An actor that answers heartbeats and peer lookups as PrimeMaster does; the test sets its answers."""
 
     def __init__(self) -> None:
         self.known = True
@@ -77,7 +77,7 @@ class FakeMaster:
 
 
 class Job:
-    """A job of hosts without a real master; `close` leaves nothing."""
+    """A job of hosts without a real master; `close` removes everything."""
 
     def __init__(self, folder: str, roles: tuple[tuple[str, int], ...] = (), *, lease_s: float = 30.0) -> None:
         self.master_name = f"test{next(_numbers)}-{os.getpid()}/master"
@@ -112,7 +112,7 @@ class Job:
 
 
 def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
-    """The first true answer of check(); fails when there is none in time."""
+    """Return the first true answer of check(); fails when there is none in time."""
     end = time.monotonic() + patience(timeout)
     while not (got := check()):
         assert time.monotonic() < end, f"not within {timeout} s: {check}"
@@ -121,7 +121,7 @@ def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process lives (a zombie does not)."""
+    """Return whether a process lives; a zombie does not."""
     return state_of(pid) not in {"", "Z", "X"}
 
 
@@ -137,7 +137,7 @@ def parent_of(pid: int) -> int:
 
 
 class HostHandle:
-    """A host actor and what it reported."""
+    """A host actor and its reports."""
 
     def __init__(self, job: Job, cls: type, role: RolePlan, options: dict[str, Any]) -> None:
         self.job = job
@@ -179,11 +179,11 @@ class HostHandle:
         return reports
 
     def ends(self, count: int = 1, timeout: float = 20.0, epoch: int = 1) -> list[Report]:
-        """The next reports of ranks that ended."""
+        """Return the next reports of ranks that ended."""
         return self._take(lambda report: report.outcome is not None, count, timeout, epoch)
 
     def ready(self, count: int = 1, timeout: float = 20.0) -> list[Report]:
-        """The next reports of ranks that became ready."""
+        """Return the next reports of ranks that became ready."""
         return self._take(lambda report: report.outcome is None, count, timeout, 1)
 
     def _take(self, wanted: Callable[[Report], bool], count: int, timeout: float, epoch: int) -> list[Report]:
@@ -198,7 +198,7 @@ class HostHandle:
 
 
 class Sentinel:
-    """A pending watch call, and how it broke."""
+    """A pending watch call and the error that broke it."""
 
     def __init__(self, ref: Any) -> None:
         self.error: BaseException | None = None

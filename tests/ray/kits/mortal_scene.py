@@ -1,4 +1,4 @@
-"""A small job with everything, what happens to it, and what must be true of it whoever dies how often meanwhile."""
+"""A small job with all kinds of roles, events that happen to it, and invariants under any number of master deaths."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dljob.telemetry.records import scan
 
 RANKS = ("trainer/0", "counter/0", "worker/0", "worker/1", "script/0", "script/1")
 LONG_S = 120.0
-"""Longer than all deaths of a master on the way to one thing take, also on a busy machine."""
+"""Seconds; longer than all master deaths during one step take, also on a busy machine."""
 
 
 class Scene:
-    """One job under masters that die. Each method causes one thing, and returns when the job is over it."""
+    """A job under masters that die. Each method causes one event and returns when the job has recovered from it."""
 
     def __init__(self, job: Job, at: Sequence[str], how: str = "SIGKILL", *, upgraded: bool = False) -> None:
         self.job = job
@@ -29,7 +29,7 @@ class Scene:
         self._spares = 0
 
     def start(self) -> None:
-        """Admission, hosts, ranks: a driver, a callee, two ranks of one host each and two of one host; spares."""
+        """Start the job: a driver, a callee, two ranks with a host each, two ranks that share a host, and spares."""
         job = self.job
         script = {"name": "script", "entrypoint": {"module": "mortal_user.py"}, "resources": {"cpu": "0.5"}}
         job.start(
@@ -47,60 +47,60 @@ class Scene:
         )
 
     def running(self, **incarnations: int) -> None:
-        """All ranks are in user code, in the first incarnation or in these: `worker_1=2`."""
+        """Wait until all ranks are in user code, in the first incarnation or in these: `worker_1=2`."""
         wanted = {name.replace("_", "/"): number for name, number in incarnations.items()}
         self.job.running(*RANKS, incarnation=wanted, within=LONG_S)
 
     def kill(self, rank: str, incarnation: int = 1) -> None:
-        """SIGKILL a rank."""
+        """Send SIGKILL to a rank."""
         os.kill(self.job.pid(rank, incarnation), signal.SIGKILL)
 
     def raise_error(self, rank: str) -> None:
-        """A worker raises an error."""
+        """Let a worker raise an error."""
         flag = self.job.folder / f"raise-{rank.replace('/', '-')}"
         flag.touch()
         eventually(lambda: not flag.exists(), LONG_S, self.job.seen)
 
     def kill_spare(self) -> None:
-        """SIGKILL a spare that waits, as soon as there is one."""
+        """Send SIGKILL to a waiting spare as soon as there is one."""
         pid = self.waiting_spare("script")
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: "SpareLost" in self.kinds(), LONG_S, self.job.seen)
 
     def waiting_spare(self, role: str) -> int:
-        """The pid of the last spare of a role that came up, as soon as there is one."""
+        """Return the pid of the newest spare of a role, as soon as there is one."""
         return eventually(lambda: self._ready_spares(role), LONG_S, self.job.seen)[-1]
 
     def _ready_spares(self, role: str) -> list[int]:
         return [event["pid"] for event in self.events() if event["t"] == "SpareReady" and event["role"] == role]
 
     def end(self) -> dict[str, Any]:
-        """Let the drivers end; the final status."""
+        """Let the drivers end; returns the final status."""
         self.job.go()
         return self.job.connection.wait(LONG_S)
 
     def events(self) -> list[dict[str, Any]]:
-        """The journal's events, in order; those that a fenced master wrote too late are among them."""
+        """Return the journal's events in order, including those that a fenced master wrote too late."""
         records = [record for segment in self.job.segments() for record in scan(segment.read_bytes()).records]
         return [record["e"] for record in records if record["k"] == "event"]
 
     def kinds(self) -> set[str]:
-        """The kinds of the journal's events."""
+        """Return the kinds of the journal's events."""
         return {event["t"] for event in self.events()}
 
     def points(self) -> set[str]:
-        """The points that a master came to."""
+        """Return the points of death that a master reached."""
         return {path.name for path in Path(self.options["where"], "points").iterdir()}
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """What user code wrote down."""
+        """Return the lines that user code wrote under a name."""
         return [json.loads(line) for line in (self.job.folder / f"{name}.jsonl").read_text().splitlines()]
 
     def story(self) -> dict[str, Any]:
-        """Its life with a process killed, an error raised, a spare killed and a role restarted; the final status."""
+        """Run the job with a rank killed, an error, a spare killed and a role restarted; returns the final status."""
         self.start()
         self.running()
-        self.waiting_spare("worker")  # which takes the place of the rank
+        self.waiting_spare("worker")  # The spare takes the place of the killed rank.
         self.kill("worker/1")
         self.running(worker_1=2)
         self.raise_error("worker/0")
@@ -113,7 +113,7 @@ class Scene:
         return status
 
     def check(self, status: dict[str, Any], **restarted: int) -> None:
-        """Each rank was in user code as often as it had to be, each step was made and counted once, nothing is left."""
+        """Assert that each rank ran as often as it had to, each step counted once, and nothing of the job is left."""
         due = dict.fromkeys(RANKS, 1) | {name.replace("_", "/"): 1 + times for name, times in restarted.items()}
         lives = sorted((line["rank"], line["incarnation"]) for line in self.lines("lives"))
         assert lives == sorted((rank, n + 1) for rank, times in due.items() for n in range(times))
@@ -128,14 +128,14 @@ class Scene:
 
 
 def state_of(pid: int) -> str:
-    """A process's state as the kernel tells it: T when it is stopped; empty when there is none."""
+    """Return a process's state from /proc: T when it is stopped, empty when it does not exist."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
 
 
 def second_master(scene: Scene) -> int:
-    """Another master of a job whose master is stopped, as Ray makes one when it takes its node for dead; its pid."""
+    """Start another master of a job whose master is stopped, as Ray does for a node taken for dead; returns its pid."""
     import ray
 
     from dljob.runtime.backend.interface import ActorSpec
@@ -146,7 +146,7 @@ def second_master(scene: Scene) -> int:
 
     job = scene.job
     order = MasterOrder(job.uid, str(job.folder), str(USERS), NAMESPACE, "ray-mortal", scene.options)
-    # Its name is not the job's: what it ends with the job is not itself.
+    # It has another actor name than the job's master, so its last sweep does not end itself.
     spec = ActorSpec(f"second-{job.uid[:8]}/master", MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS)
     made = asyncio.run(RayBackend().spawn(spec))
     return ray.get(made.native.hello.remote(), timeout=60)

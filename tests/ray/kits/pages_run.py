@@ -1,7 +1,7 @@
-"""The code blocks of README and the how-tos that need a Ray, all on one embedded Ray: `pages_run.py FOLDER`.
+"""Runs the code blocks of README and the how-tos that need Ray, all on one embedded Ray: `pages_run.py FOLDER`.
 
-Prints a JSON object: the blocks that ran, how many jobs and commands that were, and what went wrong, by block. `dljob
-run` and `dljob torchrun` bring no Ray of their own here, but take this one.
+Prints a JSON object: the blocks that ran, the number of jobs and commands, and the errors by block. `dljob
+run` and `dljob torchrun` start no Ray of their own here and use this one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FAULTS = "- {when: {time: 0}, target: worker/0, fault: kill}\n"
 
 
 class Pages:
-    """The blocks, and the Ray that they run on."""
+    """The blocks and the Ray that they run on."""
 
     def __init__(self, folder: Path, ray: embedded.EmbeddedRay) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Pages:
         self.scripts = self.code("scripts")
 
     def code(self, name: str, **files: str) -> Path:
-        """A folder with files."""
+        """Create a folder with files; returns its path."""
         made = self.folder / name
         made.mkdir()
         for file, text in {"waiting.py": CODE, **files}.items():
@@ -81,7 +81,7 @@ class Pages:
     # -- Python
 
     def python(self) -> None:
-        """All scripts are one job, and each block with roles is one; two jobs at a time."""
+        """Run the Python blocks: all scripts as one job, each block with roles as its own job, two jobs at a time."""
         scripts: list[Block] = []
         waiting: list[tuple[list[Block], JobHandle, str]] = []
         for number, block in enumerate(one for one in BLOCKS if one.key == "in a job"):
@@ -102,7 +102,7 @@ class Pages:
             self.ended(*each)
 
     def ended(self, blocks: list[Block], handle: JobHandle, phase: str) -> None:
-        """Wait for the end that a page says."""
+        """Wait for the end phase that a page states."""
         self.ran += [block.id for block in blocks]
         try:
             status = handle.wait(timeout=patience(100))
@@ -116,7 +116,7 @@ class Pages:
     # -- commands
 
     def commands(self) -> None:
-        """Those about this machine, in a folder with files of the names that they say."""
+        """Run the commands about this machine, in a folder with files of the names that they use."""
         code = self.code("hello", **{"job.yaml": JOB, "ppo.yaml": PPO, "faults.yaml": FAULTS})
         self.jobs(code)
         os.chdir(code)
@@ -126,7 +126,7 @@ class Pages:
                     self.command(block, words)
 
     def jobs(self, code: Path) -> None:
-        """Those that commands are about."""
+        """Start the jobs that the commands name."""
         wait = {"name": "worker", "entrypoint": {"class": "waiting.wait"}}
         save = {"name": "worker", "entrypoint": {"class": "waiting.save"}}
         elastic = {"type": "Elastic", "replicas": 2, "minReplicas": 2, "maxReplicas": 4}
@@ -139,7 +139,7 @@ class Pages:
         self.ended([block for block in BLOCKS if block.page == "checkpoints.md"], saved, "Succeeded")
 
     def settled(self, words: list[str]) -> None:
-        """Wait until a submitted job runs and a stopped one has ended: the lines after it are about one that does."""
+        """Wait until a submitted job runs or a stopped one has ended, because the following lines expect that."""
         if words[0] == "submit":
             handle = job(load(Path(words[1]).read_text()).metadata.name)
             while handle.status()["phase"] in ("Pending", "Scheduling"):
@@ -148,7 +148,7 @@ class Pages:
             job(words[1]).wait(timeout=patience(100))
 
     def command(self, block: Block, words: list[str]) -> None:
-        """Run it, unless it is about a cluster."""
+        """Run a command, unless it is about a Kubernetes cluster."""
         given = dict(word.split("=", 1) for word in words[: words.index("dljob")]) if "dljob" in words else {}
         words = [word.replace("HOST:PORT", self.ray.address) for word in words[len(given) :]]
         remote = {"-n", "-k", "kubernetes"} & set(words) and "--dry-run" not in words
@@ -172,7 +172,7 @@ class Pages:
 
 @contextmanager
 def shared(folder: Path) -> Any:
-    """One embedded Ray; who wants one of its own gets it."""
+    """Start one embedded Ray, which also serves commands that would start their own."""
     devices = {"CPU": 16.0, "memory": 8.0 * 2**30, "GPU": 8.0, "NPU": 8.0}
     nodes = [EmbeddedNode(f"node-{n}", devices, {}, {}, ("CUDA_VISIBLE_DEVICES",)) for n in range(2)]
     with embedded.EmbeddedRay(nodes) as ray:

@@ -1,4 +1,4 @@
-"""How long a test waits for what must come. It ends a test that hangs, and is no figure of the product."""
+"""Time limits of waits in tests. They end a test that hangs; they are no performance figures of the product."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def patience(seconds: float) -> float:
-    """Twice as long where two runs share the machine: each has half of it."""
+    """Return the time limit; doubled where two runs share the machine, because each gets half of it."""
     return seconds * (2 if "PYTEST_XDIST_WORKER" in os.environ else 1)

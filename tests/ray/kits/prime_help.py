@@ -1,4 +1,4 @@
-"""A job on the tests' Ray, and what can be seen of it from outside."""
+"""A job on the tests' Ray, and observations of it from outside."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dljob.spec.model import DLJobManifest
 
 USERS = Path(__file__).parents[1] / "users"
 QUICK = {"backoff": {"initialSeconds": 0}}
-"""Fault tolerance that restarts at once."""
+"""Fault tolerance settings that restart without backoff."""
 
 
 class Job:
-    """Starts a job in a folder of its own; `close` ends what a failed test left."""
+    """A job in a folder of its own; `close` ends what a failed test left."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "job"
@@ -46,7 +46,7 @@ class Job:
         return self.connection
 
     def running(self, *ranks: str, incarnation: Mapping[str, int] | None = None, within: float = 60) -> dict[str, int]:
-        """The pids, once these ranks run their user code in (at least) these incarnations."""
+        """Wait until these ranks run user code in at least these incarnations; returns the pids."""
         wanted = {rank: (incarnation or {}).get(rank, 1) for rank in ranks}
 
         def marks() -> bool:
@@ -61,7 +61,7 @@ class Job:
         return eventually(known, within, lambda: f"{wanted} not known: {self.seen()}")
 
     def master_pid(self) -> int:
-        """The master's pid as Ray's table has it; 0 when there is none."""
+        """Return the master's pid from Ray's actor table; 0 when there is none."""
         from ray._private.state import state
 
         name = f"{self.uid[:8]}/master"
@@ -72,7 +72,7 @@ class Job:
         os.kill(pid, signal.SIGKILL)
 
     def segments(self) -> list[Path]:
-        """The journal's files, oldest first."""
+        """Return the journal's files, oldest first."""
         return sorted((self.folder / "journal").glob("*.jsonl"))
 
     def mark(self, rank: str, incarnation: int) -> Path:
@@ -83,17 +83,17 @@ class Job:
         return int(text or 0)
 
     def go(self) -> None:
-        """Let user code end."""
+        """Let the user code end."""
         (self.folder / "go").touch()
 
     def seen(self) -> str:
-        """What the job says of itself, for a failure's message."""
+        """Return the job's status and notes, for a failure's message."""
         with suppress(Exception):
             return json.dumps([self.connection.status(), self.connection.notes()], indent=1)
         return "(no answer)"
 
     def nothing_left(self, within: float = 5) -> None:
-        """No actor, group or key of the job, and all CPUs are free."""
+        """Wait until no actor, placement group or key of the job is left and all CPUs are free."""
         import ray
 
         eventually(lambda: not self.left(), within, lambda: f"left: {self.left()}")
@@ -138,13 +138,13 @@ class Job:
 
 
 def said(job: Job, name: str, rank: str, incarnation: int = 1, within: float = 150) -> dict[str, Any]:
-    """What a rank wrote into its file of that name, once it has."""
+    """Return what a rank wrote into its file of that name, as soon as it is there."""
     path = job.folder / f"{name}-{rank.replace('/', '-')}-{incarnation}"
     return json.loads(eventually(lambda: path.exists() and path.read_text(), within, lambda: f"{path}: {job.seen()}"))
 
 
 def eventually(check: Any, within: float, what: Any) -> Any:
-    """The first true answer of check(), asked less and less often; fails with what() when there is none in time."""
+    """Return the first true answer of check(), polled ever more rarely; fails with what() after the time limit."""
     end, pause = time.monotonic() + patience(within), 0.02
     while time.monotonic() < end:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where the user code of the host tests lies."""
+"""Paths of the host tests' user code."""
 
 from __future__ import annotations
 

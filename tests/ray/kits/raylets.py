@@ -15,14 +15,14 @@ from dljob.runtime.backend.embedded import with_light_agent
 
 
 class RayHere:
-    """The Ray of the tests: its address, its nodes, and how to end one."""
+    """The Ray of the tests: its address and nodes, and ways to end a node."""
 
     def __init__(self, temp: str) -> None:
         from ray.cluster_utils import Cluster
 
         self.temp = temp
         self._cluster = Cluster(shutdown_at_exit=True)
-        # Nobody reads what its log monitors tell, and they take as much of a core as a raylet does.
+        # No test reads the output of Ray's log monitors, which use as much CPU as a raylet.
         with _light_agents():
             self._cluster.add_node(
                 num_cpus=0, include_dashboard=False, include_log_monitor=False, object_store_memory=80 << 20
@@ -35,21 +35,21 @@ class RayHere:
 
     @property
     def head(self) -> str:
-        """The id of the head's node."""
+        """Return the id of the head's node."""
         return self._cluster.head_node.node_id
 
     def add_node(self, **options: Any) -> Any:
-        """A new raylet of 4 CPUs; `node_id` is its id."""
+        """Add a raylet of 4 CPUs; `node_id` of the result is its id."""
         node = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_log_monitor": False}
         with _light_agents():
             return self._cluster.add_node(**{**node, **options})
 
     def kill_raylet(self, node: Any) -> None:
-        """SIGKILL, as a machine that vanishes; what is left of the node is cleaned up at the end."""
+        """Send SIGKILL to a raylet, as when a machine is lost; its other processes are cleaned up at the end."""
         os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
 
     def remove_node(self, node: Any) -> None:
-        """End a node, and wait until Ray knows: else it may yet place an actor of the next test there."""
+        """End a node and wait until Ray knows, or Ray could still place an actor of the next test there."""
         with suppress(Exception):
             self._cluster.remove_node(node, allow_graceful=False)
         end = time.monotonic() + patience(60)
@@ -73,9 +73,9 @@ class RayHere:
 
 @contextmanager
 def _light_agents() -> Generator[None]:
-    """Nodes without Ray's dashboard agents, as those of `dljob run`: nobody asks them, they were a tenth of the load.
+    """Start nodes without Ray's dashboard agents, as `dljob run` does: unused here, they made a tenth of the load.
 
-    Who needs one has a Ray of its own (head_kit.py, gateway_kit.py).
+    Tests that need an agent have a Ray of their own (head_kit.py, gateway_kit.py).
     """
     from ray._private import services
 

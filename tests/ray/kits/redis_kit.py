@@ -1,4 +1,4 @@
-"""A Redis of one's own: Debian's package, unpacked once into the cache of the tests and never installed."""
+"""A private Redis server from Debian's package, unpacked once into the tests' cache and never installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD = "told-by-a-secret"
 
 
 def root() -> Path:
-    """The folder of the unpacked packages; skips the test where they cannot be had."""
+    """Return the folder of the unpacked packages; skips the test where they are not available."""
     home = Path(os.environ.get("DLJOB_CACHE") or Path.home() / ".cache" / "dljob") / "redis"
     if home.exists():
         return home
@@ -37,7 +37,7 @@ def root() -> Path:
 
 @contextmanager
 def redis() -> Iterator[str]:
-    """host:port of a Redis that asks for PASSWORD, while the block runs."""
+    """Run a Redis that requires PASSWORD for the block; yields host:port."""
     made, port = root(), free_port()
     env = {**os.environ, "LD_LIBRARY_PATH": str(made / "usr/lib/x86_64-linux-gnu")}
     with tempfile.TemporaryDirectory(prefix="dlr-") as folder:

@@ -1,4 +1,4 @@
-"""Calls from a test as if it were a rank, to hosts that the fake master knows."""
+"""Calls from a test, as if it were a rank, to hosts that the fake master knows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dljob.runtime.worker.thread_host import ThreadHost
 
 
 class World:
-    """A role of callees and this process as the rank that calls them."""
+    """A role of callees, and this process as the calling rank."""
 
     def __init__(self, folder: Path, ranks: int = 1, *, cls: str = "callees.Callee", **changes: Any) -> None:
         self.job = Job(str(folder), (("callee", ranks), ("caller", 1)))
         self.role = role_plan("callee", ("class", cls), replicas=ranks, **changes)
         self.hosts: dict[int, HostHandle] = {}
-        self.options: dict[str, Any] = {}  # of the hosts' actors
+        self.options: dict[str, Any] = {}  # actor options of the hosts
         install(self._me())
 
     def _me(self) -> WorkerContext:
@@ -52,7 +52,7 @@ class World:
         )
 
     def up(self, rank: int = 0, incarnation: int = 1, *, wait: bool = True, size: int = 0) -> HostHandle:
-        """Start an incarnation of a rank and tell the master."""
+        """Start an incarnation of a rank and register it with the fake master."""
         host = self.hosts[rank] = self.job.host(ThreadHost, self.role, **self.options)
         host.start(rank, incarnation=incarnation)
         if wait:

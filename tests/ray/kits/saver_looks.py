@@ -1,4 +1,4 @@
-"""What can be seen of a job's savers from outside: their processes, and what is in the memory that they hold."""
+"""Observations of a job's savers from outside: their processes and the checkpoints in their shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dljob.runtime.checkpoint.slot import PAGE, WHOLE, read_head
 
 
 def savers(uid: str) -> dict[int, str]:
-    """Pid -> address of a job's savers."""
+    """Return pid -> address of a job's savers."""
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -22,7 +22,7 @@ def savers(uid: str) -> dict[int, str]:
 
 
 def saver_on(uid: str, node: str) -> tuple[int, int]:
-    """The pids of a node's saver and of the actor that has it."""
+    """Return the pids of a node's saver and of its saver agent."""
     import ray
     from ray._private.state import state
 
@@ -35,7 +35,7 @@ def saver_on(uid: str, node: str) -> tuple[int, int]:
 
 
 def whole_in(pid: int) -> set[int]:
-    """The steps of which a process holds whole copies in memory."""
+    """Return the steps of which a process holds complete copies in memory."""
     steps: set[int] = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""verl's own code: its wheel, unpacked once into the cache of the tests and never installed.
+"""verl's published code: its wheel, unpacked once into the tests' cache and never installed.
 
-Its package imports transformers and OmegaConf at once, some hundred MB with what they need, of which its single
-controller uses nothing but names in annotations. Empty classes stand for these; verl itself is as it was published.
+The package imports transformers and OmegaConf at once, some hundred MB with their dependencies, but its single
+controller uses them only in annotations. Empty classes stand in for them; verl itself is unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UV = Path(__file__).parents[3] / ".uv" / "bin" / "uv"
 
 
 def root() -> Path:
-    """The folder that holds the package `verl`; skips the test where it cannot be had."""
+    """Return the folder that holds the package `verl`; skips the test where it is not available."""
     cache = Path(os.environ.get("DLJOB_CACHE") or Path.home() / ".cache" / "dljob")
     home = cache / f"verl-{VERSION}-{SHA256[:12]}"
     if home.exists():
@@ -43,13 +43,13 @@ def root() -> Path:
             pytest.skip(f"verl {VERSION} cannot be fetched here, and {home} is not there: {said[-1]}")
         Path(work, "new").mkdir()
         Path(work, "site", "verl").rename(Path(work, "new", "verl"))
-        with suppress(OSError):  # another run was faster
+        with suppress(OSError):  # Another run created it first.
             Path(work, "new").rename(home)
     return home
 
 
 def code(folder: Path, *modules: Path) -> Path:
-    """A folder of code: these modules, verl, and what stands for what it does not use."""
+    """Return a code folder with these modules, verl, and stand-ins for the packages that it does not use."""
     folder.mkdir()
     (folder / "verl").symlink_to(root() / "verl")
     for name, classes in STAND_INS.items():

@@ -13,7 +13,7 @@ from fake_kube import FakeKube
 
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
-    """What every connection reaches; contexts that were asked for are in `contexts`."""
+    """Return the fake cluster that every connection reaches; it records the requested contexts in `contexts`."""
     from dljob.api.kubernetes import connect, jobs
 
     made = FakeKube()

@@ -25,5 +25,5 @@ def test_each_test_name_has_three_words_or_more():
 
 
 def test_a_name_of_two_words_is_found_and_a_sentence_is_not():
-    text = "def test_it(): ...\nclass A:\n    async def test_two_words(self): ...\ndef test_ranks_restart_once(): ...\n"
+    text = "def test_it(): ...\nclass TestA:\n    async def test_two_words(self): ...\ndef test_ranks_run_on(): ...\n"
     assert vague(text) == ["test_it", "test_two_words"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fake() -> FakeCluster:
-    """An API server in memory, not yet served."""
+    """Return an in-memory API server that does not serve yet."""
     from fake_cluster import FakeCluster
 
     return FakeCluster()
@@ -27,7 +27,7 @@ def fake() -> FakeCluster:
 
 @pytest.fixture
 async def kube(fake: FakeCluster) -> AsyncIterator[Kube]:
-    """A client of it."""
+    """Yield a client of the in-memory API server."""
     from fake_cluster import client_of
 
     server = await fake.serve()

@@ -14,7 +14,7 @@ def root():
 
 @pytest.fixture(scope="session")
 def promtool():
-    """promtool as a function; the tests that ask for it are skipped where it cannot be had."""
+    """Return promtool as a function; tests that use it are skipped where it is not available."""
     import real_prometheus
 
     try:

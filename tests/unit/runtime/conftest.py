@@ -15,6 +15,6 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "kits")]
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose path leaves room for that of a socket."""
+    """Yield a folder with a path short enough for socket paths in it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         yield Path(made)

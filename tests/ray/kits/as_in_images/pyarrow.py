@@ -1,6 +1,6 @@
-"""In the place of pyarrow, which the project's images do not have: the extra `data` brought it, for one example.
+"""Stand-in that hides pyarrow: the project's images do not have it, and the extra `data` installs it for one example.
 
-Every process of Ray that finds it imports it, and numpy, before its first task: 0.2 s of processor time in each of the
+Each Ray process that finds pyarrow imports it and numpy before its first task: 0.2 s of processor time in each of the
 thousand that these tests start (ray 2.60.0, ray/util/serialization_addons.py).
 """
 
