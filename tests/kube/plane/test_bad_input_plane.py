@@ -97,7 +97,7 @@ def loaders_words(name: str) -> str:
     return "; ".join(line.strip() for line in str(refused.value).splitlines())
 
 
-def test_what_the_loader_refuses_is_not_accepted_in_its_words(
+def test_specs_refused_by_the_loader_are_not_accepted_and_its_words_are_shown(
     plane: Cluster, operator: Operator, namespace: str
 ) -> None:
     for name, spec in UNSAYABLE.items():

@@ -90,7 +90,7 @@ def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> Non
         other.wait()
 
 
-def test_what_runs_on_holds_no_file_of_its_caller(tmp_path: Path) -> None:
+def test_a_process_that_runs_on_holds_no_file_of_its_caller(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
         script = "import time; print('ready', flush=True); time.sleep(60)"
@@ -109,7 +109,9 @@ def test_a_process_that_ends_at_once_is_named_with_its_last_words(tmp_path: Path
     os.wait()
 
 
-def test_what_is_not_built_says_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_built_is_named_with_how_to_build_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(cache.MissingError, match="kube is not built: run `make kube-build`"):
         up.plane(tmp_path / "run")

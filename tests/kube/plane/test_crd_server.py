@@ -118,7 +118,7 @@ def stored(server: Server, document: dict[str, Any], status: dict[str, Any] | No
     return server.call("PUT", f"{JOBS}/{made['metadata']['name']}/status", {**made, "status": status}, query=[])
 
 
-def test_what_may_not_change_while_a_job_runs_may_when_it_does_not(server: Server) -> None:
+def test_fields_immutable_while_a_job_runs_may_change_when_it_does_not(server: Server) -> None:
     wrong = [case for case in RULES if case.status]
     assert len(wrong) > 15
     for case in wrong:
@@ -156,7 +156,7 @@ def test_any_job_that_loads_is_taken_and_means_the_same(server: Server, document
 
 @given(spoilt())
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-def test_what_the_server_refuses_the_loader_refuses_too(server: Server, document: dict[str, Any]) -> None:
+def test_the_loader_refuses_whatever_the_server_refuses(server: Server, document: dict[str, Any]) -> None:
     """So `dljob validate` never says yes to what `kubectl apply` says no to."""
     try:
         parse(document)

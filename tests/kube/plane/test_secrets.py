@@ -65,7 +65,9 @@ def where(places: dict[str, str], word: str) -> set[str]:
     return {place for place, text in places.items() if word in text}
 
 
-def test_what_is_secret_is_told_nowhere(plane: Cluster, operator: Operator, namespace: str, head: Head) -> None:
+def test_secrets_appear_in_no_status_event_or_log(
+    plane: Cluster, operator: Operator, namespace: str, head: Head
+) -> None:
     data = {"API_KEY": OF_SECRET}
     plane.apply({"apiVersion": "v1", "kind": "Secret", "metadata": meta("keys", namespace), "stringData": data})
     code = {"hello.py": f"KEY = '{OF_CODE}'\n"}

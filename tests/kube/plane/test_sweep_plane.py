@@ -60,7 +60,7 @@ def test_a_killed_operator_leaves_nothing_twice_and_nothing_behind(
     assert [life.laws() for life in disturbed] == [[]] * len(POINTS)
 
 
-def test_what_is_told_together_is_one_call_and_what_some_lives_lack_is_chance() -> None:
+def test_concurrent_status_patches_count_as_one_call_and_calls_missing_in_some_lives_as_chance() -> None:
     get, first, second, extra = "GET pods #1", "PATCH j/status a #1", "PATCH j/status b #1", "POST events X #1"
     one = [[get], [first, second], ["GET pods #2"], [extra]]
     together = [[get], ["POST events Y #1"], [first, second]]

@@ -158,7 +158,7 @@ def test_a_job_of_scripts_runs_on_the_sdks_local_mode_and_a_rank_that_fails_come
 
 
 @pytest.mark.parametrize(("sig", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_whatever_ends_the_run_ends_its_ranks(tmp_path: Path, sig: signal.Signals, code: int) -> None:
+def test_ranks_end_with_the_run_whatever_ends_it(tmp_path: Path, sig: signal.Signals, code: int) -> None:
     seconds = f"{300 + os.getpid()}.{int(sig)}"
     run = Run(tmp_path, json.dumps({"name": "w", "entrypoint": {"command": ["sleep", seconds]}}))
     run.until("Running")  # its process is there, and may not be `sleep` yet

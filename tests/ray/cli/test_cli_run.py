@@ -96,7 +96,7 @@ def test_a_runner_that_is_killed_leaves_nothing_but_its_folder(place: Place) -> 
     assert place.dljob("stop", "job").returncode == 3
 
 
-def test_what_init_wrote_goes_on_without_its_command_and_is_seen_by_others(place: Place) -> None:
+def test_a_detached_run_of_an_init_job_goes_on_and_is_visible_to_other_commands(place: Place) -> None:
     folder = place.folder / "first"
     assert place.dljob("init", folder).returncode == 0
     begun = place.dljob("run", folder / "dljob.yaml", "--detach")

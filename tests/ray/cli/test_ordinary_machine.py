@@ -118,7 +118,7 @@ def test_a_job_runs_in_all_awkward_surroundings_at_once(
     ],
     ids=["a state folder that is read-only", "no disk with room"],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(then: str, says: tuple[str, str], place: Place) -> None:
+def test_an_unusable_machine_is_refused_in_one_sentence(then: str, says: tuple[str, str], place: Place) -> None:
     (base := Path("/var/tmp") / f"dlj-test-{os.getpid()}").mkdir()
     try:
         shutil.copytree(place.folder, base / "job")

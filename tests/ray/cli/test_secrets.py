@@ -98,7 +98,7 @@ def kinds(places: dict[str, bytes], word: str) -> set[str]:
     return {re.sub(r"[0-9a-f]{8,}|\d+", "N", place) for place in told}
 
 
-def test_what_is_secret_is_told_nowhere(ray: Ray, tmp_path: Path) -> None:
+def test_secrets_appear_in_no_output_log_or_file(ray: Ray, tmp_path: Path) -> None:
     more = {"args": ["--key", ARGUMENT], "config": {"password": CONFIG}, "env": [{"name": "K", "value": ROLE_ENV}]}
     thread = role("thread", {"class": "secret_user.holds"}, **more)
     fork = role("fork", {"module": "secret_user"}, **more)

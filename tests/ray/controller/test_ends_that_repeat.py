@@ -64,7 +64,7 @@ def learning() -> dict[str, Any]:
         ("cuda", "the same error at the same place twice"),
     ],
 )
-def test_what_ends_at_its_first_line_ends_the_job_at_its_second_life(
+def test_a_rank_that_fails_at_its_first_line_ends_the_job_in_its_second_life(
     jobs: dict[str, Job], name: str, what: str
 ) -> None:
     status = jobs[name].connection.wait(60)

@@ -57,7 +57,7 @@ def survived(scene: Scene, deaths: int) -> None:
     assert not any(restarts.values()), status
 
 
-def test_what_ends_while_there_is_no_master_is_heard_by_the_next(job: Job) -> None:
+def test_ranks_that_end_without_a_master_are_known_to_the_next(job: Job) -> None:
     scene = Scene(job, ())
     scene.start()
     scene.running()

@@ -55,7 +55,7 @@ def began(job: Job, ranks: int) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_who_stays_keeps_its_process_and_the_losses_are_those_of_an_undisturbed_run(job: Job) -> None:
+def test_ranks_that_stay_keep_their_processes_and_the_losses_match_an_undisturbed_run(job: Job) -> None:
     role = job.role(
         "t",
         "resize_job.Trainer",

@@ -73,7 +73,7 @@ def test_a_queue_outlives_its_keeper_and_its_producer(world):
     queue.close()
 
 
-def test_what_a_killed_rank_was_at_goes_to_its_next_process(world):
+def test_an_item_held_by_a_killed_rank_goes_to_its_next_process(world):
     DataQueue("tasks").put("first")
     DataQueue("tasks").put("second")
     assert RoleGroup("callee")[1].call("get", "tasks").result(60) == "first"
@@ -113,7 +113,7 @@ def test_a_channel_goes_on_after_its_keeper_died(world):
     assert channel.latest() == 2
 
 
-def test_what_came_from_another_node_is_checked_and_fetched_again_when_it_is_damaged(world, monkeypatch):
+def test_a_bucket_from_another_node_is_checked_and_fetched_again_when_damaged(world, monkeypatch):
     from dljob.runtime.weights import transport
 
     here, seen = ray.get_runtime_context().get_node_id(), list[int]()

@@ -249,7 +249,7 @@ def test_metrics_are_of_the_jobs_that_live(ray: Ray, job: Any) -> None:
     eventually(lambda: not series(), 10, lambda: str(series()))
 
 
-def test_what_is_refused_says_so_in_its_last_line(ray: Ray, job: Any) -> None:
+def test_a_refused_submission_says_so_in_its_last_line(ray: Ray, job: Any) -> None:
     mine = job(role(name="no_such-name!"))
     sent = ray.submit(mine)
     ended = ray.ended(sent)

@@ -70,9 +70,7 @@ def test_with_its_memory_kept_a_lost_head_restarts_nothing_and_a_new_launcher_fi
     assert mine.ask(ray, "status")[1]["phase"] == "Succeeded"
 
 
-def test_what_a_job_left_that_ended_while_there_was_no_head_is_told_by_the_next_one(
-    ray_on_redis: HeadApart, tmp_path: Path
-) -> None:
+def test_the_end_of_a_job_without_a_head_is_reported_by_the_next_head(ray_on_redis: HeadApart, tmp_path: Path) -> None:
     ray = ray_on_redis
     mine = Job(tmp_path, role(replicas=2), name="ended", **KEPT)
     first = ray.submit(mine, attempt=1)

@@ -70,7 +70,7 @@ def test_large_arguments_arrive(world):
     assert RoleGroup("callee").call("echo", blob).result(timeout=30) == [blob, blob]
 
 
-def test_what_only_cloudpickle_can_send_arrives(world):
+def test_an_argument_that_needs_cloudpickle_arrives(world):
     assert RoleGroup("callee")[0].call("echo", lambda: 7).result(timeout=20)() == 7
 
 

@@ -81,7 +81,7 @@ def test_keyboard_interrupt_is_an_end_like_others(job):
         ("BadSetup", "LookupError", "no data here"),
     ],
 )
-def test_what_would_fail_again_is_fatal(job, name, kind, words):
+def test_an_error_that_would_repeat_is_fatal(job, name, kind, words):
     outcome = end_of(job, name)
     assert (outcome.ok, outcome.fatal, outcome.error_type) == (False, True, kind)
     assert words in outcome.message

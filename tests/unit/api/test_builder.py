@@ -379,7 +379,7 @@ def test_derived_machines_hold_any_greedy_placement() -> None:
     assert group == {"name": "workers", "replicas": 2, "cpu": "5", "memory": "6144Mi"}
 
 
-def test_what_is_said_of_machines_is_kept() -> None:
+def test_machines_described_to_the_builder_keep_their_sizes() -> None:
     builder = DLJobBuilder().node_num(2).device_per_node(4).cpu_per_node(32).memory_per_node("64Gi")
     group = builder.role("a").run("m.A").resource(npu=1).build().spec["nodeGroups"][0]
     assert group == {
@@ -400,7 +400,7 @@ def test_machines_of_which_only_the_size_is_said_are_one():
         DLJobBuilder().memory_per_node("garbage").role("a").run("m.A").build().manifest()
 
 
-def test_what_a_template_empties_or_takes_away_stays_in_it():
+def test_null_and_empty_fields_of_a_template_are_kept():
     pod = {"spec": {"securityContext": None, "nodeSelector": {}, "volumes": [{"name": "v", "emptyDir": {}}]}}
     cluster = {"spec": {"headGroupSpec": {"template": pod}}}
     builder = DLJobBuilder().head(template=pod).node_group("g", template=pod).ray_cluster_template(cluster)

@@ -109,7 +109,7 @@ def test_submit_without_ray_names_the_extra_to_install(monkeypatch: pytest.Monke
     assert missing.value.hint == "pip install 'dljob[runtime]'"
 
 
-def test_what_only_a_file_can_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_only_runs_job_files_is_refused_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTRIBUTED_BACKEND", "yr")
     with pytest.raises(UsageError, match="embedded Ray"):
         job().submit("a")

@@ -212,7 +212,7 @@ def test_a_timeout_of_the_rendezvous_is_the_patience_before_the_job_runs(here: P
     assert "preRunningDeadlineSeconds" not in meant("train.py", site(here)).document["spec"]
 
 
-def test_what_changes_nothing_is_told(here: Path) -> None:
+def test_options_without_effect_are_noted(here: Path) -> None:
     words = "--rdzv-backend=c10d --rdzv-endpoint=h:1 --log-dir x --namespace team --accelerator none"
     more = "--to kubernetes -t 3 -r 0:3 --local-ranks-filter 0 --log-line-prefix-template x --rdzv-conf a=1,timeout=2"
     job = meant(f"{words} {more} train.py", site(here, local=False))
@@ -260,7 +260,7 @@ def test_what_changes_nothing_is_told(here: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_way_out(here: Path, words: str, local: bool, told: str) -> None:
+def test_an_impossible_torchrun_line_is_refused_with_a_hint(here: Path, words: str, local: bool, told: str) -> None:
     (here.parent / "other.py").write_text("")
     with pytest.raises(UsageError) as refused:
         meant(words, site(here, local=local))
@@ -288,7 +288,7 @@ def test_an_error_in_a_variable_names_the_variable(here: Path, said: dict[str, s
     assert "--node-rank" not in refused.value.hint
 
 
-def test_what_changes_nothing_is_told_as_it_was_said(here: Path) -> None:
+def test_variables_without_effect_are_noted_by_their_names(here: Path) -> None:
     said = {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_CONF": "a=1", "PET_NNODES": "1:4"}
     (told,) = torchrun.job(torchrun_line.read(["--standalone", "train.py"], said), site(here)).notes
     assert told.startswith("not used: PET_RDZV_BACKEND, PET_NNODES, PET_RDZV_CONF a; ")

@@ -75,7 +75,7 @@ def lines(draw: st.DrawFn) -> list[str]:
 
 @given(lines())
 @settings(max_examples=200)
-def test_what_is_read_is_what_torchrun_reads(words: list[str]) -> None:
+def test_a_line_is_read_as_torchrun_reads_it(words: list[str]) -> None:
     theirs = vars(run.get_args_parser().parse_args(words))
     theirs.pop("print_completion", None)
     mine = vars(ours.read(words, {}))
@@ -133,7 +133,7 @@ def test_the_prefix_of_lines_may_come_from_torchs_own_variable() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--nproc-per-node"], ["--no-such", "x.py"], ["--max-restarts", "a", "x.py"]])
-def test_what_torchrun_refuses_is_refused_with_the_way_to_the_help(words: list[str]) -> None:
+def test_a_line_refused_by_torchrun_is_refused_with_a_link_to_the_help(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         run.get_args_parser().parse_args(words)
     with pytest.raises(UsageError) as refused:
@@ -141,7 +141,7 @@ def test_what_torchrun_refuses_is_refused_with_the_way_to_the_help(words: list[s
     assert refused.value.hint.endswith("see dljob torchrun --help")
 
 
-def test_what_was_given_is_what_is_no_default() -> None:
+def test_only_options_that_differ_from_their_defaults_count_as_given() -> None:
     assert ours.given(ours.read(["--nnodes", "1:1", "--rdzv-backend=c10d", "-m", "x"], {})) == (
         "rdzv-backend",
         "module",

@@ -100,7 +100,7 @@ def test_an_answer_that_is_asked_for_again_is_the_same_and_one_never_seen_goes_b
     assert made.heard(B, 1, 0) is None
 
 
-def test_what_could_not_be_read_is_done_with_alone_and_the_rest_goes_back():
+def test_an_unreadable_item_is_dropped_alone_and_the_rest_goes_back():
     made = queue(filled=4)
     made.heard(B, 1, 0)
     assert made.take(B, 3) == (1, 2, 3)
@@ -122,7 +122,7 @@ def test_a_get_that_was_overtaken_is_not_current_any_more():
     assert not made.current(Who("c/0", 1, "r"), 1)
 
 
-def test_what_a_dead_process_had_not_done_comes_back_in_front_and_its_late_words_are_refused():
+def test_items_of_a_dead_process_come_back_in_front_and_its_late_answers_are_refused():
     made = queue(filled=3)
     made.heard(B, 1, 0)
     made.take(B, 2)

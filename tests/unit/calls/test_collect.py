@@ -86,7 +86,7 @@ def test_mean_without_rows_is_that_of_the_answers():
 
 @pytest.mark.parametrize("collect", ["sum", "mean", "max"])
 @pytest.mark.parametrize("answers", [["a", "b"], [{"a": 1}, {"b": 1}], [[1], [1, 2]], [1, [2]], [None, None], [1, "b"]])
-def test_what_is_no_number_is_refused(collect, answers):
+def test_answers_that_are_no_numbers_are_refused(collect, answers):
     with pytest.raises(UsageError, match=r"r\.f answered"):
         merge(collect, MANY, answers, "r.f")
 
@@ -106,7 +106,7 @@ def test_padding_is_taken_off_what_was_joined():
     assert merge("concat", Dispatched((), (), shares=shares), [[1, 2], [3, 1]], "r.f") == [1, 2, 3]
 
 
-def test_what_has_no_larger_one_is_said_to_have_none():
+def test_complex_answers_have_no_maximum_and_are_refused():
     with pytest.raises(UsageError, match=r"collect='max': r\.f answered complex, of which no larger one is known"):
         merge("max", MANY, [1j, 2j], "r.f")
 

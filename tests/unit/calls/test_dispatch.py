@@ -59,13 +59,13 @@ def test_each_gets_its_own():
 
 
 @pytest.mark.parametrize("name", ["all", "rank0", "round_robin", "least_loaded", "owner", "hash:key", "mine"])
-def test_what_is_whole_is_itself_where_nothing_is_cut(name, monkeypatch):
+def test_a_whole_argument_is_unwrapped_where_nothing_is_split(name, monkeypatch):
     monkeypatch.setattr("dljob.calls.dispatch._registered", {"mine": lambda view, args, kwargs: [(0, args, kwargs)]})
     for _, args, kwargs, _ in sent(ROLE, (whole([1]), 2), {"key": whole("k"), "n": 3}, dispatch=name):
         assert (args, kwargs) == (([1], 2), {"key": "k", "n": 3})
 
 
-def test_what_is_whole_goes_to_each_as_it_is():
+def test_a_whole_argument_goes_to_each_rank_as_it_is():
     found = sent(RoleSnapshot("r", 2, {}), (["a", "b"], whole([1, 2])), {"n": whole(3)}, dispatch="each")
     assert [one[1:3] for one in found] == [(("a", [1, 2]), {"n": 3}), (("b", [1, 2]), {"n": 3})]
 
@@ -219,7 +219,7 @@ class TestOptions:
         assert plain == RpcMark(timeout_s=60.0, stream=True)
 
     @pytest.mark.parametrize("timeout", [None, math.inf, 1e300])
-    def test_what_is_longer_than_anything_lasts_is_no_deadline(self, timeout):
+    def test_an_endless_timeout_means_no_deadline(self, timeout):
         assert changed(RpcMark(), {"timeout": timeout}, (), ()).timeout_s is None
 
     def test_right_options_are_laid_over_the_earlier_ones(self):

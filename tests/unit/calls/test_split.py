@@ -149,5 +149,5 @@ def test_joining_only_none_gives_none():
     assert rows.join([None, None], "it") is None
 
 
-def test_what_is_whole_has_no_rows_to_count():
+def test_whole_arguments_have_no_rows_to_count():
     assert list(rows.counts((whole([1, 2]), {"a": [3]}), "x")) == [("x[1]['a']", 1)]

@@ -48,7 +48,7 @@ def refusals(values: Any) -> list[str]:
     return [error.message for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(values)]
 
 
-def test_what_is_generated_is_up_to_date() -> None:
+def test_generated_files_of_the_chart_are_up_to_date() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "charts/generate.py"), "--check"], capture_output=True, text=True, check=False
     )

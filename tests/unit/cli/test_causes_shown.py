@@ -17,7 +17,7 @@ FAULT = {
 }
 
 
-def test_what_followed_stands_under_the_first_cause(tmp_path: Path) -> None:
+def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path: Path) -> None:
     record = RegistryEntry(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
     lines = describe(record, {"phase": "Running", "recentFaults": [FAULT]})
     at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.50 s")

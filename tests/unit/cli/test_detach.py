@@ -72,14 +72,14 @@ def test_the_job_goes_on_without_the_command(tmp_path: Path, monkeypatch: pytest
         os.kill(record.runner, signal.SIGKILL)
 
 
-def test_what_the_host_refuses_is_told(tmp_path: Path) -> None:
+def test_a_refusal_of_the_session_host_is_told(tmp_path: Path) -> None:
     done = dljob(tmp_path, "run", "dljob.yaml", "--detach", "--replace")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: job hello runs already\n  stop it\n"
 
 
 @pytest.mark.parametrize("more", [["-k"], ["--quiet"], ["--roles", "worker"], ["--faults", "f.yaml"]])
-def test_what_is_for_those_who_watch_is_refused(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_for_watching_are_refused_with_detach(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     from dljob.cli import main
 
     assert main.run(["run", "dljob.yaml", "--detach", *more]) == 2

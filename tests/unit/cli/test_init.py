@@ -34,7 +34,7 @@ def run_script(path: Path, monkeypatch: pytest.MonkeyPatch, loaded: Any) -> tupl
 
 
 @pytest.mark.parametrize("folder", ["My Job_2", "."])
-def test_what_is_written_is_a_job_that_runs(
+def test_init_writes_a_job_that_runs(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -65,7 +65,9 @@ def test_folders_of_ended_jobs_are_deleted_and_those_that_run_are_not(capsys: py
     assert runs.folder.is_dir()
 
 
-def test_what_an_entry_names_elsewhere_is_not_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_outside_the_home_named_by_an_entry_is_not_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = job("old", "1" * 32)
     treasure = tmp_path / "treasure"
     treasure.mkdir()

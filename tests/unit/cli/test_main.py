@@ -133,7 +133,7 @@ def test_errors_become_a_message_and_an_exit_code(
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_what_the_machine_refuses_is_no_fault_of_dljob(
+def test_an_os_error_is_shown_without_a_traceback(
     error: OSError, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(monkeypatch, error)

@@ -65,7 +65,9 @@ def test_a_file_of_64_mebibytes_is_not_read(here: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("manifest", REFUSED, ids=lambda path: path.stem)
-def test_what_the_operator_refuses_is_refused(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_refuses_manifests_that_the_operator_refuses(
+    manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run(["validate", str(manifest)]) == 2
 
 

@@ -48,7 +48,7 @@ def test_a_carriage_return_rewrites_its_own_line(line: str, left: str) -> None:
     assert rewritten(line) == left
 
 
-def test_what_the_command_says_cannot_carry_an_escape_of_others(
+def test_output_of_the_command_carries_no_foreign_escape_sequence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output.say("error: job x failed: \x1b[2J")

@@ -123,7 +123,7 @@ def test_a_pickle_that_names_ray_is_read_in_a_fresh_subprocess(run: Runner) -> N
     assert said == "ray_adapter.util.scheduling_strategies ray_adapter"
 
 
-def test_what_is_pickled_here_is_read_where_nobody_redirects(run: Runner) -> None:
+def test_a_pickle_made_under_the_redirect_is_read_without_it(run: Runner) -> None:
     """It names the adapter: by Ray's name it would be a class of the real Ray there, or none."""
     line = "import pickle, sys; print(type(pickle.loads(bytes.fromhex(sys.argv[1]))).__module__, 'ray' in sys.modules)"
     said = run.says(f"""
@@ -201,7 +201,7 @@ print(ray.util.__name__)
     assert out.endswith("before anything imports Ray\nray.util")
 
 
-def test_what_the_adapter_lacks_is_refused_and_never_taken_from_a_ray_beside_it(run: Runner, tmp_path: Path) -> None:
+def test_a_module_the_adapter_lacks_is_refused_and_not_taken_from_a_real_ray(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("raise SystemExit('the real one')")
     (tmp_path / "ray" / "dag.py").write_text("raise SystemExit('the real one')")

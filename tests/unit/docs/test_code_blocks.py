@@ -170,7 +170,7 @@ def texts() -> str:
 
 
 @pytest.mark.parametrize("block", of("text"))
-def test_what_a_program_prints_has_words_of_the_product(block: Block) -> None:
+def test_printed_output_on_a_page_has_words_of_the_product(block: Block) -> None:
     phrases = {" ".join(pair) for line in block.text.splitlines() for pair in pairwise(line.split())}
     phrases |= set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", block.text))
     assert [phrase for phrase in phrases if len(phrase) > 7 and phrase in texts()], "nothing of ours says so (any more)"

@@ -67,7 +67,7 @@ def test_every_feature_is_shown_by_a_test_or_a_command_that_is_there() -> None:
     assert [name for name in named if not (ROOT / "examples" / name / "dljob.yaml").exists()] == []
 
 
-def test_what_is_not_there_yet_is_said_in_the_readme_too() -> None:
+def test_features_that_are_missing_are_listed_in_the_readme_too() -> None:
     """The page's list of them, by its words in bold."""
     page = (ROOT / "docs" / "features.md").read_text()
     absent = re.findall(r"^- \*\*([^*]+)\*\*", page.split("## Not there yet")[1], re.MULTILINE)

@@ -232,7 +232,7 @@ def test_a_private_name_is_found(source: str, name: str) -> None:
         "import ray\nray.__version__",
     ],
 )
-def test_what_is_public_or_ours_is_not(source: str) -> None:
+def test_public_names_and_our_own_are_no_private_names_of_ray(source: str) -> None:
     assert not private_names(nodes_of(source), {"_mine"})
 
 
@@ -320,7 +320,7 @@ def test_each_private_name_of_the_module_is_looked_at() -> None:
     assert sorted(name for name in names if name not in uses and name != SYSTEM_GROUP) == []
 
 
-def test_what_is_written_out_is_as_ray_has_it() -> None:
+def test_constants_copied_from_ray_equal_rays() -> None:
     from ray.core.generated import gcs_pb2
     from ray.experimental.rdt import rdt_manager
 

@@ -215,7 +215,7 @@ def test_each_file_of_the_ray_and_kubernetes_tiers_is_in_a_room(rooms: Rooms) ->
     assert {*rooms.of_tier("ray"), *rooms.of_tier("kube")} - found == set()
 
 
-def test_what_no_import_tells_names_what_there_is(rooms: Rooms) -> None:
+def test_each_listed_test_and_file_outside_the_imports_exists(rooms: Rooms) -> None:
     assert ELSEWHERE.keys() <= rooms.names.keys()
     assert [told for entry in ELSEWHERE.values() for told in entry if not rooms.told(told)] == []
     graph = rooms.graph
@@ -242,6 +242,6 @@ def test_a_change_off_the_path_of_most_jobs_leaves_most_of_the_ray_tier_out(room
 
 
 @pytest.mark.slow
-def test_what_every_job_runs_selects_all_of_the_ray_tier(rooms: Rooms) -> None:
+def test_a_change_of_code_that_every_job_runs_selects_the_whole_ray_tier(rooms: Rooms) -> None:
     found = set(reached(rooms.graph, [f"{PRODUCT}/runtime/controller/prime.py"]).tests)
     assert set(rooms.of_tier("ray")) - found <= {"tests/ray/worker/test_break_off.py"}

@@ -52,7 +52,7 @@ def silent(text: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_suppressed_is_told_or_justified(path: Path) -> None:
+def test_each_suppressed_exception_is_logged_or_justified(path: Path) -> None:
     assert list(silent(path.read_text(encoding="utf-8"))) == []
 
 

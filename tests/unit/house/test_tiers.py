@@ -68,7 +68,7 @@ BOTH = ["tests/unit", "tests/kube"]
     ],
     ids=["helm is there", "something else is not", "helm came late", "helm never came", "nothing is built"],
 )
-def test_what_was_skipped_for_helm_is_run_once_it_is_built(
+def test_tests_skipped_for_helm_run_once_helm_is_built(
     tiers: Any, capsys: Any, *, asked: str, lacks: list[str], ran: list[str], said: list[str]
 ) -> None:
     machine = tiers.subprocess = Machine(*lacks)
@@ -85,7 +85,7 @@ def test_what_was_skipped_for_helm_is_run_once_it_is_built(
         ("slow node", 1, ["tests/kube"], ["tests/unit"]),
     ],
 )
-def test_what_is_slow_runs_behind_what_waits(
+def test_slow_tests_run_behind_the_tiers_that_wait(
     tiers: Any, capsys: Any, *, asked: str, slow: int, ran: list[str], behind: list[str]
 ) -> None:
     machine = tiers.subprocess = Machine(*[""] * 3)
@@ -150,9 +150,7 @@ def test_of_chosen_files_a_tier_runs_its_own_and_measures_no_coverage(tiers: Any
         (["a", "b"], [["a", "b"]]),
     ],
 )
-def test_what_runs_without_a_namespace_runs_alone_where_it_is_chosen(
-    tiers: Any, files: list[str], runs: list[list[str]]
-) -> None:
+def test_tests_without_a_namespace_run_alone_when_chosen(tiers: Any, files: list[str], runs: list[list[str]]) -> None:
     tiers.isolated = lambda: ["unshare"]
     names = {"BARE": tiers.BARE, "a": "tests/ray/test_a.py", "b": "tests/ray/test_b.py"}
     found = tiers.commands("ray", (), {"ray": [names[file] for file in files]})

@@ -50,7 +50,7 @@ def test_many_small_objects_are_refused_before_they_are_made():
     assert excess(body, LARGE) == "more than 100000 values"
 
 
-def test_what_is_nested_too_deep_is_no_json():
+def test_an_answer_nested_too_deep_is_no_json():
     assert parsed(b"") is None
     assert parsed(b'{"a": 1}') == {"a": 1}
     for bad in (b"[" * 100_000, b"{", b"1" * 10_000):

@@ -65,7 +65,7 @@ async def test_a_deletion_meant_for_another_object_is_refused(fake: FakeCluster,
     await kube.delete(CONFIG_MAPS, "one", version=fake.one("configmaps", "one")["metadata"]["resourceVersion"])
 
 
-async def test_what_is_not_there_is_a_not_found_error(kube: Kube) -> None:
+async def test_a_missing_object_is_a_not_there_error(kube: Kube) -> None:
     with pytest.raises(NotThereError, match='configmaps "no" not found') as caught:
         await kube.get(CONFIG_MAPS, "no")
     assert isinstance(caught.value, NotFoundError)

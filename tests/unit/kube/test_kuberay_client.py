@@ -67,7 +67,7 @@ def test_rayclusters_are_created_listed_and_deleted(fake: FakeCluster, served: K
     assert fake.names("rayclusters") == []
 
 
-def test_what_cannot_be_done_is_none_or_false_and_in_the_log(
+def test_a_failed_call_returns_none_or_false_and_logs_the_error(
     fake: FakeCluster, served: Kube, caplog: pytest.LogCaptureFixture
 ) -> None:
     api, jobs = RayClusterApi(kube=served), RayjobApi(kube=served)

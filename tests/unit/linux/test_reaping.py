@@ -53,7 +53,7 @@ def test_only_earlier_incarnations_of_these_ranks_are_ended(start: Start, uid: s
     assert [other.poll() for other in others] == [None] * len(others)
 
 
-def test_what_a_living_worker_of_ray_has_above_it_is_left_to_that(start: Start, uid: str, tmp_path: Path) -> None:
+def test_processes_below_a_living_ray_worker_are_left_to_it(start: Start, uid: str, tmp_path: Path) -> None:
     child = (
         "import subprocess, sys; subprocess.run([sys.executable, '-I', '-S', '-c', 'print(1, flush=True); input()'])"
     )

@@ -125,7 +125,7 @@ def test_a_watch_looks_at_each_log_from_where_its_process_began(log: Path) -> No
     assert watch._logs == {}
 
 
-def test_what_goes_wrong_with_a_watch_is_told_once(
+def test_an_error_of_the_log_watch_is_told_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     errors: list[BaseException] = [KeyError("a"), KeyError("a"), KeyError("b"), SystemExit()]

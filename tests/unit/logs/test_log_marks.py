@@ -134,7 +134,7 @@ def test_a_log_without_times_is_shown_whole_and_told(log: Path, clock: Clock) ->
     assert said == told * 2
 
 
-def test_what_is_followed_begins_at_the_moment(log: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_log_begins_at_the_given_moment(log: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "POLL_S", 0)
     begin(log)
     write(log, "old\n")

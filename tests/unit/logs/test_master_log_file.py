@@ -34,13 +34,13 @@ def test_entries_of_the_log_are_read_since_a_moment(log: Path) -> None:
     assert rest(log, FIRST + 2.5) == []
 
 
-def test_what_is_no_entry_stays_with_the_one_before_it(log: Path) -> None:
+def test_a_line_that_is_no_entry_stays_with_the_one_before_it(log: Path) -> None:
     log.write_text(log.read_text().replace('"1"}\n', '"1"}\nhalf a li\n'))
     assert rest(log, FIRST + 2) == [log.read_text().splitlines()[-1]]
     assert rest(log, FIRST + 1)[1] == "half a li"
 
 
-def test_what_is_no_file_has_no_entries(tmp_path: Path, log: Path) -> None:
+def test_a_missing_file_or_a_pipe_has_no_entries(tmp_path: Path, log: Path) -> None:
     assert master.place_since(tmp_path / "none", 0.0) == 0
     os.mkfifo(tmp_path / "pipe")
     assert master.place_since(tmp_path / "pipe", 0.0) == 0

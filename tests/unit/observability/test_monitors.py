@@ -132,7 +132,7 @@ def test_prometheus_accepts_the_configuration(promtool, tmp_path):
     ],
     ids=str,
 )
-def test_what_would_be_lost_is_refused(path, error):
+def test_an_unsupported_field_of_a_monitor_is_refused(path, error):
     monitor = json.loads(json.dumps(POD))
     place = monitor
     for step in path[:-1]:

@@ -96,7 +96,7 @@ async def test_a_job_goes_from_apply_to_running_and_is_deleted(world: World) -> 
         assert not any("kopf" in json.dumps(body) for body in fake.objects.values())
 
 
-async def test_what_is_there_at_the_start_is_seen_before_anything_is_made(world: World) -> None:
+async def test_existing_children_are_seen_at_the_start_before_any_is_made(world: World) -> None:
     fake = world.fake
     async with world.operator():
         fake.put("dljobs", dljob())
@@ -154,9 +154,7 @@ async def test_an_older_crd_is_told_of_until_it_is_mended(world: World, caplog: 
     assert caplog.text.count("lacks spec.code: values written there are lost; apply") == 1
 
 
-async def test_what_is_served_of_kuberay_may_make_no_sense_for_a_while(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_malformed_answer_about_kuberay_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     trouble = RayClusters.trouble
 

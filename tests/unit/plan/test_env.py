@@ -135,7 +135,7 @@ def test_each_kind_of_device_is_shown_by_its_own_variable():
     }
 
 
-def test_what_hosts_of_ranks_import_is_light():
+def test_modules_that_hosts_import_do_not_import_pydantic():
     """The spec's models take longer to import than a host may take to start."""
     modules = "dljob.plan.env, dljob.plan.devices, dljob.plan.model, dljob.raycluster.pods"
     code = f"import sys, {modules}; sys.exit('pydantic' in sys.modules)"

@@ -96,7 +96,7 @@ def test_on_live_nodes_the_head_carries_nothing_and_ids_are_cut():
     ("free", "total", "hint"),
     [(1, 4, "if these machines were empty: wait"), (1, 1, "would not fit if these machines were empty either")],
 )
-def test_what_does_not_fit_on_live_nodes_is_refused_with_what_to_do(free, total, hint):
+def test_a_plan_that_does_not_fit_on_live_nodes_is_refused_with_what_to_do(free, total, hint):
     made = plan(job(role("a", resources={"cpu": "2"}), nodeGroups=[machines("g")]))
     node = NodeView("n", (("CPU", total * GRAIN),), (("CPU", free * GRAIN),), (("dljob.io/node-group", "g"),))
     with pytest.raises(PlacementError, match="job job does not fit: one process of role a needs 2 CPU") as caught:

@@ -127,7 +127,7 @@ def test_two_free_halves_are_no_whole_device():
     assert copies(halves, demand_of(unit("v/0", {"GPU": 0.5})), 5) == 1
 
 
-def test_what_somebody_else_left_of_a_device_can_be_shared():
+def test_the_free_part_of_a_device_used_by_others_can_be_shared():
     partly = room(GPU=1.75)
     assert partly.devices == (("GPU", Devices(1, rest=7500)),)
     assert copies(partly, demand_of(unit("u/0", {"GPU": 0.25})), 9) == 7
@@ -206,7 +206,7 @@ def test_a_smaller_conflict_is_only_as_sure_as_its_own_search():
     assert not conflict.proven
 
 
-def test_what_depends_on_the_order_of_sharers_is_not_proven():
+def test_a_refusal_that_depends_on_the_order_of_sharers_is_not_proven():
     batches = [batch("a", 1, {"GPU": 0.5, "CPU": 3}), batch("b", 1, {"GPU": 0.2, "CPU": 3})]
     rooms = [room(GPU=0.7, CPU=6)]
     assert pack(batches, runs(batches, *rooms)) == Stuck(proven=False)

@@ -184,6 +184,6 @@ def test_the_examples_of_the_pages_are_right(tmp_path: Path) -> None:
         assert len(load_faults(write(tmp_path, block), made)) >= 3
 
 
-def test_what_the_master_can_say_can_be_expected() -> None:
+def test_each_level_and_cause_of_the_master_can_be_expected_in_a_fault_file() -> None:
     assert {level.value for level in Level} <= set(get_args(FaultLevel))
     assert {reason.value for reason in Reason} <= set(get_args(FaultCause))

@@ -274,6 +274,6 @@ def test_image_settings_environment_and_claims_reach_the_pods():
     assert [volume["name"] for volume in head_of(only_path)["volumes"]] == ["dljob", "dljob-spec"]
 
 
-def test_what_is_only_in_the_pods_changes_no_digest():
+def test_a_change_of_the_pods_alone_changes_no_plan_digest():
     assert plan(job(role("a"))).digest == plan(job(role("a"), image="example/x:1")).digest
     assert ray_cluster(job(role("a"))) != ray_cluster(job(role("a"), image="example/x:1"))

@@ -90,7 +90,7 @@ FORBIDDEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("template", "path"), FORBIDDEN, ids=[path for _, path in FORBIDDEN])
-def test_what_baseline_forbids_is_named_by_its_path_and_allowed_where_the_policy_says_so(
+def test_fields_forbidden_by_baseline_are_named_by_path_unless_the_policy_allows_them(
     template: dict[str, Any], path: str
 ):
     assert paths(template) == [path]

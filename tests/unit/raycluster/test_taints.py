@@ -49,7 +49,7 @@ def test_all_pods_leave_a_node_without_a_kubelet_soon():
         ({"operator": "Exists"}, []),
     ],
 )
-def test_what_a_template_says_holds(given: dict[str, Any], added: list[str]):
+def test_tolerations_of_a_template_are_kept(given: dict[str, Any], added: list[str]):
     head, workers = tolerations(**group(given))
     assert workers == [given, *(ours(key, 30) for key in added)]
     assert head == [ours(NOT_READY, 30), ours(UNREACHABLE, 30)]

@@ -73,7 +73,7 @@ def test_the_launcher_is_given_the_spec_and_a_home() -> None:
     assert argv[argv.index("--ray") + 1] == "2.60.1"
 
 
-def test_what_another_job_wrote_on_its_cluster_says_nothing_of_this_one() -> None:
+def test_annotations_of_another_job_on_the_raycluster_are_ignored() -> None:
     cluster = there()
     cluster["metadata"]["annotations"] = {
         names.SPEC_HASH: "0" * 16,

@@ -114,7 +114,7 @@ def test_the_fields_named_in_rules_exist() -> None:
                     assert word.rstrip(",").split(".")[1] in {*names, "metadata", "filter", "all"}, (path, word)
 
 
-def test_what_is_stored_has_the_defaults_of_scalars_only() -> None:
+def test_only_scalars_have_defaults_in_the_crd() -> None:
     role = SPEC[".spec.roles[]"]["properties"]
     assert (role["replicas"]["default"], role["driver"]["default"], role["type"]["default"]) == (1, True, "Actor")
     assert "default" not in role["comm"]
@@ -193,7 +193,7 @@ def test_literals_free_objects_and_optionals_have_structural_schemas() -> None:
     assert fields["maybe"] == {"type": "string", "maxLength": 3}
 
 
-def test_what_is_committed_is_what_the_models_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_files_match_the_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"], ROOT) == ExitCode.OK
     assert main(["--check"], tmp_path) == ExitCode.JOB_FAILED
     assert "docs/reference/spec.md is out of date: run python -m dljob.spec.generate" in capsys.readouterr().err

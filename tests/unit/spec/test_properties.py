@@ -29,7 +29,7 @@ def refused(text: str | bytes) -> tuple[Problem, ...]:
 
 @given(manifests())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_what_is_dumped_loads_again(data: dict[str, Any]) -> None:
+def test_a_dumped_manifest_loads_again(data: dict[str, Any]) -> None:
     manifest = parse(data)
     assert load(dump(manifest)) == manifest
     assert load(json.dumps(data)) == manifest
@@ -38,7 +38,7 @@ def test_what_is_dumped_loads_again(data: dict[str, Any]) -> None:
 
 @given(TREES)
 @settings(max_examples=200, deadline=None)
-def test_what_is_emitted_reads_back_in_both_versions_of_yaml(value: Any) -> None:
+def test_emitted_yaml_reads_back_in_both_yaml_versions(value: Any) -> None:
     text = to_yaml(value)
     for version in ((1, 1), (1, 2)):
         reader = YAML(typ="safe", pure=True)

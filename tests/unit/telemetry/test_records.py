@@ -30,7 +30,7 @@ SAMPLE = segment([{"k": "event", "n": i} for i in range(4)], Header(3, ("segment
 
 
 @given(some_records)
-def test_what_was_written_comes_back(items):
+def test_written_records_are_read_back(items):
     data = segment(items)
     got = scan(data)
     assert got == records.Scan(Header(1), tuple(items), len(data), torn_tail=False)
@@ -67,7 +67,7 @@ def test_a_missing_line_is_refused():
     assert caught.value.offset == len(lines[0] + lines[1])
 
 
-def test_what_a_fenced_predecessor_still_wrote_does_not_count():
+def test_records_a_fenced_predecessor_still_wrote_do_not_count():
     lines = SAMPLE.splitlines(keepends=True)
     limit = len(lines[0] + lines[1])
     got = scan(SAMPLE[:limit] + b"garbage\n", limit=limit)

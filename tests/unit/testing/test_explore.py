@@ -121,7 +121,7 @@ def test_a_timer_that_is_far_away_waits_for_what_is_on_its_way():
     assert [type(move) for move in enabled(w)] == [Wake]
 
 
-def test_what_is_on_its_way_may_come_after_a_timer_that_is_near():
+def test_an_event_under_way_may_come_after_a_timer_that_is_near():
     w = at_work()
     w.apply(FaultMove("command", 0, 1, "stop job"))
     w.apply(next(move for move in enabled(w) if not done(w, move)))
@@ -138,7 +138,7 @@ def test_a_job_that_cannot_end_is_told_with_the_way_there(monkeypatch):
     assert "SetUp" in found.trace[-1]
 
 
-def test_what_turns_in_a_circle_for_ever_is_told(monkeypatch):
+def test_an_endless_cycle_is_reported(monkeypatch):
     def again(w, item):
         w.pending[w.serial + 1] = Pending(item, w.now)
         w.serial += 1

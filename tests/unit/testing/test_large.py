@@ -82,7 +82,7 @@ def test_a_range_of_seeds_begins_at_the_one_that_is_named(operator, monkeypatch,
         (["--seed", "3", "--from", "3"], "--seed does not use --from"),
     ],
 )
-def test_what_would_be_ignored_is_refused(words, said, capsys):
+def test_options_that_would_be_ignored_are_refused(words, said, capsys):
     assert main.run(["sim", *words]) == 2
     assert said in capsys.readouterr().err
 

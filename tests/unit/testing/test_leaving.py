@@ -45,7 +45,7 @@ def test_where_there_is_no_other_node_the_end_is_put_down_to_the_announcement(ki
     assert fault.detected - EPOCH_S >= AT + 30.0
 
 
-def test_what_was_said_and_did_not_come_true_is_forgotten() -> None:
+def test_an_announced_departure_that_does_not_happen_is_forgotten() -> None:
     made = story(1, FaultMove("evict", 0, 0.0))
     assert not made.world.known.faults
     (at,) = noted(made, reasons.NODE_DRAIN_CANCELLED)

@@ -65,7 +65,7 @@ def test_a_copy_goes_its_own_way():
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
-def test_whatever_goes_wrong_first_the_job_comes_to_its_end(kind):
+def test_a_job_comes_to_its_end_whatever_fault_comes_first(kind):
     w = running()
     assert w.faults(kind)
     for fault in w.faults(kind):

@@ -418,7 +418,7 @@ def test_why_a_followed_log_cannot_be_had_is_said_once_and_it_is_asked_for_again
     assert [line.partition(" ")[2] for line in lines[2:]] == [words, "c"], "of two ranks on one node"
 
 
-def test_what_was_read_before_a_log_could_not_be_had_is_not_lost(kube: FakeKube, dljob: Run) -> None:
+def test_lines_read_before_a_log_became_unreadable_are_not_lost(kube: FakeKube, dljob: Run) -> None:
     add_job(kube, phase="Running")
     add_head(kube)
     turns = 0

@@ -180,7 +180,7 @@ def refused(
     return code, capsys.readouterr().err
 
 
-def test_what_the_server_refuses_is_shown_in_its_words_at_its_place(
+def test_a_refusal_of_the_server_is_shown_in_its_words_with_the_line_of_the_file(
     kube: FakeKube, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     causes = [

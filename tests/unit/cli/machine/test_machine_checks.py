@@ -101,7 +101,7 @@ def disk(free: int, *, writable: bool = True, use: str = "jobs") -> dict[str, An
          "1 unused folder of Ray: /tmp/dlj-a b; 8 sockets without a listener", "rm -r -- '/tmp/dlj-a b'; rm -r"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_evidence_and_its_fix(
+def test_a_failed_check_is_told_with_its_evidence_and_fix(
     different: dict[str, Any], check: str, state: str, said: str, fix: str
 ) -> None:
     found = {one.check: one for one in checks.examine(replace(SOUND, **different))}

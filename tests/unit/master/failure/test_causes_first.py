@@ -144,7 +144,7 @@ def test_a_restart_by_command_is_not_put_down_to_a_node():
     assert root(world).outcome is None
 
 
-def test_what_was_announced_of_a_node_holds_for_a_time():
+def test_an_announcement_about_a_node_explains_its_ends_for_a_time():
     world = held({"name": "w", "replicas": 2})
     node = world.state.hosts[host("w", 1)].node
     world.send(ev.CauseLearned(f"node/{node}", (Clue("notice", "taken back"),)))

@@ -217,7 +217,7 @@ def test_nodes_that_go_while_the_job_stops_move_nothing():
     assert world.state.phase is Phase.SUCCEEDED
 
 
-def test_what_comes_up_while_the_job_stops_is_not_started():
+def test_a_host_that_comes_up_while_the_job_stops_is_not_started():
     world = World(job({"name": "main"}, {"name": "serve", "driver": False})).boot()
     world.kill("serve", 0)
     world.deliver()

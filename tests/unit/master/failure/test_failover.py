@@ -215,7 +215,7 @@ def test_a_fork_host_that_does_not_end_its_ranks_in_time_is_killed_and_made_anew
     assert restarts(world) == {"RoleGroup": 1}
 
 
-def test_who_lives_in_a_host_that_is_killed_for_another_rank_restarts_with_it():
+def test_ranks_of_a_host_killed_for_another_rank_restart_with_it():
     world = World(job({"name": "a", "replicas": 3, "replicasPerGroup": 3, **FORK})).boot()
     world.end("a", 2)
     world.settle()
@@ -424,7 +424,7 @@ def test_a_rule_without_attempts_left_escalates_to_what_it_says_or_one_level_up(
         ("RestartInProcess", {}, {"InProcess": 1, "Role": 1}),
     ],
 )
-def test_what_a_rule_of_a_world_escalates_to_restarts_more_than_its_action_did(action, role, expected):
+def test_a_worlds_rule_escalates_to_a_larger_restart_than_its_action(action, role, expected):
     tolerance = rules({"action": action, "maxAttempts": 1})
     made = job({"name": "t", "type": "Elastic", "replicas": 2, **role}, faultTolerance=tolerance)
     world = World(made).boot()

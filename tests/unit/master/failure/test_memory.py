@@ -219,7 +219,7 @@ def test_a_unit_that_fits_nowhere_waits_for_a_node_with_room_for_all_of_it():
     assert demand(world) == 6
 
 
-def test_what_the_kernel_tells_after_the_restart_counts_and_uses_up_no_budget():
+def test_a_memory_kill_reported_after_the_restart_raises_memory_and_uses_up_no_budget():
     world = boot(role(replicas=2, policy={**GROWS, "maxRestarts": 1}))
     world.kill("w", 0, KILLED)
     world.settle()
@@ -235,7 +235,7 @@ def test_what_the_kernel_tells_after_the_restart_counts_and_uses_up_no_budget():
     assert len(world.notes(reasons.MEMORY_RAISED)) == 1, "it was given already"
 
 
-def test_what_is_told_of_a_process_before_the_last_changes_nothing():
+def test_evidence_about_a_process_before_the_last_changes_nothing():
     world = boot(role(replicas=2), faultTolerance={"backoff": {"initialSeconds": 0}})
     for _ in range(2):
         world.kill("w", 0, KILLED)

@@ -50,7 +50,7 @@ def test_a_peers_error_that_tells_of_a_node_before_it_is_gone_is_the_same_failur
     assert world.state.phase is Phase.FAILED, "that error was told to follow from the first node"
 
 
-def test_what_was_heard_longer_ago_or_is_of_another_node_is_another_failure():
+def test_a_node_lost_long_after_or_another_node_is_another_failure():
     for unit, after in (("t/1", limits.JOIN_S + 1), ("t/0", 1.0)):
         world = made(WORLD)
         world.kill("t", 1)

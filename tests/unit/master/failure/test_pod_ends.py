@@ -61,7 +61,7 @@ def test_the_pod_and_kubernetes_both_speak_and_the_cause_is_whose_doing_it_is(ti
     assert EVICTED in fault.cause
 
 
-def test_what_was_announced_long_ago_is_not_said_beside_what_is_announced_now():
+def test_an_old_announcement_is_not_told_beside_a_new_one():
     before = "Excluded: annotation dljob.io/exclude-nodes names Kubernetes node n1 (pod j-ed4f5-w0)"
     timeline = [told("pod", before), told("notice", HOOK, after=NOTICE_S + LEARN_S)]
     story = Story({"roles": [{"name": "w", "replicas": 2}], "timeline": timeline})

@@ -220,7 +220,7 @@ def laid(before, after):
 
 
 @given(EVENTS)
-def test_what_any_event_changes_makes_the_state_of_the_one_before(event):
+def test_the_change_of_any_event_leads_from_the_old_state_to_the_new_one(event):
     state = WORLDS[0].state
     after = codec.transition(state, event, 2000.5).state
     assert laid(state, after) == after

@@ -24,7 +24,7 @@ def spawn(life):
     return SpawnHost(W, life, "w/0", 1, 120.0)
 
 
-def test_what_a_later_order_ends_is_not_begun():
+def test_an_action_that_a_later_one_ends_is_not_begun():
     start, stop = StartRanks(W, 2, "a", (), 1, 0, ""), StopRanks(W, 2, (0,), 0.0, "restart")
     kills = [KillHost(W, 1, "w/0/1"), KillHost(W, 2, "")]
     assert lasting([kills[0], spawn(2), start, stop, kills[1], spawn(3)]) == [*kills, spawn(3)]

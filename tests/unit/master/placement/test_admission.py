@@ -35,7 +35,7 @@ def test_no_room_now_waits_says_why_once_and_reserves_when_nodes_change():
     assert world.state.phase is Phase.SCHEDULING
 
 
-def test_what_never_fits_fails_at_once_with_the_refusal():
+def test_a_job_that_never_fits_fails_at_once_with_the_refusal():
     world = World(job({"name": "w", "resources": {"cpu": "8"}}), views=small(2))
     world.send(ev.NodesSeen(world.views))
     assert world.state.verdict.reason == reasons.NEVER_FITS
@@ -44,7 +44,7 @@ def test_what_never_fits_fails_at_once_with_the_refusal():
     assert world.state.phase is Phase.FAILED
 
 
-def test_what_does_not_fit_while_nodes_are_joining_fails_only_after_a_while():
+def test_a_job_that_does_not_fit_while_nodes_join_fails_only_after_a_while():
     made = job({"name": "w", "replicas": 4}, nodeGroups=[{"name": "g", "replicas": 2, "cpu": "2"}])
     views = World(made).views
     world = World(made, views=views[:1])

@@ -38,7 +38,7 @@ def evict(world, node, words=EVICTED, source="pod"):
     return world.send(ev.CauseLearned(f"node/{node}", (Clue(source, words),)))
 
 
-def test_what_is_in_memory_is_saved_before_the_ranks_of_a_drained_node_leave():
+def test_checkpoints_in_memory_are_saved_before_the_ranks_of_a_drained_node_leave():
     world = boot()
     victim = where(world)
     world.drain_node(victim, world.now + 30)

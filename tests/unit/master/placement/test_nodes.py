@@ -36,7 +36,7 @@ def freeze(world, unit="w/0"):
     return node
 
 
-def test_what_lived_on_a_frozen_node_starts_elsewhere_and_nothing_else_is_touched():
+def test_ranks_of_a_frozen_node_start_elsewhere_and_nothing_else_is_touched():
     world = boot()
     seen = len(world.all_actions)
     victim = freeze(world)

@@ -27,7 +27,7 @@ def test_a_takeover_in_quiet_restarts_nobody():
     assert world.state.faults[-1].target == "master"
 
 
-def test_what_died_while_there_was_no_master_is_restarted_by_the_next():
+def test_ranks_that_died_without_a_master_are_restarted_by_the_next():
     world = World(job({"name": "w", "replicas": 2})).boot()
     world.kill("w", 1)
     world.crash_master()
@@ -130,7 +130,7 @@ def test_a_host_that_waits_out_a_backoff_is_killed_again_and_a_lost_unit_given_b
     )
 
 
-def test_what_was_given_back_is_given_back_although_it_is_wanted_anew():
+def test_a_reservation_given_back_is_given_back_again_although_the_unit_is_wanted_anew():
     """The last master may have died before it gave the old place back, and after it chose the new one."""
     world = World(job({"name": "w"}), views=nodes(2, cpus=1)).boot()
     world.send(ev.NodeFrozen(world.state.units["w/0"].node, 3.0))

@@ -204,7 +204,7 @@ def test_separate_roles_keep_away_from_those_already_placed():
     assert found.never
 
 
-def test_what_is_held_but_not_yet_counted_is_not_given_away_again():
+def test_held_resources_that_are_not_counted_yet_are_not_given_away_again():
     units = [unit("a/0", CPU=3), unit("b/0", CPU=3)]
     nodes = [node("n", CPU=4)]
     assert assign(units[1:], nodes, taken=[AssignedUnit(units[0], "gone")]) == Assignment({"b/0": "n"})
@@ -245,7 +245,7 @@ def test_more_spares_than_a_group_has_will_never_be():
     assert found.never
 
 
-def test_what_was_not_found_is_not_called_impossible(monkeypatch):
+def test_a_placement_that_was_not_found_is_not_called_impossible(monkeypatch):
     from dljob.plan import packing
     from dljob.plan.packing import Stuck
 

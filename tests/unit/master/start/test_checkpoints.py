@@ -119,7 +119,7 @@ happenings = st.lists(
 
 
 @given(happenings)
-def test_whatever_comes_in_whatever_order_nothing_void_is_taken_for_a_checkpoint(told):
+def test_no_void_save_is_taken_for_a_checkpoint_in_any_order_of_events(told):
     world = World(MADE)
     made = {}
     for event in told:

@@ -126,7 +126,7 @@ def test_a_bad_node_is_found_in_two_rounds_and_left(bad):
     assert w.state.marks.get("t", ()) == (), "no budget pays for it"
 
 
-def test_what_does_not_work_on_a_node_by_itself_needs_no_second_round():
+def test_a_node_that_fails_by_itself_needs_no_second_round():
     w = world(bad={"n1": "device 3 is not there"}).boot()
     assert [order.number for order in w.of(act.CheckNodes)] == [1, 2]
     assert failures(w) == {"n1": "failed check before t started: device 3 is not there"}
@@ -229,7 +229,7 @@ def test_a_check_that_could_not_be_made_is_told_and_holds_nobody_up():
     assert not failures(w)
 
 
-def test_what_befalls_most_nodes_at_once_costs_none_of_them_and_is_told_in_few_lines():
+def test_trouble_of_most_nodes_at_once_excludes_none_and_is_told_in_few_lines():
     w = world(8, replicas=8)
     until_checked(w)
     w.pending.clear()
@@ -310,7 +310,7 @@ def test_when_its_time_is_over_a_bad_node_is_checked_like_a_new_one():
     assert w.of(act.CheckNodes)[-1].teams == (("n0", "n1"),)
 
 
-def test_what_is_known_of_other_roles_nodes_is_kept_when_its_time_is_over():
+def test_bad_nodes_known_from_other_roles_are_kept_when_the_exclusion_ends():
     first, second = ({"name": n, "type": "Elastic", "replicas": 2, "comm": {"preCheck": True}} for n in "tu")
     w = World(job(first, second), views=nodes(5, cpus=1))
     w.bad = {"n1": "no device"}

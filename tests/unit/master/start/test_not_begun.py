@@ -56,7 +56,7 @@ def test_the_last_of_several_that_took_it_apart_starts_them_in_order():
     assert (world.state.phase, len(world.state.incidents)) == (Phase.RUNNING, 0)
 
 
-def test_what_the_job_restart_has_left_still_waits_for_it():
+def test_roles_left_in_a_job_restart_still_wait_for_it():
     world = in_backoff({"name": "a", "restartPolicy": JOB}, {"name": "b"})
     (waiting,) = world.state.incidents.values()
     world.send(ev.Commanded("b", "restart", "b"))

@@ -110,7 +110,7 @@ def test_a_life_that_was_followed_gets_nothing(world):
     assert tell(world, 0, want=2, life=B) == ((0, 4), (4, 8))
 
 
-def test_what_is_in_the_oldest_checkpoint_is_forgotten_and_comes_back_only_if_none_is_left():
+def test_shards_of_the_oldest_checkpoint_are_settled_and_come_back_only_if_no_checkpoint_is_left():
     world = World(WORLD).boot()
     one = {"role": "t", "saves": True}
     tell(world, 0, want=1, **one)
@@ -146,7 +146,7 @@ def test_of_ranks_that_save_alone_what_is_settled_is_not_remembered(world):
         ({"name": "f"}, "there are 1 data sets already; all ranks that share one give it the same name"),
     ],
 )
-def test_what_makes_no_sense_is_refused(world, monkeypatch, change, why):
+def test_a_malformed_shard_request_is_refused(world, monkeypatch, change, why):
     tell(world, 0, want=1)
     if change == {"name": "f"}:
         monkeypatch.setattr(shards, "FEEDS", 1)
@@ -190,7 +190,7 @@ def test_an_attempt_that_finds_no_checkpoint_does_all_again_that_the_last_one_ha
         assert feed(after).todo == todo
 
 
-def test_what_was_handed_on_short_comes_back_once(monkeypatch):
+def test_positions_dropped_from_a_short_handover_come_back_once(monkeypatch):
     """Joining neighbours took in what was not done: it is still to be done once."""
     monkeypatch.setattr(shards, "ROWS", 1)
     full = ShardTable(10, 1, 1, ((2, 3), (8, 10)), settled=Map({"t": ((0, 2), (3, 8))}))
@@ -200,7 +200,7 @@ def test_what_was_handed_on_short_comes_back_once(monkeypatch):
     assert (again.todo, count) == (((0, 10),), 8)
 
 
-def test_what_is_long_is_handed_on_short_and_done_again(monkeypatch):
+def test_a_long_list_of_shards_is_handed_on_shortened_and_partly_done_again(monkeypatch):
     monkeypatch.setattr(shards, "ROWS", 2)
     many = tuple(Acked("w/0", CheckpointId(A, n), n, n + 1) for n in (1, 3, 20, 30))
     full = ShardTable(100, 1, 1, ((0, 1), (5, 10), (40, 50)), acked=many)

@@ -103,7 +103,7 @@ def test_a_spare_and_a_new_master_show_the_same():
     assert world.state.phase is Phase.RUNNING
 
 
-def test_what_is_held_anew_has_devices_of_its_own_until_told():
+def test_a_unit_reserved_anew_has_devices_of_its_own_until_they_are_known():
     """The unit gets more memory, so it is reserved again: on the same node, and maybe with another device."""
     grows = {
         "name": "w", "replicas": 1, "accelerator": {"type": "GPU"}, "resources": {"memory": "1Gi"},

@@ -66,7 +66,7 @@ def test_a_node_whose_exclusion_ends_fills_the_pool_again():
     assert warm(w) == {("n0", "w"): 2}
 
 
-def test_what_waits_on_a_spare_node_that_goes_is_forgotten_and_another_takes_its_place():
+def test_spares_of_a_lost_spare_node_are_forgotten_and_another_node_takes_its_place():
     w = world(count=3)
     ((first,),) = standing_by(w.state).values()
     w.lose_node(first)
@@ -85,7 +85,7 @@ def test_a_spare_of_a_spare_node_that_dies_is_made_again():
     assert w.state.spares["w", "n1", 1].life == 2
 
 
-def test_what_is_left_of_a_warm_node_once_ranks_live_there_goes():
+def test_spares_left_on_a_warm_node_are_ended_once_ranks_live_there():
     w = world({**PAIR, "replicas": 3}, count=3, spares={"nodes": 1, "processesPerNode": 1})
     small = next(n for n in ("n0", "n1") if sum(u.node == n for u in w.state.units.values()) == 1)
     w.lose_node(small)

@@ -273,7 +273,7 @@ def test_a_hung_rank_is_ended_and_started_again_at_its_roles_level_and_the_stack
     assert fault["evidence"] == ["monitor: hang: no step for 9 s", "stacks: /job/stacks/w-1.txt"]
 
 
-def test_what_is_of_the_past_or_of_nobody_changes_nothing():
+def test_a_hang_of_a_past_or_unknown_rank_changes_nothing():
     world = boot()
     before = world.state
     assert world.send(found(incarnation=9)) == ()

@@ -358,7 +358,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_is_booked_the_sums_are_the_time_and_no_counter_falls(steps):
+def test_accounts_add_up_to_the_time_and_no_counter_falls(steps):
     own, now, spares, last = opened(ROLES), 0, dict.fromkeys(ROLES, 0), {}
     spared = dict.fromkeys(ROLES, 0)
     for pause, moves, come in steps:

@@ -138,7 +138,7 @@ async def test_a_stale_status_is_decided_again() -> None:
         assert seen[1].job["spec"] == {"x": 1}
 
 
-async def test_what_was_decided_from_an_old_view_is_decided_again_and_is_no_trouble() -> None:
+async def test_a_decision_from_a_stale_view_is_made_again_and_is_no_trouble() -> None:
     name = cluster_name("hello", UID, 1)
     decide, seen = deciding(ReconcileResult("go", (Create("RayCluster", {"metadata": {"name": name}}),)))
     async with shell(decide=decide) as it:

@@ -60,13 +60,13 @@ async def test_a_created_cluster_is_known_at_once(it: Shell) -> None:
 
 
 @pytest.mark.parametrize("kind", ["RayCluster", "ConfigMap", "NetworkPolicy"])
-async def test_what_is_there_and_ours_is_adopted(it: Shell, kind: Any) -> None:
+async def test_an_existing_object_of_ours_is_adopted(it: Shell, kind: Any) -> None:
     await do(it, Create(kind, body(it, kind)))
     await do(it, Create(kind, body(it, kind)))
     assert len(it.fake.objects) == 2
 
 
-async def test_what_is_there_and_not_ours_is_refused(it: Shell) -> None:
+async def test_an_existing_object_of_others_is_refused(it: Shell) -> None:
     other = {"kind": "RayJob", "name": "x", "uid": "u", "controller": True}
     it.fake.put("rayclusters", {"metadata": {"name": C1, "ownerReferences": [other]}})
     with pytest.raises(TakenError, match=f"RayCluster {C1} exists already and belongs to RayJob x") as caught:
@@ -427,7 +427,7 @@ def test_the_patch_turns_one_status_into_the_other(old: dict[str, Any], new: dic
     assert (patch == {}) == (old == new)
 
 
-async def test_what_an_attempt_left_stays_where_it_may_not_be_deleted() -> None:
+async def test_children_of_an_attempt_stay_where_deletion_is_forbidden() -> None:
     async with shell() as it:
         it.fake.put("dljobs", dljob())
         it.sync()

@@ -41,7 +41,7 @@ def restarted(head: StubHead, session: str) -> None:
     head.snapshots.clear()
 
 
-async def test_what_a_lost_head_said_goes_down_to_the_next() -> None:
+async def test_counts_reported_by_a_lost_head_are_handed_on_to_the_next_attempt() -> None:
     async with shell() as it:
         it.fake.put("dljobs", {**dljob(), "metadata": {"name": "hello", "uid": UID}})
         await it.settle()

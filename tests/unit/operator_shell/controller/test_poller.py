@@ -128,7 +128,9 @@ async def test_progress_brings_it_up_later(it: Shell, monkeypatch: pytest.Monkey
     assert loop.time() - began > 0.15
 
 
-async def test_what_ray_said_before_the_submission_does_not_count(it: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_of_ray_from_before_the_submission_does_not_count(
+    it: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a job that was just posted counts as not there: a deleted DLJob would let go of what then runs."""
     asked, answers = asyncio.Event(), asyncio.Queue[HeadError]()
 
@@ -164,7 +166,7 @@ async def test_while_the_gateway_is_silent_ray_is_asked(it: Shell) -> None:
     assert ray.tail.startswith("x\n")
 
 
-async def test_what_was_heard_stays_while_nobody_answers_and_ages(it: Shell) -> None:
+async def test_the_last_snapshot_stays_and_ages_while_nobody_answers(it: Shell) -> None:
     it.head.say(JOB_ID, phase="Running")
     it.pollers.follow(JOB, UID, WATCH)
     await until(it, lambda master, _: master and master.snapshot)

@@ -105,7 +105,7 @@ def test_a_raycluster_admitted_by_a_queue_is_rendered_once(monkeypatch):
     assert len(made) == 1
 
 
-def test_what_we_keep_its_pods_away_from_is_no_edit_and_a_hand_in_it_is():
+def test_an_exclusion_of_ours_is_no_edit_and_a_change_of_it_is_one():
     world = World(dljob(nodeGroups=GROUPS)).running()
     world.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "n1"
     world.settle()

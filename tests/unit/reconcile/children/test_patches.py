@@ -56,7 +56,7 @@ def test_one_exclusion_takes_the_place_of_another():
     assert affinity(OURS, ("n1",), ("n1", "n2")) == required({"matchExpressions": [away("n1", "n2")]})
 
 
-def test_what_somebody_took_out_is_not_missed():
+def test_an_exclusion_removed_by_others_is_not_missed():
     assert affinity({}, ("n1",), ()) == {}
 
 
@@ -87,7 +87,7 @@ def test_every_group_keeps_away_and_the_cluster_says_so():
     assert excluded(back) == ()
 
 
-def test_what_pods_are_kept_from_is_told_of_all_groups_by_whoever_said_it():
+def test_excluded_nodes_are_read_from_all_groups_whoever_wrote_them():
     body = patched(cluster(), "n1")
     pod = body["spec"]["workerGroupSpecs"][0]["template"]["spec"]
     pod["affinity"] = required({"matchExpressions": [ZONE, away("n3"), away("n1")]})

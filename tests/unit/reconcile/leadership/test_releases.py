@@ -40,7 +40,7 @@ def test_a_lease_without_annotations_is_recognized_by_its_field_manager() -> Non
     assert release_of(kubelet) is None
 
 
-def test_what_somebody_else_writes_into_a_lease_is_no_line_of_our_log() -> None:
+def test_foreign_text_in_a_lease_cannot_forge_a_log_line() -> None:
     hostile = release_of(lease(replace(A, version="1\nERROR all is lost" + "x" * 100)))
     assert hostile is not None
     assert hostile.version.startswith("1?ERROR")

@@ -55,7 +55,7 @@ def test_another_time_or_target_is_another_restart():
     assert states(world) == [("worker", "Sent"), ("worker", "Sent"), ("worker/0", "Sent")]
 
 
-def test_what_is_not_running_is_not_restarted():
+def test_a_job_that_does_not_run_is_not_restarted():
     world = ordered(World()).settle()
     assert states(world) == [("job", "Ignored")]
     assert world.calm().commands == []
@@ -88,7 +88,7 @@ def test_a_target_that_is_not_there_is_refused_in_the_gateways_words():
 
 
 @pytest.mark.parametrize("words", ["the id of a command is 1 to 253 letters", "the job has no 'worker'", ""])
-def test_whatever_words_it_is_refused_in_it_is_not_sent_again(words: str):
+def test_a_refused_restart_is_not_sent_again_whatever_the_words(words: str):
     world = ordered(World().running(), "worker")
     world.troubles = (Trouble(label(world.look().actions[0]), 400, words, 1),)
     world.settle()

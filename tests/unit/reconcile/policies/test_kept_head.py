@@ -100,7 +100,7 @@ def test_the_next_attempt_counts_its_launchers_anew(world: World) -> None:
     assert world.status["submissionId"].endswith("-2")
 
 
-def test_whatever_the_spec_is_by_now_the_pods_have_the_old_one(world: World) -> None:
+def test_pods_of_a_kept_head_run_the_old_spec_after_an_edit(world: World) -> None:
     (first,) = sent(world)
     world.edit(runtimeEnv={"env_vars": {"A": "2"}}).settle()
     world.kept_head().settle()

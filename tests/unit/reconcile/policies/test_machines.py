@@ -177,7 +177,7 @@ def test_the_next_attempts_pods_keep_away_from_the_start_until_its_time_is_over(
     assert patches.excluded(made.cluster) == ()
 
 
-def test_what_was_no_bad_node_is_forgotten_with_the_attempt():
+def test_an_exclusion_without_a_bad_node_is_forgotten_with_the_attempt():
     made = world()
     worker(made, 1, node="n0")
     assert kept(lost(said(made, exclusion()).settle())) == []

@@ -195,7 +195,7 @@ def test_a_job_that_ends_by_itself_has_ended():
         assert world.clusters == {}
 
 
-def test_what_is_wanted_back_while_it_stops_stops_and_goes_on():
+def test_a_job_resumed_while_it_suspends_stops_and_then_goes_on():
     world = World().running().later(10).edit(suspend=True).settle().later(5).edit(suspend=False).settle()
     assert world.phase == "Suspending"
     world.master("Suspended").settle()
@@ -331,7 +331,7 @@ def test_pods_of_somebody_elses_cluster_are_theirs():
     assert list(world.clusters) == [name]
 
 
-def test_what_is_left_of_an_attempt_that_the_status_never_named_goes_first():
+def test_pods_of_an_attempt_that_the_status_never_named_are_deleted_first():
     """A user mended the spec before the status named the RayCluster, and suspended the job while its pods ended."""
     world = World().settle().head_ready()
     name, pods = world.name, world.pods[world.name]

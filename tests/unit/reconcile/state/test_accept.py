@@ -76,7 +76,7 @@ def test_a_wrong_spec_is_refused_in_the_loaders_words():
         assert f"{problem.path}: {problem.message}" in made.message
 
 
-def test_what_cannot_be_placed_is_refused_in_the_plans_words():
+def test_a_spec_that_cannot_be_placed_is_refused_in_the_plans_words():
     role = {"name": "w", "entrypoint": {"class": "a.B"}, "resources": {"cpu": "64"}, "nodeGroup": "small"}
     made = terms(roles=[role], nodeGroups=[{"name": "small", "cpu": "2"}])
     assert isinstance(made, Refused)
@@ -284,7 +284,7 @@ def test_an_invalid_job_is_stopped_by_its_annotation():
 
 
 @pytest.mark.parametrize("manifest", sorted(REFUSED.glob("*.yaml")), ids=lambda path: path.stem)
-def test_what_only_the_operator_refuses_is_invalid_with_a_reason(manifest: Path):
+def test_manifests_that_only_the_operator_refuses_are_invalid_with_a_reason(manifest: Path):
     body = YAML(typ="safe").load(manifest.read_text())
     body["metadata"] |= {"namespace": "team", "uid": UID, "generation": 1}
     world = World(body).settle()

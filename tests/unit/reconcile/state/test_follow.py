@@ -179,7 +179,7 @@ ONE = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(ONE, max_size=4), ONE)
-def test_what_the_poller_holds_back_the_status_holds_back_too(before: list[dict], change: dict):
+def test_poller_and_status_hold_back_the_same_changes(before: list[dict], change: dict):
     """The poller and the status agree on what does not wait: nothing is lost between them, and nothing hurries."""
     base = {key: value for one in before for key, value in one.items()}
     world = World().running().later(60).master(**{"phase": "Running", **base}).settle()
@@ -212,7 +212,7 @@ RICH = snapshot(
 )
 
 
-def test_what_is_kept_of_a_snapshot_says_the_same():
+def test_the_digest_of_a_snapshot_gives_the_same_status():
     kept = digest(RICH)
     assert pieces(kept, clusters=1, at="now") == pieces(RICH, clusters=1, at="now")
     assert not significant(digest(RICH), kept)
@@ -227,11 +227,11 @@ def test_what_is_kept_of_a_snapshot_says_the_same():
 
 
 @pytest.mark.parametrize("odd", [{}, [], [{}] * 3, {"roles": 3, "nodes": [], "carry": "x", "progress": None}])
-def test_what_makes_no_sense_is_kept_as_nothing(odd):
+def test_a_malformed_snapshot_has_a_small_digest(odd):
     assert len(json.dumps(digest(odd))) < 300
 
 
-def test_what_is_kept_is_bounded_whatever_is_said():
+def test_the_digest_of_a_snapshot_is_bounded():
     many = {str(n): n for n in range(5000)}
     said = {
         "phase": "p" * 10**6,
@@ -247,7 +247,7 @@ def test_what_is_kept_is_bounded_whatever_is_said():
     assert len(json.dumps(digest(said))) < 300_000
 
 
-def test_what_is_kept_of_a_placement():
+def test_the_placement_is_kept_with_its_units_and_ranks():
     told = {"nodes": [{"pod": "p", "node": "n", "units": ["a/0", "a/1"], "ranks": "a/0-1", "roles": ["a"]}, 3, {}]}
     assert places(told)[0] == {"pod": "p", "node": "n", "units": ["a/0,a/1"], "ranks": "a/0-1"}
     assert len(places(told)) == 2

@@ -49,7 +49,7 @@ def handed(world: World) -> Any:
     return json.loads(spec_map(world)[CARRIED_KEY])
 
 
-def test_what_primemaster_hands_on_is_kept_as_it_was_told():
+def test_the_handover_of_primemaster_is_kept_as_it_was_told():
     world = worn(World())
     assert world.status["carried"] == {"attempt": 1, "state": WORN}
     assert CARRIED_KEY not in spec_map(world)

@@ -48,7 +48,7 @@ def test_a_message_comes_first_and_the_hint_behind_it(reason: str, words: str, s
         ("preemption: of nobody", "preemption: of nobody"),
     ],
 )
-def test_what_the_scheduler_says_of_preemption_is_left_out(words: str, rest: str):
+def test_the_schedulers_words_on_preemption_are_left_out(words: str, rest: str):
     assert advised("Unschedulable", words) == f"{rest}; make room, or ask for less; the pod then goes on by itself"
 
 

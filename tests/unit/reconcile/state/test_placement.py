@@ -66,7 +66,7 @@ def test_labels_and_separation_are_told():
     assert made["units"][0]["labels"] == {"dljob.io/node-group": "rack"}
 
 
-def test_what_does_not_fit_is_counted(monkeypatch):
+def test_units_that_do_not_fit_into_the_annotation_are_counted(monkeypatch):
     monkeypatch.setattr("dljob.reconcile.state.placement.MAX_BYTES", 400)
     made, digest = planned(*(role(f"r{n}") for n in range(9)))
     assert len(made["units"]) == 2

@@ -120,7 +120,7 @@ def test_the_placement_condition_tells_the_schedulers_words():
     )
 
 
-def test_what_primemaster_says_of_a_unit_and_of_the_job_is_told_once():
+def test_equal_messages_of_a_unit_and_of_the_job_are_told_once():
     why = "one process of role worker needs a machine; there is none"
     waiting = {"units": 1, "ready": 0, "notReady": [{"name": "worker/0", "why": why}]}
     world = World().running().master("Scheduling", reason="NoRoom", message=why, placement=waiting).settle()

@@ -109,7 +109,7 @@ def test_restarts_of_all_levels_are_summed():
     assert world.status["master"] == {"state": "Ready", "epoch": 1, "restarts": 3}
 
 
-def test_what_primemaster_says_of_machines_stands_beside_what_the_raycluster_says():
+def test_node_counts_of_primemaster_stand_beside_those_of_the_raycluster():
     out = [{"name": "n1", "reason": "NodeFrozen", "since": "2027-01-15T08:00:30Z", "until": "2027-01-16T08:00:30Z"}]
     world = World().running()
     planned = world.status["nodes"]
@@ -146,7 +146,7 @@ def test_the_status_is_plain_json():
     assert json.loads(json.dumps(world.status)) == world.status
 
 
-def test_what_others_put_beside_the_conditions_is_not_kept():
+def test_conditions_of_others_are_not_kept():
     world = World().running()
     world.status["conditions"].append({"type": "Theirs", "status": "True", "reason": "X", "message": ""})
     world.settle()

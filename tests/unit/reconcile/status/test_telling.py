@@ -124,7 +124,7 @@ def test_a_restart_by_order_is_no_warning():
     assert world.events[before].reason == "Requested"
 
 
-def test_what_others_say_of_a_cluster_that_is_not_ready_is_a_warning():
+def test_messages_of_others_about_an_unready_raycluster_are_warnings():
     world = World().running()
     pod = Pod("w9", "u", False, "cpu1", "Pending", False, trouble="0/3 nodes", trouble_reason="Unschedulable")
     world.pods[world.name].append(pod)

@@ -55,7 +55,7 @@ def test_a_job_is_refused_before_a_ray_is_started_for_it(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_what_yr_does_not_carry_is_refused_all_at_once_before_anything_is_started(
+def test_features_yr_lacks_are_refused_together_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, *, named: bool
 ) -> None:
     (tmp_path / "w.py").touch()

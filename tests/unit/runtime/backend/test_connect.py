@@ -40,7 +40,7 @@ def test_a_ray_that_cannot_be_joined_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert not main._joining()
 
 
-def test_what_ray_says_against_it_is_raised_where_the_ray_was_to_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rays_refusal_to_connect_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise ConnectionError("no such token: authentication failed")
 

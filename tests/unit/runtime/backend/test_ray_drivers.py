@@ -33,7 +33,7 @@ def test_variables_that_hide_every_device_are_not_passed_on() -> None:
     assert ray_drivers.hidden(environ) == ("CUDA_VISIBLE_DEVICES",)
 
 
-def test_what_is_left_is_named() -> None:
+def test_leftover_actors_groups_and_drivers_are_named() -> None:
     assert not Left()
     left = Left((("a1", "worker"), ("a2", "")), (("p1", "pool"),), ("04000000",))
     assert left.words() == "actor worker, actor a2, placement group pool, the driver of Ray job 04000000"

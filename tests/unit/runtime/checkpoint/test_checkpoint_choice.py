@@ -33,7 +33,7 @@ def test_memory_goes_before_disk_for_the_same_step():
     assert best.memory
 
 
-def test_what_is_bad_is_passed_over_with_its_reason():
+def test_a_bad_checkpoint_is_passed_over_with_its_reason():
     best, skipped = choose(
         [Found(CheckpointId(A, 2), 1, bad="rank-00000.part is torn"), Found(CheckpointId(A, 1), 1)], [], B
     )
@@ -55,7 +55,7 @@ def test_a_decision_voids_what_earlier_lives_save_beyond_it(decision: RestoreDec
 
 
 @given(st.lists(marks, max_size=8), decisions, lives)
-def test_what_is_restored_is_never_void_and_nothing_newer_counts(
+def test_the_restored_checkpoint_is_never_void_and_is_the_newest_that_counts(
     there: list[CheckpointId], made: list[RestoreDecision], life: RunId
 ):
     best, _ = choose([Found(mark, 1) for mark in there], made, life)
@@ -64,7 +64,7 @@ def test_what_is_restored_is_never_void_and_nothing_newer_counts(
 
 
 @given(st.sets(marks, max_size=8), st.sets(marks, max_size=8), decisions, st.integers(1, 3))
-def test_what_may_be_restored_is_not_deleted(
+def test_a_checkpoint_that_may_be_restored_is_not_deleted(
     there: set[CheckpointId], whole: set[CheckpointId], made: list[RestoreDecision], keep: int
 ):
     gone = expired(there | whole, whole, made, keep)
@@ -106,9 +106,7 @@ def test_a_decisions_file_is_read_once_however_often_it_is_asked_for(tmp_path: P
 
 
 @given(st.lists(marks, max_size=6), decisions)
-def test_what_is_forgotten_of_decisions_is_said_by_those_that_are_left(
-    there: list[CheckpointId], made: list[RestoreDecision]
-):
+def test_forgotten_decisions_follow_from_those_that_are_left(there: list[CheckpointId], made: list[RestoreDecision]):
     once = list({one.life: one for one in made}.values())
     left = [one for one in once if one not in needless(once, 100)]
     assert [bool(fence(mark, once)) for mark in there] == [bool(fence(mark, left)) for mark in there]

@@ -333,7 +333,7 @@ def test_ranks_that_make_the_same_saves_count_the_same_revisions():
     assert [one.next(B, step) for step in steps] == [(1, 0), (2, 0), (3, 3), (4, 4), (5, 0), (6, 6)]
 
 
-def test_what_crashing_lives_leave_torn_is_collected_when_the_next_one_decides(tmp_path: Path):
+def test_torn_checkpoints_of_crashed_lives_are_collected_at_the_next_decision(tmp_path: Path):
     folder = Folder(tmp_path)
     for step in (11, 12):
         make(folder, CheckpointId(A, step))
@@ -365,7 +365,7 @@ def test_a_decision_finds_room_on_a_disk_that_is_full_of_what_it_voids(folder: F
     assert folder.marks() == [CheckpointId(A, 10), CheckpointId(A, 20)]
 
 
-def test_what_an_unchecked_decision_voids_is_not_deleted(folder: Folder):
+def test_a_checkpoint_voided_by_an_unchecked_decision_is_not_deleted(folder: Folder):
     write(folder, CheckpointId(A, 30), world=2)
     (folder.path / "restore-1-2.json").write_text('{"restored": {"attempt": 1, "number": 1, "step": 20}}')
     assert folder.decisions() == [RestoreDecision(A, None), RestoreDecision(B, CheckpointId(A, 20))]

@@ -131,7 +131,7 @@ def test_dcp_fills_a_state_from_an_export(root: Path, tmp_path: Path):
     assert torch.equal(into["model"]["w"], tensors()["w"])
 
 
-def test_what_safetensors_cannot_hold_is_refused_by_name(
+def test_values_that_safetensors_cannot_hold_are_refused_by_name(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert run("export", root, tmp_path / "x", "--to", "safetensors") == 2

@@ -133,7 +133,7 @@ def test_a_world_over_two_nodes_goes_on_from_a_step_of_which_one_part_was_only_w
     assert whole(tmp_path) == [2]
 
 
-def test_what_the_disk_has_the_peer_forgets(tmp_path: Path):
+def test_the_peer_forgets_a_copy_that_is_on_disk(tmp_path: Path):
     with a_saver() as (peer, _):
         post = Straight(peer)
         with a_saver(post=post) as (owner, _):
@@ -215,7 +215,7 @@ def test_a_copy_that_its_rank_wrote_over_on_the_way_is_not_kept(tmp_path: Path):
             mine.close()
 
 
-def test_what_arrives_corrupt_is_not_kept_and_saving_goes_on(tmp_path: Path):
+def test_a_copy_that_arrives_corrupt_is_not_kept_and_saving_goes_on(tmp_path: Path):
     def harms(offer: Any, at: int, data: bytes) -> bytes:
         return data[:-1] + b"\x77" if offer["head"]["step"] == 1 and at > PIECE else data
 
@@ -251,7 +251,7 @@ def test_a_peer_without_room_is_said_once_and_is_no_error(tmp_path: Path, monkey
             assert whole(tmp_path) == [2, 1]
 
 
-def test_what_is_kept_for_others_goes_when_the_nodes_own_ranks_need_the_room(
+def test_copies_of_other_nodes_are_dropped_when_the_nodes_own_ranks_need_the_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with a_saver() as (peer, _):
@@ -291,7 +291,7 @@ def test_a_copy_of_a_life_that_is_over_is_not_taken(tmp_path: Path):
                 one.close()
 
 
-def test_what_is_kept_does_not_hide_a_newer_copy_that_the_owner_has(tmp_path: Path):
+def test_a_peers_copy_does_not_hide_a_newer_copy_of_the_owner(tmp_path: Path):
     """The rank alone has died, not its node: whoever decides on the peer asks the owner before it decides."""
     end = threading.Event()
 

@@ -137,7 +137,7 @@ def test_of_many_nodes_one_decides_and_has_the_others_asked(agent: Agent, tmp_pa
     assert heard == []
 
 
-def test_what_was_on_disk_when_nobody_could_journal_it_is_journaled_by_who_comes_next(agent: Agent, tmp_path: Path):
+def test_parts_on_disk_without_a_journal_entry_are_journaled_by_the_next_life(agent: Agent, tmp_path: Path):
     """No agent, no journal, no manifest: the next life finds the parts, and has them journaled before it decides."""
     gone = Agent()
     rank = Rank(place(gone, tmp_path), saves(1, 2, persist=False))
@@ -227,7 +227,7 @@ def test_a_rank_outlives_its_saver(tmp_path: Path):
     second.ends()
 
 
-def test_what_data_was_done_before_a_save_is_told_by_the_next_saver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_data_done_before_a_save_is_reported_by_the_next_saver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The first one is gone when the copy is whole: the copy counts only when what was done before it is known."""
     first, second = Agent(), Agent()
     where = [place(first, tmp_path), place(second, tmp_path)]

@@ -80,9 +80,7 @@ def test_a_killed_rank_is_restored_from_memory_and_a_new_saver_restores_it_from_
         third.close()
 
 
-def test_what_a_rank_left_is_flushed_though_its_death_is_not_heard_of_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_copies_of_a_dead_rank_are_flushed_before_its_death_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     real, heard = Wire.readable_from, threading.Event()
 
     def late(wire: Wire, process: int) -> bool:

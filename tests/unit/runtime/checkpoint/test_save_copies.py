@@ -79,7 +79,7 @@ async def test_every_saver_is_asked_for_all_that_it_holds_and_what_is_free_is_to
 
 
 @pytest.mark.parametrize("dead", [True, False])
-async def test_what_a_saver_could_not_do_is_told(dead: bool) -> None:
+async def test_a_savers_failure_is_told(dead: bool) -> None:
     backend = MemoryBackend()
     made = savers(backend, "n1", "n2")
     made[1].answer, made[1].dead = "the disk is full", dead

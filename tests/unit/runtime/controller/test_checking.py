@@ -144,7 +144,7 @@ def test_a_checker_that_hangs_is_ended_and_has_failed():
 
 @pytest.mark.parametrize("what", [("a", "spawn"), ("a", "clock"), ("a", "look"), ("a", "open")])
 @pytest.mark.parametrize("error", [BROKEN, DEAD, UsageError("the reservation is gone")])
-def test_what_breaks_by_itself_could_not_be_made(what, error):
+def test_a_check_that_breaks_by_itself_counts_as_not_made(what, error):
     (answer,) = ask(Fake({what: error}), order("a", "b", teams=(("a", "b"),)))
     assert not any(one.trouble for one in (*answer.nodes, *answer.teams))
     if what != ("a", "open"):
@@ -207,7 +207,7 @@ def test_at_the_end_of_a_job_no_checker_is_left_not_even_one_on_its_way():
         runner.run(run())
 
 
-def test_what_an_earlier_master_left_is_ended_first():
+def test_checkers_of_an_earlier_master_are_ended_first():
     backend = Fake(there=(PREFIX + "a/1.2.1", "c0ffee00/check/u/a/1.2.1"))
     ask(backend, order("a"))
     assert backend.ended[0] == PREFIX + "a/1.2.1"

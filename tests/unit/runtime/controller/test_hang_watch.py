@@ -136,7 +136,7 @@ async def test_a_stopped_rank_is_named_within_three_steps_and_the_stacks_of_all_
     assert f"== w/1\n{STOPPED}\nthread\n" in text
 
 
-async def test_what_was_told_is_not_told_again_before_the_rank_steps(here: Here) -> None:
+async def test_a_reported_hang_is_not_reported_again_before_the_rank_steps(here: Here) -> None:
     await here.steps(8)
     here.agent.sees["w/1"] = ProcessSample(STOPPED)
     await here.passes(9)

@@ -328,7 +328,7 @@ def start(index: int, *incarnations: int) -> StartRanks:
     return StartRanks(HostId("w", index), 1, "a", ranks, 1, 0, "")
 
 
-async def test_what_earlier_processes_of_ranks_left_is_ended_where_they_start_again(here: Listener) -> None:
+async def test_leftovers_of_earlier_rank_processes_are_ended_where_the_ranks_start_again(here: Listener) -> None:
     await up(here)
     here.watch.reap([Note("r", "t", "m"), start(0, 1, 1), start(0, 1, 3), start(1, 2)])
     await breathe()
@@ -384,7 +384,7 @@ async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_onl
     assert here.backend.hosts[name_of("n1")].orders == [("reap", (INFO.uid, "w", {0: 2}))] * 2
 
 
-async def test_what_hosts_say_by_their_agent_is_heard_and_answered(here: Listener) -> None:
+async def test_heartbeats_that_hosts_send_by_their_agent_are_heard_and_answered(here: Listener) -> None:
     await up(here)
     said = Heartbeat("w", "w/0", 3, {0: (1, 7, {})}), Heartbeat("w", "w/old", 3)
     await here.beat("n1", answer=Pulse(1, 41, said))
@@ -421,7 +421,7 @@ async def test_many_nodes_are_asked_less_often(here: Listener, nodes: int, pause
     assert here.watch.pauses() == pauses
 
 
-async def test_that_a_node_is_to_go_is_told_once_and_its_agent_hears_whether_anybody_may_leave(
+async def test_a_nodes_departure_is_told_once_and_its_agent_hears_whether_ranks_may_leave(
     here: Listener,
 ) -> None:
     going = Pulse(1, 1, leaving="pod p is told to end")

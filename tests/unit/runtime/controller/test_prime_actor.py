@@ -43,7 +43,7 @@ def test_each_attempt_has_a_journal_of_its_own_on_a_volume(tmp_path: Path) -> No
     assert [store.where for store in stores] == [str(tmp_path / "j-aaaaaaaa"), str(tmp_path / "j-aaaaaaaa.2")]
 
 
-async def test_what_the_last_attempt_handed_on_is_read_before_it_is_told(tmp_path: Path) -> None:
+async def test_the_handover_of_the_last_attempt_is_read_before_it_is_noted(tmp_path: Path) -> None:
     roles = [{"name": "w", "entrypoint": {"class": "m.C"}}]
     (tmp_path / "spec.json").write_text(json.dumps({"metadata": {"name": "j"}, "spec": {"roles": roles}}))
     order = prime.MasterOrder("a" * 32, str(tmp_path), "", "dljob", "ray", attempt=2)

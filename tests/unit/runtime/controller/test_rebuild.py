@@ -180,7 +180,7 @@ async def test_events_whose_change_was_cut_off_are_folded(world: World) -> None:
     assert len(notes(shell, reasons.COMMAND_REFUSED)) == 2
 
 
-async def test_what_a_newer_version_knows_besides_is_left_out_and_named(world: World) -> None:
+async def test_fields_of_a_newer_version_are_left_out_and_named(world: World) -> None:
     await killed_once(world)
 
     def newer(state: Record) -> None:
@@ -203,7 +203,7 @@ async def test_what_a_newer_version_knows_besides_is_left_out_and_named(world: W
     assert sorted(own.incarnation for own in shell.state.ranks.values()) == [1, 2]
 
 
-async def test_what_an_older_version_did_not_know_has_its_default(world: World) -> None:
+async def test_fields_an_older_version_lacked_get_their_defaults(world: World) -> None:
     await killed_once(world)
 
     def older(state: Record) -> None:
@@ -289,7 +289,7 @@ async def test_a_job_that_begins_anew_is_recovering_until_all_are_ready(world: W
         MemoryHost.start = start  # type: ignore[method-assign]
 
 
-async def test_what_is_in_no_state_of_order_is_left_out_and_the_rest_goes_on(world: World) -> None:
+async def test_malformed_parts_of_the_state_are_left_out_and_the_rest_goes_on(world: World) -> None:
     """The ledger, the restarts by role, a budget: each as far as it can be read."""
     await killed_once(world)
 

@@ -312,7 +312,7 @@ async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(wor
 
 
 @pytest.mark.parametrize("name", ["_watch_nodes", "_publish"])
-async def test_what_a_master_does_beside_its_loop_ends_it_when_it_never_works(
+async def test_a_background_task_that_never_works_ends_the_master(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(tasks, "FIRST_S", 0.0)

@@ -243,7 +243,7 @@ def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(de
     assert [feed.told()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
 
 
-def test_what_is_done_while_an_answer_is_awaited_is_not_given_once_more(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_shards_done_while_an_answer_is_awaited_are_not_given_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     mine = shards("d", 8, shard=2)
     first, _second = next(mine), next(mine)
     answer = desk.shards

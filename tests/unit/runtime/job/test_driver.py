@@ -214,7 +214,7 @@ def test_a_spec_that_ray_keeps_is_read_from_there(
     assert "Ray does not keep gcs://gone.json any more" in refused.message
 
 
-def test_what_the_last_attempt_handed_on_goes_to_the_master(
+def test_the_handover_of_the_last_attempt_goes_to_the_master(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "carried.json").write_text('{"attempt": 1}')

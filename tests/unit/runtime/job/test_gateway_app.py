@@ -318,7 +318,7 @@ async def test_too_many_requests_at_once_are_told_to_come_back(monkeypatch: pyte
         assert (await http.get(f"{JOB}/status", headers=BEARER)).status == 200
 
 
-async def test_it_serves_at_any_free_port_and_says_which_and_a_taken_one_is_an_error() -> None:
+async def test_the_server_tells_its_free_port_and_a_taken_one_is_an_error() -> None:
     server = await serve(Source(), None, {}, "127.0.0.1", 0)
     host, _, port = server.address.partition(":")
     try:

@@ -57,7 +57,7 @@ def test_a_child_that_ends_says_rays_last_words(child: dict[str, Any]) -> None:
         socket_relay.Relay(ADDRESS, UID, {}).__enter__()
 
 
-def test_what_ray_refuses_is_told(child: dict[str, Any]) -> None:
+def test_a_refusal_of_ray_is_told(child: dict[str, Any]) -> None:
     child["does"] = 'line.sendall(b\'{"error": "UnreachableError", "message": "no token", "hint": "set it"}\\n\')'
     with pytest.raises(UnreachableError, match="no token; before that: x\n  set it"):
         socket_relay.Relay(ADDRESS, UID, {}, tried="x").__enter__()

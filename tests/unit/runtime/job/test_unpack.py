@@ -41,7 +41,7 @@ def closure(*names: str, extras: tuple[str, ...] = ()) -> set[str]:
     return found
 
 
-def test_what_comes_along_is_what_dljob_needs_and_ray_does_not_bring() -> None:
+def test_the_packages_brought_along_are_those_dljob_needs_and_ray_lacks() -> None:
     by_ray = closure("ray", extras=("default",))
     needed = closure("dljob") - by_ray - closure(*init_container.NOT_IN_PODS) | {"dljob"}
     assert set(brought()) == needed
@@ -172,7 +172,7 @@ def test_the_archive_is_unpacked_and_keys_beside_it_win(mounted: Callable[..., P
     assert (code / "pkg").stat().st_mode & 0o777 == 0o755
 
 
-def test_what_was_there_before_is_replaced_and_without_a_config_map_there_is_none(
+def test_earlier_code_is_replaced_and_without_a_configmap_there_is_none(
     mounted: Callable[..., Path], tmp_path: Path
 ) -> None:
     code = tmp_path / "code"

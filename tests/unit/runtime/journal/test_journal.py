@@ -58,7 +58,7 @@ async def test_the_next_master_knows_all_of_all_before(tmp_path: Path) -> None:
     assert await told(tmp_path) == [event(1), event(2), event(3)]
 
 
-async def test_what_an_old_master_writes_after_its_fence_does_not_count(tmp_path: Path) -> None:
+async def test_events_an_old_master_writes_after_its_fence_do_not_count(tmp_path: Path) -> None:
     old, new = journal(tmp_path), journal(tmp_path)
     await old.open()
     await old.commit([event(1)])
@@ -378,7 +378,7 @@ async def test_the_guard_never_takes_a_roll_for_a_successor(tmp_path: Path, monk
     assert mine.superseded_now()
 
 
-async def test_what_is_before_the_last_snapshot_of_a_journal_of_before_is_not_read(
+async def test_an_old_journal_is_not_read_before_its_last_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older code wrote all snapshots of an epoch into one segment, 10 GiB of them after months."""

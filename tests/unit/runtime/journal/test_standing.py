@@ -127,7 +127,7 @@ def test_the_lease_outlasts_the_replacement_of_a_head(spec: dict[str, Any], seco
     assert leased(parse(json.loads(job(**spec))).spec).fault_tolerance.lease == seconds
 
 
-async def test_what_a_master_left_elsewhere_is_brought_here_once(tmp_path: Path) -> None:
+async def test_files_a_master_left_on_another_node_are_brought_here_once(tmp_path: Path) -> None:
     kv, uid, folder = Values(), "b" * 32, tmp_path / "there"
     await kv.put(f"dljob/{uid}/spec", b"{}")
     info: Any = type("Info", (), {"uid": uid, "dir": str(folder)})()
@@ -164,7 +164,7 @@ def test_a_job_attached_after_its_end_tells_its_end(tmp_path: Path, monkeypatch:
         launch.attach("j")
 
 
-async def test_what_lies_where_others_read_it_is_kept_nowhere_else() -> None:
+async def test_an_end_that_lies_on_a_shared_volume_is_kept_nowhere_else() -> None:
     kv, uid = Values(), "c" * 32
     info: Any = type("Info", (), {"uid": uid, "dir": "/nowhere"})()
     await sign_off(kv, Setup(info, None, None), {"phase": "Failed"}, [])  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return lambda: KeyValueStore(kv, "dljob/u/journal/")
 
 
-async def test_what_is_appended_is_read_in_order_by_another(make: Make) -> None:
+async def test_appended_data_is_read_in_order_by_another_store(make: Make) -> None:
     one, two = make(), make()
     assert await one.claim(1)
     await one.append(1, b"a\n")
@@ -232,7 +232,7 @@ class DeathError(BaseException):
     """The process is gone."""
 
 
-def test_what_is_far_larger_than_what_is_kept_is_dropped_at_once(
+def test_a_segment_far_larger_than_the_limit_is_dropped_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closed_segments, "KEPT_BYTES", 1024)
@@ -299,7 +299,7 @@ async def test_bytes_that_a_successor_may_have_read_are_not_cut_off(
     await new.close()
 
 
-async def test_what_a_head_stored_and_did_not_live_to_confirm_is_appended_once() -> None:
+async def test_a_put_that_a_lost_head_stored_unconfirmed_is_appended_once() -> None:
     """Ray's client sends a put again whose head is lost; the next head has it already."""
 
     class Sent(MemoryKeyValue):

@@ -39,7 +39,7 @@ async def test_a_master_that_starts_from_a_snapshot_knows_what_was_noted_before_
     await asyncio.to_thread(third.close)
 
 
-async def test_what_user_code_says_is_no_reason_to_lose_a_note_or_a_master(tmp_path):
+async def test_odd_text_of_user_code_loses_no_note_and_no_master(tmp_path):
     odd = ["caf\udce9.bin is no file", "one\u2028two\x85three", "größer"]
     first = Timeline(tmp_path)
     for text in odd:

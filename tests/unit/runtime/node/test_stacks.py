@@ -141,9 +141,7 @@ SITE = f"{LIB}/site-packages"
         ([f"{LIB}/socket.py", f"{SITE}/dljob/runtime/worker/lifecycle.py"], Where.USER),
     ],
 )
-def test_what_the_innermost_frame_of_user_code_has_called_says_where_a_thread_is(
-    files: list[str], expected: Where
-) -> None:
+def test_the_call_of_the_innermost_user_frame_tells_where_a_thread_is(files: list[str], expected: Where) -> None:
     assert stacks.where(frames(*files)) is expected
 
 
@@ -177,7 +175,7 @@ def test_the_reason_for_a_missing_stack_is_told(monkeypatch: pytest.MonkeyPatch)
     assert seen.stack == "no stack: py-spy is not installed here (it comes with ray[default])"
 
 
-def test_what_py_spy_complains_of_is_told_in_words() -> None:
+def test_errors_of_py_spy_are_told_in_words() -> None:
     assert "SYS_PTRACE" in stacks._reason("Error: Permission Denied: Try running again with elevated permissions")
     assert stacks._reason("Error: it\n\nCaused by:\n  bad") == "py-spy: bad"
     assert stacks._reason("") == "py-spy: failed without a message"

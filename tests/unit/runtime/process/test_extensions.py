@@ -97,7 +97,7 @@ def test_a_sub_master_is_told_of_each_generation_once_before_its_ranks_start(pac
         ("none", {}, UsageError, "'none' is not installed"),
     ],
 )
-def test_what_is_wrong_with_a_sub_master_is_what_its_first_answer_says(
+def test_a_broken_sub_master_tells_why_in_its_first_answer(
     package: Path, name: str, config: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):

@@ -55,7 +55,7 @@ def test_syntax_error_names_its_own_line(tmp_path):
     assert outcome.user_frame(error, str(tmp_path)) == "a.py:1 in <module>"
 
 
-def test_what_an_exception_says_can_be_written_down():
+def test_an_exceptions_message_is_escaped_to_valid_text():
     def lists_a_folder():
         raise ValueError("caf\udce9.bin is no sample")
 

@@ -428,7 +428,7 @@ class Poison:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_what_cannot_be_unpickled_is_told_and_left_out_and_takes_nothing_along(line, dies):
+def test_an_item_that_cannot_be_unpickled_is_told_and_left_out_alone(line, dies):
     queue = DataQueue("q")
     for item in (1, Poison(), 3, Poison(), 5, Poison()):
         queue.put(item)
@@ -511,7 +511,7 @@ def test_a_keeper_that_dies_between_calls_is_not_noticed(line):
     assert list(queue) == [4]
 
 
-def test_what_a_rank_had_got_when_it_died_goes_to_the_next_that_asks(line):
+def test_an_item_held_by_a_dead_rank_goes_to_the_next_that_asks(line):
     DataQueue("q").put("a")
     DataQueue("q").put("b")
     old = DataQueue("q")
@@ -532,7 +532,7 @@ def lines_of(line: Loopback, name: str) -> dict[str, Any]:
     return line.keepers[name]._opening.result().backlog.lines
 
 
-def test_what_a_thread_got_last_is_done_with_when_it_asks_by_another_object(line):
+def test_a_threads_last_item_is_acknowledged_when_it_asks_by_another_object(line):
     for number in range(6):
         DataQueue("q").put(number)
     assert [DataQueue("q").get() for _ in range(3)] == [0, 1, 2]
@@ -706,7 +706,7 @@ def test_a_child_that_is_forked_while_other_threads_are_at_it_does_not_wait_for_
 
 
 @pytest.mark.parametrize("call", [lambda queue: queue.get(0), lambda queue: queue.put(2)], ids=["get", "put"])
-def test_what_is_gone_with_its_machine_is_told_once_and_the_put_that_hears_it_is_not_in(line, call):
+def test_a_queue_lost_with_its_machine_is_told_once_and_the_put_that_hears_it_is_not_in(line, call):
     queue = DataQueue("q")
     queue.put(1)
     line.kill("q")

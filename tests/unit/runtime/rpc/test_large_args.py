@@ -71,7 +71,7 @@ def outgoing(rank: int, payload: bytes, common: bytes = b"") -> RankCall:
     return RankCall("t", rank, "f", payload, None, idempotent=False, common=common)
 
 
-async def test_what_is_the_same_for_several_ranks_is_stored_once_and_gone_with_the_last_call(store: Store) -> None:
+async def test_an_argument_common_to_several_ranks_is_stored_once_until_the_last_call_ends(store: Store) -> None:
     calls, common = store.known(), bytes(LARGE)
     under_way = [asyncio.wrap_future(calls.send(outgoing(rank, b"own", common))) for rank in range(3)]
     await store.three.wait()

@@ -96,7 +96,7 @@ async def test_a_dead_process_is_told_as_a_lost_peer() -> None:
         await called(Host(rx.ActorDiedError()), known=False)
 
 
-async def test_what_the_callee_raised_is_the_callees_whatever_it_is() -> None:
+async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type() -> None:
     raised = rx.RayTaskError("invoke", "its traceback", NODE_LOST).as_instanceof_cause()
     assert isinstance(raised, rx.ObjectLostError)
     host = Host(raised)

@@ -357,7 +357,7 @@ class TestBatches:
             with pytest.raises(IndexError):
                 got[index]
 
-    def test_what_a_rank_answered_is_read_once(self, group, monkeypatch):
+    def test_an_answer_of_a_rank_is_unpickled_once(self, group, monkeypatch):
         load, read = wire.load, []
 
         def loaded(data):

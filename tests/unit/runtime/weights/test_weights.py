@@ -401,7 +401,7 @@ class OtherWay:
         return [[memoryview(bytes(len(view))) for view in each] for each in found] if self.damage and found else found
 
 
-def test_what_comes_by_another_way_is_checked_and_the_store_has_it_too(line, monkeypatch, caplog):
+def test_a_version_by_another_transport_is_checked_and_is_in_the_store_too(line, monkeypatch, caplog):
     way = OtherWay()
     monkeypatch.setattr(WeightChannel, "_opened", lambda _, transport, *__: way if transport == "rdt" else None)
     sender, reader, late = (WeightChannel("policy", transport=each) for each in ("rdt", "rdt", "store"))

@@ -325,7 +325,7 @@ async def test_announcements_are_of_who_may_publish(held):
         ("rdma", "Ray has no tensor transport 'rdma'"),
     ],
 )
-def test_what_cannot_carry_a_channel_is_refused_with_the_reason(name, why):
+def test_a_collective_group_that_cannot_carry_a_channel_is_refused_with_the_reason(name, why):
     with pytest.raises(UsageError, match=why) as told:
         usable("WeightChannel('p')", name)
     assert told.value.hint

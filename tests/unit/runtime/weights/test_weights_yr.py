@@ -91,7 +91,7 @@ def a_channel(line: Line, **options: Any) -> WeightChannel:
     return made
 
 
-def test_what_is_published_is_received_by_a_channel_that_did_not_ask_for_it(store, line):
+def test_a_version_published_by_yr_is_received_by_a_channel_without_yr(store, line):
     reader = a_channel(line)
     a_channel(line, transport="yr").publish(1, {"w": np.arange(9.0), "x": np.ones(3), "none": np.zeros(0), "step": 1})
     version, state = reader.receive(60)
@@ -115,7 +115,7 @@ def test_the_last_two_are_kept_and_what_they_replace_is_deleted(store, line):
     assert list(store.values.values()) == [bytes([3] * 8), bytes([4] * 8)]
 
 
-def test_what_the_keeper_refuses_is_not_left_behind(store, line):
+def test_keys_of_a_version_refused_by_the_keeper_are_deleted(store, line):
     channel = a_channel(line, transport="yr")
     channel.publish(2, {"w": np.ones(3)})
     line.kept._publisher = Who("trainer/1", 1, "other")

@@ -85,7 +85,7 @@ def test_other_objects_in_the_file_are_left_alone(tmp_path: Path) -> None:
         ("- a\n", "a DLJob is a mapping of"),
     ],
 )
-def test_what_may_have_been_meant_as_a_job_is_not_left_alone(other: str, words: str) -> None:
+def test_a_document_that_may_be_meant_as_a_job_is_not_skipped(other: str, words: str) -> None:
     beside = "" if other == BESIDE else f"\n---\n{dump(parse(job()))}"
     with pytest.raises(SpecError, match=words):
         load(other + beside)
@@ -247,7 +247,7 @@ def test_free_objects_of_models_hold_json_only() -> None:
             type(role)(name="a", entrypoint=role.entrypoint, config=config)
 
 
-def test_what_pydantic_may_say_one_day_is_passed_on() -> None:
+def test_an_unknown_message_of_pydantic_is_passed_on() -> None:
     error: ErrorDetails = {"type": "brand_new", "loc": ("spec",), "msg": "Input should be newer", "input": 1}
     assert describe(error, ("spec",)) == ("Input should be newer", "")
 
@@ -270,7 +270,7 @@ def test_models_are_frozen_and_refuse_what_they_do_not_know() -> None:
         type(role)(name="a", entrypoint=role.entrypoint, replica=2)  # pyright: ignore[reportCallIssue]
 
 
-def test_what_others_call_it_and_what_shape_it_has_is_said():
+def test_wrong_names_and_shapes_are_told_with_the_right_ones():
     text = """
 apiVersion: dljob.io/v1alpha1
 kind: DLJob

@@ -85,7 +85,7 @@ def stored(value: Any, schema: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("document", [job(WHOLE), *(case.accepted for case in RULES)], ids=lambda d: str(d)[-40:])
-def test_what_the_server_stores_means_the_same(document: dict[str, Any]) -> None:
+def test_a_document_with_the_servers_defaults_means_the_same(document: dict[str, Any]) -> None:
     spec = stored(document["spec"], ROOT["properties"]["spec"])
     assert spec != document["spec"], "some default was filled in"
     assert parse({**document, "spec": spec}) == parse(document)
