@@ -60,7 +60,7 @@ LIMITED = {
 
 
 def three_faults(world: World) -> None:
-    """A rollout, a trainer and PrimeMaster are killed; the job goes on to its end."""
+    """Kill a rollout, a trainer and PrimeMaster; the job runs to its end."""
     world.boot()
     for act in (lambda: world.kill("rollout", 1), lambda: world.kill("trainer", 1), world.crash_master):
         world.now += 15.0
@@ -72,7 +72,7 @@ def three_faults(world: World) -> None:
 
 
 def lost_node(world: World) -> None:
-    """A node goes, its units move; then one more goes, and there is no room left."""
+    """Lose a node, so that its units move; then lose another, so that no room is left."""
     world.boot()
     for _ in range(2):
         world.now += 20.0
@@ -84,7 +84,7 @@ def lost_node(world: World) -> None:
 
 
 def used_up(world: World) -> None:
-    """Failures use up the role's budget, then the job's."""
+    """Use up the role's restart budget, then the job's."""
     world.boot()
     while world.state.verdict is None:
         world.now += 36.0
@@ -96,7 +96,7 @@ def used_up(world: World) -> None:
 
 
 def same_error(world: World) -> None:
-    """The same error twice without progress; before that a host that never came up."""
+    """Lose a host that never comes up, then raise the same error twice without progress."""
     world.send(ev.MasterStarted(1))
     world.send(ev.NodesSeen(world.views))
     world.deliver()
@@ -113,7 +113,7 @@ def same_error(world: World) -> None:
 
 
 def with_its_node(world: World) -> None:
-    """A host goes with its node, and says so before the list of nodes does; its neighbour goes along at once."""
+    """Lose a host with its node, reported before the node list changes; its neighbour moves at once."""
     world.boot()
     world.now += 20.0
     node = world.state.units["w/0"].node

@@ -1,4 +1,4 @@
-"""What a recorded journal must lead to."""
+"""The summary that a recorded journal must lead to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dljob.master.state.state import JobState
 
 
 def summary(state: JobState) -> dict[str, Any]:
-    """The end of a job, as far as a journal decides it."""
+    """Return the facts of a job's end that follow from its journal."""
     assert state.verdict is not None
     return {
         "phase": state.phase.value,

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests/kube python -m sweep [--lives 3] [--play NAME] [--only WORDS] [--resume] [--table FILE]
 
-What every life gave is kept in `.kube/sweep.jsonl`; with --resume those that ended well are not lived again. Where
-other programs are busy it takes hours, else some 20 minutes on two cores.
+The result of every life is kept in `.kube/sweep.jsonl`; with --resume, lives that ended well are not repeated. The
+sweep takes some 20 minutes on two cores, and hours beside other busy programs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tiers import isolated
 
 
 async def sweep(args: argparse.Namespace, run: Path, results: Results) -> None:
-    """Live all lives."""
+    """Run all lives."""
     cluster = up.plane(run)
     kwok.add(cluster, run, len(NODES))
     async with Director.on(cluster.kubeconfig, run, isolated()) as director:
@@ -46,7 +46,7 @@ async def sweep(args: argparse.Namespace, run: Path, results: Results) -> None:
 
 
 def main() -> int:
-    """0 when each point was met by a life that ended as the calm ones."""
+    """Run the sweep; returns 0 when a life met each point and ended as the calm ones."""
     parser = argparse.ArgumentParser(prog="python -m sweep", description="the crash sweep")
     parser.add_argument("--lives", type=int, default=3, help="how many at once (%(default)s)")
     parser.add_argument("--deaths", type=int, default=1, help="points that each life dies at (%(default)s)")

@@ -1,4 +1,4 @@
-"""Lives one beside the other: calm ones, which say what the calls are, and one for each point to die at."""
+"""Runs lives in parallel: calm ones, which determine the operator's calls, and one for each point of death."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stage import Nursery, Scene, World, nursery, scene
 from dljob.kube.api import Json, Kube
 
 TRIES = 3
-"""A call that a life did not make, since it went otherwise, is waited for in so many lives."""
+"""Number of lives that try a point, because a life may go another way and not make the call."""
 MISSED = "not met"
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where an operator dies: in which play, at which call, `before` it or `after` it."""
+    """A point of death: the play, the call, and whether the operator dies `before` or `after` it."""
 
     play: str
     call: str
@@ -35,13 +35,13 @@ class Point:
 
     @property
     def weight(self) -> int:
-        """The lightest is tried first: after a change is where most can be repeated, and a look repeats nothing."""
+        """Return the order of trying: points after a change first, since they can repeat most; reads repeat nothing."""
         return 2 * (" GET " in f" {self.call} ") + (self.when == "before")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many lives there are at once, and how many deaths in each."""
+    """The number of parallel lives and of deaths in each."""
 
     lives: int
     deaths: int
@@ -49,30 +49,30 @@ class Shape:
 
 @dataclass(frozen=True)
 class Result:
-    """How a life ended."""
+    """The result of a life."""
 
     play: str
     call: str
     when: str
     how: str
-    """`same`, `not met`, or what was different."""
+    """`same`, `not met`, or the differences."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Calm:
-    """What the lives of one play in which nobody died were like."""
+    """The results of one play's lives without a death."""
 
     play: str
     expected: Json
     calls: list[str]
-    """Calls of all of them, each by one name."""
+    """Calls that all of them made, each by one name."""
     chance: list[str]
-    """Calls of some of them."""
+    """Calls that only some of them made."""
 
 
 class Results:
-    """The results so far, in a file: what the calm lives were like, and a line for each other one."""
+    """The results so far, kept in a file: the calm lives, and a line for each other life."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self._file = file
@@ -93,12 +93,12 @@ class Results:
             self._keep(Result(**line))
 
     def begin(self, calm: Calm) -> None:
-        """Keep what the calm lives of a play were like."""
+        """Keep the calm lives' results of a play."""
         self.calm[calm.play] = calm
         self._write(asdict(calm))
 
     def add(self, result: Result) -> None:
-        """Keep one."""
+        """Keep a result."""
         self._keep(result)
         self._write(asdict(result))
 
@@ -112,11 +112,11 @@ class Results:
             out.write(json.dumps(line) + "\n")
 
     def points(self) -> list[Point]:
-        """Where operators die, each call in the first of the plays that have it."""
+        """Return the points of death; each call belongs to the first play that has it."""
         return [point for play in PLAYS for point in self._of(play, self._first("calls"))]
 
     def chance(self) -> list[Point]:
-        """The same for calls that only some calm lives made, and no play always has."""
+        """Return the points of calls that only some calm lives made and no play always makes."""
         first = {call: play for call, play in self._first("chance").items() if call not in self._first("calls")}
         return [point for play in PLAYS for point in self._of(play, first)]
 
@@ -130,17 +130,17 @@ class Results:
             yield from (Point(play, call, when) for call in mine for when in ("before", "after"))
 
     def has(self, point: Point) -> bool:
-        """Whether a point needs no more lives."""
+        """Return whether a point needs no more lives."""
         found = self._found.get(point)
         return found is not None and (found.how == "same" or (found.how == MISSED and self._tries[point] >= TRIES))
 
     def of(self, points: Sequence[Point]) -> list[Result]:
-        """Those that there are, in the order of the points."""
+        """Return the existing results in the order of the points."""
         return [self._found[point] for point in points if point in self._found]
 
 
 class Director:
-    """Directs lives on one API server and one Ray."""
+    """The director of lives on one API server and one Ray."""
 
     def __init__(self, world: World, ray: Scene, operators: Nursery, kubeconfig: Path, folder: Path) -> None:
         self._world = world
@@ -153,7 +153,7 @@ class Director:
     @classmethod
     @asynccontextmanager
     async def on(cls, kubeconfig: Path, folder: Path, prefix: list[str]) -> AsyncIterator[Director]:
-        """A director with a Ray of its own."""
+        """Yield a director with a Ray of its own."""
         async with (
             await Kube.connect(kubeconfig=str(kubeconfig)) as kube,
             scene(prefix, folder / "ray.log") as ray,
@@ -168,7 +168,7 @@ class Director:
                 await asyncio.gather(watching, return_exceptions=True)
 
     async def calm(self, play: str, count: int) -> Calm:
-        """Lives in which nobody dies: how they end, and what calls they make."""
+        """Run lives without a death; returns their end and their calls."""
         lives = [self.life(play) for _ in range(count)]
         digests = await asyncio.gather(*(life.live() for life in lives))
         for life, digest in zip(lives, digests, strict=True):
@@ -178,7 +178,7 @@ class Director:
         return Calm(play, digests[0], *shared([life.operator.made() for life in lives]))
 
     async def some(self, expected: Json, points: Sequence[Point]) -> list[Result]:
-        """A life with a death at each of some points of one play."""
+        """Run a life with a death at each of these points of one play."""
         began, life = time.monotonic(), self.life(points[0].play, *points)
         wrong = ""
         try:
@@ -194,12 +194,12 @@ class Director:
         ]
 
     async def all(self, points: Sequence[Point], shape: Shape, results: Results, end: float | None = None) -> None:
-        """Lives for all points that have none; none begins after `end` on the monotonic clock."""
+        """Run lives for all points without a result; none begins after `end` on the monotonic clock."""
         groups: list[list[Point]] = []
         for play in PLAYS:
             todo = [point for point in points if point.play == play and not results.has(point)]
             count = -(-len(todo) // shape.deaths)
-            # Points of one life lie far from one another; a death after a change is where most can go wrong.
+            # Points of one life lie far apart; a death after a change can go wrong most.
             groups += [todo[n::count] for n in range(count)]
         waiting = iter(sorted(groups, key=lambda group: min(p.weight for p in group)))
 
@@ -217,7 +217,7 @@ class Director:
         await asyncio.gather(*(live() for _ in range(shape.lives)))
 
     def life(self, play: str, *points: Point) -> Life:
-        """A life to come, whose operator dies at each of the points."""
+        """Return a life whose operator dies at each of the points."""
         name = f"life-{next(self._numbers)}"
         at = [(point.call, point.when) for point in points]
         operator = Operator(self._operators, self._folder / name, self._kubeconfig, name, self._ray.door, at)
@@ -225,7 +225,7 @@ class Director:
 
 
 def differences(expected: Json, found: Json) -> list[str]:
-    """What is not as it should be."""
+    """Return the differences between the expected and the found end."""
 
     def told(value: Any) -> str:
         return json.dumps(value)
@@ -238,9 +238,9 @@ def differences(expected: Json, found: Json) -> list[str]:
 
 
 def shared(lives: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], list[str]]:
-    """The calls that are worth dying at which all of some lives made, and those that only some made, by one name each.
+    """Return the calls worth a death that all these lives made, and those that only some made, by one name each.
 
-    A status that tells several things is one call: names that always come together count as one.
+    A status patch with several changes is one call: names that always come together count as one.
     """
     where: dict[str, list[int]] = {}
     for number, life in enumerate(lives):
@@ -254,6 +254,6 @@ def shared(lives: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], list[st
 
 
 def worth(name: str) -> bool:
-    """Whether a call is worth dying at: each that changes something, and the first of each kind of look."""
+    """Return whether a call is worth a death: each that changes something, and the first of each kind of read."""
     writes = " GET " not in f" {name} "
     return name.endswith(" #1") or (writes and "/status the rest" not in name)

@@ -1,7 +1,7 @@
-"""One job's life, as everybody but the operator lives it, and the digest of how it ended.
+"""One job's life, played for everything but the operator, and the digest of its end.
 
-What happens is in `plays.py`. Nothing happens before the operator has told of what was before: so each life tells of
-the same states, however busy the machine is.
+The events are in `plays.py`. Each event waits until the operator has reported the state before it, so that all lives
+report the same states however busy the machine is.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MUST_BE_TOLD = frozenset(
         "JobResumed",
     ]
 )
-"""Reasons of Events that tell of what was done. The others tell of states that pass, which nobody saw meanwhile."""
+"""Reasons of Events about completed actions. Others tell of passing states, which a restarted operator may not see."""
 NODES = ("fake-0", "fake-1")
 _ADDRESSES = (f"127.{64 + i // 65025}.{i // 255 % 255}.{1 + i % 255 % 254}" for i in itertools.count(1))
 
 
 def manifest(namespace: str) -> Json:
-    """A job of one rank on the Ray of the scene; nobody but us places its pods, and runs its heads."""
+    """Return a job of one rank on the scene's Ray; only this program places its pods and runs its heads."""
     nobody = {"template": {"spec": {"schedulerName": "nobody"}}}
     role = {
         "name": "worker",
@@ -68,7 +68,7 @@ def manifest(namespace: str) -> Json:
 
 @dataclass
 class Life:
-    """A job from its apply until nothing of it is left."""
+    """A job from its creation until nothing of it is left."""
 
     world: World
     scene: Scene
@@ -76,7 +76,7 @@ class Life:
     play: Play
     uid: str = ""
     heads: list[str] = field(default_factory=list)
-    """The addresses that its heads had."""
+    """The addresses of its heads."""
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -84,7 +84,7 @@ class Life:
         return self.operator.namespace
 
     async def live(self) -> Json:
-        """Live it; the digest of its end."""
+        """Run the life; returns the digest of its end."""
         kube = self.world.kube
         await kube.create(NAMESPACES, {"metadata": {"name": self.namespace}})
         living = asyncio.create_task(self._live())
@@ -98,7 +98,7 @@ class Life:
             for task in (living, operating):
                 task.cancel()
             await asyncio.gather(living, operating, return_exceptions=True)
-            for ip in self.heads:  # what a life that broke left running would take the room of all that follow
+            for ip in self.heads:  # Leftovers of a broken life would take the room of all that follow.
                 await self.scene.lose(ip)
             await kube.delete(NAMESPACES, self.namespace)
 
@@ -115,11 +115,11 @@ class Life:
         return found
 
     async def order(self, **patch: Json) -> None:
-        """A user's patch of the job."""
+        """Patch the job, as a user does."""
         await self.world.kube.patch(DLJOBS, NAME, self.namespace, patch)
 
     async def told(self, **conditions: str) -> None:
-        """Wait until the operator tells so."""
+        """Wait until the operator reports these conditions."""
 
         def look() -> bool:
             now = {one["type"]: one["reason"] for one in self.status.get("conditions", ())}
@@ -127,10 +127,10 @@ class Life:
 
         await self.until(look, f"it is told that {conditions}")
 
-    # -- what KubeRay, kubelets and users do
+    # -- actions of KubeRay, kubelets and users
 
     async def attempt(self, number: int) -> tuple[str, str]:
-        """An attempt begins, its head comes up, then its worker, and it runs: (the head's address, its pod)."""
+        """Play an attempt until it runs: head, then worker; returns the head's address and pod."""
         cluster = names.cluster_name(NAME, self.uid, number)
         await self.until(lambda: self._object("rayclusters", cluster), f"attempt {number} has a RayCluster")
         await self.until(lambda: self._head_pod(cluster), f"KubeRay makes the head of {cluster}")
@@ -144,7 +144,7 @@ class Life:
         return head
 
     async def set_up(self, attempt: int, incarnation: int) -> None:
-        """The rank is held in its setup until that is told; then it runs."""
+        """Hold the rank in its setup until the operator has reported that; then let it run."""
         await self.told(MasterReady="MasterReady", PlacementReady="UnitsHeld", RolesReady="RanksPending")
         await self.scene.touch(self.uid, f"set-{incarnation}")
         await self.until(lambda: self.runs(attempt), f"attempt {attempt} runs")
@@ -167,18 +167,18 @@ class Life:
         return ip, name
 
     async def place(self, pod: str, node: str) -> None:
-        """A scheduler's word: a pod goes to a node, where KWOK runs it."""
+        """Bind a pod to a node, as the scheduler does; KWOK runs it there."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         path = f"{PODS.path(self.namespace, pod)}/binding"
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
         await self.world.kube.call("POST", path, body)
 
     async def lose(self, ip: str, pod: str) -> None:
-        """A head is gone."""
+        """Lose a head."""
         await self.scene.lose(ip)
         await self.world.kube.delete(PODS, pod, self.namespace)
 
-    # -- what is seen
+    # -- observations
 
     @property
     def job(self) -> Json:
@@ -195,7 +195,7 @@ class Life:
         return next((pod for pod in self._pods(cluster) if _label(pod, "ray.io/node-type") == "head"), {})
 
     def workers(self, cluster: str) -> list[str]:
-        """The worker pods of a RayCluster that are to stay."""
+        """Return the worker pods of a RayCluster that are not being deleted."""
         pods = [pod for pod in self._pods(cluster) if _label(pod, "ray.io/node-type") == "worker"]
         return sorted(pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
 
@@ -208,13 +208,13 @@ class Life:
         return all((pod["metadata"].get("annotations") or {}).get(names.RAY_NODE) for pod in pods)
 
     def runs(self, attempt: int) -> bool:
-        """Whether an attempt runs, and all that was told before is past."""
+        """Return whether an attempt runs and no earlier condition is left."""
         status = self.status
         calm = all(one["reason"] != "Requested" for one in status.get("conditions", ()))
         return calm and (status.get("phase"), status.get("attempt")) == ("Running", attempt)
 
     def avoided(self) -> bool:
-        """Whether new pods keep away from any Kubernetes node."""
+        """Return whether new pods keep away from any Kubernetes node."""
         return any(one.get("avoided") for one in (self.status.get("nodes") or {}).get("excluded", ()))
 
     def _over(self) -> bool:
@@ -224,7 +224,7 @@ class Life:
         return bool(self.status.get("completionTime") and logs and said and not there)
 
     def _children(self) -> list[str]:
-        """What there is of it: itself, and everything with its label."""
+        """Return the job and all objects with its label."""
         found = [f"dljobs/{NAME}"] if self.job else []
         for plural in ("rayclusters", "secrets", "configmaps", "pods"):
             mine = [body for body in self.world.all(plural, self.namespace) if _label(body, names.LABEL_UID)]
@@ -232,7 +232,7 @@ class Life:
         return found
 
     async def until(self, check: Any, what: str, seconds: float = STEP_SECONDS) -> Any:
-        """The first true answer; what was seen instead, when there is none in time."""
+        """Return the first true answer; fails with what was seen instead."""
         try:
             return await self.world.until(check, what, seconds)
         except TimeoutError as error:
@@ -240,10 +240,10 @@ class Life:
             log = self.operator.log.read_text()[-3000:]
             raise BrokenError(f"{error}\n{seen}\n{await self.scene.told(self.uid)}\n{log}") from None
 
-    # -- how it ended
+    # -- the end
 
     async def _digest(self) -> Json:
-        """What must be the same whatever happened on the way."""
+        """Return what must be equal in all lives."""
         ray = await self._released()
         history = self.world.history[self.namespace]
         made = {b["metadata"]["uid"]: b["metadata"]["name"] for plural, _, b in history if plural == "rayclusters"}
@@ -268,7 +268,7 @@ class Life:
         }
 
     async def _released(self) -> Json:
-        """What Ray says when the job's last submission is over."""
+        """Return Ray's state of the job once its last submission is over."""
         end = time.monotonic() + STEP_SECONDS
         while True:
             found = await self.scene.told(self.uid)
@@ -284,7 +284,7 @@ class Life:
         return words.replace(self.uid[:8], "<uid>")
 
     def laws(self) -> list[str]:
-        """What no version of the status may show."""
+        """Return violations of the rules that every version of the status must keep."""
         found: list[str] = []
         last: Json = {}
         for plural, kind, body in self.world.history[self.namespace]:
@@ -308,7 +308,7 @@ def _ours(event: Json) -> bool:
 
 
 def _running(pod: Json, ip: str) -> Json:
-    """A head pod's status as a kubelet writes it when it runs."""
+    """Return a running head pod's status as a kubelet writes it."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ready = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")]
     containers = [
@@ -337,5 +337,5 @@ Play: TypeAlias = Callable[[Life], Awaitable[None]]
 
 
 def _outcome(state: str) -> str:
-    """Of a head that goes, its launcher may end by itself (FAILED: the job is suspended) or be ended (STOPPED)."""
+    """Unify a lost head's launcher: it may end by itself (FAILED: the job is suspended) or be ended (STOPPED)."""
     return state if state == "SUCCEEDED" else "ended"

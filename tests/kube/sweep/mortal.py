@@ -1,10 +1,10 @@
-"""An operator that ends itself right before or right after one call, named beforehand; and that writes down its calls.
+"""An operator that records its calls and kills itself right before or right after one chosen call.
 
-It is the operator as it is, with each call to the API server and to a head looked at on its way. Environment:
-SWEEP_DOOR, where all heads are; SWEEP_CALLS, a file that gets a line a call; SWEEP_POINTS, a JSON list of points: the
-name of a call, or how it begins and a star, and `before` it is made or `after` it was answered. At the first that it
-comes to it ends as by SIGKILL, and leaves in SWEEP_STATE which that was, and what names mean: the next one goes on
-from there. SWEEP_JOB, the job's name, if it is not j.
+It is the unchanged operator with an observer of each call to the API server and to heads. Environment: SWEEP_DOOR, the
+address of all heads; SWEEP_CALLS, a file that gets a line per call; SWEEP_POINTS, a JSON list of points: the name of a
+call, or its beginning with a star, and `before` it is made or `after` it was answered. At the first point reached it
+ends as by SIGKILL, and leaves in SWEEP_STATE the point and the meaning of names, from which the next operator goes on.
+SWEEP_JOB is the job's name if it is not j.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dljob_operator.app import Options
 from dljob_operator.controller.heads import Heads
 
 DIED = 86
-"""The exit code of an operator that came to its point."""
+"""Exit code of an operator that reached its point."""
 _PATH = re.compile(
     r"^/(?:api|apis/(?P<group>[^/]+))/v1(?:alpha1)?"
     r"(?:/namespaces/[^/]+)?/(?P<plural>[a-z]+)(?:/(?P<name>[^/?]+))?(?:/(?P<sub>[^?]+))?"
@@ -39,7 +39,7 @@ _STATUS = ("phase", "submissionId", "attempt", "completionTime", "lastCommands",
 
 
 class Watcher:
-    """Names calls, counts them, and ends the process at one of them."""
+    """An observer that names calls, counts them, and ends the process at one of them."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._file = Path(environment["SWEEP_CALLS"]).open("a", buffering=1)  # noqa: SIM115 - as long as the process
@@ -52,13 +52,13 @@ class Watcher:
         self._clusters: list[str] = kept.get("clusters", [])
         self._conditions: dict[str, str] = kept.get("conditions", {})
         self._attempt: int = kept.get("attempt", 1)
-        """The attempt that the last status told of."""
+        """The attempt in the last status."""
         self._written: dict[str, Any] = {}
-        """What the status write under way tells."""
+        """Changes of the status write under way."""
         self._began = time.monotonic()
 
     def before(self, names: Sequence[str]) -> list[str]:
-        """A call is about to be made; its full names."""
+        """Record that a call is about to be made; returns its full names."""
         self._count.update(names)
         full = [f"{name} #{self._count[name]}" for name in names]
         self._file.write(f"{time.monotonic() - self._began:.3f} > {json.dumps(full)}\n")
@@ -66,7 +66,7 @@ class Watcher:
         return full
 
     def after(self, full: Sequence[str], said: int) -> None:
-        """It was answered."""
+        """Record that a call was answered."""
         if full[0].startswith("PATCH") and "/status " in full[0] and said < 300:
             self._conditions.update(self._written["conditions"])
             self._attempt = self._written["attempt"]
@@ -79,7 +79,7 @@ class Watcher:
         if met is None:
             return
         if when == "before":
-            self._count.subtract(name.rpartition(" #")[0] for name in full)  # it was not made
+            self._count.subtract(name.rpartition(" #")[0] for name in full)  # The call was not made.
         kept = {"count": self._count, "clusters": self._clusters, "conditions": self._conditions}
         self._state.write_text(json.dumps({"died": [met, when], **kept, "attempt": self._attempt}))
         self._file.write("dead\n")
@@ -87,7 +87,7 @@ class Watcher:
         os._exit(DIED)
 
     def plain(self, words: str) -> str:
-        """The same in every life: names of RayClusters by attempt, uids left out."""
+        """Return words that are equal in every life: RayCluster names by attempt, without uids."""
 
         def number(found: re.Match[str]) -> str:
             if found[0] not in self._clusters:
@@ -97,12 +97,12 @@ class Watcher:
         return _HEX.sub("<uid>", self._cluster.sub(number, words))
 
     def api(self, method: str, path: str, body: Any) -> list[str]:
-        """The names of a call to the API server: a status that tells several things has one for each."""
+        """Return the names of a call to the API server: a status patch has one for each change."""
         found = _PATH.match(path)
         if not found:
             return [f"{method} {path.partition('?')[0]}"]
         where = "/".join(part for part in (found["plural"], found["name"], found["sub"]) if part)
-        if found["plural"] in ("pods", "events"):  # their names are made up
+        if found["plural"] in ("pods", "events"):  # Their names are generated.
             where = found["plural"]
         if found["sub"] == "status":
             return [f"{method} {where} {told}" for told in self._told(body["status"])]
@@ -121,9 +121,9 @@ class Watcher:
         return ""
 
     def _told(self, change: Mapping[str, Any]) -> list[str]:
-        """What of weight a status tells that the last one did not, and in which attempt.
+        """Return the significant changes of a status against the last one, and their attempt.
 
-        Two things that are told at once in one life are told one after another in the next, so each has its name.
+        Changes that are written together in one life may come one after another in the next, so each has a name.
         """
         now = {one["type"]: f"{one['status']}/{one['reason']}" for one in change.get("conditions", ())}
         new = [f"{type_}={said}" for type_, said in now.items() if self._conditions.get(type_) != said]
@@ -133,7 +133,7 @@ class Watcher:
         return [f"{word} in <{attempt}>" for word in [*words, *new] or ["the rest"]]
 
     def head(self, whom: str, method: str, path: str, options: Mapping[str, Any]) -> list[str]:
-        """The name of a call to a head."""
+        """Return the name of a call to a head."""
         query, body = options.get("query") or {}, options.get("body")
         what = path
         if path.endswith("/status"):
@@ -150,7 +150,7 @@ def _meant(at: str, full: str) -> bool:
 
 
 def watch(watcher: Watcher) -> None:
-    """Look at every call on its way."""
+    """Observe every call."""
     request, ask_of = Transport.request, Heads._ask
 
     async def requested(self: Transport, method: str, path: str, body: object = None, **options: Any) -> Any:
@@ -176,7 +176,7 @@ def watch(watcher: Watcher) -> None:
 
 
 def run(flags: Sequence[str]) -> None:
-    """The operator, whose heads are all behind one door when there is one."""
+    """Run the operator; all its heads are behind one door if there is one."""
     watch(Watcher(os.environ))
     door = os.environ.get("SWEEP_DOOR")
     if door:

@@ -1,6 +1,6 @@
-"""Operators that begin at once: each is forked from a process that has read kopf and the operator's code already.
+"""Starts operators fast: each is forked from a process that has imported kopf and the operator already.
 
-Reading takes seconds of CPU, and a sweep begins some hundred operators. stdin has a JSON line for each: `{"id",
+The imports take seconds of CPU, and a sweep starts some hundred operators. stdin has a JSON line for each: `{"id",
 "flags", "env", "log"}`, or `{"kill": id}`; stdout one for each that ended: `{"id", "code"}`.
 """
 
@@ -18,7 +18,7 @@ import mortal
 
 
 def child(order: dict[str, Any]) -> NoReturn:
-    """Be an operator."""
+    """Run an operator in the forked child."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -40,7 +40,7 @@ def child(order: dict[str, Any]) -> NoReturn:
 
 
 def main() -> None:
-    """Fork for whoever asks, until stdin ends."""
+    """Fork operators as ordered until stdin ends."""
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(wake)
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def obey(order: dict[str, Any], pids: dict[int, int]) -> None:
-    """Begin an operator, or end one."""
+    """Start or end an operator."""
     if "kill" in order:
         if pid := pids.get(order["kill"]):
             os.kill(pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ def obey(order: dict[str, Any], pids: dict[int, int]) -> None:
 
 
 def collect(pids: dict[int, int]) -> None:
-    """Tell of those that ended."""
+    """Report the operators that ended."""
     for number, pid in list(pids.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -1,4 +1,4 @@
-"""The operator of one life: a mortal one, and another one after each death."""
+"""The operator of one life, started again after each death."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ KEY = "an operator's key for the sweep alone"
 
 
 class BrokenError(AssertionError):
-    """A life did not go as it must."""
+    """A life did not go as expected."""
 
 
 @dataclass
 class Operator:
-    """The operator of one life: when it comes to one of its points it dies, and another one begins."""
+    """The operator of one life: at each of its points it dies and is started again."""
 
     nursery: Nursery
     folder: Path
@@ -26,11 +26,11 @@ class Operator:
     namespace: str
     door: str
     points: list[tuple[str, str]] = field(default_factory=list)
-    """(call, before or after) that were not met yet."""
+    """Points not reached yet: (call, before or after)."""
     deaths: int = 0
 
     async def live(self) -> None:
-        """Run it, and run it again after each death."""
+        """Run the operator, and again after each death."""
         self.folder.mkdir(parents=True, exist_ok=True)
         key = self.folder / "key"
         key.write_text(KEY)
@@ -56,6 +56,6 @@ class Operator:
         return await self.nursery.run(flags, env, self.log)
 
     def made(self) -> list[list[str]]:
-        """The calls of its first life, in order, each with its names."""
+        """Return the calls of the first operator in order, each with its names."""
         lines = self.calls.with_suffix(".1").read_text().splitlines()
         return [json.loads(line.partition(" > ")[2]) for line in lines if " > " in line]

@@ -1,6 +1,6 @@
-"""What happens in a life, from the first attempt on until its user code may end; each call is in one of them.
+"""The plays: events of a life from the first attempt until its user code may end; each call occurs in one of them.
 
-Before a play: the DLJob is made. After it: the job succeeds, its logs are saved, it is deleted by its TTL.
+Before a play the DLJob is created. After it the job succeeds, its logs are saved, and its TTL deletes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dljob.reconcile.state import names
 
 
 async def restart(life: Life) -> None:
-    """One attempt, in which somebody restarts a rank."""
+    """Play one attempt in which a user restarts a rank."""
     await life.attempt(1)
     order = {names.RESTART: "2026-01-01T00:00:00Z", names.RESTART_TARGET: "worker/0"}
     await life.order(metadata={"annotations": order})
@@ -20,13 +20,13 @@ async def restart(life: Life) -> None:
 
 
 async def loss(life: Life) -> None:
-    """The head is lost while the job runs: the attempt has failed, and another one runs to the end."""
+    """Lose the head while the job runs: the attempt fails, and another one runs to the end."""
     await life.lose(*await life.attempt(1))
     await life.attempt(2)
 
 
 async def pause(life: Life) -> None:
-    """A Kubernetes node is excluded, its pod replaced; then the job is suspended, and resumed."""
+    """Exclude a Kubernetes node, so that its pod is replaced; then suspend and resume the job."""
     ip, _ = await life.attempt(1)
     cluster = names.cluster_name(NAME, life.uid, 1)
     (left,) = life.workers(cluster)
@@ -48,7 +48,7 @@ async def pause(life: Life) -> None:
 
 
 PLAYS: dict[str, Play] = {"restart": restart, "loss": loss, "pause": pause}
-"""A call that is in several is died at in the first."""
+"""Plays by name; a call that occurs in several gets its deaths in the first."""
 
 BY_CHANCE: dict[str, str] = {
     "PlacementReady=False/UnitsPending": "PrimeMaster has placed one unit on a free Ray a moment after its first word",
@@ -57,9 +57,9 @@ BY_CHANCE: dict[str, str] = {
     "POST events HeadPending in <2>": "an Event that has the words of one of attempt 1 is counted, not made",
     "phase=Stopping": "PrimeMaster ends one rank that has ended already in a moment",
 }
-"""Words of calls that some lives make and some do not, whatever is done -> why that is so."""
+"""Words of calls that only some lives make, unavoidably -> reason."""
 
 
 def why(call: str) -> str:
-    """Why a call is made by chance; empty: nobody knows."""
+    """Return why a call is made by chance; empty when unexplained."""
     return next((reason for words, reason in BY_CHANCE.items() if words in call), "")

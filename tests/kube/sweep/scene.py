@@ -1,12 +1,12 @@
-"""One real Ray that stands for many heads, and the door to it.
+"""One real Ray that stands in for many heads, and the proxy ("door") to it.
 
     python scene.py <fd of a listening socket>
 
-Each head of a life has an address and a token of its own here. The door does for it what its pod would: it lets in who
-has the token, it mounts the spec, and maps the gateway's port. Behind it are Ray's own Job API and our own gateway,
-launcher and PrimeMaster. Run in a network namespace of its own, the door still listens where its socket was made.
+Each head of a life has its own address and token. The door does what the head's pod would: it checks the token, mounts
+the spec, and maps the gateway's port. Behind it are Ray's Job API and our gateway, launcher and PrimeMaster. In a
+network namespace of its own, the door still listens where its socket was created.
 
-`/<address>/<port>/...` is what a head serves at a port; `/scene/...` is for who directs the lives.
+`/<address>/<port>/...` is served for a head's port; `/scene/...` is for the director.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _HOP = {"host", "content-length", "authorization", "x-ray-authorization", "trans
 
 @dataclass
 class Head:
-    """One head, as a pod of its own would be."""
+    """A head as if in a pod of its own."""
 
     uid: str
     cluster: str
     token: str
     pod: str
-    """The name of the worker pod that the nodes of this Ray stand for."""
+    """Name of the worker pod that this Ray's nodes stand in for."""
     folder: Path
     calls: list[str] = field(default_factory=list)
     refused: int = 0
 
 
 class Scene:
-    """The Ray, and the heads that it stands for."""
+    """The Ray and the heads that it stands in for."""
 
     def __init__(self) -> None:
         from gateway_kit import Ray
@@ -66,10 +66,10 @@ class Scene:
         self.over: list[Head] = []
         self._session: aiohttp.ClientSession | None = None
 
-    # -- what a head serves
+    # -- requests to heads
 
     async def door(self, request: web.Request) -> web.StreamResponse:
-        """Whatever somebody asks of a head."""
+        """Answer a request to a head."""
         head = self.heads.get(request.match_info["ip"])
         if head is None:
             return self._silence(request)
@@ -84,7 +84,7 @@ class Scene:
         return await self._forward(request, head, port, path, body)
 
     def _mounted(self, head: Head, order: dict[str, Any]) -> bytes:
-        """The launcher's command line with the paths and the port that are the pod's own."""
+        """Return the launcher's command line with the pod's paths and port replaced by local ones."""
         from dljob.raycluster.pods import SPEC_DIR
 
         line = order["entrypoint"].replace(SPEC_DIR, str(head.folder))
@@ -106,7 +106,7 @@ class Scene:
         except aiohttp.ClientError:
             return self._silence(request)
         if self.heads.get(request.match_info["ip"]) is not head:
-            return self._silence(request)  # it was lost meanwhile
+            return self._silence(request)  # The head was lost meanwhile.
         if path.endswith("/placement"):
             for node in ("pod-a", "pod-b"):
                 said = said.replace(f'"{node}"'.encode(), f'"{head.pod}"'.encode())
@@ -114,27 +114,27 @@ class Scene:
 
     @staticmethod
     def _silence(request: web.Request) -> web.StreamResponse:
-        """As from a head that is not there."""
+        """Close the connection, as if the head did not exist."""
         if request.transport:
             request.transport.abort()
         return web.Response(status=502)
 
-    # -- for the director
+    # -- requests of the director
 
     async def begin(self, request: web.Request) -> web.Response:
-        """A head comes up."""
+        """Start a head."""
         said = await request.json()
         folder = self.mounts / said["cluster"]
         folder.mkdir(exist_ok=True)
         for name, text in said["files"].items():
             (folder / name).write_text(text)
-        for kept in self._folders(said["uid"]):  # a head has nothing of what lay on the last one
+        for kept in self._folders(said["uid"]):  # A new head has no files of the last one.
             kept.rename(self.mounts / f"{kept.name}-of-{said['cluster']}")
         self.heads[said["ip"]] = Head(said["uid"], said["cluster"], said["token"], said["pod"], folder)
         return web.json_response({})
 
     async def lose(self, request: web.Request) -> web.Response:
-        """A head is gone, with everything of its job that it ran."""
+        """Lose a head with everything of its job."""
         head = self.heads.pop(request.match_info["ip"], None)
         if head is None:
             return web.json_response({})
@@ -146,18 +146,18 @@ class Scene:
         return web.json_response({})
 
     async def replace(self, request: web.Request) -> web.Response:
-        """Another pod takes the place of the worker pod."""
+        """Replace the worker pod by another one."""
         self.heads[request.match_info["ip"]].pod = request.match_info["pod"]
         return web.json_response({})
 
     async def touch(self, request: web.Request) -> web.Response:
-        """Make a file that a job's user code waits for."""
+        """Create a file that a job's user code waits for."""
         for folder in self._folders(request.match_info["uid"]):
             (folder / request.match_info["file"]).touch()
         return web.json_response({})
 
     async def told(self, request: web.Request) -> web.Response:
-        """What this Ray knows of a job: its submissions, and what of it is left."""
+        """Return this Ray's state of a job: its submissions and leftovers."""
         uid = request.match_info["uid"]
         sent = await self._submissions(uid)
         left = await asyncio.to_thread(_left, uid.replace("-", ""))
@@ -179,7 +179,7 @@ class Scene:
             return await answer.json()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until the director closes its end."""
+        """Serve until the director closes its end."""
         app = web.Application(client_max_size=1 << 26)
         app.router.add_post("/scene/head", self.begin)
         app.router.add_post("/scene/lose/{ip}", self.lose)
@@ -209,7 +209,7 @@ _LONG = aiohttp.ClientTimeout(total=60)
 
 
 def _named(uid: str) -> list[str]:
-    """The actors of a job."""
+    """Return the actors of a job."""
     import ray
 
     rows = ray.util.list_named_actors(all_namespaces=True)
@@ -217,7 +217,7 @@ def _named(uid: str) -> list[str]:
 
 
 def _groups(uid: str) -> list[dict[str, Any]]:
-    """The placement groups of a job."""
+    """Return the placement groups of a job."""
     import ray
 
     rows: list[dict[str, Any]] = list(ray.util.placement_group_table().values())
@@ -225,7 +225,7 @@ def _groups(uid: str) -> list[dict[str, Any]]:
 
 
 def _keys(uid: str) -> list[str]:
-    """The job's keys in Ray's store."""
+    """Return the job's keys in Ray's store."""
     from ray.experimental import internal_kv
 
     found: list[bytes] = internal_kv._internal_kv_list("dljob/", namespace="dljob")
@@ -233,19 +233,19 @@ def _keys(uid: str) -> list[str]:
 
 
 def _left(uid: str) -> list[str]:
-    """What there is of a job."""
+    """Return everything in Ray that belongs to a job."""
     groups = [f"group {row['name']}" for row in _groups(uid)]
     return [*(f"actor {name}" for name in _named(uid)), *groups, *(f"key {key}" for key in _keys(uid))]
 
 
 def _end(uid: str) -> None:
-    """End all of a job at once, as the end of its head would."""
+    """End everything of a job at once, as the loss of its head would."""
     import ray
     from ray._private.worker import global_worker  # noqa: F401 - connects the store
     from ray.experimental import internal_kv
     from ray.util.placement_group import PlacementGroup
 
-    for _ in range(2):  # who is being made while the first is ended
+    for _ in range(2):  # The second round ends actors that were being created during the first.
         for name in sorted(_named(uid), key=lambda name: not name.endswith("/master")):
             try:
                 ray.kill(ray.get_actor(name, namespace="dljob"))
@@ -258,7 +258,7 @@ def _end(uid: str) -> None:
 
 
 def main() -> None:
-    """Begin, serve, end."""
+    """Start Ray, serve, and end Ray."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     os.environ.update({**ENVIRONMENT, "RAY_AUTH_TOKEN": os.urandom(16).hex()})
     try:

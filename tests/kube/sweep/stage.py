@@ -1,4 +1,4 @@
-"""What lives are directed on: the API server as watches tell of it, and the one Ray behind its door."""
+"""The stage of the lives: the API server's objects from watches, and the one Ray behind its door."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = (DLJOBS, RAYCLUSTERS, SECRETS, CONFIG_MAPS, PODS, EVENTS)
 
 
 class World:
-    """All that is in every namespace, and all that ever was, as the API server tells."""
+    """All present and past objects of every namespace, from watches."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
@@ -33,7 +33,7 @@ class World:
         self._news = asyncio.Event()
 
     async def watch(self) -> None:
-        """Hear of everything, for ever."""
+        """Watch everything for ever."""
         async with asyncio.TaskGroup() as group:
             for resource in KINDS:
                 group.create_task(self._watch(resource))
@@ -51,11 +51,11 @@ class World:
             self._news = asyncio.Event()
 
     def all(self, plural: str, namespace: str) -> list[Json]:
-        """The objects of a kind in a namespace."""
+        """Return the objects of a kind in a namespace."""
         return [body for (kind, where, _), body in list(self.objects.items()) if (kind, where) == (plural, namespace)]
 
     async def until(self, check: Callable[[], Any], what: str, seconds: float) -> Any:
-        """The first true answer; asked whenever there is news."""
+        """Return the first true answer; checked at every event."""
         end = time.monotonic() + seconds
         while not (got := check()):
             left = end - time.monotonic()
@@ -67,30 +67,30 @@ class World:
 
 
 class Scene:
-    """The Ray's process, and its door."""
+    """The Ray's process and its door."""
 
     def __init__(self, door: str, session: aiohttp.ClientSession) -> None:
         self.door = door
         self._session = session
 
     async def head(self, ip: str, **about: Any) -> None:
-        """A head comes up at an address."""
+        """Start a head at an address."""
         await self._ask("POST", "head", {"ip": ip, **about})
 
     async def lose(self, ip: str) -> None:
-        """The head at an address is gone, and all it ran."""
+        """Lose the head at an address with everything it ran."""
         await self._ask("POST", f"lose/{ip}")
 
     async def replace(self, ip: str, pod: str) -> None:
-        """The worker pod of a head is another one."""
+        """Replace the worker pod of a head."""
         await self._ask("POST", f"replace/{ip}/{pod}")
 
     async def touch(self, uid: str, file: str) -> None:
-        """A job's user code waits for a file: there it is."""
+        """Create a file that a job's user code waits for."""
         await self._ask("POST", f"touch/{uid}/{file}")
 
     async def told(self, uid: str) -> Json:
-        """What Ray knows of a job."""
+        """Return Ray's state of a job."""
         return await self._ask("GET", f"told/{uid}")
 
     async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
@@ -100,14 +100,14 @@ class Scene:
 
 
 class Nursery:
-    """Where operators begin and end."""
+    """The process that starts and ends operators."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._ended: dict[int, asyncio.Future[int]] = {}
 
     async def listen(self) -> None:
-        """Hear who ended, for ever."""
+        """Receive the ends of operators for ever."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             told = json.loads(line)
@@ -116,7 +116,7 @@ class Nursery:
             waiting.set_exception(RuntimeError("the nursery ended"))
 
     async def run(self, flags: list[str], env: dict[str, str], log: Path) -> int:
-        """An operator from its begin to its end: its exit code, negative for a signal. Cancelled, it is killed."""
+        """Run an operator to its end; returns the exit code, negative for a signal. Cancelling kills it."""
         number = len(self._ended) + 1 + max(self._ended, default=0)
         ended = self._ended[number] = asyncio.get_running_loop().create_future()
         self._say({"id": number, "flags": flags, "env": env, "log": str(log)})
@@ -135,7 +135,7 @@ class Nursery:
 
 @asynccontextmanager
 async def nursery(log: Path) -> AsyncIterator[Nursery]:
-    """A nursery for a while; who lives there ends with it."""
+    """Run a nursery for the block; its operators end with it."""
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(HERE / "nursery.py")),
@@ -156,7 +156,7 @@ async def nursery(log: Path) -> AsyncIterator[Nursery]:
 
 @asynccontextmanager
 async def scene(prefix: list[str], log: Path) -> AsyncIterator[Scene]:
-    """A Ray, in a network of its own when the prefix makes one; its door is in ours."""
+    """Run a Ray, in its own network if the prefix creates one; its door is in the caller's network."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     port = listener.getsockname()[1]
     with log.open("wb") as out:

@@ -1,4 +1,4 @@
-"""The sweep's table as a page."""
+"""The sweep's result table as a page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANCE = "Calls that depend on timing, so that only some lives make them. Each w
 
 
 def table(results: Results) -> str:
-    """The page, as far as lives were lived; a field is empty where nobody died yet."""
+    """Return the page of the results so far; a field is empty where no operator has died yet."""
     points, chance = results.points(), results.chance()
     text = HEAD
     for play in PLAYS:
@@ -45,7 +45,7 @@ def table(results: Results) -> str:
 
 
 def judged(results: Results) -> list[str]:
-    """What is wrong: points not met, lives that ended otherwise, calls by chance that nobody has explained."""
+    """Return what is wrong: points not met, lives with another end, unexplained calls by chance."""
     points, chance = results.points(), results.chance()
     found = {Point(one.play, one.call, one.when): one.how for one in results.of([*points, *chance])}
     well = {**dict.fromkeys(points, ("same",)), **dict.fromkeys(chance, ("same", MISSED))}
@@ -58,7 +58,7 @@ def judged(results: Results) -> list[str]:
 
 
 def counts(results: Results) -> str:
-    """How many points were met, and how."""
+    """Return how many points were met, and with which result."""
     points = results.points()
     found = [result.how for result in results.of(points)]
     same, missed = found.count("same"), found.count(MISSED)

@@ -1,4 +1,4 @@
-"""Helm as the tests of the chart use it: rendered objects, or the words of a refusal."""
+"""Helm for the chart's tests: rendered objects, or the message of a refusal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHART = ROOT / "charts/dljob"
 
 
 def load(name: str) -> Any:
-    """The data of a YAML file of the chart."""
+    """Return the data of a YAML file of the chart."""
     return YAML(typ="safe").load((CHART / name).read_text(encoding="utf-8"))
 
 
 def find_helm() -> str | None:
-    """Where helm is: as `make kube-build` leaves it, or on PATH."""
+    """Return the path of helm: the one that `make kube-build` built, or that on PATH."""
     try:
         return str(cache.program("helm"))
     except cache.MissingError:
@@ -34,17 +34,17 @@ def find_helm() -> str | None:
 
 
 class HelmError(Exception):
-    """Helm said no; the text is its own."""
+    """Helm failed; the text is its stderr."""
 
 
 class Helm:
-    """One helm, without a cluster."""
+    """The helm program, used without a cluster."""
 
     def __init__(self, program: str) -> None:
         self.program = program
 
     def run(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
-        """What helm prints."""
+        """Run helm; returns its output."""
         made = subprocess.run(
             [self.program, *arguments, "--values", "-"],
             input=yaml.safe_dump(dict(values or {})),
@@ -58,7 +58,7 @@ class Helm:
         return made.stdout
 
     def lint(self, **values: Any) -> str:
-        """`helm lint --strict`."""
+        """Run `helm lint --strict`; returns its output."""
         return self.run("lint", "--strict", str(CHART), values=values)
 
     def render(self, *, release_namespace: str = "here", **values: Any) -> dict[tuple[str, str], dict[str, Any]]:

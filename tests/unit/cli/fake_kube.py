@@ -1,4 +1,4 @@
-"""A cluster in memory with the methods of `dljob.kube.api.Kube` that the command uses, and a head that answers."""
+"""An in-memory cluster with the methods of `dljob.kube.api.Kube` that the command uses, and a stub head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER = "hello-1a2b3"
 
 
 def merged(into: Json, patch: Json) -> Json:
-    """JSON merge patch."""
+    """Return an object after a JSON merge patch."""
     made = dict(into)
     for key, value in patch.items():
         if value is None:
@@ -32,7 +32,7 @@ def merged(into: Json, patch: Json) -> Json:
 
 
 def patched(body: Json, operations: list[Json]) -> Json:
-    """JSON Patch: the operations test and add, on what is there."""
+    """Return an object after a JSON Patch; only the operations `test` and `add` are supported."""
     made = copy.deepcopy(body)
     for operation in operations:
         *way, last = operation["path"].split("/")[1:]
@@ -48,7 +48,7 @@ def patched(body: Json, operations: list[Json]) -> Json:
 
 
 class FakeTransport:
-    """Answers POSTs of DLJobs as the server would: with the object, or with what `refuse` holds; `openapi` to GETs."""
+    """A transport that answers POSTs of DLJobs with the object or the error in `refuse`, and GETs with `openapi`."""
 
     server = "https://cluster.test:6443"
 
@@ -82,9 +82,9 @@ class FakeKube:
         self.refuse: tuple[int, Json] | None = None
         self.forbidden: set[str] = set()
         self.calls: dict[str, Any] = {}
-        """Path -> answer of `call`; an exception is raised."""
+        """Path -> answer of `call`; an exception instance is raised."""
         self.head: dict[str, Callable[[dict[str, Any]], Any]] = {}
-        """Last part of the path -> what the gateway answers: bytes, JSON, or an exception."""
+        """Last part of the path -> function that returns the gateway's answer: bytes, JSON, or an exception."""
         self.on_patch: Callable[[Json], None] = lambda _job: None
         self.changed = asyncio.Event()
         self.closed = 0
@@ -94,7 +94,7 @@ class FakeKube:
         self.closed += 1
 
     def put(self, resource: Resource, body: Json, namespace: str = "team") -> Json:
-        """Keep an object, and wake the watches."""
+        """Store an object and notify the watches."""
         meta = {"namespace": namespace, "creationTimestamp": "2026-01-01T00:00:00Z", **body["metadata"]}
         number = next(self._number)
         meta = {"uid": f"{number:08x}-0000-0000-0000-000000000000", **meta, "resourceVersion": str(number)}
@@ -205,13 +205,13 @@ ROLES = [{"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}
 
 
 def add_job(kube: FakeKube, name: str = "hello", namespace: str = "team", **status: Any) -> Json:
-    """A DLJob; with a status, one that an operator has seen."""
+    """Store a DLJob; status fields make it look as if an operator had processed it."""
     body: Json = {"metadata": {"name": name}, "spec": {"roles": ROLES}}
     return kube.put(DLJOBS, {**body, "status": status} if status else body, namespace)
 
 
 def add_head(kube: FakeKube, name: str = "hello") -> None:
-    """Let a job have a head that can be asked."""
+    """Give a job a head that answers."""
     kube.update(name, rayCluster={"name": CLUSTER, "headPod": HEAD})
     kube.put(
         SECRETS,
@@ -230,7 +230,7 @@ def add_event(kube: FakeKube, job: Json, reason: str, note: str, at: str, **more
 def logs_of(
     texts: dict[tuple[str, int], str], since: Callable[[float], int | None] = lambda _: None
 ) -> Callable[[dict[str, Any]], Any]:
-    """A gateway's answers about logs that are as long as they are; `since` gives the byte of a moment."""
+    """Return a gateway's log answers for these texts; `since` maps a moment to a byte offset."""
 
     def answer(query: dict[str, Any]) -> Any:
         key = ("", int(query.get("older", 0))) if "master" in query else (query["role"], int(query["rank"]))

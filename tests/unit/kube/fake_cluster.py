@@ -1,7 +1,7 @@
-"""An API server in memory, over HTTP: objects, resourceVersions, patches, /status, owners, watches, and faults.
+"""An in-memory API server over HTTP: objects, resourceVersions, patches, /status, owners, watches, and faults.
 
-What it has been told to believe of the real one was measured there: a merge patch to `/status` takes any uid but
-refuses an old resourceVersion, and a deletion takes along what it owned.
+Its behaviour was measured on a real API server: a merge patch to `/status` accepts any uid but refuses an old
+resourceVersion, and the deletion of an owner deletes its dependents.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Fault:
     times: int
     message: str
     after: bool = False
-    """The call is done, and its answer is lost."""
+    """Do the call and lose its answer."""
 
 
 @dataclass
 class FakeCluster:
-    """The state and the server; `calls` are those that were made, `writes` those of them that change something."""
+    """The state and the server; `calls` lists all calls, `writes` those that change something."""
 
     objects: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
@@ -66,16 +66,16 @@ class FakeCluster:
     log: list[tuple[int, str, str, dict[str, Any]]] = field(default_factory=list)
     proxies: dict[str, Callable[[web.Request], web.Response]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
-    """Plurals that are not served."""
+    """Plurals of resources that are not served."""
     fields: tuple[str, ...] = ("authOptions", "secretName", "upgradeStrategy")
-    """What the OpenAPI document of RayCluster names."""
+    """Fields that the OpenAPI document of RayCluster names."""
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     """OpenAPI documents by group."""
     pruned: tuple[str, ...] = ()
-    """Fields of statuses that the schema lacks: they are dropped without a word."""
+    """Status fields that the schema lacks; they are dropped silently."""
     compacted: int = 0
     page: int = 0
-    """Objects a page of a list, whatever limit is asked for; 0: all."""
+    """Objects per page of a list, whatever limit a client requests; 0: all."""
 
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
@@ -95,13 +95,13 @@ class FakeCluster:
         self.faults.append(Fault(method, path, status, times, message, after))
 
     def put(self, plural: str, body: dict[str, Any], namespace: str = "default") -> dict[str, Any]:
-        """Create an object, or replace it, as somebody else."""
+        """Create or replace an object as another client."""
         key = (plural, namespace, body["metadata"]["name"])
         kind = "MODIFIED" if key in self.objects else "ADDED"
         return self._keep(key, copy.deepcopy(body), kind)
 
     def take(self, plural: str, name: str, namespace: str = "default") -> None:
-        """Delete an object, as somebody else."""
+        """Delete an object as another client."""
         self._drop((plural, namespace, name))
 
     def names(self, plural: str) -> list[str]:
@@ -111,18 +111,18 @@ class FakeCluster:
         return self.objects[plural, namespace, name]
 
     def compact(self) -> None:
-        """Forget history, and cut every stream: what happened meanwhile is in no stream."""
+        """Drop the history and close every stream, so that events in between reach no watch."""
         self.compacted = self.version
         self.cut()
 
     def cut(self, plural: str = "") -> None:
-        """End the streams of one kind, or all."""
+        """Close the streams of one kind, or all."""
         for task, kind in self._streams.items():
             if plural in {"", kind}:
                 task.cancel()
 
     def quietly(self, act: Callable[[], Any]) -> None:
-        """Do something that no stream tells of: each is cut, and history is forgotten behind it."""
+        """Do something that no watch reports: streams are closed before, and the history is dropped after it."""
         told = len(self.log)
         act()
         del self.log[told:]
@@ -203,7 +203,7 @@ class FakeCluster:
         return None
 
     def _discovery(self, path: str) -> web.Response | None:
-        """What is served: one group of each, one version."""
+        """Answer discovery requests: each group with one version."""
         if path in {"/api", "/apis"}:
             groups = [{"name": g, "preferredVersion": _gv(g, v), "versions": [_gv(g, v)]} for g, v in SERVED if g]
             return web.json_response({"versions": ["v1"]} if path == "/api" else {"groups": groups})
@@ -377,7 +377,7 @@ def _not_found(matched: re.Match[str]) -> web.Response:
 
 
 def client_of(server: TestServer, *, manager: str = "tests", **settings: Any) -> Kube:
-    """A client of a fake cluster."""
+    """Return a client of a fake cluster."""
     configuration = Configuration()
     configuration.host = str(server.make_url("")).rstrip("/")
     for name, value in settings.items():

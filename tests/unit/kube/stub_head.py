@@ -1,4 +1,4 @@
-"""The two ports of a head, in one server: Ray's Job API and our gateway, with a token and a job that tests steer."""
+"""A stub of a head's two ports in one server: Ray's Job API and our gateway, with a token and jobs set by tests."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ TOKEN = "T"
 @dataclass
 class StubHead:
     token: str = TOKEN
-    """Empty: any will do."""
+    """Required token; empty: any token is accepted."""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """submission id -> what Ray says of it."""
+    """Submission id -> Ray's record of it."""
     posted: list[dict[str, Any]] = field(default_factory=list)
     kept: dict[str, bytes] = field(default_factory=dict)
     """Packages by name."""
     logs: dict[str, str] = field(default_factory=dict)
     master_log: str | None = None
-    """None: a gateway of before PrimeMaster's log, which answers every question with the ranks' tails."""
+    """PrimeMaster's log; None: an older gateway, which answers every log request with the ranks' tails."""
     session: str = "session_1"
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """uid (32 hex digits) -> the snapshot; absent: 404."""
+    """Job uid (32 hex digits) -> snapshot; a missing uid is answered with 404."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
     tails: dict[str, str] = field(default_factory=dict)
     commands: list[dict[str, Any]] = field(default_factory=list)
     causes: list[dict[str, Any]] = field(default_factory=list)
-    """Commands of the kind `cause`, by which nobody orders anything."""
+    """Commands of kind `cause`, which report evidence and order nothing."""
     away: bool = False
-    """PrimeMaster does not answer: 503."""
+    """PrimeMaster does not answer; the gateway answers 503."""
     down: bool = False
     """The gateway answers 500."""
     ray_down: bool = False
     asked: list[str] = field(default_factory=list)
     taken: int = 500
-    """What a submission id that is there already is answered with: by Ray's head; its agent says 400 (2.60)."""
+    """Status for a submission id that exists already: 500 by Ray's head, 400 by its agent (Ray 2.60)."""
     accept: bool = True
-    """Whether a new submission is taken."""
+    """Whether new submissions are accepted."""
 
     handlers: dict[str, Any] = field(default_factory=dict)
-    """What a test answers instead, by method and path."""
+    """Handlers of a test that answer instead, by method and path."""
 
     submitted: Callable[[dict[str, Any]], None] = lambda _: None
-    """Told of each new submission."""
+    """Callback for each new submission."""
 
     def __post_init__(self) -> None:
         self._news: dict[str, asyncio.Event] = {}
         self.polled = asyncio.Event()
-        """A long poll waits."""
+        """Set while a long poll waits."""
 
     def say(self, uid: str, **news: Any) -> None:
-        """The job's state changes."""
+        """Change a job's snapshot and wake its long polls."""
         old = self.snapshots.get(uid, {"uid": uid, "version": 0, "phase": "Starting"})
         self.snapshots[uid] = {**old, "version": old["version"] + 1, **news}
         self._news.pop(uid, asyncio.Event()).set()

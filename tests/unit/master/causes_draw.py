@@ -17,7 +17,7 @@ from causes_kit import Story  # noqa: E402
 
 
 def verdict(path: Path) -> str:
-    """What the core makes of a case."""
+    """Return the core's verdict on a case."""
     case = yaml.safe_load(path.read_text())
     told = Story(case).tell()
     expected = [(e["first"], e["reason"]) for e in case["expect"]]

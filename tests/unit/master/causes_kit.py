@@ -1,4 +1,4 @@
-"""A labelled fault, told to the core: what is heard, when, and what the core then says was the first cause."""
+"""Labelled faults played to the core: events with their times, and the first causes that the core names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dljob.master.state.views import Clue, HostId, Outcome, Reason
 
 
 class Story:
-    """A case of tests/unit/master/causes, in a world of its own."""
+    """A case of tests/unit/master/causes in its own world."""
 
     def __init__(self, case):
         self.case = case
@@ -19,7 +19,7 @@ class Story:
         self.before = self.world.state
 
     def tell(self):
-        """Tell it all; gives the first causes in the order of their faults."""
+        """Play all events; returns the first causes in the order of their faults."""
         self.world.pending.clear()
         for line in self.case["timeline"]:
             self.world.now += line.get("after", 0.0)

@@ -1,4 +1,4 @@
-"""Worlds with an elastic role, and what happens to them."""
+"""Worlds with an elastic role, and events in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dljob.master.state.state import Phase, RankPhase
 
 
 def boot(count=3, role=None, *others, own_nodes=False, extra=(), group=None, **spec):
-    """Ranks of one processor on nodes that have one each; 3 ranks, at least 1."""
+    """Return a running world: 3 ranks (at least 1) of one CPU on nodes with one CPU each."""
     e = {"name": "e", "type": "Elastic", "replicas": 3, "minReplicas": 1, "maxReplicas": 4, **(role or {})}
     any_ = {"name": "any", "replicas": 8, "maxReplicas": 9, "cpu": "4", **(group or {})}
     made = job(e, *others, nodeGroups=[any_], **spec)
@@ -27,7 +27,7 @@ def lose(world, unit):
 
 
 def wait_for(world, reason, ticks=20):
-    """Time passes until there is another note of this reason."""
+    """Advance time until another note with this reason appears; returns the note."""
     before = len(world.notes(reason))
     while len(world.notes(reason)) == before:
         ticks -= 1

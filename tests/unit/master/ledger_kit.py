@@ -1,4 +1,4 @@
-"""What the ledger must hold in every state."""
+"""Invariants of the ledger in every state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dljob.master.state.state import RankPhase
 
 
 def check_ledger(state, now):
-    """Every rank is in the account that its state says, and the sums are the time times the processes, exactly."""
+    """Assert that each rank is in the account of its state and that accounts sum up to exactly time x processes."""
     book = state.ledger
     at = max(book.at, micros(state, now))
     counts = {}

@@ -1,4 +1,4 @@
-"""A model of everything around the core: nodes, processes, spares, answers on their way; and what must always hold."""
+"""A model of the core's surroundings: nodes, processes, spares, pending answers; and the invariants of every state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DONE = Outcome(ok=True)
 
 
 def job(*roles, name="job", **spec):
-    """(plan, spec) of roles given as dicts; what is left out is filled in."""
+    """Return plan and spec of roles given as dicts; missing fields are filled in."""
     full = [{"entrypoint": {"class": "pkg.Class"}, **role} for role in roles]
     manifest = DLJobManifest.model_validate({"metadata": {"name": name}, "spec": {"roles": full, **spec}})
     return plan(manifest), manifest.spec
@@ -40,7 +40,7 @@ def error(error_type="ValueError", frame="train.py:7 in step", *, step=None, mes
 
 
 def nodes(count, cpus=64, **devices):
-    """Nodes n0, n1, ... that hold so much each."""
+    """Return nodes n0, n1, ... with this capacity each."""
     total = tuple(sorted({"CPU": cpus * GRAIN, **{k: v * GRAIN for k, v in devices.items()}}.items()))
     return tuple(NodeView(f"n{i}", total, total, (("dljob.io/node-group", "any"),)) for i in range(count))
 
@@ -53,11 +53,11 @@ class Process:
     alive: bool = True
     ready: bool = False
     reports: list = field(default_factory=list)
-    """Everything it ever said of its ranks: kept, as results are kept until acknowledged."""
+    """All its rank reports; kept because results are kept until acknowledged."""
 
 
 class World:
-    """The core, driven by a model of its surroundings. `pending` are answers that have not arrived yet."""
+    """The core, driven by a model of its surroundings. `pending` holds answers that have not arrived yet."""
 
     def __init__(self, made, *, count=None, views=None, hold=False, own_nodes=False):
         self.plan, self.spec = made
@@ -71,26 +71,26 @@ class World:
         self.all_actions: list = []
         self.held: dict = {}
         self.granted: dict = {}
-        """(unit, token) -> the memory beyond the plan's that it was asked for with."""
+        """(unit, token) -> memory beyond the plan's in the reservation request."""
         self.hosts: dict = {}
         self.killed: set = set()
         self.frozen: dict = {}
-        """Node -> what is done to its processes when it wakes up: they do nothing before that."""
+        """Frozen node -> actions on its processes, which take effect when it thaws."""
         self.ranks: dict = {}
         self.spares: dict = {}
         self.was_ready: set = set()
         self.deaf: set = set()
-        """Ranks whose user code does not let itself be taken out of it."""
+        """Ranks whose user code cannot be interrupted."""
         self.finished: list = []
         self.released = False
         self.hold = hold
         self.bad: dict = {}
-        """Node -> what does not work there; "": its all-reduce."""
+        """Node -> trouble that a node check finds there; "": its all-reduce fails."""
 
     # -- the core ------------------------------------------------------------------------------------------------
 
     def send(self, event, *, after=0.0):
-        """Give the core an event; gives its actions, which the model has carried out."""
+        """Give the core an event; returns its actions, which the model has carried out."""
         self.now += after
         self.journal.append(event_record(event, self.now))
         self.told.append(event)
@@ -101,7 +101,7 @@ class World:
         self.state = step.state
         self._remember_ready()
         if isinstance(event, ev.NodeFrozen) and event.node not in self.frozen:
-            self.pending.append(ev.NodeThawed(event.node))  # as it answers, so the next answer says
+            self.pending.append(ev.NodeThawed(event.node))  # The node answers, so the next pass reports it thawed.
         for action in step.actions:
             self.carry_out(action)
         if not self.hold:
@@ -121,27 +121,27 @@ class World:
         return self.send(self.pending.pop(index))
 
     def settle(self, limit=5000):
-        """Let all answers arrive, first come, first served."""
+        """Deliver all pending answers in order."""
         while self.pending:
             limit -= 1
             assert limit, "answers make answers for ever"
             self.deliver()
 
     def boot(self):
-        """From nothing to all ranks of the first roles ready."""
+        """Start the job and run it until all ranks of the first roles are ready."""
         self.send(ev.MasterStarted(1))
         self.send(ev.NodesSeen(self.seen()))
         self.settle()
         return self
 
     def tick(self):
-        """Sleep until the core wants to be woken."""
+        """Advance time to the core's next timer and send a tick."""
         wake = next_wake(self.state)
         assert wake is not None
         self.now = max(self.now, wake)
         actions = self.send(ev.Tick())
         for _ in range(3):
-            # What is due is done at once: a shell that sleeps until the next timer must not spin.
+            # Due timers must be handled by one tick: a shell that sleeps until the next timer must not spin.
             if (wake := next_wake(self.state)) is not None and wake <= self.now:
                 actions = (*actions, *self.send(ev.Tick()))
         assert wake is None or wake > self.now
@@ -163,7 +163,7 @@ class World:
         return max(lives) if lives else None
 
     def kill(self, role, rank, outcome=KILLED):
-        """SIGKILL of a rank's host process."""
+        """Kill a rank's host process with SIGKILL."""
         self.kill_host(self.key_host(role, rank), outcome)
 
     def kill_host(self, host, outcome=KILLED):
@@ -178,13 +178,13 @@ class World:
             self.frozen[process.node].append((host, life))
         else:
             process.alive = False
-        # Frozen processes are no incarnations that run: those that wake up end before they do anything.
+        # Frozen processes do not count as running incarnations: after a thaw they end before they do anything.
         for where in self.ranks.values():
             for incarnation in [i for i, at in where.items() if at == (host, life)]:
                 del where[incarnation]
 
     def end(self, role, rank, outcome=DONE):
-        """A rank's user code ends by itself."""
+        """End a rank's user code by itself with an outcome."""
         for incarnation, (host, life) in list(self.ranks.get((role, rank), {}).items()):
             del self.ranks[role, rank][incarnation]
             event = ev.RankEnded(role, rank, incarnation, outcome)
@@ -196,7 +196,7 @@ class World:
             self.end(role, rank, outcome)
 
     def lose_node(self, node):
-        """A machine goes dark; its processes are gone, the cluster says so, and nobody else does."""
+        """Lose a machine with its processes; only the cluster's node list reports it."""
         self.views = tuple(view for view in self.views if view.id != node)
         self.frozen.pop(node, None)
         for (host, life), process in self.hosts.items():
@@ -209,26 +209,26 @@ class World:
         self.pending.append(ev.NodesSeen(self.seen()))
 
     def freeze_node(self, node):
-        """A machine stops: its processes neither answer nor end, and the cluster says that it is there."""
+        """Freeze a machine: its processes neither answer nor end, and the cluster still lists it."""
         self.frozen[node] = []
         self.pending.append(ev.NodeFrozen(node, 3.0))
 
     def thaw_node(self, node):
-        """It goes on: what was killed meanwhile ends."""
+        """Thaw a machine: processes that were killed meanwhile end."""
         for host, life in self.frozen.pop(node):
             self.hosts[host, life].alive = False
-            # Only now do calls to it break: a master that came meanwhile could not know.
+            # Calls to it break only now: a master that started meanwhile could not know of the kill.
             self.pending.append(ev.HostLost(host, life, KILLED))
         self.pending.append(ev.NodeThawed(node))
         self.pending.append(ev.NodesSeen(self.seen()))
 
     def drain_node(self, node, by=0.0):
-        """The cluster drains a node: it takes nothing more, and is gone by then."""
+        """Drain a node: it accepts nothing more and is gone at time `by`."""
         self.views = tuple(replace(view, leaving=by) if view.id == node else view for view in self.views)
         self.pending.append(ev.NodesSeen(self.seen()))
 
     def seen(self):
-        """The nodes as the backend sees them: `free` is what no reservation holds."""
+        """Return the nodes as the backend reports them; `free` excludes reservations."""
         free = {view.id: dict(view.free) for view in self.views}
         for unit, tokens in self.held.items():
             for token, node in tokens.items():
@@ -241,7 +241,7 @@ class World:
         self.pending.append(ev.NodesSeen(self.seen()))
 
     def crash_master(self):
-        """SIGKILL of PrimeMaster: answers on their way are lost; the next one replays, re-attaches, orders again."""
+        """Kill PrimeMaster: pending answers are lost; the next one replays, re-attaches and orders again."""
         self.pending.clear()
         rebuilt = replay(self.plan, self.spec, UID, json.loads(json.dumps(self.journal)), start=self.start)
         assert rebuilt == self.state
@@ -261,7 +261,7 @@ class World:
         self._listen()
 
     def _listen(self):
-        """A new master finds out anew which nodes answer."""
+        """Let a new master find out which nodes answer."""
         self.pending.extend(ev.NodeFrozen(node, 3.0) for node in sorted(self.frozen))
         silent = (node for node, own in sorted(self.state.exclusions.items()) if own.silent)
         self.pending.extend(ev.NodeThawed(node) for node in silent if node not in self.frozen)
@@ -317,7 +317,7 @@ class World:
         )
 
     def _adopt(self, host, life, actor):
-        """A spare becomes a host, or has died and nobody knows yet."""
+        """Turn a spare into a host, unless it has died unnoticed."""
         spare = next((key for key, own in self.spares.items() if f"spare {key} {own}" == actor), None)
         node = "" if spare is None else spare[1]
         self.spares.pop(spare, None)
@@ -356,7 +356,7 @@ class World:
                     self.end(a.host.role, rank, DONE)
 
     def _leave_group(self, a):
-        """The process ends its rank and stays; a rank that it has not started yet, it never will."""
+        """End the rank and keep its process; a rank that was not started yet is never started."""
         process = self.hosts.get((a.host, a.life))
         if process is None or not process.alive or (a.host.role, a.rank) in self.deaf:
             return
@@ -369,7 +369,7 @@ class World:
         self.pending.append(event)
 
     def _kill_host(self, a):
-        """By the actor's name, where the order has one: that may be of an earlier life than the order says."""
+        """Kill by the actor's name if the order has one, which may be of an earlier life than the order's."""
         mine = {life: process for (host, life), process in self.hosts.items() if host == a.host}
         named = (life for life, process in mine.items() if a.actor and process.actor == a.actor)
         life = next(named, a.life)
@@ -447,7 +447,7 @@ _EXECUTE = {
 
 
 def check(world: World):
-    """What must hold in every state."""
+    """Assert the invariants of every state."""
     state = world.state
     live = 0
     for name, role in state.roles.items():
@@ -486,7 +486,7 @@ def check(world: World):
 
 
 def check_grants(world: World):
-    """What a unit is held with is what PrimeMaster thinks that it gave it."""
+    """Assert that each unit is held with the memory that PrimeMaster believes it has."""
     for unit, own in world.state.units.items():
         if own.phase is UnitPhase.HELD:
             assert world.granted[unit, own.token] == given(world.state.grants, unit)

@@ -1,4 +1,4 @@
-"""What the tests of the shell share: an operator's parts on an API server and a head in memory."""
+"""Helpers of the shell's tests: an operator's parts on an in-memory API server and a stub head."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dljob(name: str = "hello", **spec: Any) -> dict[str, Any]:
 
 @dataclass
 class Shell:
-    """One life of an operator, without kopf: what happens on the server is told by `sync`."""
+    """One life of an operator without kopf; `sync` delivers the server's changes."""
 
     fake: FakeCluster
     head: StubHead
@@ -60,7 +60,7 @@ class Shell:
     turns: Turns
 
     def sync(self) -> None:
-        """Tell what the API server has now, as the watches would."""
+        """Deliver the API server's present objects, as the watches would."""
         for (plural, _, _), body in list(self.fake.objects.items()):
             put = {"dljobs": self.cache.put_job, "rayclusters": self.cache.put_cluster, "pods": self.cache.put_pod}
             if plural in put and (key := put[plural](body)):
@@ -73,7 +73,7 @@ class Shell:
                     self.queue.add(job)
 
     async def settle(self, passes: int = 60) -> int:
-        """Do passes until none is due at once; returns how many that were."""
+        """Run passes until none is due at once; returns their number."""
         for count in range(passes):
             self.sync()
             key = self.queue.take()
@@ -103,7 +103,7 @@ async def shell(
     clock: Callable[[], float] = time.time,
     head_url: Callable[[str, int], str] | None = None,
 ) -> AsyncIterator[Shell]:
-    """An operator's parts; a second one on the same cluster and head is its next life."""
+    """Yield an operator's parts; a second shell on the same cluster and head is its next life."""
     fake, head = fake or FakeCluster(), head or StubHead()
     api, port = await fake.serve(), await head.serve()
     kube = client_of(api, manager="dljob-operator")
@@ -142,7 +142,7 @@ def cluster_of(fake: FakeCluster, name: str = "hello", attempt: int = 1) -> str:
 def run_head(
     fake: FakeCluster, head: StubHead, name: str = "hello", attempt: int = 1, container: str = "containerd://a"
 ) -> None:
-    """KubeRay and the kubelet do their part: the head of the job's RayCluster is ready."""
+    """Play KubeRay and the kubelet: make the head of the job's RayCluster ready."""
     cluster = cluster_of(fake, name, attempt)
     body = fake.one("rayclusters", cluster)
     uid = fake.one("dljobs", name)["metadata"]["uid"]

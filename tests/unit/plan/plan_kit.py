@@ -1,4 +1,4 @@
-"""Small specs for the tests of plans, and strategies for many of them."""
+"""Small specs for the tests of plans, and Hypothesis strategies for generating specs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(*roles: dict[str, Any], **spec: Any) -> DLJobManifest:
 
 
 def ray_cluster(manifest: DLJobManifest) -> dict[str, Any]:
-    """The RayCluster that would carry a job."""
+    """Return the RayCluster of a job."""
     return preview_raycluster(plan(manifest), manifest)
 
 
@@ -48,7 +48,7 @@ def machines(name: str, replicas: int = 1, cpu: str = "32", gpus: int = 0, **mor
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Roles and collocations that can be planned on derived machines."""
+    """Draw roles and collocations that can be planned on derived machines."""
     roles: list[dict[str, Any]] = []
     collocations: list[dict[str, Any]] = []
     for index in range(draw(st.integers(0, 2))):

@@ -1,7 +1,7 @@
-"""What the served RayCluster of KubeRay 1.6.2 knows, as far as a DLJob's RayCluster may go.
+"""Fields of KubeRay 1.6.2's RayCluster schema, as far as a DLJob's RayCluster uses them.
 
-Source: ray-operator v1.6.2, config/crd/bases/ray.io_rayclusters.yaml, version v1. A field that is not here would be
-dropped by the API server without a word.
+Source: ray-operator v1.6.2, config/crd/bases/ray.io_rayclusters.yaml, version v1. The API server silently drops fields
+that are not in the schema.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 FREE = frozenset({"*"})
-"""A mapping of texts."""
+"""A mapping with free keys."""
 
 FIELDS: dict[str, frozenset[str]] = {
     path: frozenset(names.split())
@@ -87,7 +87,7 @@ SHORT = (
 
 
 def unknown(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of an object that KubeRay 1.6.2 does not know."""
+    """Yield the paths of an object that KubeRay 1.6.2's schema does not have."""
     for long, short in SHORT:
         path = path.replace(long, short)
     if isinstance(value, list):

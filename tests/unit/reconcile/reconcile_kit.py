@@ -1,4 +1,4 @@
-"""A world in memory for the tests of `reconcile`: an API server, KubeRay, Ray's Job API and a PrimeMaster.
+"""An in-memory world for the tests of `reconcile`: an API server, KubeRay, Ray's Job API and a PrimeMaster.
 
 world = World()                      # a DLJob was applied
 world.settle()                       # passes until nothing is to be done
@@ -52,16 +52,16 @@ __all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot",
 
 IRREVERSIBLE = (Delete, Submit, Command, SaveLogs)
 MANY = ("cause", "Pod", "ConfigMap", "Secret")
-"""Kinds of commands and deletions of which a pass may have many."""
+"""Kinds of commands and deletions that may occur many times in a pass."""
 
 
 class CrashError(Exception):
-    """The operator dies."""
+    """The simulated operator crashes."""
 
 
 @dataclass
 class World:
-    """Everything outside the operator, and what it did there."""
+    """Everything outside the operator, and a record of the operator's calls."""
 
     job: dict[str, Any] | None = field(default_factory=dljob)
     settings: Settings = SETTINGS
@@ -72,9 +72,9 @@ class World:
     """Name -> the ConfigMap that owns it."""
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     ray: dict[str, str] = field(default_factory=dict)
-    """Submission -> status, of the living head."""
+    """Submission id -> status on the living head."""
     masters: set[str] = field(default_factory=set)
-    """Submissions whose PrimeMaster lives; it does not need its launcher any more."""
+    """Submissions whose PrimeMaster lives; it no longer needs its launcher."""
     session: str = "session-1"
     view: MasterView | None = None
     said: RayJobView | None = None
@@ -84,22 +84,22 @@ class World:
     sent: tuple[str, ...] = ()
     events: list[Event] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-    """Every call that changed something, in words."""
+    """A line for every call that changed something."""
     submissions: list[tuple[str, str]] = field(default_factory=list)
-    """(id, session of Ray that took it)."""
+    """(submission id, Ray session that accepted it)."""
     posted: dict[str, Submit] = field(default_factory=dict)
-    """What Ray took, by id."""
+    """Submission id -> submission that Ray accepted."""
     commands: list[Command] = field(default_factory=list)
     watch: Watch | None = None
     outcome: ReconcileResult | None = None
     counted: int = 0
-    """Restarts that the living PrimeMaster counts, with those that it was handed."""
+    """Restarts that the living PrimeMaster counts, including those handed on to it."""
     worn: int = 0
-    """Restarts in the life of the job."""
+    """Restarts in the job's whole life."""
     handed: list[tuple[int, int]] = field(default_factory=list)
-    """Restarts that each PrimeMaster was handed, and those that the status told."""
+    """For each PrimeMaster: restarts handed on to it, and restarts in the status at that time."""
     fuse: int | None = None
-    """Calls until the operator crashes; None: it does not."""
+    """Number of calls until the operator crashes; None: never."""
 
     # -- what the operator sees
 
@@ -111,11 +111,11 @@ class World:
         own = names.cluster_name(self.job["metadata"]["name"], UID, attempt)
         name = named.get("name") or own
         if "rayClusterRef" not in self.job["spec"] and name not in self.clusters and not self.pods.get(name):
-            name = own  # as the shell does: nothing of the last attempt's is left to look at
+            name = own  # As in the shell: nothing of the last attempt is left to look at.
         cluster = copy.deepcopy(self.clusters.get(name))
         return Observed(
             job=copy.deepcopy(self.job),
-            cluster=cluster and cluster_digest(cluster),  # what the operator's cache keeps of it, and no more
+            cluster=cluster and cluster_digest(cluster),  # only what the operator's cache keeps
             pods=tuple(self.pods.get(name, ())),
             master=self.view,
             ray_job=self.said,
@@ -132,7 +132,7 @@ class World:
     # -- what the operator does
 
     def step(self) -> ReconcileResult:
-        """One pass."""
+        """Run one pass."""
         outcome = self.look()
         self.outcome = outcome
         json.dumps(outcome.status)
@@ -158,7 +158,7 @@ class World:
         self.log.append(f"status {status['phase']}/{status['reason']}")
 
     def settle(self, passes: int = 50) -> World:
-        """Passes until nothing is to be done."""
+        """Run passes until nothing is left to do."""
         for _ in range(passes):
             if self.job is None:
                 return self
@@ -174,7 +174,7 @@ class World:
                 raise CrashError
 
     def execute(self, action: Action) -> None:
-        """What an API call does to the world."""
+        """Apply an action of the operator to the world."""
         match action:
             case CreateToken():
                 assert action.owner in self.maps
@@ -199,14 +199,14 @@ class World:
             self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
 
     def _order(self, action: Submit | Command | SaveLogs) -> None:
-        """What reaches the head."""
+        """Apply an action that is sent to the head."""
         assert action.cluster in self.clusters
         match action:
             case Submit():
                 pods = {pod.name: pod.container for pod in self.pods[action.cluster] if pod.head}
                 assert not action.head[1] or pods[action.head[0]] == action.head[1], "a head that restarted"
                 if action.session and action.session != self.session:
-                    return  # the shell asks the head first
+                    return  # The shell asks the head first.
                 if action.id not in self.ray:
                     self.submissions.append((action.id, self.session))
                     self.posted[action.id] = self._as_made(action)
@@ -223,7 +223,7 @@ class World:
                 self.maps[action.name] = {}
 
     def _as_made(self, action: Submit) -> Submit:
-        """What is posted, as the operator does it: the attempt's ConfigMap goes before the DLJob."""
+        """Return the submission as the operator completes it; the attempt's ConfigMap is preferred to the DLJob."""
         if not action.spec_map:
             return action
         spec = json.loads(self.maps[action.spec_map]["data"][SPEC_KEY])["spec"]
@@ -243,7 +243,7 @@ class World:
             self.delete_cluster(action.name)
 
     def _delete_pod(self, action: Delete) -> None:
-        """It leaves, and goes at once when nobody is waited for, or none is there to wait for."""
+        """Mark a pod as leaving; remove it at once without a grace period or a living kubelet."""
         pods = self.pods[self.name]
         (pod,) = (pod for pod in pods if (pod.name, pod.uid) == (action.name, action.uid))
         grace = " ".join([action.name, *([str(action.grace)] if action.grace is not None else [])])
@@ -258,7 +258,7 @@ class World:
             made = copy.deepcopy(body)
             at = stamp(self.now)
             made["metadata"] |= {"uid": f"uid-{name}-{len(self.log)}", "generation": 1, "creationTimestamp": at}
-            made["status"] = {"observedGeneration": 1}  # KubeRay has seen it
+            made["status"] = {"observedGeneration": 1}  # KubeRay has seen it.
             self.clusters[name] = made
             self.pods[name] = []
 
@@ -284,7 +284,7 @@ class World:
         target["metadata"]["annotations"] = merged(target["metadata"].get("annotations", {}), action.annotations)
 
     def _poll(self, watch: Watch | None) -> None:
-        """What the shell's poller would have heard."""
+        """Return what the shell's poller would have heard."""
         if watch != self.watch:
             self.view = self.said = None
         self.watch = watch
@@ -298,7 +298,7 @@ class World:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """The newest RayCluster."""
+        """Return the newest RayCluster."""
         return list(self.clusters.values())[-1]
 
     @property
@@ -306,7 +306,7 @@ class World:
         return self.cluster["metadata"]["name"]
 
     def head_ready(self, uid: str = "pod-1") -> World:
-        """KubeRay made the head, and it is ready."""
+        """Let KubeRay report a ready head."""
         head = Pod(f"{self.name}-head", uid, True, "headgroup", "Running", True, ip="10.0.0.1", node="node-a")
         head = replace(head, container=f"containerd://{uid}-{self.session}")
         self.pods[self.name] = [head]
@@ -323,7 +323,7 @@ class World:
         return self
 
     def condition(self, kind: str, status: str = "True", **more: Any) -> World:
-        """KubeRay says something of the RayCluster."""
+        """Set a condition of the RayCluster, as KubeRay does."""
         made = self.cluster["status"] = {
             "desiredWorkerReplicas": 1,
             "readyWorkerReplicas": 0,
@@ -335,7 +335,7 @@ class World:
         return self
 
     def delete_cluster(self, name: str = "") -> World:
-        """The RayCluster goes, with its pods and what Ray knew."""
+        """Delete the RayCluster with its pods and Ray's state."""
         name = name or self.name
         del self.clusters[name]
         self.pods.pop(name, None)
@@ -343,7 +343,7 @@ class World:
         return self
 
     def new_session(self) -> World:
-        """The head's process is another one: what Ray knew is gone."""
+        """Restart the head's process; Ray's state is lost."""
         self.ray.clear()
         self.masters.clear()
         self.session = f"session-{int(self.session.rpartition('-')[2]) + 1}"
@@ -356,7 +356,7 @@ class World:
         return self
 
     def kept_head(self, uid: str = "") -> World:
-        """The head's process is another one, maybe in another pod, and has what Ray knew; what ran there is gone."""
+        """Restart the head's process, maybe in another pod, with Ray's state kept; processes on the head are gone."""
         self.ray = {id_: "FAILED" if status == "RUNNING" else status for id_, status in self.ray.items()}
         self.masters |= {id_ for id_ in self.posted if id_.rpartition("-r")[0] in self.masters}
         head, *others = self.pods[self.name]
@@ -368,7 +368,7 @@ class World:
 
     @property
     def keeps(self) -> bool:
-        """Whether what Ray knows outlives its head."""
+        """Return whether Ray's state outlives its head."""
         return self.has_head and names.SURVIVES in self.cluster["metadata"].get("annotations", {})
 
     @property
@@ -377,12 +377,12 @@ class World:
 
     @property
     def lives(self) -> bool:
-        """Whether a PrimeMaster of the attempt that is watched runs."""
+        """Return whether a PrimeMaster of the watched attempt runs."""
         running = {id_ for id_, status in self.ray.items() if status == "RUNNING"}
         return self.watch is not None and self.watch.submission in self.masters | running
 
     def calm(self, end: str = "Succeeded", rounds: int = 12) -> World:
-        """Nothing bad happens any more: the job comes to its end."""
+        """Let the job run to its end without further faults."""
         for _ in range(rounds):
             self.settle()
             if self.job is None or self.phase in TERMINAL:
@@ -397,7 +397,7 @@ class World:
         raise AssertionError(f"no end: {self.status['phase']}/{self.status['reason']}: {self.log[-8:]}")
 
     def master(self, phase: str = "Running", **more: Any) -> World:
-        """PrimeMaster says something."""
+        """Set PrimeMaster's snapshot."""
         told = {"restarts": {"process": self.counted}, "carry": {"v": 1, "count": self.counted}} if self.counted else {}
         self.view = MasterView(snapshot(phase, **{**told, **more}))
         if self.watch is not None:
@@ -405,24 +405,24 @@ class World:
         return self
 
     def wear(self) -> World:
-        """PrimeMaster restarts a process."""
+        """Let PrimeMaster count a restarted process."""
         self.worn += 1
         self.counted += 1
         return self.master("Running")
 
     def silent(self, seconds: float, error: str = "connection refused") -> World:
-        """PrimeMaster does not answer for so long."""
+        """Let PrimeMaster be silent since this many seconds."""
         self.view = replace(self.view or MasterView({}), age=seconds, error=error)
         return self
 
     def launcher(self, status: str, **more: Any) -> World:
-        """Ray says something of the submission."""
+        """Set Ray's record of the submission."""
         self.ray[self.watch.submission] = status
         self.said = RayJobView(self.watch.submission, status, session=self.session, **more)
         return self
 
     def edit(self, **spec: Any) -> World:
-        """Somebody changes the DLJob."""
+        """Edit fields of the DLJob's spec."""
         assert self.job is not None
         self.job["spec"] |= spec
         self.job["metadata"]["generation"] += 1
@@ -435,7 +435,7 @@ class World:
         return self
 
     def restarted(self) -> World:
-        """The operator died and came back: what it held in memory is gone."""
+        """Restart the operator; its memory is lost."""
         self.view = self.said = self.watch = self.fuse = None
         self.sent = ()
         return self
@@ -444,7 +444,7 @@ class World:
         self.settle().head_ready().settle()
         return self.workers_ready().master("Running").settle()
 
-    # -- what the status says
+    # -- the status
 
     @property
     def status(self) -> dict[str, Any]:
@@ -456,7 +456,7 @@ class World:
         return self.status["phase"]
 
     def cond(self, kind: str) -> tuple[str, str]:
-        """(status, reason)."""
+        """Return status and reason of a condition."""
         found = next(one for one in self.status["conditions"] if one["type"] == kind)
         return found["status"], found["reason"]
 
@@ -468,7 +468,7 @@ class World:
 
 
 def _handed(files: dict[str, Any], action: Submit) -> int:
-    """What the last attempt counted, as the launcher finds it."""
+    """Return the last attempt's counts, as the launcher finds them."""
     if "--carried" not in action.argv:
         return 0
     where = action.argv[action.argv.index("--carried") + 1]

@@ -1,4 +1,4 @@
-"""A small DLJob and what PrimeMaster says of it, for the tests of `reconcile`."""
+"""A small DLJob and PrimeMaster's snapshot of it, for the tests of `reconcile`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = Settings(
 
 
 def spec(**more: Any) -> dict[str, Any]:
-    """A job of two ranks on one machine."""
+    """Return the spec of a job of two ranks on one machine."""
     role = {"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
     return {"roles": [role], **more}
 
@@ -30,7 +30,7 @@ def spec(**more: Any) -> dict[str, Any]:
 def dljob(
     labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, name: str = "hello", **fields: Any
 ) -> dict[str, Any]:
-    """A DLJob as the API server gives it; `fields` of the spec."""
+    """Return a DLJob as the API server returns it, with these fields of the spec."""
     return {
         "apiVersion": "dljob.io/v1alpha1",
         "kind": "DLJob",
@@ -48,11 +48,11 @@ def dljob(
 
 
 REASONS = {"Succeeded": "Completed", "Failed": "UserErrorRepeats", "Stopped": "StoppedByUser"}
-"""Phase in which PrimeMaster ends -> why."""
+"""Final phase of PrimeMaster -> reason."""
 
 
 def snapshot(phase: str = "Running", ready: int = 2, **more: Any) -> dict[str, Any]:
-    """What PrimeMaster says of the job of `spec`."""
+    """Return PrimeMaster's snapshot of the job of `spec`."""
     over = phase in TERMINAL
     role = {
         "name": "worker",

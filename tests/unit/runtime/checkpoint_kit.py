@@ -1,4 +1,4 @@
-"""A saver and ranks of it without Ray: each rank is a process of its own that the test may kill."""
+"""A saver and its ranks without Ray: each rank is a process that the test may kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dljob.runtime.checkpoint.saver import Saver
 
 
 class Told:
-    """What a saver said."""
+    """A record of a saver's reports."""
 
     def __init__(self) -> None:
         self.words: list[tuple[str, str]] = []

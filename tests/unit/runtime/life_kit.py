@@ -19,7 +19,7 @@ from dljob.runtime.worker.lifecycle import Lifecycle
 
 
 def info(folder: Path) -> JobInfo:
-    """A job whose folder this is, in its second attempt."""
+    """Return the JobInfo of a job with this folder, in its second attempt."""
     return JobInfo("0123456789abcdef" * 2, "j", str(folder), "dljob", "m", 30, 0.2, "", (("w", 1),), attempt=2)
 
 
@@ -52,7 +52,7 @@ def context(**changes: Any) -> WorkerContext:
 
 
 class Life:
-    """A rank's life with `target` as its entrypoint; `steps` tells in which order things happened."""
+    """A rank's life with `target` as its entrypoint; `steps` records the order of events."""
 
     def __init__(self, target: Any, *, join: Any = None, leave: Any = None, **changes: Any) -> None:
         module = types.ModuleType("users_module")

@@ -1,4 +1,4 @@
-"""A job's folder and a backend in memory, in which masters come and go."""
+"""A job's folder and an in-memory backend, on which masters start and die."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from dljob.spec.model import DLJobManifest
 UID = "0123456789abcdef" * 2
 FIRST = "01234567/worker/0/1"
 HANG_S = 60
-"""No wait here takes so long, but where a busy disk takes seconds for a sync."""
+"""Time limit of waits; a busy disk may take seconds for a sync."""
 
 
 class World:
-    """A job's folder and backend, in which masters come and go."""
+    """A job's folder and backend, on which masters start and die."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class World:
         return made
 
     async def die(self) -> None:
-        """The present master is gone from one moment to the next."""
+        """Kill the present master without any cleanup."""
         made, task = self.masters[-1]
         for doomed in (task, *made.executor._tasks, made.executor._pump):
             doomed.cancel()

@@ -1,4 +1,4 @@
-"""A backend in this process: a node, reservations, actors as plain objects, keys in a dict. For tests of the shell."""
+"""An in-process backend for tests of the shell: a node, reservations, actors as plain objects, keys in a dict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dljob.spec.capabilities import ALL
 
 
 class MemoryKeyValue:
-    """Keys in a dict; every call gives way to other tasks once, as a real one would."""
+    """A key-value store in a dict; every call yields to other tasks once, as a real one would."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -47,7 +47,7 @@ class MemoryKeyValue:
 
 
 class MemoryHost:
-    """A host that does what it is told and nothing else; tests make its ranks end."""
+    """A host that only obeys orders; tests end its ranks."""
 
     def __init__(self, name: str, node: str) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class MemoryHost:
 
 
 class MemoryBackend:
-    """One node of eight CPUs."""
+    """A backend with one node of eight CPUs."""
 
     name = "memory"
     capabilities = ALL

@@ -1,4 +1,4 @@
-"""Savers without Ray that have each other as peers: real processes whose agents are the test's, or objects in it."""
+"""Savers without Ray that are each other's peers: processes with agents in the test, or in-process objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHIN_S = 60.0
 
 
 class Node:
-    """A saver's process and its agent. `peer`: where its copies go; `others`: who flushes before a world decides."""
+    """A saver's process and its agent. `peer` receives its copies; `others` flush before a world decides."""
 
     def __init__(self) -> None:
         self.address = f"@dljob-test-{secrets.token_hex(6)}"
@@ -39,7 +39,7 @@ class Node:
         self.inbox = Inbox(self.order)
         self.changed = threading.Condition()
         self.arrived: list[tuple[str, int]] = []
-        """(name, step) of the copies that came here and are kept."""
+        """(rank name, step) of the copies that arrived here and are kept."""
         self._wire = Wire(ours)
         self._ids = itertools.count(1)
         self._answers: dict[int, tuple[dict[str, Any], list[int]]] = {}
@@ -50,7 +50,7 @@ class Node:
         self._server.start()
 
     def order(self, order: dict[str, Any]) -> tuple[dict[str, Any], Sequence[int]] | None:
-        """The saver's answer."""
+        """Send an order to the saver; returns its answer."""
         number = next(self._ids)
         self._wire.send({**order, "id": number})
         with self.changed:
@@ -63,7 +63,7 @@ class Node:
             assert self.changed.wait_for(lambda: (name, step) in self.arrived, WITHIN_S), self.arrived
 
     def vanishes(self) -> None:
-        """As with its machine: nothing is brought to disk."""
+        """Kill the saver as if with its machine: nothing is flushed to disk."""
         process = os.pidfd_open(self.pid)
         os.kill(self.pid, signal.SIGKILL)
         poll = select.poll()
@@ -73,7 +73,7 @@ class Node:
         self.ends()
 
     def ends(self) -> None:
-        """Its agent does."""
+        """End its agent."""
         with suppress(OSError):
             self._wire.socket.shutdown(socket.SHUT_RDWR)
         self._server.join(WITHIN_S)
@@ -121,11 +121,11 @@ class Node:
 
 @dataclass(eq=False)
 class Straight:
-    """The way to a peer that is a saver in this process. `said` has what became of each copy, by its step."""
+    """A connection to a peer saver in this process. `said` records the result of each copy with its step."""
 
     peer: Saver
     between: Callable[[Mapping[str, Any], int, bytes], bytes] = lambda _offer, _at, data: data
-    """What happens to a piece on its way."""
+    """Function applied to each piece in transit."""
     said: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     forgotten: list[int] = field(default_factory=list[int])
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -147,7 +147,7 @@ class Straight:
             self.changed.notify_all()
 
     def until(self, check: Callable[[], bool]) -> None:
-        """Wait for something that was said."""
+        """Wait until a check of the records holds."""
         with self.changed:
             assert self.changed.wait_for(check, WITHIN_S), (self.said, self.forgotten)
 

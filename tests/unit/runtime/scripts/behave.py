@@ -1,4 +1,4 @@
-"""A script of all tempers: `behave.py WHAT`."""
+"""A script with many behaviours: `behave.py WHAT`."""
 
 import atexit
 import os
