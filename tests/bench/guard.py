@@ -2,9 +2,9 @@
 
     python tests/bench/guard.py [row ...]
 
-CPU time is counted as a ratio to a calibration loop that runs in turn with it, so neither the machine's speed nor its
-load counts; bytes and modules are counted as they are. A value in guard.json changes only in a commit that names the
-row and the cause. `make bench` measures the same paths in seconds; this is what `make test` can afford (10 s).
+CPU time is measured as a ratio to a calibration loop that alternates with it, so that neither the machine's speed nor
+its load matters; bytes and modules are counted as they are. A value in guard.json changes only in a commit that names
+the row and the cause. `make bench` measures the same paths in seconds; the guard takes 10 s, which `make test` affords.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from dljob.runtime.process.messages import Heartbeat, Pulse
 
 ACCEPTED = Path(__file__).with_suffix(".json")
 SLACK = 1.25
-"""A cost over its accepted value by more than this fails."""
+"""A cost above this multiple of its accepted value fails."""
 TURNS = 21
-"""How many times work and calibration run in turn; the median of their ratios counts."""
+"""How many times work and calibration alternate; the median of their ratios counts."""
 AGAIN = 4
-"""So often a row that is over is measured again."""
+"""How many times a row above its limit is measured again."""
 SMALL, LARGE = 16, 2_000
 DEATHS = 8
 FEW, GANG = 100, 500
@@ -52,7 +52,7 @@ ROOTS = {
 
 
 def calibration() -> int:
-    """Work that nothing of the product is part of: tuples, text and a dict, as the core's own work is."""
+    """Do work without any code of the product: tuples, text and a dict, which the core's work consists of, too."""
     table: dict[int, tuple[int, str]] = {}
     for number in range(20_000):
         table[number % 997] = (number, f"w/{number}")
@@ -60,7 +60,7 @@ def calibration() -> int:
 
 
 def cpu(work: Callable[[], object]) -> float:
-    """CPU time of the work as a ratio to that of the calibration loop: the median over turns."""
+    """Return the median ratio of the work's CPU time to that of the calibration loop."""
     ratios: list[float] = []
     for _ in range(TURNS):
         begin = time.process_time()
@@ -72,7 +72,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def growth(small: Callable[[], object], large: Callable[[], object]) -> float:
-    """CPU time of the work in a large job as a ratio to that in a small one."""
+    """Return the median ratio of the work's CPU time in a large job to that in a small one."""
     ratios: list[float] = []
     for _ in range(TURNS):
         begin = time.process_time()
@@ -84,8 +84,8 @@ def growth(small: Callable[[], object], large: Callable[[], object]) -> float:
 
 
 def allocated(work: Callable[[], object]) -> int:
-    """Bytes that were allocated at once, at most, while the work ran."""
-    work()  # caches are filled
+    """Return the peak of bytes allocated by the work."""
+    work()  # Fill the caches first.
     gc.collect()
     tracemalloc.start()
     try:
@@ -99,7 +99,7 @@ def allocated(work: Callable[[], object]) -> int:
 
 
 def deaths(state: JobState) -> Callable[[], JobState]:
-    """Fold the deaths of a few ranks that come at once."""
+    """Return work that folds the deaths of a few ranks at once."""
     todo = [HostLost(HostId("w", rank), 1, bench.KILLED) for rank in range(DEATHS)]
 
     def work() -> JobState:
@@ -112,7 +112,7 @@ def deaths(state: JobState) -> Callable[[], JobState]:
 
 
 def heartbeats(state: JobState) -> Callable[[], Pulse]:
-    """Read and take the heartbeat of one node, whose hosts all tell a step."""
+    """Return work that decodes and takes the heartbeat of one node, in which each host reports a step."""
     hosts = tuple(Heartbeat("w", f"w/{rank}/1", 1, {rank: (1, 7, {"loss": 0.5})}) for rank in range(HOSTS))
     data, evidence = Pulse(1, 1, hosts).packed(), HeartbeatLog()
 
@@ -126,14 +126,14 @@ def heartbeats(state: JobState) -> Callable[[], Pulse]:
 
 
 def modules(root: str) -> float:
-    """How many modules a fresh interpreter has after one import."""
+    """Return how many modules a fresh interpreter has after one import."""
     code = f"import sys, {root}; print(len(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 
 
 def measured(wanted: Sequence[str] = ()) -> dict[str, float]:
-    """Each row's value; of the rows that are wanted, where any is named."""
+    """Return the value of each row, or of the wanted rows if any are named."""
     small, large = bench.running(SMALL), bench.running(LARGE)
     heard = heartbeats(large)
     few, gang = bench.world(FEW), bench.world(GANG)
@@ -155,10 +155,10 @@ def measured(wanted: Sequence[str] = ()) -> dict[str, float]:
 
 
 def settled(wanted: Sequence[str], accepted: dict[str, float]) -> dict[str, float]:
-    """As `measured`; a row that is over is measured again, and its least value counts.
+    """Measure rows as `measured`; a row above its limit is measured again, and its least value counts.
 
-    Neighbours take caches as well as time, so a ratio may be off for as long as they work. What costs more for good
-    does so each time.
+    Other processes take caches as well as time, so a ratio may be too high while they run. A permanent rise of a cost
+    shows in each measurement.
     """
     found = measured(wanted)
     for _ in range(AGAIN):
@@ -170,7 +170,7 @@ def settled(wanted: Sequence[str], accepted: dict[str, float]) -> dict[str, floa
 
 
 def over(found: dict[str, float], accepted: dict[str, float]) -> list[str]:
-    """A line for each row that costs too much, or that nobody has accepted."""
+    """Return a line for each row above its limit, or without an accepted value."""
     lines = [f"{name}: no value is accepted yet; {value:.3g} was measured" for name, value in found.items()]
     lines = [line for name, line in zip(found, lines, strict=True) if name not in accepted]
     for name, value in found.items():
@@ -183,7 +183,7 @@ def over(found: dict[str, float], accepted: dict[str, float]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print each row beside its accepted value; 1 when one is over it."""
+    """Print each row beside its accepted value; returns 1 when one is above its limit."""
     accepted: dict[str, float] = json.loads(ACCEPTED.read_text())
     if unknown := set(argv) - set(accepted):
         print(f"no row {', '.join(sorted(unknown))}; there are: {'; '.join(accepted)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The same things made with Ray alone, which dljob is held against."""
+"""Baselines made with Ray alone, against which dljob is measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bare:
     """An actor whose first method is its user code."""
 
     def enter(self, torch: bool = False) -> float:
-        """When it got here, torch imported if it is to be."""
+        """Import torch if asked for; returns the time of entry."""
         if torch:
             import torch as imported
 
@@ -34,7 +34,7 @@ class Maker:
     """A bare detached async actor that makes n bare actors in one placement group."""
 
     async def make(self, n: int, cpu: float, torch: bool) -> list[float]:
-        """When each of them came into user code."""
+        """Create n bare actors; returns when each entered user code."""
         self.group = placement_group([{"CPU": cpu}] * n, lifetime="detached")
         await self.group.ready()
         options: dict[str, Any] = {"num_cpus": cpu, "lifetime": "detached", "namespace": "dljob"}
@@ -49,7 +49,7 @@ class Maker:
         return list(await asyncio.gather(*(actor.enter.remote(torch) for actor in self.actors)))
 
     async def clear(self) -> None:
-        """End them."""
+        """End the actors and remove their placement group."""
         for actor in self.actors:
             ray.kill(actor)
         remove_placement_group(self.group)
@@ -57,19 +57,19 @@ class Maker:
 
 @ray.remote(num_cpus=0, max_restarts=-1)
 class Reborn:
-    """A bare detached async actor that Ray makes again when it dies; it does nothing but say when it began."""
+    """A bare detached async actor that Ray restarts when it dies; it only records when it began."""
 
     def __init__(self, births: str) -> None:
         with Path(births).open("a") as file:
             file.write(f"{time.time()} {os.getpid()}\n")
 
     async def hello(self) -> int:
-        """Its process."""
+        """Return its pid."""
         return os.getpid()
 
 
 def reborn(births: Path) -> float:
-    """Seconds from the SIGKILL of the actor to its `__init__` in the next process; makes it when there is none."""
+    """Return seconds from the actor's SIGKILL to its `__init__` in the next process; creates it when missing."""
     if not births.exists():
         Reborn.options(name="reborn", lifetime="detached", namespace="dljob").remote(str(births))
         until(births.exists)
@@ -81,7 +81,7 @@ def reborn(births: Path) -> float:
 
 
 def many(n: int, *, cpu: float = 0.25, torch: bool = False) -> float:
-    """Seconds from asking for the maker to the last of n entries; no runtime_env, as the jobs have none."""
+    """Return seconds from requesting the maker to the last of n entries; without runtime_env, as the jobs."""
     begin = time.time()
     maker = Maker.options(name="maker", lifetime="detached", namespace="dljob").remote()
     entered = ray.get(maker.make.remote(n, cpu, torch))
@@ -92,7 +92,7 @@ def many(n: int, *, cpu: float = 0.25, torch: bool = False) -> float:
 
 
 def one() -> float:
-    """Seconds from asking for one more actor to its entry."""
+    """Return seconds from requesting one more actor to its entry."""
     begin = time.time()
     actor = Bare.options(num_cpus=0).remote()
     entered = ray.get(actor.enter.remote())

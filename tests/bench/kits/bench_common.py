@@ -1,6 +1,6 @@
-"""What the benchmarks share: a row of the table, a Ray of several raylets, runs in turn, and files that ranks write.
+"""Helpers of the benchmarks: rows of the table, a Ray of several raylets, alternating runs, and files that ranks write.
 
-A benchmark is a script that prints one line of JSON per row (`Row`) on stdout, whatever else it has to say on stderr.
+A benchmark is a script that prints one line of JSON per row (`Row`) on stdout, and everything else on stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ APPS = HERE / "apps"
 """The folder of the user code that benchmarked jobs run."""
 RAY_ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray gives a dead raylet up after 0.8 s, not 14: nothing that is measured waits for it, the clean-up does.
+    # Ray gives up a dead raylet after 0.8 s instead of 14: no measurement waits for that, but the clean-up does.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "250",
     "RAY_health_check_timeout_ms": "500",
@@ -34,7 +34,7 @@ RAY_ENV = {
 
 @dataclasses.dataclass
 class Row:
-    """A line of the table. `value` is compared with `limit`, both in `unit`; `samples` are what medians are of."""
+    """A row of the table. `value` is compared with `limit`, both in `unit`; medians are taken of `samples`."""
 
     name: str
     what: str
@@ -45,12 +45,12 @@ class Row:
     at_least: bool = False
     samples: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What must be true besides the figure: name -> value; a False one is a miss."""
+    """Further conditions: name -> value; the row is missed if one is False."""
     note: str = ""
 
     @property
     def met(self) -> bool:
-        """Whether the figure is met."""
+        """Return whether the figure is within its limit and no condition is False."""
         figure = self.value >= self.limit if self.at_least else self.value <= self.limit
         return figure and all(fact is not False for fact in self.facts.values())
 
@@ -63,17 +63,17 @@ class Row:
 
 
 def say(*words: object) -> None:
-    """A line for who watches."""
+    """Print a progress line on stderr."""
     print(*words, file=sys.stderr, flush=True)
 
 
 def runs(default: int = 7) -> int:
-    """How many times each half is run: BENCH_RUNS, else the default."""
+    """Return how many times each half is run: BENCH_RUNS, else the default."""
     return int(os.environ.get("BENCH_RUNS", default))
 
 
 def in_turn(a: Callable[[], float], b: Callable[[], float], count: int) -> tuple[list[float], list[float]]:
-    """A, B, A, B ...: what disturbs the machine disturbs both."""
+    """Run A, B, A, B, ..., so that other load on the machine disturbs both equally; returns the samples of each."""
     pairs: list[tuple[float, float]] = []
     for number in range(count):
         pairs.append((a(), b()))
@@ -82,7 +82,7 @@ def in_turn(a: Callable[[], float], b: Callable[[], float], count: int) -> tuple
 
 
 def until(check: Callable[[], Any], timeout_s: float = 60.0, step_s: float = 0.003) -> Any:
-    """The first true answer of `check`; TimeoutError without one."""
+    """Return the first true answer of `check`; TimeoutError without one."""
     end = time.monotonic() + timeout_s
     while not (got := check()):
         if time.monotonic() > end:
@@ -92,7 +92,7 @@ def until(check: Callable[[], Any], timeout_s: float = 60.0, step_s: float = 0.0
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
@@ -101,7 +101,7 @@ def alive(pid: int) -> bool:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A short-named folder that is gone afterwards."""
+    """Yield a temporary folder with a short path, which leaves room for socket paths."""
     made = Path(tempfile.mkdtemp(prefix="dlb", dir="/tmp"))
     try:
         yield made
@@ -111,9 +111,9 @@ def folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[Any]:
-    """A Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it.
+    """Run a Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it.
 
-    `quick`: with RAY_ENV; else Ray is as it comes. `store`: bytes of a raylet's object store.
+    `quick`: with RAY_ENV; otherwise Ray's defaults. `store`: bytes of a raylet's object store.
     """
     with folder() as home:
         os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **(RAY_ENV if quick else {}))
@@ -138,21 +138,21 @@ def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[
 
 
 def live_actors() -> list[dict[str, Any]]:
-    """The rows of the GCS for actors that are not dead, of all jobs."""
+    """Return the GCS's rows of all actors that are not dead."""
     from ray._private.state import actors
 
     return [row for row in actors().values() if row["State"] != "DEAD"]
 
 
 def live_groups() -> list[Any]:
-    """The placement groups that are not removed."""
+    """Return the placement groups that are not removed."""
     from ray.util import placement_group_table
 
     return [row for row in placement_group_table().values() if row["state"] != "REMOVED"]
 
 
 def free_cpus() -> bool:
-    """Whether nothing holds a CPU."""
+    """Return whether all CPUs are free."""
     import ray
 
     return ray.available_resources().get("CPU") == ray.cluster_resources().get("CPU")
@@ -165,27 +165,27 @@ def settle() -> None:
 
 
 class Entries:
-    """The lines that ranks append when they come into user code: `role`, `rank`, `t`, `pid`."""
+    """The lines that ranks append when they enter user code: `role`, `rank`, `t`, `pid`."""
 
     def __init__(self, where: Path) -> None:
         self.where = where
         where.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> list[dict[str, Any]]:
-        """All entries so far, oldest first."""
+        """Return all entries so far, oldest first."""
         found = [json.loads(line) for file in self.where.glob("*.jsonl") for line in file.read_text().splitlines()]
         return sorted(found, key=lambda entry: entry["t"])
 
     def await_count(self, count: int, timeout_s: float = 120) -> list[dict[str, Any]]:
-        """The entries as soon as there are so many."""
+        """Wait for this many entries; returns them."""
         return until(lambda: (got := self.read())[count - 1 :] and got, timeout_s, 0.01)
 
     def last_of(self, role: str, rank: int) -> dict[str, Any]:
-        """The newest entry of a rank."""
+        """Return the newest entry of a rank."""
         return [e for e in self.read() if (e["role"], e["rank"]) == (role, rank)][-1]
 
     def next_of(self, role: str, rank: int, after: float, timeout_s: float = 60) -> dict[str, Any]:
-        """The first entry of a rank later than a time."""
+        """Wait for a rank's first entry later than a time; returns it."""
         name = f"{role}-{rank}.jsonl"
 
         def newer() -> dict[str, Any] | None:

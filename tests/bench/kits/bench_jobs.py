@@ -1,4 +1,4 @@
-"""The jobs that benchmarks submit, as manifests, and how they are submitted and found again in Ray's tables."""
+"""Jobs of the benchmarks: their manifests, their submission, and their processes in Ray's tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from bench_common import APPS, live_actors, settle, until
 
 QUICK = {"backoff": {"initialSeconds": 0, "maxSeconds": 0}, "maxRestarts": 1000}
-"""No waiting before a restart: what is measured is how long a restart takes, not how long it is put off."""
+"""No backoff: the benchmarks measure how long a restart takes, not how long it is delayed."""
 
 
 def role(name: str, entrypoint: str, replicas: int, cpu: str = "250m", **more: Any) -> dict[str, Any]:
-    """A role; an entrypoint that ends in `.py` is a script."""
+    """Return a role; an entrypoint that ends in `.py` is a script."""
     kind = "module" if entrypoint.endswith(".py") else "class"
     policy = {"maxRestarts": 1000, **more.pop("restartPolicy", {})}
     made = {"name": name, "entrypoint": {kind: entrypoint}, "replicas": replicas, "resources": {"cpu": cpu}}
@@ -21,13 +21,13 @@ def role(name: str, entrypoint: str, replicas: int, cpu: str = "250m", **more: A
 
 
 def manifest(name: str, out: Path, roles: list[dict[str, Any]], **fault_tolerance: Any) -> dict[str, Any]:
-    """A document whose ranks write their entries into `out`."""
+    """Return the manifest of a job whose ranks write their entries into `out`."""
     spec = {"config": {"out": str(out)}, "faultTolerance": QUICK | fault_tolerance, "roles": roles}
     return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": name}, "spec": spec}
 
 
 def submit(document: dict[str, Any]) -> Any:
-    """A handle of the job, submitted to the Ray that this process is connected to."""
+    """Submit a job to the Ray that this process is connected to; returns its handle."""
     from dljob.api.handle import submit as submit_to
     from dljob.spec.loading.load import parse
 
@@ -42,16 +42,16 @@ def end(handle: Any) -> None:
 
 
 def processes(handle: Any = None) -> dict[str, int]:
-    """Actor name -> pid of everything of dljob's that lives; the leading uid is cut off."""
+    """Return actor name (without the leading uid) -> pid of dljob's living actors."""
     del handle
     return {row["Name"].partition("/")[2]: row["Pid"] for row in live_actors() if "/" in row["Name"] and row["Pid"]}
 
 
 def master_pid() -> int:
-    """The process of PrimeMaster."""
+    """Return the pid of PrimeMaster."""
     return until(lambda: processes().get("master"))
 
 
 def stamp() -> float:
-    """Now, on the clock that ranks write."""
+    """Return the present time of the clock that ranks use for their entries."""
     return time.time()

@@ -1,7 +1,7 @@
-"""What the operator's benchmarks share: a control plane, the operator's process, jobs, and heads that are no pods.
+"""Helpers of the operator's benchmarks: a control plane, the operator's process, jobs, and stub heads.
 
-KubeRay's CRDs are served, and but for `kube_scale.py` KubeRay itself does not run: what is measured is the operator,
-and the API server with it.
+KubeRay's CRDs are served, but except in `kube_scale.py` KubeRay does not run: the benchmarks measure the operator
+together with the API server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEAD = "127.0.43.1"
 
 @contextlib.contextmanager
 def plane(*, operator: bool = False) -> Iterator[Cluster]:
-    """A control plane with both kinds of objects; without KubeRay's operator nobody but us acts on them."""
+    """Run a control plane with DLJobs and RayClusters; without KubeRay's operator only our operator acts on them."""
     run = up.owned("bench")
     try:
         cluster = up.plane(run, operator=operator)
@@ -42,7 +42,7 @@ def plane(*, operator: bool = False) -> Iterator[Cluster]:
 
 @contextlib.asynccontextmanager
 async def operating(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Kube, Operator]]:
-    """The operator as a process, and a client."""
+    """Run the operator as a process; yields a client and the operator."""
     operator = Operator(cluster, folder).start()
     try:
         async with await Kube.connect(kubeconfig=str(cluster.kubeconfig)) as kube:
@@ -52,7 +52,7 @@ async def operating(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Kube,
 
 
 class Made:
-    """When each RayCluster appeared, by the name of its DLJob, as a watch tells."""
+    """The times at which RayClusters appeared in a watch, by the name of their DLJob."""
 
     def __init__(self, kube: Kube) -> None:
         self.at: dict[str, float] = {}
@@ -70,7 +70,7 @@ class Made:
                 self._news.set()
 
     async def wait(self, name: str) -> float:
-        """When the job's RayCluster appeared, as soon as it does."""
+        """Wait for the job's RayCluster; returns when it appeared."""
         while name not in self.at:
             self._news.clear()
             await self._news.wait()
@@ -82,14 +82,14 @@ class Made:
 
 
 async def create(kube: Kube, name: str) -> float:
-    """Make a DLJob; returns when it was sent."""
+    """Create a DLJob; returns when the request was sent."""
     sent = time.perf_counter()
     await kube.create(DLJOBS, job(name), "default")
     return sent
 
 
 async def create_all(kube: Kube, names: list[str], hands: int = 32) -> float:
-    """Make many at once; returns when the first was sent."""
+    """Create many DLJobs at once; returns when the first request was sent."""
     began = time.perf_counter()
     left = iter(names)
 
@@ -102,7 +102,7 @@ async def create_all(kube: Kube, names: list[str], hands: int = 32) -> float:
 
 
 async def head_ready(kube: Kube, cluster: str) -> None:
-    """Say of a RayCluster and its head's pod what KubeRay and a kubelet say when the head is ready."""
+    """Write the status of a RayCluster and its head pod as KubeRay and a kubelet do when the head is ready."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     runs: dict[str, Any] = {"phase": "Running", "podIP": HEAD, "podIPs": [{"ip": HEAD}]}
     runs["conditions"] = [{"type": "Ready", "status": "True", "lastTransitionTime": now}]
@@ -124,7 +124,7 @@ async def head_ready(kube: Kube, cluster: str) -> None:
 
 
 def running(head: Head, uid: str, **more: Any) -> None:
-    """PrimeMaster of a job says that it runs."""
+    """Let a job's stub PrimeMaster report that it runs."""
     role = {"name": "worker", "desired": 2, "ready": 2, "running": 2, "succeeded": 0, "failed": 0, "restarts": 0}
     held = {"units": 1, "ready": 1, "pending": 0, "notReady": []}
     said = {"phase": "Running", "epoch": 1, "roles": [role], "placement": held, **more}
@@ -151,6 +151,6 @@ def process_of(operator: Operator) -> psutil.Process:
 
 
 def percentile(samples: list[float], share: float) -> float:
-    """The sample below which a share of all lie."""
+    """Return the sample below which this share of all samples lies."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
