@@ -425,3 +425,8 @@ def test_device_visibility_is_set_by_dlrovers_names_and_ours():
     switches = {v.name: v.value for v in c.env}
     assert switches["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] == "1"
     assert switches["RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"] == "1"
+
+
+def test_variables_come_from_an_object_that_is_named() -> None:
+    with pytest.raises(UsageError, match=r"env_from\(\) names neither a ConfigMap nor a Secret"):
+        DLJobBuilder().env_from(prefix="P_")

@@ -10,8 +10,8 @@ import pytest
 from plan_kit import job, machines, role, together
 from ruamel.yaml import YAML
 
-from dljob.cli.commands import show_plan
-from dljob.cli.commands.plan import render_plan
+from dljob.cli.commands import plan as plan_command
+from dljob.cli.placement import render_plan
 from dljob.errors import PlacementError
 from dljob.master.start.assign import would_be_nodes
 from dljob.master.state.views import NodeView
@@ -37,7 +37,7 @@ def test_a_sample_is_planned_as_recorded(sample, output):
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
 def test_a_raycluster_is_rendered_as_recorded(sample, capsys):
-    show_plan.plan(sample, form="manifest")
+    plan_command.plan(sample, form="manifest")
     as_before(capsys.readouterr().out, f"{sample.stem}.manifest.yaml")
 
 

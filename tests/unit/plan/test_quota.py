@@ -7,7 +7,7 @@ import json
 import pytest
 from plan_kit import job, machines, role
 
-from dljob.cli.commands.plan import render_plan
+from dljob.cli.placement import render_plan
 from dljob.errors import PlacementError
 from dljob.master.start.assign import Assignment, Refusal, assign, would_be_nodes
 from dljob.plan.model import GRAIN, LEAST

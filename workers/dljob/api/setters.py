@@ -8,6 +8,7 @@ from typing import Any, Self
 from dljob.api.job import pruned
 from dljob.api.not_here import NotHere
 from dljob.api.values import Number, cpus, whole
+from dljob.errors import UsageError
 
 
 class SpecSetters(NotHere):
@@ -55,7 +56,14 @@ class SpecSetters(NotHere):
             secret: name of a Secret there, when no ConfigMap is named.
             prefix: put before each variable's name.
             optional: start the pods even if the object does not exist.
+
+        Raises:
+            UsageError: neither is named.
         """
+        if not (config_map or secret):
+            raise UsageError(
+                "env_from() names neither a ConfigMap nor a Secret", hint='env_from(config_map="settings")'
+            )
         source = {"name": config_map or secret, "optional": optional or None}
         entry = {"prefix": prefix or None, "configMapRef" if config_map else "secretRef": pruned(source)}
         # Appended, unlike most setters: Kubernetes reads the sources in order, and later ones win.

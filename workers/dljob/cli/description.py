@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dljob.api.kubernetes.jobs import items, part
+from dljob.cli.output import aligned
 
 Row = tuple[str, ...]
 
@@ -18,18 +19,15 @@ def section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", f"{title}:", *(f"  {line}".rstrip() for line in lines)] if lines else []
 
 
-def aligned(rows: Sequence[Row]) -> list[str]:
-    """Align rows in columns; return nothing for a heading alone."""
-    if len(rows) < 2:
-        return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a table; nothing for a heading alone."""
+    return aligned(rows) if len(rows) > 1 else []
 
 
 def roles(spec: Mapping[str, Any]) -> list[str]:
     """Describe the roles of a spec: entrypoint, ranks, resources and dependencies."""
     rows = [_role(role) for role in items(spec, "roles")]
-    return aligned([("ROLE", "TYPE", "RANKS", "RUNS", "EACH RANK TAKES", "AFTER"), *rows])
+    return table([("ROLE", "TYPE", "RANKS", "RUNS", "EACH RANK TAKES", "AFTER"), *rows])
 
 
 def _role(role: Mapping[str, Any]) -> Row:

@@ -49,7 +49,7 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-MODULES = {"plan": "show_plan", "resume": "suspend"}
+MODULES = {"resume": "suspend"}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
     *(

@@ -60,11 +60,25 @@ def _strict(value: object) -> object:
     return value
 
 
+def widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def cells(row: Sequence[str], to: Sequence[int]) -> str:
+    """Return one line of a table whose columns have these widths."""
+    return "  ".join(cell.ljust(width) for cell, width in zip(row, to, strict=True)).rstrip()
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; nothing for no rows."""
+    to = widths(rows)
+    return [cells(row, to) for row in rows]
+
+
 def table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns to stdout; the first row is the heading."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        data("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    data("\n".join(aligned(rows)))
 
 
 def error(problem: DLJobError) -> None:

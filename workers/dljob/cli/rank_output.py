@@ -52,8 +52,8 @@ class Shown:
         """
         there = [role.name for role in manifest.spec.roles]
         for role in sorted(self.roles - set(there)):
-            hint = suggestion(role, there) or f"its roles: {', '.join(there)}"
-            raise UsageError(f"--roles: job {manifest.metadata.name} has no role {role!r}", hint=hint)
+            said = f"--roles: job {manifest.metadata.name} has no role {role!r}"
+            raise UsageError(said, hint=suggestion(role, there))
 
     def beside(self, screen: Shows, folder: Path) -> AbstractContextManager[object]:
         """Return a context in which the screen shows the selected ranks."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dljob.cli import output
 from dljob.cli.kubernetes import show
 from dljob.cli.kubernetes.events import entry
 from dljob.cli.kubernetes.run import code_of, outcome, shown_ranks
@@ -99,7 +100,7 @@ def test_a_job_is_shown_in_full_as_recorded(name: str) -> None:
 
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_the_list_of_jobs_is_shown_as_recorded(namespaced: bool) -> None:
-    text = "\n".join(show.aligned(show.rows(list(JOBS.values()), namespaced=namespaced))) + "\n"
+    text = "\n".join(output.aligned(show.rows(list(JOBS.values()), namespaced=namespaced))) + "\n"
     compare(f"list{'-all' if namespaced else ''}", text)
 
 

@@ -161,7 +161,7 @@ class Rows:
         fresh = [(record, status) for record, status in found if self._is_fresh(record, status, now)]
         rows = [_row(record, status, now) for record, status in fresh]
         if rows and not self._widths and self._form == "table":
-            self._widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+            self._widths = output.widths([HEAD, *rows])
             # The widths are fixed by the first rows; leave room for the longest phase that may follow.
             self._widths[HEAD.index("PHASE")] = max(self._widths[HEAD.index("PHASE")], len("Recovering"))
             self._print(HEAD)
@@ -183,7 +183,7 @@ class Rows:
         return True
 
     def _print(self, cells: Row) -> None:
-        output.data("  ".join(c.ljust(w) for c, w in zip(cells, self._widths, strict=True)).rstrip())
+        output.data(output.cells(cells, self._widths))
 
 
 def _step(status: Mapping[str, Any]) -> int | None:
@@ -268,5 +268,4 @@ def _ranks(ranks: list[dict[str, Any]]) -> list[str]:
         )
         for r in ranks
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return output.aligned(rows)

@@ -105,7 +105,7 @@ def _nodes(pods: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         for pod in pods
     ]
-    return description.aligned([("NODE", "POD", "IS", "PHASE"), *sorted(rows)])
+    return description.table([("NODE", "POD", "IS", "PHASE"), *sorted(rows)])
 
 
 def _dashboard(job: Mapping[str, Any], where: JobTarget) -> list[str]:

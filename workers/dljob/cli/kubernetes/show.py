@@ -8,7 +8,7 @@ from typing import Any
 
 from dljob.api.kubernetes.jobs import items, part, phase_of, role_sizes, status_of, why
 from dljob.api.kubernetes.timeline import unix
-from dljob.cli.output import lost, saved, seconds, standing
+from dljob.cli.output import aligned, lost, saved, seconds, standing
 from dljob.spec.status import TERMINAL
 
 Json = dict[str, Any]
@@ -153,12 +153,6 @@ def one_line(text: str, width: int) -> str:
 def _table(found: Sequence[Row]) -> list[str]:
     """Align rows below an empty line; return nothing for no rows."""
     return ["", *aligned(found)] if found else []
-
-
-def aligned(found: Sequence[Row]) -> list[str]:
-    """Align rows in columns."""
-    widths = [max(len(cells[i]) for cells in found) for i in range(len(found[0]))]
-    return ["  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in found]
 
 
 # -- the shape of local jobs

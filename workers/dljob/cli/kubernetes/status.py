@@ -84,7 +84,7 @@ class JobRows:
     def whole(self, found: Sequence[Json]) -> None:
         """Print all rows together."""
         if self._form == "table":
-            output.data("\n".join(show.aligned(show.rows(found, namespaced=self._namespaced))))
+            output.data("\n".join(output.aligned(show.rows(found, namespaced=self._namespaced))))
         else:
             output.structured([show.data(one) for one in found], self._form)
 
@@ -100,12 +100,12 @@ class JobRows:
                 continue
             if not self._widths:
                 self._begin(found)
-            output.data("  ".join(c.ljust(w) for c, w in zip(cells, self._widths, strict=True)).rstrip())
+            output.data(output.cells(cells, self._widths))
 
     def _begin(self, found: Sequence[Json]) -> None:
         shown = show.rows(found, namespaced=self._namespaced)
-        self._widths = [max(len(cells[i]) for cells in shown) for i in range(len(shown[0]))]
+        self._widths = output.widths(shown)
         phase = shown[0].index("PHASE")
         # The first rows fix the widths; leave room for the longest phase that may follow.
         self._widths[phase] = max(self._widths[phase], len("Provisioning"))
-        output.data("  ".join(c.ljust(w) for c, w in zip(shown[0], self._widths, strict=True)).rstrip())
+        output.data(output.cells(shown[0], self._widths))

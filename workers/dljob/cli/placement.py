@@ -1,0 +1,235 @@
+"""Tables of `dljob plan`: which ranks run where, without any cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from dljob.cli.output import aligned
+from dljob.errors import PlacementError
+from dljob.master.start.assign import Refusal, assign, spare_nodes
+from dljob.master.state.views import NodeView
+from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
+from dljob.plan.role import RolePlan
+from dljob.plan.words import ranges, resources_text
+from dljob.spec.quantity import show, show_memory
+from dljob.spec.text.emit import to_yaml
+from dljob.telemetry.wording import counted
+
+PlanOutput = Literal["table", "json", "yaml"]
+_NODE_NAME_LENGTH = 20
+
+Rows = list[tuple[str, ...]]
+
+
+def render_plan(plan: JobPlan, nodes: Iterable[NodeView], output: PlanOutput) -> str:
+    """Render the plan on these nodes as text that ends in a newline.
+
+    Raises:
+        PlacementError: the units do not fit on the nodes.
+    """
+    # The head carries no units.
+    layout = _Layout(plan, tuple(node for node in nodes if not node.head))
+    if output == "table":
+        return layout.table()
+    data = layout.data()
+    return to_yaml(data) if output == "yaml" else json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+class _Layout:
+    """A plan with a node assigned to each unit."""
+
+    def __init__(self, plan: JobPlan, nodes: Sequence[NodeView]) -> None:
+        units = list(plan.units.values())
+        # PrimeMaster's own function, so that the preview places units as the job will.
+        found = assign(units, nodes, reserve_nodes=spare_nodes(plan))
+        if isinstance(found, Refusal):
+            raise PlacementError(f"job {plan.name} does not fit: {found.why}", hint=_hint(found))
+        self.plan = plan
+        self.nodes = nodes
+        self.units = units
+        self.node_of = found.nodes
+        self.domains = found.domains
+        self.on_node: dict[str, list[Unit]] = {node.id: [] for node in nodes}
+        for unit in units:
+            self.on_node[found.nodes[unit.name]].append(unit)
+
+    def table(self) -> str:
+        """Return tables of roles, units and machines; equal rows are merged into one."""
+        plan = self.plan
+        ranks = sum(role.replicas for role in plan.roles.values())
+        head = (
+            f"{plan.name}: {counted(len(plan.roles), 'role')}, {counted(ranks, 'rank')}, "
+            f"{counted(len(self.units), 'unit')}, {counted(len(self.nodes), 'machine')}; plan {plan.digest}"
+        )
+        roles = [("ROLE", "TYPE", "RANKS", "GROUPS", "EACH RANK TAKES", "RESTARTS", "COMM", "RUNS")]
+        roles += [_role_row(role) for role in plan.roles.values()]
+        units: Rows = [("UNITS", "HOLD", "EACH TAKES")]
+        units += [row for series in plan.units.series for row in _unit_rows(series)]
+        machines: Rows = [("MACHINES", "GROUP", "CARRY", "LEFT ON EACH"), *self._machine_rows()]
+        domains = [f"{own.series}: {own.why}" for own in self.domains]
+        tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
+        return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
+
+    def _machine_rows(self) -> Rows:
+        """Merge neighbours that carry the same ranks per role and have the same left over into one row."""
+        rows: Rows = []
+        alike = [self._likeness(node) for node in self.nodes]
+        start = 0
+        for i, node in enumerate(self.nodes):
+            if i + 1 < len(self.nodes) and alike[i + 1] == alike[i]:
+                continue
+            run = self.nodes[start : i + 1]
+            start = i + 1
+            carried = _ranks(unit for member in run for unit in self.on_node[member.id])
+            texts = [
+                f"{role} {ranges(numbers)}" + (f" ({len(numbers) // len(run)} each)" if len(run) > 1 else "")
+                for role, numbers in carried.items()
+            ]
+            rows.append((_names(run), _group(node), ", ".join(texts) or "nothing", resources_text(self._left(node))))
+        return rows
+
+    def _likeness(self, node: NodeView) -> tuple[object, ...]:
+        counts = tuple((role, len(numbers)) for role, numbers in _ranks(self.on_node[node.id]).items())
+        return _group(node), counts, self._left(node)
+
+    def _left(self, node: NodeView) -> Resources:
+        bundles = [bundle.resources for unit in self.on_node[node.id] for bundle in unit.bundles]
+        taken = add_up(*(resources for resources in bundles if resources != LEAST))
+        # Resources that a node does not state are not limited on it.
+        stated = {name for name, _ in node.free}
+        return add_up(node.free, tuple((name, -amount) for name, amount in taken if name in stated))
+
+    def data(self) -> dict[str, Any]:
+        """Return the whole layout as JSON data; amounts in the spec's spelling, ranks as ranges."""
+        return {
+            "name": self.plan.name,
+            "digest": self.plan.digest,
+            "roles": [_role_data(role) for role in self.plan.roles.values()],
+            "units": [_unit_data(unit, self.node_of[unit.name]) for unit in self.units],
+            "nodeGroups": [
+                {
+                    "name": group.name,
+                    "replicas": group.replicas,
+                    "spares": group.spares,
+                    "derived": group.derived,
+                    "resources": _amounts(group.resources),
+                    "labels": dict(group.labels),
+                }
+                for group in self.plan.node_groups.values()
+            ],
+            "nodes": [
+                {
+                    "id": node.id,
+                    "group": dict(node.labels).get(NODE_GROUP_LABEL),
+                    "units": [unit.name for unit in self.on_node[node.id]],
+                    "ranks": {role: ranges(numbers) for role, numbers in _ranks(self.on_node[node.id]).items()},
+                    "left": _amounts(self._left(node)),
+                }
+                for node in self.nodes
+            ],
+        }
+
+
+def _role_row(role: RolePlan) -> tuple[str, ...]:
+    kind = ("Elastic" if role.elastic else "Actor") + (", driver" if role.driver else "")
+    restarts = f"{role.restart_level} x {role.max_restarts}"
+    groups = f"{role.groups} of {role.group_size}"
+    ranks = _range(0, role.replicas)
+    takes = resources_text(role.per_rank) if role.quota is None else f"quota: {resources_text(role.quota)}"
+    return (
+        role.name,
+        kind,
+        ranks,
+        groups,
+        takes,
+        restarts,
+        role.comm_backend or role.sub_master or "-",
+        " ".join(role.entrypoint),
+    )
+
+
+def _unit_rows(series: Series) -> Rows:
+    """Return one row for all units of one shape."""
+    rows: Rows = []
+    for shape in series.shapes:
+        held = ", ".join(f"{m.group_size} {m.role}" for m in series.members if m.role in shape.roles)
+        name = f"{series.name}/{_range(shape.first, shape.end - shape.first)}"
+        takes = resources_text(series.unit(shape.first).demand)
+        also = [
+            *(["sharing devices"] if series.shared else []),
+            *([f"all in one {series.topology_key}"] if series.topology_key else []),
+            *(["a machine each"] if series.spread else []),
+        ]
+        rows.append((name, f"{held} ({', '.join(also)})" if also else held, takes))
+    return rows
+
+
+def _range(first: int, count: int) -> str:
+    return f"{first}-{first + count - 1}" if count > 1 else str(first)
+
+
+def _role_data(role: RolePlan) -> dict[str, Any]:
+    kind, *what = role.entrypoint
+    return {
+        "name": role.name,
+        "type": "Elastic" if role.elastic else "Actor",
+        "host": role.host.value,
+        "entrypoint": {kind: list(what) if kind == "command" else what[0]},
+        "replicas": role.replicas,
+        "replicasPerGroup": role.group_size,
+        "groups": role.groups,
+        "driver": role.driver,
+        "eachRank": _amounts(role.per_rank),
+        **({} if role.quota is None else {"quota": _amounts(role.quota)}),
+        "dependsOn": [{"role": name, "condition": condition} for name, condition in role.depends_on],
+        "restartPolicy": {"level": role.restart_level, "maxRestarts": role.max_restarts},
+        "comm": role.comm_backend,
+    }
+
+
+def _unit_data(unit: Unit, node: str) -> dict[str, Any]:
+    return {
+        "name": unit.name,
+        "node": node,
+        "selector": dict(unit.selector),
+        **({"topologyKey": unit.topology_key} if unit.topology_key else {}),
+        **({"spread": True} if unit.spread else {}),
+        "bundles": [
+            {"resources": _amounts(bundle.resources), "ranks": [f"{role}/{rank}" for role, rank in bundle.ranks]}
+            for bundle in unit.bundles
+        ],
+    }
+
+
+def _ranks(units: Iterable[Unit]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for unit in units:
+        for bundle in unit.bundles:
+            for role, rank in bundle.ranks:
+                found.setdefault(role, []).append(rank)
+    return {role: sorted(numbers) for role, numbers in sorted(found.items())}
+
+
+def _amounts(resources: Resources) -> dict[str, str]:
+    return {name: _amount(name, amount) for name, amount in resources}
+
+
+def _amount(name: str, amount: Amount) -> str:
+    return show_memory(amount) if name == "memory" else show(amount)
+
+
+def _group(node: NodeView) -> str:
+    return dict(node.labels).get(NODE_GROUP_LABEL, "-")
+
+
+def _names(run: Sequence[NodeView]) -> str:
+    first, last = run[0].id[:_NODE_NAME_LENGTH], run[-1].id[:_NODE_NAME_LENGTH]
+    return first if len(run) == 1 else f"{first} .. {last} ({len(run)})"
+
+
+def _hint(refusal: Refusal) -> str:
+    if refusal.never:
+        return "it would not fit if these machines were empty either: add machines, or ask for less"
+    return "it would fit if these machines were empty: wait for others to end, or add machines"
