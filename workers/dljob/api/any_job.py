@@ -11,7 +11,7 @@ from dljob.errors import UsageError, exit_code
 from dljob.runtime.process.handover import in_thread
 
 if TYPE_CHECKING:
-    from dljob.api.views import JobEvent, JobStatus
+    from dljob.api.views import JobEvent, JobStatus, Suspension
 
 
 class LogSelection(TypedDict):
@@ -70,12 +70,16 @@ class AnyJob(ABC):
         """End the job; with `wait`, return only when it has ended."""
 
     @abstractmethod
-    def suspend(self, *, wait: bool = False) -> None:
+    def suspend(self, *, wait: bool = False) -> Suspension:
         """Release the job's machines for a time; UsageError on a Ray, since only Kubernetes can."""
 
     @abstractmethod
-    def resume(self, *, wait: bool = False) -> None:
+    def resume(self, *, wait: bool = False) -> Suspension:
         """Resume a suspended job."""
+
+    @abstractmethod
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Return the stacks of all threads of each rank ("rollout/2"), as text, without stopping the ranks."""
 
     def wait_code(self) -> int:
         """Wait for the end and return an exit code: 0 for success, 1 for failure, 6 when a user stopped the job."""
@@ -165,13 +169,17 @@ class AsyncJob:
         """Await `AnyJob.stop`."""
         await in_thread(lambda: self._job.stop(wait=wait))
 
-    async def suspend(self, *, wait: bool = False) -> None:
+    async def suspend(self, *, wait: bool = False) -> Suspension:
         """Await `AnyJob.suspend`."""
-        await in_thread(lambda: self._job.suspend(wait=wait))
+        return await in_thread(lambda: self._job.suspend(wait=wait))
 
-    async def resume(self, *, wait: bool = False) -> None:
+    async def resume(self, *, wait: bool = False) -> Suspension:
         """Await `AnyJob.resume`."""
-        await in_thread(lambda: self._job.resume(wait=wait))
+        return await in_thread(lambda: self._job.resume(wait=wait))
+
+    async def stacks(self, target: str = "job") -> dict[str, str]:
+        """Await `AnyJob.stacks`."""
+        return await in_thread(lambda: self._job.stacks(target))
 
     async def logs(
         self,

@@ -5,22 +5,34 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, Unpack, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO, Unpack, cast
 
 from dljob.api import logs, master_log, registry
-from dljob.api.any_job import AnyJob, LogSelection
-from dljob.errors import DLJobError, JobFailedError, JobStoppedError, UnreachableError, UsageError
+from dljob.api.any_job import LogSelection
+from dljob.api.local.connection import RecordConnection, refuse_dead
+from dljob.api.shown_job import ShownJob
+from dljob.api.values import check_target
+from dljob.errors import (
+    DLJobError,
+    JobFailedError,
+    JobStoppedError,
+    NotFoundError,
+    UnreachableError,
+    UsageError,
+)
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 
 if TYPE_CHECKING:
-    from dljob.api.views import JobEvent, JobStatus
+    from dljob.api.views import JobEvent, JobStatus, Suspension
     from dljob.runtime.control_socket.client import Connection
     from dljob.spec.model import DLJobManifest
 
 
-class JobHandle(AnyJob):
+class JobHandle(ShownJob):
     """A job on a Ray: of a cluster, or of this machine."""
 
     def __init__(self, record: registry.RegistryEntry, connection: Connection) -> None:
@@ -36,6 +48,32 @@ class JobHandle(AnyJob):
     def uid(self) -> str:
         """The job's uid: 32 hex digits."""
         return self.record.uid
+
+    def __enter__(self) -> Self:
+        """Use one connection for all calls in the block."""
+        if isinstance(self.connection, AbstractContextManager):  # that of `submit` is open as long as its process
+            self.connection.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connection."""
+        if isinstance(self.connection, AbstractContextManager):
+            self.connection.__exit__(kind, error, at)
+
+    @property
+    def place(self) -> str:
+        """The job in a message: its name."""
+        return self.name
+
+    @property
+    def flags(self) -> str:
+        """Nothing: commands look on this machine."""
+        return ""
+
+    @property
+    def remains(self) -> str:
+        """What stays of a stopped job, for a message: its folder."""
+        return f"its folder: {self.dir}"
 
     @property
     def dir(self) -> Path:
@@ -88,8 +126,31 @@ class JobHandle(AnyJob):
         _write(to, lines, flush=follow)
 
     def restart(self, target: str = "job") -> None:
-        """Restart the job, a role ("rollout") or a rank ("rollout/2")."""
+        """Restart the job, a role ("rollout") or a rank ("rollout/2").
+
+        Raises:
+            NotFoundError: the job has ended, or has no such target.
+        """
+        self._check_target(target)
         self.connection.command("restart", target, by=_me())
+
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Return the stacks of all threads of each rank ("rollout/2"), as text, without stopping the ranks.
+
+        Raises:
+            NotFoundError: the job has ended, or has no such target.
+        """
+        self._check_target(target)
+        found = self.connection.stacks(target)
+        if not found:  # it ended since the check
+            raise NotFoundError(f"job {self.name} has ended", hint=f"see dljob status {self.name}")
+        return found
+
+    def _check_target(self, target: str) -> None:
+        refuse_dead(self.record)
+        # Checked here for an answer at once: PrimeMaster would refuse an unknown target in a note.
+        roles = self.connection.status().get("roles") or ()
+        check_target(self.name, {role["name"]: role["desired"] for role in roles}, target)
 
     def scale(self, role: str, ranks: int) -> None:
         """Resize an Elastic role within minReplicas and maxReplicas, as far as there is capacity.
@@ -114,7 +175,7 @@ class JobHandle(AnyJob):
         if wait:
             self.connection.wait()
 
-    def suspend(self, *, wait: bool = False) -> None:
+    def suspend(self, *, wait: bool = False) -> Suspension:
         """Refuse: on a Ray, without an operator, nothing would start the job again.
 
         Raises:
@@ -122,7 +183,7 @@ class JobHandle(AnyJob):
         """
         raise self._not_here("suspend", wait=wait)
 
-    def resume(self, *, wait: bool = False) -> None:
+    def resume(self, *, wait: bool = False) -> Suspension:
         """Refuse, like `suspend`.
 
         Raises:
@@ -246,8 +307,6 @@ def taken(record: registry.RegistryEntry) -> UsageError:
 
 def handle_of(record: registry.RegistryEntry) -> JobHandle:
     """Return the handle of a job of this user, also of an ended one, or one that another process started."""
-    from dljob.api.local.connection import RecordConnection
-
     return JobHandle(record, RecordConnection(record))
 
 

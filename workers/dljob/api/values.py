@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TypeAlias, cast
 
-from dljob.errors import UsageError
+from dljob.errors import NotFoundError, UsageError
 
 Number: TypeAlias = int | float | str | Decimal
 """Types of a count or of CPUs. A float is taken as it prints, so 0.4 is exactly four tenths."""
@@ -41,6 +41,24 @@ def role_size(text: str) -> tuple[str, int]:
     if not role or not ranks.isascii() or not ranks.isdecimal() or len(ranks) > LONGEST_COUNT:
         raise UsageError(f"{text!r} is not a role with a number of ranks", hint="write trainer=4")
     return role, int(ranks)
+
+
+def check_target(job: str, sizes: Mapping[str, int], target: str) -> None:
+    """Check that a job has a target: job, a role ("rollout"), or a rank ("rollout/2").
+
+    Args:
+        job: the job's name.
+        sizes: its ranks by role.
+        target: the target.
+
+    Raises:
+        NotFoundError: it has not; the hint names the nearest role, or the role's ranks.
+    """
+    role, slash, rank = target.partition("/")
+    if target == "job" or (role in sizes and (not slash or (rank.isdecimal() and int(rank) < sizes[role]))):
+        return
+    hint = f"{role}/0 to {role}/{sizes[role] - 1}" if role in sizes else suggestion(role, [*sizes, "job"])
+    raise NotFoundError(f"job {job} has no {target!r}", hint=hint)
 
 
 def refuse_unknown(call: str, unknown: Mapping[str, object], known: Iterable[str]) -> None:

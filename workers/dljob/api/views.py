@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NamedTuple, NotRequired, Required, TypedDict
 
 
 class RoleStatus(TypedDict, total=False):
@@ -111,6 +111,15 @@ class JobStatus(TypedDict, total=False):
     submissionId: str
     rayCluster: dict[str, Any]
     master: dict[str, Any]
+
+
+class Suspension(NamedTuple):
+    """Answer to `suspend` and `resume`."""
+
+    before: bool
+    """Whether the spec asked for suspension before the call."""
+    status: JobStatus
+    """Status after the call, or after the wait for its effect."""
 
 
 class JobEvent(TypedDict):

@@ -1,12 +1,19 @@
-"""Target of a command: this machine, or a cluster selected by a flag. Nothing is guessed."""
+"""Target of a command: this machine, or a cluster selected by a flag, and the job there. Nothing is guessed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+
+from dljob.cli import output
+from dljob.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from dljob.api.handle import JobHandle
+    from dljob.api.shown_job import ShownJob
 
 _KUBERNETES = (
     "act on Kubernetes, in the kubeconfig's current context; implied by the two flags below, and by `kubectl dljob`."
@@ -36,8 +43,44 @@ class JobTarget:
         context = f" --context {self.context}" if self.context else ""
         return f"-n {namespace}{context}"
 
+    def job(self, verb: str, which: str) -> ShownJob:
+        """Return the job that a command is about; on a cluster the handle's first call finds it.
+
+        Raises:
+            NotFoundError: there is none on this machine; the hint says where else it may be.
+        """
+        if not self.remote:
+            return local(verb, which)
+        # The Kubernetes client takes over a second to import, so only its users pay for it.
+        from dljob.api.kubernetes.handle import KubernetesJob
+
+        found = KubernetesJob.named(which, self.namespace, self.context)
+        found.say = output.say
+        return found
+
 
 HERE = JobTarget()
+
+
+def local(verb: str, which: str) -> JobHandle:
+    """Return a job of this machine for a command.
+
+    Raises:
+        NotFoundError: there is none; the hint says where else it may be.
+    """
+    from dljob.api import registry
+    from dljob.api.handle import handle_of
+
+    try:
+        found = handle_of(registry.find(which))
+    except NotFoundError as error:
+        # Only a hint: a command never looks on a cluster by itself (ADR 13).
+        other = elsewhere(verb, which)
+        if not other:
+            raise
+        raise NotFoundError(f"{error.message} on this machine", hint=f"{error.hint}\n  {other}") from None
+    found.say = output.say
+    return found
 
 
 def elsewhere(*command: str) -> str:

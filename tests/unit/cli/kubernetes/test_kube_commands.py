@@ -598,7 +598,7 @@ def test_a_restart_is_an_annotation_that_the_operator_takes(target: str, kube: F
     operator(kube)
     code, out, err = dljob("restart", "hello", *([] if target == "job" else [target]), "-k")
     assert (code, out) == (0, "")
-    assert "dljob events hello -n team" in err
+    assert "dljob events hello --follow -n team" in err
     notes = kube.one(DLJOBS, "hello")["metadata"]["annotations"]
     assert notes["dljob.io/restart-target"] == target
     at = notes["dljob.io/restart"]
@@ -643,7 +643,7 @@ def test_an_order_that_nobody_takes_times_out_and_stands(
 
     add_job(kube, phase="Running")
     monkeypatch.setattr(orders.order, "__defaults__", ("job", 0.1))
-    monkeypatch.setattr("dljob.cli.kubernetes.orders.SILENCE_S", 0.02)
+    monkeypatch.setattr("dljob.api.kubernetes.orders.SILENCE_S", 0.02)
     code, _, err = dljob("restart", "hello", "-k")
     assert err.startswith("waiting for the operator to accept the restart, at most 60 s\n")
     assert (code, "has not taken the restart" in err, "dljob doctor" in err) == (5, True, True)

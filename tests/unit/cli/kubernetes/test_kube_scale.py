@@ -44,7 +44,7 @@ def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube: FakeKube, d
     running(kube)
     code, err = dljob("scale", "hello", "t=2", "-k")
     assert (code, replicas(kube)) == (0, [None, 2])
-    assert err == "t of job hello in namespace team is to have 2 ranks; see dljob events hello -n team\n"
+    assert err == "t of job hello in namespace team is to have 2 ranks; see dljob events hello --follow -n team\n"
     KubernetesJob(kube.one(DLJOBS, "hello")).scale("t", 6)
     assert replicas(kube) == [None, 6]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from dljob.errors import UnreachableError, UsageError
 
@@ -54,6 +55,45 @@ def ask(question: Callable[[Kube], Awaitable[T]], context: str | None = None) ->
         return asyncio.run(main())
     with ThreadPoolExecutor(max_workers=1) as pool:  # a notebook already runs a loop in this thread
         return pool.submit(asyncio.run, main()).result()
+
+
+class Cluster:
+    """The cluster of a context: each question has a connection of its own, those in a `with` block share one."""
+
+    def __init__(self, context: str | None = None) -> None:
+        self.context = context
+        self._runner: asyncio.Runner | None = None
+        self._kube: Kube | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to share a connection, unless this thread runs an event loop, in which no other can run."""
+        if not _inside_a_loop():
+            self._runner = asyncio.Runner()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the shared connection, if a question opened it."""
+        runner, kube, self._runner, self._kube = self._runner, self._kube, None, None
+        if runner is not None:
+            with runner:
+                if kube is not None:
+                    runner.run(kube.close())
+
+    def ask(self, question: Callable[[Kube], Awaitable[T]]) -> T:
+        """Ask a question.
+
+        Raises:
+            UsageError, UnreachableError: as from `connect`; and the errors of the question.
+        """
+        if self._runner is None:
+            return ask(question, self.context)
+
+        async def main() -> T:
+            if self._kube is None:
+                self._kube = await connect(self.context)
+            return await question(self._kube)
+
+        return self._runner.run(main())
 
 
 def _inside_a_loop() -> bool:

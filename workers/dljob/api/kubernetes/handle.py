@@ -6,12 +6,15 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, Unpack, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack, cast
 
-from dljob.api.any_job import AnyJob, LogSelection
+from dljob.api.any_job import LogSelection
 from dljob.api.kubernetes import gateway, jobs, logs, master_log, orders, scaling, submit, suspension
-from dljob.api.kubernetes.connect import ask
+from dljob.api.kubernetes.connect import Cluster, ask
 from dljob.api.kubernetes.timeline import EventFeed
+from dljob.api.shown_job import ShownJob
+from dljob.api.views import Suspension
 from dljob.errors import JobFailedError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
@@ -23,27 +26,72 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 
-class KubernetesJob(AnyJob):
+class KubernetesJob(ShownJob):
     """A DLJob in a namespace."""
 
     def __init__(self, body: Json, context: str | None = None) -> None:
         self._body = body
-        self._context = context
+        self._cluster = Cluster(context)
+        self._which, self._where = "", ""
+
+    @classmethod
+    def named(cls, which: str, namespace: str | None = None, context: str | None = None) -> Self:
+        """Return a handle of a job by name or uid, which its first call finds.
+
+        Args:
+            which: name, uid, or the first 8 digits of the uid.
+            namespace: by default the kubeconfig's current one.
+            context: of the kubeconfig; by default the current one.
+        """
+        made = cls({}, context)
+        made._which, made._where = which, namespace or ""
+        return made
+
+    def __enter__(self) -> Self:
+        """Use one connection for all calls in the block."""
+        self._cluster.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connection."""
+        self._cluster.__exit__(kind, error, at)
 
     @property
     def name(self) -> str:
         """The job's name."""
-        return str(self._body["metadata"]["name"])
+        return str(self._meta["name"])
 
     @property
     def namespace(self) -> str:
         """The job's namespace."""
-        return str(self._body["metadata"]["namespace"])
+        return str(self._meta["namespace"])
 
     @property
     def uid(self) -> str:
         """The DLJob's uid in Kubernetes."""
-        return str(self._body["metadata"]["uid"])
+        return str(self._meta["uid"])
+
+    @property
+    def place(self) -> str:
+        """The job in a message: `hello in namespace team`."""
+        return f"{self.name} in namespace {self.namespace}"
+
+    @property
+    def flags(self) -> str:
+        """Flags by which a later command finds the job, after a blank."""
+        context = f" --context {self._cluster.context}" if self._cluster.context else ""
+        return f" -n {self.namespace}{context}"
+
+    @property
+    def remains(self) -> str:
+        """What stays of a stopped job, for a message: the command for its logs."""
+        return f"its logs: dljob logs {self.name}{self.flags}"
+
+    @property
+    def _meta(self) -> Json:
+        if not self._body:
+            self._asked(self._now)
+        return self._body["metadata"]
 
     def status(self) -> JobStatus:
         """Return the DLJob's `.status`: phase, conditions, roles, restarts, progress."""
@@ -72,7 +120,12 @@ class KubernetesJob(AnyJob):
             DeadlineError: the job had not ended in time.
             NotFoundError: the job was deleted.
         """
-        return _status(self._asked(lambda kube: jobs.wait(kube, self._body, timeout)))
+
+        async def end(kube: Kube) -> Json:
+            # Of the job that the handle was made for: one made of its name since then is another.
+            return await jobs.wait(kube, self._body or await self._now(kube), timeout)
+
+        return _status(self._asked(end))
 
     @property
     def result(self) -> object:
@@ -149,45 +202,61 @@ class KubernetesJob(AnyJob):
         if wait:
             self.wait()
 
-    def suspend(self, *, wait: bool = False) -> None:
+    def stacks(self, target: str = "job") -> dict[str, str]:
+        """Return the stacks of all threads of each rank ("rollout/2"), as text, without stopping the ranks.
+
+        Raises:
+            NotFoundError: there is no such target, or nothing of the job runs.
+            UnreachableError: the job's head does not answer.
+        """
+
+        async def look(kube: Kube) -> dict[str, str]:
+            head = await gateway.reach(kube, await self._now(kube))
+            return dict(await head.stacks(target))
+
+        return self._asked(look)
+
+    def suspend(self, *, wait: bool = False) -> Suspension:
         """Release the job's machines: checkpoints in memory are saved, and only the DLJob is kept.
 
         Args:
             wait: return only when all its pods are gone.
         """
+        return self._switch(suspension.halted if wait else None, on=True)
 
-        async def give(kube: Kube) -> None:
-            made = await suspension.suspend(kube, await self._now(kube), on=True)
-            if wait:
-                await suspension.halted(kube, made)
-
-        self._asked(give)
-
-    def resume(self, *, wait: bool = False) -> None:
+    def resume(self, *, wait: bool = False) -> Suspension:
         """Resume a suspended job from its last checkpoint, with its spec as it is now.
 
         Args:
             wait: return only when it runs or has ended.
         """
+        return self._switch(suspension.runs if wait else None, on=False)
 
-        async def give(kube: Kube) -> None:
-            made = await suspension.suspend(kube, await self._now(kube), on=False)
-            if wait:
-                await suspension.runs(kube, made)
+    def _switch(self, until: Callable[[Kube, Json], Awaitable[Json]] | None, *, on: bool) -> Suspension:
+        async def give(kube: Kube) -> Suspension:
+            job = await self._now(kube)
+            made = await suspension.suspend(kube, job, on=on)
+            if until is not None:
+                made = await until(kube, made)
+            return Suspension(suspension.is_suspended(job), _status(made))
 
-        self._asked(give)
+        return self._asked(give)
 
     def _order(self, kind: orders.Kind, target: str) -> None:
         async def give(kube: Kube) -> None:
-            await orders.order(kube, await self._now(kube), kind, target)
+            await orders.order(kube, await self._now(kube), kind, target, say=self._remark)
 
         self._asked(give)
 
     async def _now(self, kube: Kube) -> Json:
+        """Return the present job of that name."""
+        if not self._body:
+            self._body = await jobs.find(kube, self._which, self._where or kube.namespace)
+            return self._body
         return await jobs.find(kube, self.name, self.namespace)
 
     def _asked(self, question: Callable[[Kube], Awaitable[T]]) -> T:
-        return ask(question, self._context)
+        return self._cluster.ask(question)
 
 
 async def _write(to: TextIO, lines: AsyncGenerator[object]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from dljob.api.kubernetes.jobs import changes, ended, items, phase_of, place_of, role_sizes, status_of
-from dljob.api.values import suggestion
+from dljob.api.values import check_target
 from dljob.errors import DeadlineError, NotFoundError, UsageError
 from dljob.reconcile.state import names
 
@@ -21,21 +21,9 @@ Kind = Literal["restart", "stop"]
 
 TAKEN_S = 60.0
 """Time, in seconds, for the operator to accept an order."""
+SILENCE_S = 3.0
+"""Duration of a wait, in seconds, after which its reason is told."""
 _ANNOTATION = {"restart": names.RESTART, "stop": names.STOP}
-
-
-def check_target(job: Mapping[str, Any], target: str) -> None:
-    """Check that the job has a target: job, a role, or a rank.
-
-    Raises:
-        NotFoundError: it has not.
-    """
-    sizes = role_sizes(job)
-    role, slash, rank = target.partition("/")
-    if target == "job" or (role in sizes and (not slash or (rank.isdecimal() and int(rank) < sizes[role]))):
-        return
-    hint = f"{role}/0 to {role}/{sizes[role] - 1}" if role in sizes else suggestion(role, [*sizes, "job"])
-    raise NotFoundError(f"job {job['metadata']['name']} has no {target!r}", hint=hint)
 
 
 def moment() -> str:
@@ -57,7 +45,15 @@ def answer(status: Mapping[str, Any], kind: Kind, at: str) -> Json | None:
     return next((c for c in items(status, "lastCommands") if c.get("at") == at and c.get("kind", kind) == kind), None)
 
 
-async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: float = TAKEN_S) -> None:
+async def order(
+    kube: Kube,
+    job: Json,
+    kind: Kind,
+    target: str = "job",
+    within: float = TAKEN_S,
+    *,
+    say: Callable[[str], object] = lambda _: None,
+) -> None:
     """Give an order and wait until the operator has accepted it.
 
     Args:
@@ -66,6 +62,7 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
         kind: restart or stop.
         target: job, a role, or a rank such as rollout/2.
         within: seconds to wait.
+        say: receives the reason of a wait that lasts longer than SILENCE_S.
 
     Raises:
         NotFoundError: the job has ended, or has no such target.
@@ -76,12 +73,15 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
 
     if ended(job):
         raise NotFoundError(f"job {place_of(job)} has ended: {phase_of(job)}")
-    check_target(job, target)
+    check_target(job["metadata"]["name"], role_sizes(job), target)
     meta, at = job["metadata"], moment()
     # The uid is a precondition: a job of the same name that was made since then gets a conflict, not this order.
     patch = {"metadata": {"uid": meta["uid"], "annotations": annotations_for(kind, target, at)}}
     # An annotation needs only the right to patch DLJobs, and the audit log has it (ADR 13).
     marked = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
+    words = f"waiting for the operator to accept the {kind}, at most {TAKEN_S:g} s"
+    # An operator that is away lets the order wait for up to a minute; the user should know for what.
+    waits = asyncio.get_running_loop().call_later(SILENCE_S, say, words)
     try:
         said = await asyncio.wait_for(_answered(kube, marked, kind, at), within)
     except TimeoutError:
@@ -89,6 +89,8 @@ async def order(kube: Kube, job: Json, kind: Kind, target: str = "job", within: 
             f"the operator has not taken the {kind} of job {place_of(job)} within {within:g} s; the order stands",
             hint="is the operator up? see dljob doctor",
         ) from None
+    finally:
+        waits.cancel()
     if said.get("state", "Sent") != "Sent":
         what = kind if kind == "stop" else f"{kind} of {target}"
         raise UsageError(f"{what} {str(said['state']).lower()}: {said.get('message')}")

@@ -1,10 +1,11 @@
-"""Connection to a job of this user that another process started; opened and closed for each question."""
+"""Connection to a job of this user that another process started: for each question, or for those of a block."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import registry
 from dljob.api.reach import reach
@@ -18,23 +19,37 @@ if TYPE_CHECKING:
 class RecordConnection:
     """Connection to a job with a folder on this machine: by its control socket, or by its Ray when that is elsewhere.
 
-    An ended job answers from its folder and takes no commands.
+    An ended job answers from its folder and takes no commands. Within a `with` block all questions share what the first
+    one opened: on a Ray elsewhere that is a process of its own, which takes seconds to join it.
     """
 
     def __init__(self, record: registry.RegistryEntry) -> None:
         self._record = record
+        self._block: ExitStack | None = None
+        self._held: LocalConnection | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to share a connection."""
+        self._block = ExitStack()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the shared connection."""
+        block, self._block, self._held = self._block, None, None
+        if block is not None:
+            block.close()
 
     @property
     def name(self) -> str:
         """The job's name."""
         return self._record.name
 
-    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+    def status(self, after_version: int = 0, timeout_s: float = 0.0, *, reach_s: float | None = None) -> dict[str, Any]:
         """Return the status; with a timeout, wait for a greater version. A job whose runner is gone has phase Lost."""
         if self._record.stale:
             return lost(self._record)
         with self._reached() as job:
-            return job.status(after_version, timeout_s)
+            return job.status(after_version, timeout_s, reach_s=reach_s)
 
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the notes with a greater number; with a timeout, wait for some."""
@@ -50,11 +65,9 @@ class RecordConnection:
         """Send a command, which takes effect once.
 
         Raises:
-            NotFoundError: the job has ended.
+            NotFoundError: the job has ended, or its runner is gone.
         """
-        if self._record.over:
-            phase = self._record.status().get("phase")
-            raise NotFoundError(f"job {self.name} has ended: {phase}", hint=f"its folder: {self._record.dir}")
+        refuse_dead(self._record)
         with self._reached() as job:
             job.command(kind, target, by=by, id=id)
 
@@ -84,8 +97,29 @@ class RecordConnection:
         if record.over:  # the folder has all answers, and the Ray may be gone
             yield LocalConnection(record.name, record.uid, record.folder, SocketLine(record.folder), gone=lambda: "")
             return
-        with reach(record) as job:
-            yield job
+        if self._block is None:
+            with reach(record) as job:
+                yield job
+            return
+        if self._held is None:
+            self._held = self._block.enter_context(reach(record))
+        yield self._held
+
+
+def refuse_dead(record: registry.RegistryEntry) -> None:
+    """Refuse a job that can take no orders any more.
+
+    Raises:
+        NotFoundError: the job has ended, or its runner is gone.
+    """
+    if record.over:
+        phase = record.status().get("phase")
+        raise NotFoundError(f"job {record.name} has ended: {phase}", hint=f"see dljob status {record.uid[:8]}")
+    if record.stale:
+        raise NotFoundError(
+            f"job {record.name} is gone: its runner, pid {record.runner}, ended without a final status",
+            hint=f"its journal and logs are in {record.dir}",
+        )
 
 
 def lost(record: registry.RegistryEntry) -> dict[str, Any]:

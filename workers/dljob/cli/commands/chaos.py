@@ -11,8 +11,7 @@ from cyclopts import Parameter
 
 from dljob.cli import chaos as shown
 from dljob.cli import output
-from dljob.cli.attach import attached, local
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.where import HERE, JobTarget, local
 from dljob.errors import ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -49,9 +48,11 @@ def chaos(
             "dljob chaos is for jobs on this machine: it signals processes, and those of pods are not here",
             hint="on Kubernetes: kubectl delete pod POD, or kubectl exec POD -- kill PID",
         )
-    record = local("chaos", job)
-    with attached(record) as handle:
-        return _inflict(record, handle.connection, file, form)
+    from dljob.api.local.connection import refuse_dead
+
+    with local("chaos", job) as found:
+        refuse_dead(found.record)
+        return _inflict(found.record, found.connection, file, form)
 
 
 def _inflict(record: RegistryEntry, connection: Connection, file: Path, form: output.TableFormat) -> ExitCode:

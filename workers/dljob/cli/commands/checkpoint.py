@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.attach import local
+from dljob.cli.where import local
 from dljob.errors import CheckpointError, NotFoundError, UsageError
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.listing import CheckpointRow, rows, worlds
@@ -124,7 +124,7 @@ def _worlds(where: str, world: str | None) -> list[tuple[str, Folder]]:
     """Return the selected worlds. Raises NotFoundError."""
     root = Path(where)
     if not root.is_dir():
-        root = local("checkpoint", where).folder / "checkpoints"
+        root = local("checkpoint", where).dir / "checkpoints"
     there = worlds(root)
     found = [(name, folder) for name, folder in there if world in (None, name)]
     if not found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.api import registry
 from dljob.cli import output
-from dljob.cli.attach import local
+from dljob.cli.where import local
 
 
 def delete(job: str, /, *more: str) -> None:
@@ -16,7 +16,7 @@ def delete(job: str, /, *more: str) -> None:
         job: name, uid, or first digits of a uid; of several with one name, the running one, else the latest.
         more: further jobs.
     """
-    chosen = [local("delete", name) for name in (job, *more)]
+    chosen = [local("delete", name).record for name in (job, *more)]
     # All are checked before the first is deleted: a refusal must not leave half of the work done.
     for record in chosen:
         registry.refuse_living(record)

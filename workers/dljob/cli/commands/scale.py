@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dljob.cli import output
-from dljob.cli.attach import attached, local
 from dljob.cli.where import HERE, JobTarget
 from dljob.telemetry.wording import counted
 
@@ -22,12 +21,7 @@ def scale(job: str, size: str, /, *, where: JobTarget = HERE) -> None:
     from dljob.api.values import role_size
 
     role, ranks = role_size(size)
-    if where.remote:
-        from dljob.cli.kubernetes.orders import scale as remote
-
-        remote(job, role, ranks, where)
-        return
-    record = local("scale", job)
-    with attached(record) as handle:
-        handle.scale(role, ranks)
-    output.say(f"{role} is to have {counted(ranks, 'rank')}; see dljob events {record.name} --follow")
+    with where.job("scale", job) as found:
+        found.scale(role, ranks)
+        words = f"{role} of job {found.place} is to have {counted(ranks, 'rank')}"
+        output.say(f"{words}; see dljob events {found.name} --follow{found.flags}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from dljob.cli.attach import attached, local
-from dljob.cli.commands.restart import check_target
-from dljob.cli.stacks import Form, show
+from dljob.cli import output
 from dljob.cli.where import HERE, JobTarget
-from dljob.errors import NotFoundError
+
+Form = Literal["text", "json", "yaml"]
 
 
 def stack(
@@ -29,16 +28,10 @@ def stack(
         where: this machine, or a cluster.
         form: text, json or yaml: each rank with its stacks.
     """
-    if where.remote:
-        from dljob.cli.kubernetes.stack import stack as remote
-
-        remote(job, target, where, form)
+    with where.job("stack", job) as target_job:
+        found = target_job.stacks(target)
+    if form != "text":
+        output.structured(found, form)
         return
-    record = local("stack", job)
-    with attached(record) as handle:
-        check_target(target, handle.status())
-        found = handle.connection.stacks(target)
-    # The job ended after `attached` had found it running.
-    if not found:
-        raise NotFoundError(f"job {record.name} has ended", hint=f"see dljob status {record.name}")
-    show(found, form)
+    for rank, text in found.items():
+        output.data(f"== {rank}\n{text.rstrip()}")

@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.attach import attached, local
 from dljob.cli.where import HERE, JobTarget
 
 
@@ -19,14 +18,6 @@ def stop(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Paramete
         where: this machine, or a cluster.
         wait: return only when the job has ended.
     """
-    if where.remote:
-        from dljob.cli.kubernetes.orders import stop as remote
-
-        remote(job, where, wait=wait)
-        return
-    record = local("stop", job)
-    with attached(record) as handle:
-        handle.stop()
-        if wait:
-            handle.wait()
-    output.say(f"job {record.name} {'stopped' if wait else 'is being stopped'}; its folder: {record.dir}")
+    with where.job("stop", job) as found:
+        found.stop(wait=wait)
+        output.say(f"job {found.place} {'stopped' if wait else 'is being stopped'}; {found.remains}")

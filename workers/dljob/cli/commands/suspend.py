@@ -6,8 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from dljob.cli import output
 from dljob.cli.where import HERE, JobTarget
-from dljob.errors import ExitCode
+from dljob.errors import ExitCode, UsageError, exit_code
+from dljob.spec.status import TERMINAL
 
 
 def suspend(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:
@@ -20,10 +22,12 @@ def suspend(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Param
         where: the cluster.
         wait: return only when all its pods are gone.
     """
-    from dljob.cli.kubernetes.suspension import must_be_remote, suspend
-
-    must_be_remote("suspend", job, where)
-    suspend(job, where, wait=wait)
+    _refuse_here("suspend", job, where)
+    with where.job("suspend", job) as found:
+        before, status = found.suspend(wait=wait)
+        gone = status["phase"] == "Suspended"
+        said = "is suspended" if gone else "is being suspended already" if before else "is being suspended"
+        output.say(f"job {found.place} {said}; it goes on with dljob resume {found.name}{found.flags}")
 
 
 def resume(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> ExitCode:
@@ -34,7 +38,25 @@ def resume(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parame
         where: the cluster.
         wait: return only when it runs; exits with 1 if it failed instead.
     """
-    from dljob.cli.kubernetes.suspension import must_be_remote, resume
+    _refuse_here("resume", job, where)
+    with where.job("resume", job) as found:
+        before, status = found.resume(wait=wait)
+        phase = status["phase"]
+        if wait and phase in TERMINAL:
+            why = f"({status.get('reason', '')}) {status.get('message', '')}"
+            output.say(f"job {found.place} has ended: {phase} {why}".rstrip())
+            return exit_code(phase)
+        said = "runs" if wait else "is resumed" if before else f"was not suspended: {phase}"
+        output.say(f"job {found.place} {said}; see dljob status {found.name}{found.flags}")
+    return ExitCode.OK
 
-    must_be_remote("resume", job, where)
-    return resume(job, where, wait=wait)
+
+def _refuse_here(verb: str, job: str, where: JobTarget) -> None:
+    """Refuse a job of this machine, which has no machines to release.
+
+    Raises:
+        UsageError: no flag selects a cluster.
+    """
+    if not where.remote:
+        hint = f"on Kubernetes: dljob {verb} {job} --kubernetes, or -n NAMESPACE; here: dljob stop {job}"
+        raise UsageError(f"a job of this machine cannot be {verb.removesuffix('e')}ed", hint=hint)

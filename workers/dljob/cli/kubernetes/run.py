@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
+from dljob.api.kubernetes.orders import order
 from dljob.api.kubernetes.timeline import EventFeed
 from dljob.cli import failure, output
 from dljob.cli.kubernetes import show
-from dljob.cli.kubernetes.orders import give
 from dljob.cli.kubernetes.submit import Given, send
 from dljob.cli.progress import View, last_word
 from dljob.cli.rank_output import EVERYTHING, Shown, few
@@ -180,7 +180,7 @@ class WatchedJob:
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().remove_signal_handler(number)
             output.say(f"stopping {self._name}")
-            await give(self.kube, self.job, "stop")
+            await order(self.kube, self.job, "stop", say=output.say)
             output.say(f"job {self._name} is being stopped: {self._back()}")
         return ExitCode.INTERRUPTED
 
