@@ -8,6 +8,7 @@ import io
 import json
 import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO, Unpack
 
@@ -150,14 +151,14 @@ class Slow(AnyJob):
         finally:
             self.done.set()
 
-    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
-        to.write(f"{follow} {tail}\n")
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
+        to.write(f"{follow} {tail} {since}\n")
 
 
 async def test_the_masters_log_takes_no_rank() -> None:
     slow, out = Slow(), io.StringIO()
-    await slow.aio.logs(master=True, tail=3, out=out)
-    assert out.getvalue() == "False 3\n"
+    await slow.aio.logs(master=True, tail=3, since=datetime.fromtimestamp(7.5, UTC), out=out)
+    assert out.getvalue() == "False 3 7.5\n"
     with pytest.raises(UsageError, match="master=True and a role or rank"):
         await slow.aio.logs(master=True, role="w")
 
@@ -198,8 +199,8 @@ def test_every_method_of_a_handle_has_its_twin() -> None:
     def public(of: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(of) if not name.startswith("_")}
 
-    assert public(AnyJob) - public(AsyncJob) == {"aio", "name", "uid"}
+    assert public(AnyJob) - public(AsyncJob) == {"aio", "name", "uid", "say"}
     for handle in (JobHandle, KubernetesJob):
-        for name in public(AnyJob) - {"aio", "name", "uid", "result"}:
+        for name in public(AnyJob) - {"aio", "name", "uid", "say", "result"}:
             own, twin = inspect.signature(getattr(handle, name)), inspect.signature(getattr(AsyncJob, name))
             assert list(own.parameters) == list(twin.parameters), f"{handle.__name__}.{name}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dljob.api.local import views
 from dljob.api.registry import RegistryEntry
-from dljob.cli.commands.status import describe
+from dljob.cli.description import detail
 
 FAULT = {
     "target": "trainer",
@@ -19,7 +20,7 @@ FAULT = {
 
 def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path: Path) -> None:
     record = RegistryEntry(name="j", uid="0" * 32, dir=str(tmp_path), started=1.0)
-    lines = describe(record, {"phase": "Running", "recentFaults": [FAULT]})
+    lines = detail(views.overview(record, {"phase": "Running", "recentFaults": [FAULT]}), now=2.0)
     at = lines.index(f"  fault: trainer [RoleGroup] {FAULT['firstCause']}; recovered in 0.50 s")
     assert lines[at + 1 : at + 4] == [
         "    evidence: exit code 137",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -17,7 +18,8 @@ from typing import Any, cast
 import pytest
 
 from dljob.api import registry
-from dljob.api.handle import JobHandle
+from dljob.api.handle import JobHandle, handle_of
+from dljob.api.logs import UNTIMED
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
 from dljob.errors import UsageError
@@ -190,11 +192,11 @@ def test_commands_refuse_an_unknown_job_and_suggest_a_near_name(home: Path, caps
 def test_commands_tell_that_a_running_jobs_master_does_not_answer(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dljob.cli.commands import status
+    from dljob.api.local import views
     from dljob.runtime.control_socket import client
 
     monkeypatch.setattr(client, "REACH_S", 0.0)
-    monkeypatch.setattr(status, "ANSWER_S", 0.0)
+    monkeypatch.setattr(views, "ANSWER_S", 0.0)
     me = os.getpid()
     record = job(home, runner=me, runner_started=registry.start_of(me), address="127.0.0.1:1")
     for command in ("stop", "restart", "stack", "status", "events"):
@@ -323,7 +325,7 @@ def test_logs_shows_the_output_of_each_rank(home: Path, capsys: pytest.CaptureFi
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
 
 
-def test_logs_shows_the_output_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_the_output_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     record = ended(home)
     write_logs(record, actor_0="", actor_1="d\n")
     log = record.folder / "logs" / "actor-0.log"
@@ -344,9 +346,14 @@ def test_logs_shows_the_output_since_a_moment(home: Path, capsys: pytest.Capture
     for at in (ago.isoformat(), ago.astimezone().replace(tzinfo=None).isoformat(), "0d1h0m", "99999d"):
         assert main.run(["logs", "ppo", "actor/0", "--since", at]) == 0
         assert capsys.readouterr().out == "[actor/0] a\n[actor/0] b\n[actor/0] c\n"
+    handle, out = handle_of(record), io.StringIO()
+    handle.logs(role="actor", since=time.time() - 300, out=out)
+    handle.logs(rank=0, since=datetime.now(UTC) - timedelta(seconds=30), follow=True, out=out)
+    assert out.getvalue() == "[actor/0] b\n[actor/0] c\n[actor/1] d\n[actor/0] c\n"
+    assert [record.message for record in caplog.records] == [UNTIMED.format("actor/1")]
     assert main.run(["logs", "ppo", "--since", "5m"]) == 0
-    out, err = capsys.readouterr()
-    assert out == "[actor/0] b\n[actor/0] c\n[actor/1] d\n"
+    shown, err = capsys.readouterr()
+    assert shown == "[actor/0] b\n[actor/0] c\n[actor/1] d\n"
     assert "the output of actor/1 has no known times: its log is shown whole" in err
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dljob.api import registry
+from dljob.api.local import views
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main, output
 from dljob.cli.commands import status as command
@@ -40,7 +41,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(command, "time", made)
+    for each in (command, views):
+        monkeypatch.setattr(each, "time", made)
     return made
 
 
@@ -151,7 +153,7 @@ def test_the_primemaster_of_a_job_on_a_ray_of_others_is_asked(
     def reach(_: RegistryEntry) -> Iterator[Connection]:
         yield Connection()
 
-    monkeypatch.setattr("dljob.api.reach.reach", reach)
+    monkeypatch.setattr("dljob.api.local.connection.reach", reach)
     assert main.run(["status", "ppo", "-w"]) == 0
     assert asked == [0, 7]
     assert [row.split()[2] for row in capsys.readouterr().out.splitlines()[1:]] == ["Running", "Succeeded"]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, TextIO, TypedDict, Unpack, cast
 
+from dljob.api.logs import Since
 from dljob.errors import UsageError, exit_code
 from dljob.runtime.process.handover import in_thread
 
 if TYPE_CHECKING:
     from dljob.api.views import JobEvent, JobStatus, Suspension
+
+log = logging.getLogger(__package__)
 
 
 class LogSelection(TypedDict):
@@ -20,10 +26,14 @@ class LogSelection(TypedDict):
     role: str | None
     rank: int | None
     tail: int | None
+    since: Since | None
 
 
 class AnyJob(ABC):
     """A job on a Ray or on Kubernetes. Its methods block until they are answered; `aio` has them as awaitables."""
+
+    say: Callable[[str], None] | None = None
+    """Receives remarks for the user, one line each; None: they go to the logger `dljob.api`."""
 
     @property
     @abstractmethod
@@ -91,6 +101,7 @@ class AnyJob(ABC):
         role: str | None = None,
         rank: int | None = None,
         tail: int | None = None,
+        since: float | datetime | None = None,
         follow: bool = False,
         master: bool = False,
         out: TextIO | None = None,
@@ -101,6 +112,8 @@ class AnyJob(ABC):
             role: only this role.
             rank: only this rank.
             tail: only the last `tail` lines of each rank.
+            since: only output since that time: unix seconds, or a datetime (of this machine's zone if it names none). A
+                log without known times is shown whole, and a warning on the logger `dljob.api` says so.
             follow: continue until the job is over.
             master: PrimeMaster's decisions and reasons instead of the ranks' output.
             out: stream to write to.
@@ -111,20 +124,29 @@ class AnyJob(ABC):
             UsageError: `master` beside a role or a rank, or of an image whose dljob is too old for it.
         """
         to = sys.stdout if out is None else out
+        at = since.timestamp() if isinstance(since, datetime) else since
         if not master:
-            self._write_logs(to, follow=follow, role=role, rank=rank, tail=tail)
+            begin = None if at is None else Since(at, partial(self._remark, level=logging.WARNING))
+            self._write_logs(to, follow=follow, role=role, rank=rank, tail=tail, since=begin)
             return
         if (role, rank) != (None, None):
             raise UsageError("master=True and a role or rank", hint="PrimeMaster belongs to the whole job")
-        self._write_master_log(to, follow=follow, tail=tail)
+        self._write_master_log(to, follow=follow, tail=tail, since=at)
 
     @abstractmethod
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
         """Write the output for `logs`."""
 
     @abstractmethod
-    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
         """As `logs(master=True)`."""
+
+    def _remark(self, text: str, level: int = logging.INFO) -> None:
+        """Tell the user something that is no error."""
+        if self.say is None:
+            log.log(level, "%s", text)
+        else:
+            self.say(text)
 
 
 class AsyncJob:
@@ -187,6 +209,7 @@ class AsyncJob:
         role: str | None = None,
         rank: int | None = None,
         tail: int | None = None,
+        since: float | datetime | None = None,
         follow: bool = False,
         master: bool = False,
         out: TextIO | None = None,
@@ -196,7 +219,9 @@ class AsyncJob:
         try:
             out = cast("TextIO", to)
             await in_thread(
-                lambda: self._job.logs(role=role, rank=rank, tail=tail, follow=follow, master=master, out=out)
+                lambda: self._job.logs(
+                    role=role, rank=rank, tail=tail, since=since, follow=follow, master=master, out=out
+                )
             )
         finally:
             # The thread cannot be cancelled; its next write raises and ends it.

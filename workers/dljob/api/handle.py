@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Self, TextIO, Unpack, cast
 
 from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
+from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
-from dljob.api.shown_job import ShownJob
+from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import (
     DLJobError,
@@ -32,12 +34,19 @@ if TYPE_CHECKING:
     from dljob.spec.model import DLJobManifest
 
 
+ASK_S = 5.0
+"""Interval, in seconds, at which PrimeMaster on a Ray of others is asked for the end while logs are followed."""
+NEWS_S = 10.0
+"""Longest wait, in seconds, for further entries of a timeline; a new one ends it."""
+
+
 class JobHandle(ShownJob):
     """A job on a Ray: of a cluster, or of this machine."""
 
     def __init__(self, record: registry.RegistryEntry, connection: Connection) -> None:
         self.record = record
         self.connection = connection
+        self._ask_at = 0.0
 
     @property
     def name(self) -> str:
@@ -88,6 +97,54 @@ class JobHandle(ShownJob):
         """Return the timeline: notes with a number greater than `after`."""
         return cast("list[JobEvent]", self.connection.notes(after))
 
+    @property
+    def started(self) -> float:
+        """Time of the submission, in unix seconds."""
+        return self.record.started
+
+    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
+        """Show each entry of the timeline; with `follow`, continue until the job is over."""
+        seen = 0
+        while True:
+            # Asked first: entries between the last read and the end would be lost otherwise.
+            ended = self.connection.status().get("phase") in views.ENDED
+            fresh = self.connection.notes(seen, NEWS_S if follow and not ended else 0.0)
+            for note in fresh:
+                show(cast("JobEvent", note))
+            seen = fresh[-1]["seq"] if fresh else seen
+            if ended or not follow:
+                return
+
+    def overview(self) -> Overview:
+        """Return the job in detail, by its PrimeMaster, or by its folder where that does not answer in time."""
+        return views.overview(self.record, views.current(self.record, self._way, self._remark))
+
+    def page(self) -> Page:
+        """Return the job in detail, with its spec, nodes and last events."""
+        seen, record = self.overview(), self.record
+        try:
+            events, remarks = self.events(), list[str]()
+        except UnreachableError as error:
+            events, remarks = [], [f"PrimeMaster does not answer: {error.message}"]
+        short = record.uid[:8]
+        return Page(
+            seen,
+            facts=views.facts(record, dict(seen.status)),
+            spec=views.spec(record),
+            events=events,
+            event_remarks=remarks,
+            more_events=f"dljob events {short}",
+            logs=[f"{record.folder / 'logs'}/<role>-<rank>.log", f"dljob logs {short} --follow"],
+        )
+
+    def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
+        """Show the job at every change, or more often, until it has ended."""
+        views.watch(self.record, self._way, show)
+
+    @property
+    def _way(self) -> RecordConnection:
+        return self.connection if isinstance(self.connection, RecordConnection) else RecordConnection(self.record)
+
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait for the end and return the final status.
 
@@ -120,9 +177,11 @@ class JobHandle(ShownJob):
         lines = logs.follow(self.dir, self._over, **which) if follow else logs.read(self.dir, **which)
         _write(to, lines, flush=follow)
 
-    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
-        here = self.dir
-        lines = master_log.follow(here, self._over, tail=tail) if follow else master_log.read(here, tail=tail)
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
+        if follow:
+            lines = master_log.follow(self.dir, self._over, tail=tail, since=since)
+        else:
+            lines = master_log.read(self.dir, tail=tail, since=since)
         _write(to, lines, flush=follow)
 
     def restart(self, target: str = "job") -> None:
@@ -199,6 +258,14 @@ class JobHandle(ShownJob):
         )
 
     def _over(self) -> bool:
+        """Whether nothing of the job writes any more; asked several times a second."""
+        if self.record.over or self.record.stale:
+            return True
+        # A runner writes the final status here. On a Ray of others this folder may never get one: PrimeMaster is asked,
+        # but seldom, since the way to it may be a process that has to join that Ray.
+        if self.record.runner or time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + ASK_S
         return self.connection.status().get("phase") in TERMINAL
 
 

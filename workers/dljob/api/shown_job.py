@@ -1,16 +1,103 @@
-"""Protocol of a job as the `dljob` command shows it, on a Ray and on Kubernetes: a handle, and what people read."""
+"""Protocol of a job as the `dljob` command shows it, on a Ray and on Kubernetes: a handle, and what people read of it.
+
+The classes of data here are filled by each place of jobs, and drawn by the command.
+"""
 
 from __future__ import annotations
 
-import logging
-from abc import abstractmethod
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api.any_job import AnyJob
 
-log = logging.getLogger(__package__)
+if TYPE_CHECKING:
+    from dljob.api.views import JobEvent
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """One job in a list."""
+
+    name: str
+    uid: str
+    phase: str
+    ready: str
+    """Ready and succeeded ranks out of all: 7/9."""
+    restarts: int
+    progress: Mapping[str, Any]
+    """Its step and, where a list tells how long that has stood still, the step's time."""
+    started: str
+    """RFC 3339, or "-"."""
+    data: Mapping[str, Any]
+    """The whole status, for programs."""
+    listed: Mapping[str, Any]
+    """What a list of all jobs has of it, for programs."""
+    namespace: str = ""
+    """Empty for a job with a folder here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One job in detail."""
+
+    title: str
+    """Name and short uid, on Kubernetes with the namespace."""
+    phase: str
+    status: Mapping[str, Any]
+    """The status in the shape of a job on a Ray; its metrics are numbers or texts."""
+    data: Mapping[str, Any]
+    """The same for programs."""
+    folder: str = ""
+    unseen: str = ""
+    """Why there is no status at all; empty when there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What `dljob describe` shows."""
+
+    overview: Overview
+    facts: Sequence[str]
+    spec: Mapping[str, Any]
+    """Empty when unknown."""
+    events: Sequence[JobEvent]
+    event_remarks: Sequence[str]
+    """Why there are no events, or not all of them."""
+    more_events: str
+    """Command that shows all events."""
+    logs: Sequence[str]
+    """Places of the logs, and commands that show them."""
+    pods: Sequence[Row] = ()
+    """Node, name, kind and phase of each pod."""
+    pods_remarks: Sequence[str] = ()
+    """Why there are none."""
+    dashboard: Sequence[str] = ()
+    """Commands that reach Ray's dashboard."""
+
+
+class JobListing(ABC):
+    """All jobs of a place."""
+
+    namespaced: bool = False
+    """Whether they are of several namespaces."""
+
+    @property
+    @abstractmethod
+    def empty(self) -> str:
+        """Message for no jobs."""
+
+    @abstractmethod
+    def all(self) -> list[JobSummary]:
+        """Return the jobs, also ended ones, oldest first."""
+
+    @abstractmethod
+    def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
+        """Show jobs whenever some may have changed, without end."""
 
 
 class ShownJob(AnyJob):
@@ -18,9 +105,6 @@ class ShownJob(AnyJob):
 
     Each place of jobs implements it once; a command finds the job by `JobTarget.job` and knows no place.
     """
-
-    say: Callable[[str], None] | None = None
-    """Receives remarks for the user, one line each; None: they go to the logger `dljob.api`."""
 
     @abstractmethod
     def __enter__(self) -> Self:
@@ -45,9 +129,23 @@ class ShownJob(AnyJob):
     def remains(self) -> str:
         """What stays of a stopped job, for a message: its folder, or the command for its logs."""
 
-    def _remark(self, text: str, level: int = logging.INFO) -> None:
-        """Tell the user something that is no error."""
-        if self.say is None:
-            log.log(level, "%s", text)
-        else:
-            self.say(text)
+    @property
+    @abstractmethod
+    def started(self) -> float:
+        """Time from which a timeline counts, in unix seconds: the job's submission."""
+
+    @abstractmethod
+    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
+        """Show each entry of the timeline; with `follow`, continue until the job is over."""
+
+    @abstractmethod
+    def overview(self) -> Overview:
+        """Return the job in detail."""
+
+    @abstractmethod
+    def page(self) -> Page:
+        """Return the job in detail, with its spec, nodes and last events."""
+
+    @abstractmethod
+    def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
+        """Show the job at every change, or more often, until it has ended."""

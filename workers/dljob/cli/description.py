@@ -1,36 +1,188 @@
-"""Sections of `dljob describe`, on this machine and on a cluster. Pure."""
+"""Text of `dljob status JOB` and `dljob describe JOB`, for any place of jobs. Pure; `now` is in unix seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes.jobs import items, part
-from dljob.cli.output import aligned
+from dljob.cli import timeline
+from dljob.cli.output import aligned, lost, saved, standing
+from dljob.spec.status import TERMINAL
+from dljob.telemetry.wording import seconds, unix
 
+if TYPE_CHECKING:
+    from dljob.api.shown_job import Overview, Page
+
+Json = Mapping[str, Any]
 Row = tuple[str, ...]
 
 EVENTS = 10
 """Number of events shown; `dljob events` shows all."""
+STILL = (*TERMINAL, "Suspended", "Lost")
+"""Phases without expected steps."""
+LEAST = 0.0005
+"""Smallest share of the ranks' time that is shown: below it prints as 0.0 %."""
+_MESSAGE = 100
+_NODE = 24
 
 
-def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return lines indented below a title; nothing for no lines."""
-    return ["", f"{title}:", *(f"  {line}".rstrip() for line in lines)] if lines else []
+# -- one job
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def detail(job: Overview, now: float) -> list[str]:
+    """Describe a job in detail; a status has only some of the fields, by the place of the job."""
+    lines, status = [f"{job.title}: {job.phase}"], job.status
+    if job.unseen:
+        return [*lines, f"  {job.unseen}"]
+    if status.get("message"):
+        reason = f"{status['reason']}: " if status.get("reason") else ""
+        lines.append(f"  {reason}{status['message']}")
+    lines += _cluster(status)
+    lines += _progress(status, now)
+    lines += [f"  {line}" for line in spent(part(status, "ledger"))]
+    restarts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in part(status, "restarts").items() if v)
+    lines.append(f"  restarts: {restarts or 'none'}")
+    lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
+    lines += [_unit(unit) for unit in items(part(status, "placement"), "notReady")]
+    lines += [f"  folder: {job.folder}"] if job.folder else []
+    # On Kubernetes a status has counts in place of its ranks.
+    lines += _below(_ranks(items(status, "ranks"))) or _below(_roles(items(status, "roles")))
+    return lines + _below(_conditions(items(status, "conditions"), now))
+
+
+def _cluster(status: Json) -> list[str]:
+    cluster, effective = part(status, "rayCluster"), part(status, "effective")
+    parts = [f"attempt {status['attempt']}"] if status.get("attempt") else []
+    parts += [f"RayCluster {cluster['name']}"] if cluster.get("name") else []
+    parts += [f"head {cluster['headPod']}"] if cluster.get("headPod") else []
+    parts += [f"image {effective['image']}"] if effective.get("image") else []
+    return [f"  {', '.join(parts)}"] if parts else []
+
+
+def _progress(status: Json, now: float) -> list[str]:
+    progress = part(status, "progress")
+    if progress.get("step") is None:
+        return []
+    stands = "" if status.get("phase") in STILL else standing(progress, now)
+    metrics = "  ".join(
+        f"{name} {value if isinstance(value, str) else f'{value:g}'}"
+        for name, value in part(progress, "metrics").items()
+    )
+    return [f"  step {progress['step']}{stands}{saved(progress)}  {metrics}".rstrip()]
+
+
+def spent(ledger: Json) -> list[str]:
+    """Format goodput and the other accounts of the ranks' time as one line; none before any time has passed."""
+    if ledger.get("goodput") is None:
+        return []
+    # Accounts are in seconds summed over all ranks; their shares need the total of rank seconds.
+    ranks, recent = ledger["seconds"] * ledger["processes"], ledger["recentGoodput"]
+    held = [(name, amount) for name, amount in ledger["accounts"].items() if name != "productive"]
+    most = sorted(held, key=lambda item: -item[1])
+    rest = ", ".join(f"{name} {amount / ranks:.1%}" for name, amount in most if amount / ranks >= LEAST)
+    return [f"goodput: {ledger['goodput']:.1%}, last 10 min {recent:.1%}" + (f"; {rest}" if rest else "")]
+
+
+def _fault(fault: Json) -> list[str]:
+    took = "not yet recovered" if fault.get("seconds") is None else f"recovered in {seconds(fault['seconds'])}"
+    head = f"  fault: {fault.get('target')} [{fault.get('level')}] {fault.get('firstCause')}; {took}{lost(fault)}"
+    evidence = [f"    evidence: {line}" for line in fault.get("evidence") or ()]
+    return [head, *evidence, *(f"    after it: {line}" for line in fault.get("followed") or ())]
+
+
+def _unit(unit: Json) -> str:
+    on = f" on {unit['node']}" if unit.get("node") else ""
+    why = f": {unit['why']}" if unit.get("why") else ""
+    return f"  waits: {unit.get('name')}{on}{why}"
+
+
+def _ranks(ranks: Sequence[Json]) -> list[Row]:
+    rows = [
+        (
+            f"{r['role']}/{r['rank']}",
+            str(r["phase"]),
+            "-" if r.get("step") is None else str(r["step"]),
+            str(r.get("pid") or "-"),
+            str(r["incarnation"]),
+            str(r.get("nodeName") or r.get("node") or "-")[:_NODE],
+        )
+        for r in ranks
+    ]
+    return [("RANK", "PHASE", "STEP", "PID", "LIFE", "NODE"), *rows]
+
+
+def _roles(roles: Sequence[Json]) -> list[Row]:
+    rows = [
+        (
+            str(role["name"]),
+            f"{role.get('ready', 0) + role.get('succeeded', 0)}/{role.get('desired', 0)}",
+            str(role.get("failed", 0) or "-"),
+            str(role.get("restarts", 0) or "-"),
+        )
+        for role in roles
+    ]
+    return [("ROLE", "READY", "FAILED", "RESTARTS"), *rows]
+
+
+def _conditions(conditions: Sequence[Json], now: float) -> list[Row]:
+    rows: list[Row] = []
+    for one in conditions:
+        at = unix(one.get("lastTransitionTime"))
+        age = "-" if at is None else seconds(max(0.0, now - at))
+        said = one_line(str(one.get("message") or ""), _MESSAGE)
+        rows.append((str(one["type"]), str(one["status"]), str(one.get("reason") or "-"), age, said))
+    return [("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), *rows]
+
+
+def one_line(text: str, width: int) -> str:
+    """Remove line breaks from a text, and shorten it to a width."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 3] + "..."
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
     """Return the lines of a table; nothing for a heading alone."""
     return aligned(rows) if len(rows) > 1 else []
 
 
-def roles(spec: Mapping[str, Any]) -> list[str]:
+def _below(rows: Sequence[Row]) -> list[str]:
+    """Return a table below an empty line; nothing for a heading alone."""
+    return ["", *_table(rows)] if len(rows) > 1 else []
+
+
+# -- its page
+
+
+def lines(page: Page, begin: float, now: float) -> list[str]:
+    """Return the lines of the page; `begin`: time from which the timeline counts."""
+    events = [timeline.line(event, begin).strip() for event in page.events]
+    left = len(events) - EVENTS
+    more = [f"... {left} before: {page.more_events}"] if left > 0 else []
+    pods = _table([("NODE", "POD", "IS", "PHASE"), *page.pods])
+    return [
+        *detail(page.overview, now),
+        *_section("Job", page.facts),
+        *_section("Roles", roles(page.spec)),
+        *_section("Nodes", pods or nodes(items(page.overview.status, "ranks")) or page.pods_remarks),
+        *_section("Events", [*more, *events[-EVENTS:], *page.event_remarks]),
+        *_section("Logs", page.logs),
+        *_section("Dashboard of Ray", page.dashboard),
+    ]
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    """Return lines indented below a title; nothing for no lines."""
+    return ["", f"{title}:", *(f"  {line}".rstrip() for line in lines)] if lines else []
+
+
+def roles(spec: Json) -> list[str]:
     """Describe the roles of a spec: entrypoint, ranks, resources and dependencies."""
     rows = [_role(role) for role in items(spec, "roles")]
-    return table([("ROLE", "TYPE", "RANKS", "RUNS", "EACH RANK TAKES", "AFTER"), *rows])
+    return _table([("ROLE", "TYPE", "RANKS", "RUNS", "EACH RANK TAKES", "AFTER"), *rows])
 
 
-def _role(role: Mapping[str, Any]) -> Row:
+def _role(role: Json) -> Row:
     least, most = role.get("minReplicas"), role.get("maxReplicas")
     span = f" ({least or role.get('replicas', 1)} to {most or role.get('replicas', 1)})" if least or most else ""
     return (
@@ -43,11 +195,11 @@ def _role(role: Mapping[str, Any]) -> Row:
     )
 
 
-def _entrypoint(said: Mapping[str, Any]) -> str:
+def _entrypoint(said: Json) -> str:
     return str(said.get("class") or said.get("module") or " ".join(said.get("command") or []) or "-")
 
 
-def _takes(role: Mapping[str, Any]) -> str:
+def _takes(role: Json) -> str:
     resources, device = part(role, "resources"), part(role, "accelerator")
     found = [f"{device.get('count', 1)} {device.get('type') or 'device'}"] if "accelerator" in role else []
     found += [f"{resources.get('cpu') or 1} CPU"]
@@ -56,7 +208,7 @@ def _takes(role: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
-def nodes(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+def nodes(ranks: Sequence[Json]) -> list[str]:
     """Describe the ranks of each node, by role: n1: actor 0-3, critic 0."""
     from dljob.plan.words import ranges
 
@@ -69,9 +221,3 @@ def nodes(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{node}: {', '.join(f'{role} {ranges(sorted(of))}' for role, of in sorted(roles.items()))}"
         for node, roles in sorted(held.items())
     ]
-
-
-def last_events(lines: Sequence[str], command: str) -> list[str]:
-    """Return the end of a timeline, with the command for the rest."""
-    left = len(lines) - EVENTS
-    return [*([f"... {left} before: {command}"] if left > 0 else []), *lines[-EVENTS:]]

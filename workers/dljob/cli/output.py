@@ -6,13 +6,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dljob.cli.terminal import safe
 from dljob.errors import DLJobError
-from dljob.telemetry.wording import counted
+from dljob.telemetry.wording import counted, seconds, unix
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -31,6 +30,23 @@ def data(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
     # A program that reads the pipe acts on each line.
     sys.stdout.flush()
+
+
+class Stdout:
+    """Text stream of requested data: each line is written as by `data`."""
+
+    def write(self, line: str) -> int:
+        """Print a line."""
+        data(line)
+        return len(line)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Print lines."""
+        for line in lines:
+            data(line)
+
+    def flush(self) -> None:
+        """Do nothing: each line has been flushed."""
 
 
 def say(text: str) -> None:
@@ -120,10 +136,10 @@ STATUS_S = 20.0
 
 def standing(progress: Mapping[str, Any], now: float) -> str:
     """Describe how long a step has stood still, if unusually long: ", 46 s ago (usually every 0.4 s)"."""
-    at, usual = progress.get("stepTime"), progress.get("secondsPerStep")
+    at, usual = unix(progress.get("stepTime")), progress.get("secondsPerStep")
     if at is None:
         return ""
-    since = now - datetime.fromisoformat(str(at).replace("Z", "+00:00")).timestamp()
+    since = now - at
     late = STATUS_S if "time" in progress else 0.0
     if since < late + (STANDS_FIRST_S if usual is None else max(STANDS_STEPS * usual, STANDS_S)):
         return ""
@@ -139,19 +155,3 @@ def lost(fault: Mapping[str, Any]) -> str:
     """Describe the steps lost by a fault; empty when unknown."""
     steps = fault.get("lostSteps")
     return "" if steps is None else f", {counted(steps, 'step')} lost"
-
-
-def seconds(value: float) -> str:
-    """Format a duration for people: 0.35 s, 12.3 s, 3m12s, 2h05m."""
-    if value < 1:
-        return f"{value:.2f} s"
-    if value < 60:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(int(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
-
-
-def moment(unix: float) -> str:
-    """Format a time in UTC as RFC 3339, to the second."""
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,8 +8,15 @@ from typing import Any
 from dljob.cli import output
 
 
-def line(note: Mapping[str, Any], begin: float) -> str:
-    """Format one note: seconds since `begin`, reason, target, level, message."""
-    level = f" [{note['level']}]" if note.get("level") else ""
-    took = f" ({output.seconds(note['seconds'])})" if note.get("seconds") is not None else ""
-    return f"{note['time'] - begin:8.1f}s  {note['reason']:<18} {note['target']:<14}{level} {note['message']}{took}"
+def line(event: Mapping[str, Any], begin: float) -> str:
+    """Format one entry: seconds since `begin`, reason, target, level, message, duration.
+
+    An Event of Kubernetes has the word Warning and the number of its repetitions, too.
+    """
+    level = f" [{event['level']}]" if event.get("level") else ""
+    took = f" ({output.seconds(event['seconds'])})" if event.get("seconds") is not None else ""
+    count = f" (x{event['count']})" if event.get("count") else ""
+    # One line for each entry, whatever the message: an exception's may have many.
+    message = " ".join(f"{'Warning: ' if event.get('type') == 'Warning' else ''}{event['message']}".split())
+    head = f"{event['time'] - begin:8.1f}s  {event['reason']:<18} {event['target']:<14}"
+    return f"{head}{level} {message}{took}{count}"

@@ -13,7 +13,7 @@ from dljob.errors import NotFoundError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
-    from dljob.api.shown_job import ShownJob
+    from dljob.api.shown_job import JobListing, ShownJob
 
 _KUBERNETES = (
     "act on Kubernetes, in the kubeconfig's current context; implied by the two flags below, and by `kubectl dljob`."
@@ -57,6 +57,16 @@ class JobTarget:
         found = KubernetesJob.named(which, self.namespace, self.context)
         found.say = output.say
         return found
+
+    def jobs(self, *, everywhere: bool) -> JobListing:
+        """Return the list of all jobs; `everywhere`: of all namespaces of the cluster."""
+        if not self.remote and not everywhere:
+            from dljob.api.local.views import LocalListing
+
+            return LocalListing()
+        from dljob.api.kubernetes.views import ClusterListing
+
+        return ClusterListing(self.namespace, self.context, everywhere=everywhere)
 
 
 HERE = JobTarget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import queue
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
 
+from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.cli import main
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Response
 
@@ -187,6 +189,7 @@ def test_stacks_come_from_the_jobs_head_as_text_or_json(kube: FakeKube, dljob: R
     code, out, _ = dljob("stack", "hello", "worker", "-k")
     assert (code, out) == (0, "== worker/0\nthread\n    f (a.py:1)\n== worker/1\nno stack: why\n")
     assert json.loads(dljob("stack", "hello", "-k", "-o", "json")[1])["worker/1"] == "no stack: why\n"
+    assert KubernetesJob.named("hello").stacks("worker/1") == {"worker/1": "no stack: why\n"}
     assert dljob("stack", "hello", "-k", "-o", "yaml")[1].startswith('worker/0: "thread')
 
 
@@ -226,11 +229,14 @@ def test_logs_since_a_moment_come_from_the_head(kube: FakeKube, dljob: Run) -> N
     kube.head["logs"] = logs_of(texts, since)
     assert dljob("logs", "hello", "-k", "--since", "10m") == (0, "[worker/0] b\n[worker/0] c\n", "")
     assert dljob("logs", "hello", "-k", "--since", "10m", "--tail", "1")[1] == "[worker/0] c\n"
-    assert asked == pytest.approx([600, 600], abs=30)
+    handle, out = KubernetesJob.named("hello"), io.StringIO()
+    handle.logs(since=time.time() - 600, out=out)
+    assert out.getvalue() == "[worker/0] b\n[worker/0] c\n"
+    assert asked == pytest.approx([600, 600, 600], abs=30)
     kube.head["logs"] = logs_of(texts)
     untimed = "the output of worker/0 has no known times: its log is shown whole"
-    code, out, err = dljob("logs", "hello", "-k", "--since", "10m")
-    assert (code, out, untimed in err) == (0, "[worker/0] a\n[worker/0] b\n[worker/0] c\n", True)
+    code, shown, err = dljob("logs", "hello", "-k", "--since", "10m")
+    assert (code, shown, untimed in err) == (0, "[worker/0] a\n[worker/0] b\n[worker/0] c\n", True)
     turns = 0
 
     def head(query: dict[str, Any]) -> Any:
@@ -245,8 +251,8 @@ def test_logs_since_a_moment_come_from_the_head(kube: FakeKube, dljob: Run) -> N
     kube.head["logs"] = head
     lines = dljob("logs", "hello", "-k", "--since", "10m", "-f")[1].splitlines()
     assert lines == ["[worker/0] b", "[worker/0] c", "[worker/0] d"]
-    code, out, err = dljob("logs", "hello", "-k", "--since", "10m")
-    assert (code, out.splitlines()) == (0, lines)
+    code, shown, err = dljob("logs", "hello", "-k", "--since", "10m")
+    assert (code, shown.splitlines()) == (0, lines)
     assert "the output of job hello has no known times: its log is shown whole" in err
 
 
@@ -661,6 +667,7 @@ def test_stop_annotates_the_job_and_waits_for_its_end(kube: FakeKube, dljob: Run
     kube.on_patch = lambda job: kube.update("hello", phase="Stopped", reason="StoppedByUser")
     code, _, err = dljob("stop", "hello", "-k", "--wait")
     assert (code, "job hello in namespace team stopped" in err) == (0, True)
+    assert (len(kube.contexts), kube.closed) == (2, 2), "one connection for each command"  # type: ignore[attr-defined]
     code, _, err = dljob("stop", "hello", "-k")
     assert (code, "has ended: Stopped" in err) == (3, True)
 
@@ -707,7 +714,6 @@ async def test_waiting_ends_when_the_job_is_replaced_or_deleted(kube: FakeKube) 
 
 @pytest.mark.parametrize("change", [again, lambda kube: kube.objects.clear()])
 def test_waiting_for_a_deleted_job_raises_not_found_error(kube: FakeKube, change: Callable[[FakeKube], None]) -> None:
-    from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.errors import NotFoundError
 
     handle = KubernetesJob(add_job(kube, phase="Running"))

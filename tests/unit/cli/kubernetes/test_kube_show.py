@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dljob.cli import output
-from dljob.cli.kubernetes import show
-from dljob.cli.kubernetes.events import entry
+from dljob.api.kubernetes import views
+from dljob.cli import description, output, timeline
+from dljob.cli.commands import status
 from dljob.cli.kubernetes.run import code_of, outcome, shown_ranks
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kubernetes"
@@ -95,12 +95,17 @@ def compare(name: str, shown: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_is_shown_in_full_as_recorded(name: str) -> None:
-    compare(f"status-{name}", "\n".join(show.detail(JOBS[name], NOW)) + "\n")
+    compare(f"status-{name}", "\n".join(description.detail(views.overview(JOBS[name]), NOW)) + "\n")
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_the_list_of_jobs_is_shown_as_recorded(namespaced: bool) -> None:
-    text = "\n".join(output.aligned(show.rows(list(JOBS.values()), namespaced=namespaced))) + "\n"
+    text = (
+        "\n".join(
+            output.aligned(status.rows([views.summary(job) for job in JOBS.values()], NOW, namespaced=namespaced))
+        )
+        + "\n"
+    )
     compare(f"list{'-all' if namespaced else ''}", text)
 
 
@@ -115,26 +120,26 @@ def test_the_list_of_jobs_is_shown_as_recorded(namespaced: bool) -> None:
 )
 def test_a_step_that_stands_still_is_told_of_jobs_that_run(phase: str, age: float, told: str) -> None:
     job = {"metadata": META, "spec": SPEC, "status": {**RUNNING, "phase": phase}}
-    shown = next(line for line in show.detail(job, NOW - 62 + age) if line.startswith("  step"))
+    shown = next(line for line in description.detail(views.overview(job), NOW - 62 + age) if line.startswith("  step"))
     assert shown == f"  step 120{told}, saved 100  reward 0.25  kl 0.01"
 
 
 def test_data_has_a_phase_before_any_status() -> None:
-    assert show.data(JOBS["unseen"]) == {"name": "ppo", "namespace": "team", "uid": META["uid"], "phase": "Pending"}
-    assert show.data(JOBS["failed"])["reason"] == "UserErrorRepeats"
+    assert views.data(JOBS["unseen"]) == {"name": "ppo", "namespace": "team", "uid": META["uid"], "phase": "Pending"}
+    assert views.data(JOBS["failed"])["reason"] == "UserErrorRepeats"
 
 
 def test_the_local_shape_is_what_the_progress_of_local_runs_draws() -> None:
-    local = show.as_local(JOBS["recovering"])
+    local = views.as_local(JOBS["recovering"])
     assert local["progress"] == {"step": 120, "metrics": {"reward": 0.25, "kl": 0.01}, **TIMES}
     assert local["restarts"]["role group"] == 1
     assert local["seconds"] is None
-    assert show.as_local(JOBS["failed"])["seconds"] == 120.0
+    assert views.as_local(JOBS["failed"])["seconds"] == 120.0
 
 
 def test_a_metric_that_is_no_number_is_left_out() -> None:
     job = {"metadata": META, "status": {"progress": {"step": 1, "metrics": [{"name": "a", "value": "x"}]}}}
-    assert show.as_local(job)["progress"]["metrics"] == {}
+    assert views.as_local(job)["progress"]["metrics"] == {}
 
 
 @pytest.mark.parametrize(
@@ -175,4 +180,4 @@ def test_an_event_says_when_it_is_a_warning_and_how_often() -> None:
         "message": "gone\nagain",
         "count": 3,
     }
-    assert entry(note, 100.0) == "    30.0s  HeadLost           job            Warning: gone again (x3)"
+    assert timeline.line(note, 100.0) == "    30.0s  HeadLost           job            Warning: gone again (x3)"

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack, cast
 
 from dljob.api.any_job import LogSelection
-from dljob.api.kubernetes import gateway, jobs, logs, master_log, orders, scaling, submit, suspension
+from dljob.api.kubernetes import (
+    gateway,
+    jobs,
+    logs,
+    master_log,
+    orders,
+    scaling,
+    submit,
+    suspension,
+    timeline,
+    views,
+    whole_logs,
+)
 from dljob.api.kubernetes.connect import Cluster, ask
-from dljob.api.kubernetes.timeline import EventFeed
-from dljob.api.shown_job import ShownJob
+from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
 from dljob.api.views import Suspension
 from dljob.errors import JobFailedError, NotFoundError, UnreachableError
+from dljob.telemetry.wording import unix
 
 if TYPE_CHECKING:
     from dljob.api.views import JobEvent, JobStatus
@@ -24,6 +36,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 T = TypeVar("T")
+
+KEPT = "Kubernetes keeps them for an hour"
+WITHOUT = "without PrimeMaster's own notes: "
 
 
 class KubernetesJob(ShownJob):
@@ -105,10 +120,77 @@ class KubernetesJob(ShownJob):
         """
 
         async def news(kube: Kube) -> list[Json]:
-            return await EventFeed().news(kube, await self._now(kube))
+            return await timeline.EventFeed().news(kube, await self._now(kube))
 
         notes = self._asked(news)
         return cast("list[JobEvent]", [n for n in notes if not after or n.get("seq", 0) > after])
+
+    @property
+    def started(self) -> float:
+        """Time of the DLJob's creation, in unix seconds."""
+        return unix(self._meta.get("creationTimestamp")) or 0.0
+
+    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
+        """Show each entry of the timeline; with `follow`, continue until the job is over."""
+
+        async def tell(kube: Kube) -> None:
+            job = await self._now(kube)
+            if follow:
+                async with aclosing(timeline.follow(kube, job)) as notes:
+                    async for note in notes:
+                        show(cast("JobEvent", note))
+                return
+            feed = timeline.EventFeed()
+            found = await feed.news(kube, job)
+            for note in found:
+                show(cast("JobEvent", note))
+            if not found:
+                self._remark(f"no events; {KEPT}")
+            # PrimeMaster of an ended job is gone, so its silence says nothing.
+            if feed.silent and not jobs.ended(job):
+                self._remark(f"{WITHOUT}{feed.silent}")
+
+        self._asked(tell)
+
+    def overview(self) -> Overview:
+        """Return the job in detail, by its DLJob alone."""
+        return views.overview(self._asked(self._now))
+
+    def page(self) -> Page:
+        """Return the job in detail, with its spec, pods and last events."""
+
+        async def gather(kube: Kube) -> Page:
+            job = await self._now(kube)
+            feed = timeline.EventFeed()
+            events = await feed.news(kube, job)
+            pods, pods_remarks = await views.pods(kube, job)
+            remarks = [] if events else [f"none; {KEPT}"]
+            remarks += [f"{WITHOUT}{feed.silent}"] if feed.silent and not jobs.ended(job) else []
+            whole = whole_logs.told(job)
+            return Page(
+                views.overview(job),
+                facts=views.facts(job),
+                spec=job["spec"],
+                events=cast("list[JobEvent]", events),
+                event_remarks=remarks,
+                more_events=f"dljob events {self.name}{self.flags}",
+                logs=[f"dljob logs {self.name} --follow{self.flags}", *([whole] if whole else [])],
+                pods=pods,
+                pods_remarks=pods_remarks,
+                dashboard=views.dashboard(job, self._cluster.context),
+            )
+
+        return self._asked(gather)
+
+    def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
+        """Show the job at every change until it has ended."""
+
+        async def follow(kube: Kube) -> None:
+            async with aclosing(jobs.changes(kube, await self._now(kube))) as changed:
+                async for job in changed:
+                    show([views.summary(job)])
+
+        self._asked(follow)
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait for the end and return the final status.
@@ -160,18 +242,21 @@ class KubernetesJob(ShownJob):
             job = await self._now(kube)
             if follow:
                 await _write(to, logs.follow(kube, job, **which))
-            else:
-                to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
+                return
+            to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
+            # The ConfigMap keeps only the ends of an ended job's logs.
+            if (whole := whole_logs.told(job)) and jobs.ended(job):
+                self._remark(whole)
 
         self._asked(write)
 
-    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None) -> None:
+    def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
         async def write(kube: Kube) -> None:
             job = await self._now(kube)
             if follow:
-                await _write(to, master_log.follow(kube, job, tail=tail))
+                await _write(to, master_log.follow(kube, job, tail=tail, since=since))
             else:
-                to.writelines(f"{line}\n" for line in await master_log.read(kube, job, tail=tail))
+                to.writelines(f"{line}\n" for line in await master_log.read(kube, job, tail=tail, since=since))
 
         self._asked(write)
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import gateway as gate
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.jobs import part
 from dljob.errors import NotFoundError, UnreachableError
+from dljob.telemetry.wording import unix
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
 
 Json = dict[str, Any]
-
-
-def unix(text: object) -> float | None:
-    """Convert RFC 3339 to unix seconds; None for any other text."""
-    with suppress(ValueError):
-        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
-    return None
 
 
 def note_of(event: Mapping[str, Any]) -> Json:

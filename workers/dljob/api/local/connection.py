@@ -44,12 +44,12 @@ class RecordConnection:
         """The job's name."""
         return self._record.name
 
-    def status(self, after_version: int = 0, timeout_s: float = 0.0, *, reach_s: float | None = None) -> dict[str, Any]:
+    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
         """Return the status; with a timeout, wait for a greater version. A job whose runner is gone has phase Lost."""
         if self._record.stale:
             return lost(self._record)
-        with self._reached() as job:
-            return job.status(after_version, timeout_s, reach_s=reach_s)
+        with self.reached() as job:
+            return job.status(after_version, timeout_s)
 
     def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the notes with a greater number; with a timeout, wait for some."""
@@ -58,7 +58,7 @@ class RecordConnection:
 
             # Nothing will answer for a job whose runner is gone, but its journal is complete.
             return read_notes(self._record.folder, after_seq)
-        with self._reached() as job:
+        with self.reached() as job:
             return job.notes(after_seq, timeout_s)
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
@@ -68,31 +68,36 @@ class RecordConnection:
             NotFoundError: the job has ended, or its runner is gone.
         """
         refuse_dead(self._record)
-        with self._reached() as job:
+        with self.reached() as job:
             job.command(kind, target, by=by, id=id)
 
     def learned(self, target: str, incarnation: int, clue: Clue) -> None:
         """Report evidence about the end of a rank's process."""
-        with self._reached() as job:
+        with self.reached() as job:
             job.learned(target, incarnation, clue)
 
     def stacks(self, target: str = "job") -> dict[str, str]:
         """Return the stacks of each rank's process, as text."""
-        with self._reached() as job:
+        with self.reached() as job:
             return job.stacks(target)
 
     def pids(self) -> dict[str, int]:
         """Return the pids of the processes `master` and `<role>/<rank>`."""
-        with self._reached() as job:
+        with self.reached() as job:
             return job.pids()
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait for the end and return the final status."""
-        with self._reached() as job:
+        with self.reached() as job:
             return job.wait(timeout_s)
 
     @contextmanager
-    def _reached(self) -> Generator[LocalConnection]:
+    def reached(self) -> Generator[LocalConnection]:
+        """Open a connection for several questions.
+
+        Raises:
+            UnreachableError: as from `reach`.
+        """
         record = self._record
         if record.over:  # the folder has all answers, and the Ray may be gone
             yield LocalConnection(record.name, record.uid, record.folder, SocketLine(record.folder), gone=lambda: "")

@@ -14,7 +14,7 @@ from dljob.cli.where import local
 from dljob.errors import CheckpointError, NotFoundError, UsageError
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.listing import CheckpointRow, rows, worlds
-from dljob.telemetry.wording import counted
+from dljob.telemetry.wording import counted, moment
 
 MIB = 1 << 20
 
@@ -97,7 +97,7 @@ def _show(where: str, world: str | None, step: int | None, form: output.TableFor
 
 def _cells(row: CheckpointRow) -> tuple[str, ...]:
     step = f"{row.mark.step}" + (f" r{row.mark.revision}" if row.mark.revision else "")
-    saved = "-" if row.saved_at is None else output.moment(row.saved_at)
+    saved = "-" if row.saved_at is None else moment(row.saved_at)
     size = f"{row.size / MIB:.1f} MiB"
     return row.world, step, str(row.mark.life), str(row.ranks or "-"), size, saved, row.state
 
@@ -106,7 +106,7 @@ def _data(row: CheckpointRow) -> Mapping[str, Any]:
     mark, saved = row.mark, row.saved_at
     return {
         "world": row.world, "step": mark.step, "revision": mark.revision, "life": str(mark.life), "ranks": row.ranks,
-        "bytes": row.size, "savedAt": None if saved is None else output.moment(saved), "state": row.state,
+        "bytes": row.size, "savedAt": None if saved is None else moment(saved), "state": row.state,
         "why": row.why,
     }  # fmt: skip
 

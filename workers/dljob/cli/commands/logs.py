@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 from cyclopts import Parameter
 
-from dljob.api import logs as reader
-from dljob.api import master_log
 from dljob.cli import output
-from dljob.cli.attach import local
 from dljob.cli.where import HERE, JobTarget
 from dljob.errors import UsageError
 
@@ -52,49 +49,12 @@ def logs(
         raise UsageError(f"--tail is a number of lines, not {tail}")
     if target is not None:
         role, rank = _target(target, role, rank)
-    begin = None if since is None else reader.Since(moment(since, time.time()), output.say)
-    if master:
-        _master(job, where, chosen=(role, rank) != (None, None), tail=tail, since=begin, follow=follow)
-        return
-    if where.remote:
-        from dljob.cli.kubernetes.logs import logs as remote
-
-        remote(job, where, follow=follow, role=role, rank=rank, tail=tail, since=begin)
-        return
-    record = local("logs", job)
-    if follow:
-        lines = reader.follow(
-            record.folder, lambda: record.over or record.stale, role=role, rank=rank, tail=tail, since=begin
-        )
-    else:
-        lines = reader.read(record.folder, role=role, rank=rank, tail=tail, since=begin)
-    for line in lines:
-        output.data(str(line))
-
-
-def _master(
-    job: str, where: JobTarget, *, chosen: bool, tail: int | None, since: reader.Since | None, follow: bool
-) -> None:
-    """Print PrimeMaster's log.
-
-    Raises:
-        UsageError: beside a role or a rank.
-    """
-    if chosen:
+    if master and (role, rank) != (None, None):
         raise UsageError("--master and a role or rank", hint="PrimeMaster belongs to the whole job: leave one out")
-    begin = None if since is None else since.moment
-    if where.remote:
-        from dljob.cli.kubernetes.logs import master as remote
-
-        remote(job, where, follow=follow, tail=tail, since=begin)
-        return
-    record = local("logs", job)
-    if follow:
-        lines = master_log.follow(record.folder, lambda: record.over or record.stale, tail=tail, since=begin)
-    else:
-        lines = master_log.read(record.folder, tail=tail, since=begin)
-    for line in lines:
-        output.data(line)
+    begin = None if since is None else moment(since, time.time())
+    with where.job("logs", job) as found:
+        out = cast("TextIO", output.Stdout())
+        found.logs(role=role, rank=rank, tail=tail, since=begin, follow=follow, master=master, out=out)
 
 
 def moment(said: str, now: float) -> float:

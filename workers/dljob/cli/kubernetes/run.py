@@ -15,8 +15,8 @@ from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
 from dljob.api.kubernetes.orders import order
 from dljob.api.kubernetes.timeline import EventFeed
+from dljob.api.kubernetes.views import as_local
 from dljob.cli import failure, output
-from dljob.cli.kubernetes import show
 from dljob.cli.kubernetes.submit import Given, send
 from dljob.cli.progress import View, last_word
 from dljob.cli.rank_output import EVERYTHING, Shown, few
@@ -72,7 +72,7 @@ def code_of(status: Json) -> ExitCode:
 
 def outcome(job: Json) -> Json:
     """Return the outcome, the last line on stdout."""
-    status, local = jobs.status_of(job), show.as_local(job)
+    status, local = jobs.status_of(job), as_local(job)
     failed = status.get("phase") != "Succeeded"
     why = {"reason": local["reason"], "message": local["message"]} if failed else {}
     step = local["progress"]["step"]
@@ -127,7 +127,7 @@ class WatchedJob:
                 now = time.monotonic()
                 if jobs.status_of(self.job):
                     unseen.cancel()
-                for line in view.update(show.as_local(self.job), events, now):
+                for line in view.update(as_local(self.job), events, now):
                     output.say(line)
                 for text in few(await lines.hear(self.kube, self.job)):
                     output.say(text)
@@ -135,7 +135,7 @@ class WatchedJob:
         self.kept = await saved(self.kube, self.job) or {}
         for text in few(lines.finish(self.kept)):
             output.say(text)
-        local = show.as_local(self.job)
+        local = as_local(self.job)
         for line in view.last_step(time.monotonic()):
             output.say(line)
         output.say(view.say(last_word(local), time.monotonic()))

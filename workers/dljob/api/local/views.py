@@ -1,0 +1,140 @@
+"""Jobs with a folder on this machine, as the command shows them: in a list, and one in detail."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dljob.api import registry
+from dljob.api.local.connection import RecordConnection, lost
+from dljob.api.registry import RegistryEntry
+from dljob.api.shown_job import JobListing, JobSummary, Overview
+from dljob.errors import UnreachableError
+from dljob.runtime.journal.job_record import SPEC
+from dljob.spec.status import TERMINAL
+from dljob.telemetry.wording import moment, seconds
+
+ENDED = (*TERMINAL, "Lost")
+WATCH_S = 1.0
+"""Interval, in seconds, at which statuses in folders are read; they are written no more often."""
+NEWS_S = 5.0
+"""Longest wait, in seconds, for a new status of PrimeMaster: a row tells each 10 s that its step stands still."""
+ANSWER_S = 2.0
+"""Time, in seconds, for PrimeMaster to answer before the status in the job's folder is shown."""
+
+
+def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
+    """Return a job as a row of a list."""
+    roles, progress = status.get("roles", []), status.get("progress") or {}
+    known = {"name": record.name, "uid": record.uid, "dir": record.dir}
+    brief = {"started": moment(record.started)} | {k: status.get(k) for k in ("phase", "reason", "message", "seconds")}
+    return JobSummary(
+        name=record.name,
+        uid=record.uid,
+        phase=status.get("phase", "Pending"),
+        ready=f"{sum(r['ready'] + r['succeeded'] for r in roles)}/{sum(r['desired'] for r in roles)}",
+        restarts=sum(status.get("restarts", {}).values()),
+        progress=progress,
+        started=moment(record.started),
+        data={**status, **known},
+        listed={**known, **brief},
+    )
+
+
+def filed(record: RegistryEntry) -> dict[str, Any]:
+    """Return the status in a job's folder; its phase is Lost when the runner is gone."""
+    return lost(record) if record.stale else record.status()
+
+
+class LocalListing(JobListing):
+    """The jobs that this user started on this machine or from it."""
+
+    @property
+    def empty(self) -> str:
+        """Message for no jobs."""
+        return f"no jobs in {registry.home()}"
+
+    def all(self) -> list[JobSummary]:
+        """Return the jobs by their last written status, without asking any Ray."""
+        return [summary(record, filed(record)) for record in registry.records()]
+
+    def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
+        """Show all jobs again and again."""
+        while True:
+            show(self.all())  # with those that started meanwhile
+            time.sleep(WATCH_S)
+
+
+def watch(record: RegistryEntry, connection: RecordConnection, show: Callable[[Sequence[JobSummary]], None]) -> None:
+    """Show a job again and again until it has ended.
+
+    Raises:
+        UnreachableError: nothing answers for a job on a Ray that outlives its commands.
+    """
+    if not record.runner and not record.over:
+        # Its folder may be on another machine, and would miss the end of its Ray: PrimeMaster is asked.
+        with connection.reached() as job:
+            found: dict[str, Any] = {}
+            while found.get("phase") not in ENDED:
+                found = job.status(int(found.get("version", 0)), NEWS_S)
+                show([summary(record, found)])
+        return
+    while True:
+        found = filed(record)
+        show([summary(record, found)])
+        if found.get("phase") in ENDED:
+            return
+        time.sleep(WATCH_S)
+
+
+def current(record: RegistryEntry, connection: RecordConnection, remark: Callable[[str], None]) -> dict[str, Any]:
+    """Return the status from the running job, else from its folder; a job whose runner is gone has phase Lost.
+
+    Raises:
+        UnreachableError: nothing answers for the job, and its folder has no status that could still be true.
+    """
+    if record.over or record.stale:
+        return filed(record)
+    with connection.reached() as job:
+        try:
+            # A person waits for this: better an old status with its age than none for 10 s.
+            return job.status(reach_s=ANSWER_S)
+        except UnreachableError as error:
+            # Without a runner the Ray is elsewhere, and the folder here may never get a later status.
+            found = record.status() if record.runner else {}
+            if not found:
+                raise
+            age = max(0.0, time.time() - (record.folder / "status.json").stat().st_mtime)
+            remark(f"PrimeMaster does not answer; this was written {seconds(age)} ago ({error.message})")
+            return found
+
+
+def overview(record: RegistryEntry, status: dict[str, Any]) -> Overview:
+    """Return a job in detail."""
+    phase = str(status.get("phase", "Pending"))
+    data = {**status, "dir": record.dir}
+    return Overview(f"{record.name} ({record.uid[:8]})", phase, status, data, folder=record.dir)
+
+
+def facts(record: RegistryEntry, status: dict[str, Any]) -> list[str]:
+    """Return what the registry knows of a job."""
+    ended = [f"ended: {status['completionTime']}"] if status.get("completionTime") else []
+    return [f"uid: {record.uid}", f"started: {moment(record.started)}", *ended, f"Ray: {_ray(record)}"]
+
+
+def _ray(record: RegistryEntry) -> str:
+    if not record.runner:
+        return record.address or "one that was there before"
+    if record.over or record.stale:
+        return "one of its own, which ended with it"
+    return f"one of its own at {record.address}, which ends with process {record.runner}; it has no dashboard"
+
+
+def spec(record: RegistryEntry) -> dict[str, Any]:
+    """Return the submitted spec; empty when the folder has none, as PrimeMaster was on another machine."""
+    with suppress(OSError, ValueError):  # the section is left out; status and events have the rest
+        return dict(json.loads((record.folder / SPEC).read_text(encoding="utf-8"))["spec"])
+    return {}
