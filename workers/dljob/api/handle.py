@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +18,6 @@ from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import (
     DLJobError,
-    JobFailedError,
-    JobStoppedError,
     NotFoundError,
     UnreachableError,
     UsageError,
@@ -156,22 +153,8 @@ class JobHandle(ShownJob):
         """
         return cast("JobStatus", self.connection.wait(timeout))
 
-    @property
-    def result(self) -> object:
-        """The value that rank 0 of the first driver role returned; waits for the end.
-
-        Raises:
-            JobFailedError: the job failed; the message is the first cause.
-            JobStoppedError: the job was stopped.
-        """
-        status = self.wait()
-        if status["phase"] != "Succeeded":
-            stopped = status["phase"] == "Stopped"
-            how, kind = ("was stopped", JobStoppedError) if stopped else ("failed", JobFailedError)
-            why = f"{status.get('reason')}: {status.get('message')}"
-            raise kind(f"job {self.name} {how}: {why}", hint=f"see {self.dir}")
-        result = status.get("result")
-        return json.loads(result) if result else None
+    def _result(self, status: JobStatus) -> str | None:
+        return status.get("result")
 
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
         lines = logs.follow(self.dir, self._over, **which) if follow else logs.read(self.dir, **which)

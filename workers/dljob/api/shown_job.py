@@ -5,6 +5,7 @@ The classes of data here are filled by each place of jobs, and drawn by the comm
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api.any_job import AnyJob
+from dljob.errors import JobFailedError, JobStoppedError
 
 if TYPE_CHECKING:
-    from dljob.api.views import JobEvent
+    from dljob.api.views import JobEvent, JobStatus
 
 Row = tuple[str, ...]
 
@@ -137,6 +139,30 @@ class ShownJob(AnyJob):
     @abstractmethod
     def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
         """Show each entry of the timeline; with `follow`, continue until the job is over."""
+
+    @property
+    def result(self) -> object:
+        """The value that rank 0 of the first driver role returned; waits for the end.
+
+        Raises:
+            JobFailedError: the job failed; the message is the first cause.
+            JobStoppedError: the job was stopped.
+            NotFoundError: the job was deleted, or its head on Kubernetes, which held the result, is gone.
+        """
+        status = self.wait()
+        if status["phase"] != "Succeeded":
+            stopped = status["phase"] == "Stopped"
+            how, kind = ("was stopped", JobStoppedError) if stopped else ("failed", JobFailedError)
+            why = f"{status.get('reason')}: {status.get('message')}"
+            raise kind(
+                f"job {self.name} {how}: {why}", hint=f"see dljob status {self.name}{self.flags}; {self.remains}"
+            )
+        found = self._result(status)
+        return json.loads(found) if found else None
+
+    @abstractmethod
+    def _result(self, status: JobStatus) -> str | None:
+        """Return the result of a job that succeeded, as JSON; None when it returned nothing."""
 
     @abstractmethod
     def overview(self) -> Overview:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dljob.api import registry
 from dljob.cli import output
 from dljob.errors import ExitCode
 
 if TYPE_CHECKING:
+    from dljob.api.shown_job import ShownJob
     from dljob.spec.model import DLJobManifest
 
 Form = Literal["name", "json", "yaml"]
@@ -25,6 +27,7 @@ def start(
         PlacementError: this machine lacks devices, or the plan wants too many machines.
         UnreachableError: Ray did not start.
     """
+    from dljob.api.handle import handle_of
     from dljob.api.local.session import LocalRay
     from dljob.api.place import check_here
     from dljob.runtime.backend.machine import parse_pretend
@@ -33,14 +36,21 @@ def start(
     check_here(manifest, code_dir)
     registry.check_home()
     ray = LocalRay(pretend=parse_pretend(pretend), once=True)
-    return accepted(ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace), form)
+    record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace)
+    return accepted(handle_of(record), form, known(record))
 
 
-def accepted(record: registry.RegistryEntry, form: Form) -> int:
+def accepted(job: ShownJob, form: Form, data: Mapping[str, Any], *, indent: int | None = None) -> int:
     """Print a job that continues without this command; return the exit code."""
     if form == "name":
-        output.data(record.name)
+        output.data(job.name)
     else:
-        output.structured({"name": record.name, "uid": record.uid, "dir": record.dir}, form, indent=None)
-    output.say(f"dljob status {record.name}, dljob logs {record.name} --follow, dljob stop {record.name}")
+        output.structured(data, form, indent=indent)
+    name, flags = job.name, job.flags
+    output.say(f"dljob status {name}{flags}, dljob logs {name} --follow{flags}, dljob stop {name}{flags}")
     return ExitCode.OK
+
+
+def known(record: registry.RegistryEntry) -> dict[str, str]:
+    """Return what a program needs to find a job of this machine again."""
+    return {"name": record.name, "uid": record.uid, "dir": record.dir}

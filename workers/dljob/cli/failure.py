@@ -39,7 +39,7 @@ def told(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> lis
         name: the job's name.
         status: its final status. A fault that the job recovered from did not end it.
         log: opens the log of a role's rank; raises OSError when there is none.
-        flags: flags with which `dljob logs` finds the job.
+        flags: flags by which `dljob logs` finds the job, after a blank.
     """
     if status.get("phase") == "Succeeded":
         return []
@@ -51,7 +51,7 @@ def told(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> lis
         return lines
     role, _, number = rank.rpartition("/")
     incarnation = int(fault.get("incarnation") or 1)
-    whole = f"dljob logs {name} --role {role} --rank {number} {flags}".rstrip()
+    whole = f"dljob logs {name} --role {role} --rank {number}{flags}"
     end: list[str] = []
     # Only of the failed incarnation: one log file has all of a rank, and an earlier traceback would mislead.
     with suppress(OSError), log(role, int(number)) as file:  # no log: the line below says so

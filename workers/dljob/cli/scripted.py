@@ -126,11 +126,11 @@ def _stopped(handle: JobHandle) -> int:
 
 def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
     """Run a job on a cluster with the current folder; after Ctrl-C it goes on, a second Ctrl-C stops it."""
+    from dljob.api.kubernetes.submit import GivenJob
     from dljob.cli.kubernetes.run import run
-    from dljob.cli.kubernetes.submit import Given
 
     where = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
-    what = Given(manifest, Path.cwd(), False if line.no_upload else None, None)
+    what = GivenJob(manifest, Path.cwd(), False if line.no_upload else None)
     return run(what, where, "json", stop_on_interrupt=False)
 
 

@@ -38,11 +38,6 @@ class JobTarget:
         """Whether the command acts on a cluster."""
         return self.kubernetes or self.context is not None or self.namespace is not None
 
-    def flags(self, namespace: str) -> str:
-        """Return the flags with which a later command finds a job of that namespace."""
-        context = f" --context {self.context}" if self.context else ""
-        return f"-n {namespace}{context}"
-
     def job(self, verb: str, which: str) -> ShownJob:
         """Return the job that a command is about; on a cluster the handle's first call finds it.
 

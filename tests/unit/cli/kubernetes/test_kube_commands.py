@@ -19,6 +19,7 @@ from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved
 
 from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.cli import main
+from dljob.errors import JobFailedError, JobStoppedError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Response
 
 
@@ -670,6 +671,17 @@ def test_stop_annotates_the_job_and_waits_for_its_end(kube: FakeKube, dljob: Run
     assert (len(kube.contexts), kube.closed) == (2, 2), "one connection for each command"  # type: ignore[attr-defined]
     code, _, err = dljob("stop", "hello", "-k")
     assert (code, "has ended: Stopped" in err) == (3, True)
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("Stopped", JobStoppedError), ("Failed", JobFailedError)])
+def test_a_job_without_a_result_says_how_it_ended(phase: str, kind: type[JobFailedError], kube: FakeKube) -> None:
+    add_job(kube, phase=phase, reason="Because", message="of this")
+    with pytest.raises(kind, match="Because: of this") as told:
+        _ = KubernetesJob.named("hello", context="c").result
+    assert type(told.value) is kind
+    assert told.value.hint == (
+        "see dljob status hello -n team --context c; its logs: dljob logs hello -n team --context c"
+    )
 
 
 def test_a_restart_that_the_jobs_end_overtakes(kube: FakeKube, dljob: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -26,7 +25,7 @@ from dljob.api.kubernetes import (
 from dljob.api.kubernetes.connect import Cluster, ask
 from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
 from dljob.api.views import Suspension
-from dljob.errors import JobFailedError, NotFoundError, UnreachableError
+from dljob.errors import NotFoundError, UnreachableError
 from dljob.telemetry.wording import unix
 
 if TYPE_CHECKING:
@@ -103,10 +102,15 @@ class KubernetesJob(ShownJob):
         return f"its logs: dljob logs {self.name}{self.flags}"
 
     @property
-    def _meta(self) -> Json:
+    def body(self) -> Json:
+        """The DLJob as it was found."""
         if not self._body:
             self._asked(self._now)
-        return self._body["metadata"]
+        return self._body
+
+    @property
+    def _meta(self) -> Json:
+        return self.body["metadata"]
 
     def status(self) -> JobStatus:
         """Return the DLJob's `.status`: phase, conditions, roles, restarts, progress."""
@@ -209,33 +213,19 @@ class KubernetesJob(ShownJob):
 
         return _status(self._asked(end))
 
-    @property
-    def result(self) -> object:
-        """The value that rank 0 of the first driver role returned; waits for the end.
+    def _result(self, status: JobStatus) -> str | None:
+        del status  # PrimeMaster alone has the result: the status of a DLJob does not contain it
 
-        Raises:
-            JobFailedError: the job failed; the message is the first cause.
-            NotFoundError: the job was deleted, or its head, which held the result, is gone.
-        """
-        status = self.wait()
-        if status["phase"] != "Succeeded":
-            raise JobFailedError(
-                f"job {self.name} failed: {status.get('reason')}: {status.get('message')}",
-                hint=f"see dljob status {self.name} -n {self.namespace}",
-            )
-        return self._asked(self._result)
+        async def look(kube: Kube) -> str | None:
+            try:
+                return await (await gateway.reach(kube, await self._now(kube))).result()
+            except UnreachableError as error:
+                raise NotFoundError(
+                    f"the result of job {self.name} went with its RayCluster: {error.message}",
+                    hint="cleanupPolicy: Retain keeps the cluster; or let the job write its result to a volume",
+                ) from error
 
-    async def _result(self, kube: Kube) -> object:
-        job = await self._now(kube)
-        try:
-            # Only PrimeMaster has the result: the status of the DLJob does not contain it.
-            found = await (await gateway.reach(kube, job)).result()
-        except UnreachableError as error:
-            raise NotFoundError(
-                f"the result of job {self.name} went with its RayCluster: {error.message}",
-                hint="cleanupPolicy: Retain keeps the cluster; or let the job write its result to a volume",
-            ) from error
-        return json.loads(found) if found else None
+        return self._asked(look)
 
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
         async def write(kube: Kube) -> None:
@@ -382,10 +372,7 @@ def submit_job(
     """
 
     async def make(kube: Kube) -> Json:
-        place = submit.target_namespace(manifest, namespace, kube.namespace)
-        if replace:
-            await jobs.remove(kube, manifest.metadata.name, place)
-        package, _ = await submit.code_for(kube, manifest, place, folder, upload=upload)
-        return (await submit.submit(kube, manifest, place, package)).body
+        job = submit.GivenJob(manifest, folder, upload, replace=replace)
+        return (await submit.send(kube, job, namespace)).body
 
     return KubernetesJob(ask(make, context), context)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dljob.api.kubernetes.jobs import phase_of
+from dljob.api.kubernetes.jobs import phase_of, remove
 from dljob.api.kubernetes.package import Package, pack, size
 from dljob.api.kubernetes.refusals import JobFile, namesake, refusal
 from dljob.errors import DLJobError, NotFoundError, UsageError
@@ -26,6 +26,21 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class GivenJob:
+    """A job to be submitted."""
+
+    manifest: DLJobManifest
+    folder: Path
+    """Its code on this machine."""
+    upload: bool | None = None
+    """Whether to upload the code; None: yes, unless the spec names a place of the code that exists."""
+    source: JobFile | None = None
+    """The file it was read from, so that refusals name lines in it."""
+    replace: bool = False
+    """Delete a job of that name first, and wait until it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """Result of a submission."""
 
@@ -35,6 +50,23 @@ class Submission:
     """Name of the ConfigMap with the code; empty when none was uploaded."""
     notes: tuple[str, ...] = field(default=())
     """Notes for the user about the upload."""
+
+
+async def send(kube: Kube, given: GivenJob, namespace: str | None) -> Submission:
+    """Create the DLJob of a job, with its code; `namespace`: the one asked for, by default the file's or the current.
+
+    Raises:
+        UsageError: the namespace is not the file's; the code does not exist, is empty, or is too large.
+        SpecError, ApiError: as from `submit`.
+    """
+    manifest = given.manifest
+    place = target_namespace(manifest, namespace, kube.namespace)
+    if given.replace:
+        # Waits until the finalizers are done: the name is free only then.
+        await remove(kube, manifest.metadata.name, place)
+    package, word = await code_for(kube, manifest, place, given.folder, upload=given.upload)
+    made = await submit(kube, manifest, place, package, given.source)
+    return replace(made, notes=(*made.notes, *([word] if word else [])))
 
 
 async def code_for(

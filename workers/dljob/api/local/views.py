@@ -28,7 +28,8 @@ ANSWER_S = 2.0
 
 def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
     """Return a job as a row of a list."""
-    roles, progress = status.get("roles", []), status.get("progress") or {}
+    roles: list[dict[str, Any]] = status.get("roles", [])
+    progress: dict[str, Any] = status.get("progress") or {}
     known = {"name": record.name, "uid": record.uid, "dir": record.dir}
     brief = {"started": moment(record.started)} | {k: status.get(k) for k in ("phase", "reason", "message", "seconds")}
     return JobSummary(

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.detach import Form, accepted
+from dljob.cli.detach import Form, accepted, known
 from dljob.cli.given import UNCHANGED, Overrides, folder_of, manifest_of
 from dljob.cli.rank_output import EVERYTHING, Shown, selected
 from dljob.cli.where import HERE, JobTarget
@@ -63,7 +63,10 @@ def submit(
         what = given(file, upload=upload, changes=changes, backend=backend, replace=replace)
         if wait:
             return run(what, where, "yaml" if form == "yaml" else "json", stop_on_interrupt=False)
-        return remote(what, where, form or "name")
+        made = remote(what, where)
+        # Without the bookkeeping of server-side apply, which hides the job from a reader.
+        meta = {name: value for name, value in made.body["metadata"].items() if name != "managedFields"}
+        return accepted(made, form or "name", {**made.body, "metadata": meta}, indent=2)
     if upload is not None:
         raise UsageError("--upload and --no-upload are for Kubernetes; a Ray reads the folder where it is")
     return _to_ray(file, address, changes, backend, form or "json", shown=shown, wait=wait, replace=replace)
@@ -88,7 +91,7 @@ def _to_ray(
     shown.check(manifest)
     handle = start(manifest, address=address, code_dir=folder_of(file, manifest), backend=backend, replace=replace)
     if not wait:
-        return accepted(handle.record, form)
+        return accepted(handle, form, known(handle.record))
     try:
         with screen(handle.name) as seen, shown.beside(seen, handle.dir):
             status = watch.watch(handle.connection, seen)

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dljob.api.kubernetes import jobs
+from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
 from dljob.api.kubernetes.orders import order
+from dljob.api.kubernetes.submit import GivenJob
 from dljob.api.kubernetes.timeline import EventFeed
 from dljob.api.kubernetes.views import as_local
 from dljob.cli import failure, output
-from dljob.cli.kubernetes.submit import Given, send
+from dljob.cli.kubernetes.submit import create
 from dljob.cli.progress import View, last_word
 from dljob.cli.rank_output import EVERYTHING, Shown, few
 from dljob.cli.where import JobTarget
@@ -38,7 +40,7 @@ SECOND_THOUGHTS_S = 3.0
 
 
 def run(
-    what: Given, where: JobTarget, form: output.DataFormat, *, stop_on_interrupt: bool, shown: Shown = EVERYTHING
+    what: GivenJob, where: JobTarget, form: output.DataFormat, *, stop_on_interrupt: bool, shown: Shown = EVERYTHING
 ) -> int:
     """Submit a job, watch it and print the outcome; return the exit code."""
     from dljob.api.kubernetes.connect import ask
@@ -46,8 +48,9 @@ def run(
     shown.check(what.manifest)
 
     async def asked(kube: Kube) -> int:
-        job = (await send(kube, what, where)).body
-        return await WatchedJob(kube, job, where, form, shown).follow(stop_on_interrupt=stop_on_interrupt)
+        job = await create(kube, what, where)
+        flags = KubernetesJob(job, where.context).flags
+        return await WatchedJob(kube, job, flags, form, shown).follow(stop_on_interrupt=stop_on_interrupt)
 
     return ask(asked, where.context)
 
@@ -88,7 +91,8 @@ class WatchedJob:
 
     kube: Kube
     job: Json
-    where: JobTarget
+    flags: str
+    """Flags by which a later command finds the job, after a blank."""
     form: output.DataFormat
     shown: Shown = EVERYTHING
     kept: Mapping[Rank, str] = field(default_factory=dict[Rank, str])
@@ -146,9 +150,9 @@ class WatchedJob:
     def _finish(self) -> int:
         status = jobs.status_of(self.job)
         code = code_of(status)
-        for line in failure.told(self._name, {**status, "phase": jobs.phase_of(self.job)}, self._log, self._flags):
+        for line in failure.told(self._name, {**status, "phase": jobs.phase_of(self.job)}, self._log, self.flags):
             output.say(line)
-        output.say(f"its kept logs: dljob logs {self._name} {self._flags}")
+        output.say(f"its kept logs: dljob logs {self._name}{self.flags}")
         output.structured(outcome(self.job), self.form, indent=None)
         return code
 
@@ -185,15 +189,11 @@ class WatchedJob:
         return ExitCode.INTERRUPTED
 
     def _back(self) -> str:
-        return f"dljob status {self._name} {self._flags}, dljob logs {self._name} --follow {self._flags}"
+        return f"dljob status {self._name}{self.flags}, dljob logs {self._name} --follow{self.flags}"
 
     @property
     def _name(self) -> str:
         return str(self.job["metadata"]["name"])
-
-    @property
-    def _flags(self) -> str:
-        return self.where.flags(self.job["metadata"]["namespace"])
 
 
 def _presses() -> asyncio.Queue[int]:
