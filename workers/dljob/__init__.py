@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dljob.api.local.session import local
     from dljob.api.rl import RLJobBuilder, RLRoleType
     from dljob.api.role import RoleBuilder
-    from dljob.api.views import JobEvent, JobStatus
+    from dljob.api.views import JobEvent, JobStatus, Suspension
     from dljob.calls.collect import register_collect
     from dljob.calls.dispatch import register_dispatch
     from dljob.calls.rows import register_rows, whole
@@ -69,7 +69,7 @@ _HOMES = {
     "dljob.api.local.session": ("local",),
     "dljob.api.rl": ("RLJobBuilder", "RLRoleType"),
     "dljob.api.role": ("RoleBuilder",),
-    "dljob.api.views": ("JobEvent", "JobStatus"),
+    "dljob.api.views": ("JobEvent", "JobStatus", "Suspension"),
     "dljob.calls.collect": ("register_collect",),
     "dljob.calls.dispatch": ("register_dispatch",),
     "dljob.calls.rows": ("register_rows", "whole"),
@@ -147,6 +147,7 @@ __all__ = [
     "SpecError",
     "Stream",
     "SubMaster",
+    "Suspension",
     "UnreachableError",
     "UsageError",
     "WeightChannel",

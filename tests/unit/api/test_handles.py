@@ -8,6 +8,9 @@ import io
 import json
 import os
 import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO, Unpack
@@ -17,7 +20,7 @@ import pytest
 import dljob
 from dljob.api import registry
 from dljob.api.any_job import AnyJob, AsyncJob, LogSelection
-from dljob.api.handle import JobHandle
+from dljob.api.handle import JobHandle, handle_of
 from dljob.api.kubernetes import connect, jobs
 from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.api.registry import RegistryEntry
@@ -67,6 +70,88 @@ def test_an_ended_job_takes_no_orders_and_a_ray_suspends_nothing() -> None:
         dljob.job("old").stop()
     with pytest.raises(UsageError, match="only Kubernetes suspends"):
         dljob.job("old").suspend()
+
+
+def test_a_lost_job_takes_no_orders() -> None:
+    for order in (dljob.job("lost").stop, dljob.job("lost").restart, dljob.job("lost").stacks):
+        with pytest.raises(NotFoundError, match="is gone: its runner, pid 1"):
+            order()
+
+
+class Reached:
+    """A connection to a running job; counts those that are opened."""
+
+    opened = 0
+
+    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        return {"phase": "Running", "version": after_version, "roles": [{"name": "w", "desired": 2}]}
+
+    def stacks(self, target: str) -> dict[str, str]:
+        return {target: "f (a.py:1)"}
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> JobHandle:
+    """A job on a Ray that was there before."""
+
+    @contextmanager
+    def reach(_: RegistryEntry) -> Generator[Reached]:
+        Reached.opened += 1
+        yield Reached()
+
+    monkeypatch.setattr(Reached, "opened", 0)
+    monkeypatch.setattr("dljob.api.local.connection.reach", reach)
+    folder = registry.folder_of("there", "7" * 32)
+    return handle_of(registry.register(RegistryEntry("there", "7" * 32, os.fspath(folder), "10.0.0.1:6379")))
+
+
+def test_a_block_has_one_connection(there: JobHandle) -> None:
+    with there:
+        assert there.stacks("w/1") == {"w/1": "f (a.py:1)"}
+        with pytest.raises(NotFoundError, match="job there has no 'w/2'"):
+            there.restart("w/2")
+        assert Reached.opened == 1
+    assert [there.status()["phase"], there.status()["phase"], Reached.opened] == ["Running", "Running", 3]
+
+
+def test_the_primemaster_of_others_ray_is_seldom_asked_for_the_end_of_logs(
+    there: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def status(_: Reached, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+        asked.append(after_version)
+        return {"phase": "Running" if len(asked) < 3 else "Succeeded"}
+
+    monkeypatch.setattr(Reached, "status", status)
+    monkeypatch.setattr("dljob.api.handle.ASK_S", 0.3)
+    (there.dir / "logs").mkdir()
+    (there.dir / "logs" / "w-0.log").write_text("a\n")
+    begun, out = time.monotonic(), io.StringIO()
+    there.logs(follow=True, out=out)
+    assert (out.getvalue(), len(asked)) == ("[w/0] a\n", 3)
+    assert time.monotonic() - begun >= 0.6
+
+
+async def test_a_block_within_a_loop_asks_by_a_connection_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    class Cluster:
+        async def close(self) -> None:
+            opened.append("closed")
+
+    async def reach(context: str | None = None) -> Cluster:
+        opened.append(str(context))
+        return Cluster()
+
+    async def find(*_: object) -> dict[str, Any]:
+        return {"metadata": {"name": "ppo", "namespace": "team", "uid": "u-1"}}
+
+    monkeypatch.setattr(connect, "connect", reach)
+    monkeypatch.setattr(jobs, "find", find)
+    with KubernetesJob.named("ppo", "team", "there") as found:
+        assert [found.name, found.status()["phase"]] == ["ppo", "Pending"]
+    assert opened == ["there", "closed"] * 2
 
 
 def test_namespace_and_context_are_for_kubernetes() -> None:

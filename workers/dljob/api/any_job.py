@@ -8,16 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TextIO, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TextIO, TypedDict, TypeVar, Unpack, cast
 
 from dljob.api.logs import Since
 from dljob.errors import UsageError, exit_code
-from dljob.runtime.process.handover import in_thread
 
 if TYPE_CHECKING:
     from dljob.api.views import JobEvent, JobStatus, Suspension
 
 log = logging.getLogger(__package__)
+T = TypeVar("T")
 
 
 class LogSelection(TypedDict):
@@ -160,48 +160,48 @@ class AsyncJob:
 
     async def status(self) -> JobStatus:
         """Await `AnyJob.status`."""
-        return await in_thread(self._job.status)
+        return await _in_thread(self._job.status)
 
     async def events(self, after: int = 0) -> list[JobEvent]:
         """Await `AnyJob.events`."""
-        return await in_thread(lambda: self._job.events(after))
+        return await _in_thread(lambda: self._job.events(after))
 
     async def wait(self, timeout: float | None = None) -> JobStatus:  # noqa: ASYNC109 - as its blocking twin
         """Await `AnyJob.wait`."""
-        return await in_thread(lambda: self._job.wait(timeout))
+        return await _in_thread(lambda: self._job.wait(timeout))
 
     @property
     def result(self) -> Awaitable[object]:
         """Awaitable of `AnyJob.result`: `await handle.aio.result`."""
-        return in_thread(lambda: self._job.result)
+        return _in_thread(lambda: self._job.result)
 
     async def wait_code(self) -> int:
         """Await `AnyJob.wait_code`."""
-        return await in_thread(self._job.wait_code)
+        return await _in_thread(self._job.wait_code)
 
     async def restart(self, target: str = "job") -> None:
         """Await `AnyJob.restart`."""
-        await in_thread(lambda: self._job.restart(target))
+        await _in_thread(lambda: self._job.restart(target))
 
     async def scale(self, role: str, ranks: int) -> None:
         """Await `AnyJob.scale`."""
-        await in_thread(lambda: self._job.scale(role, ranks))
+        await _in_thread(lambda: self._job.scale(role, ranks))
 
     async def stop(self, *, wait: bool = False) -> None:
         """Await `AnyJob.stop`."""
-        await in_thread(lambda: self._job.stop(wait=wait))
+        await _in_thread(lambda: self._job.stop(wait=wait))
 
     async def suspend(self, *, wait: bool = False) -> Suspension:
         """Await `AnyJob.suspend`."""
-        return await in_thread(lambda: self._job.suspend(wait=wait))
+        return await _in_thread(lambda: self._job.suspend(wait=wait))
 
     async def resume(self, *, wait: bool = False) -> Suspension:
         """Await `AnyJob.resume`."""
-        return await in_thread(lambda: self._job.resume(wait=wait))
+        return await _in_thread(lambda: self._job.resume(wait=wait))
 
     async def stacks(self, target: str = "job") -> dict[str, str]:
         """Await `AnyJob.stacks`."""
-        return await in_thread(lambda: self._job.stacks(target))
+        return await _in_thread(lambda: self._job.stacks(target))
 
     async def logs(
         self,
@@ -218,7 +218,7 @@ class AsyncJob:
         to = _Outlet(sys.stdout if out is None else out)
         try:
             out = cast("TextIO", to)
-            await in_thread(
+            await _in_thread(
                 lambda: self._job.logs(
                     role=role, rank=rank, tail=tail, since=since, follow=follow, master=master, out=out
                 )
@@ -226,6 +226,13 @@ class AsyncJob:
         finally:
             # The thread cannot be cancelled; its next write raises and ends it.
             to.closed = True
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    # Imported here: it needs asyncio, which a command about a job of this machine does not.
+    from dljob.runtime.process.handover import in_thread
+
+    return await in_thread(call)
 
 
 class _Outlet:

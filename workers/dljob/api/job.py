@@ -286,10 +286,10 @@ class DLJob:
             if address is not None:
                 raise UsageError("submit(address=...) is for to='ray'", hint="the kubeconfig says where the cluster is")
             from dljob.api.kubernetes.handle import submit_job
+            from dljob.api.kubernetes.submit import GivenJob
 
-            made = submit_job(
-                self.manifest(name), folder=self._code_dir(), namespace=namespace, context=context, replace=replace
-            )
+            given = GivenJob(self.manifest(name), self._code_dir(), replace=replace)
+            made = submit_job(given, namespace=namespace, context=context)
             return made.wait_code() if blocking else made
         if namespace is not None or context is not None:
             raise UsageError("submit(namespace=..., context=...) is for Kubernetes", hint='add to="kubernetes"')

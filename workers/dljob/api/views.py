@@ -1,8 +1,21 @@
-"""Types of the answers of a job's handle: the status and the timeline."""
+"""Types of the answers of a job's handle: the status and the timeline; and how a field that may be missing is read."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NotRequired, Required, TypedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NotRequired, Required, TypedDict, cast
+
+Json = dict[str, Any]
+
+
+def part(value: Mapping[str, Any], key: str) -> Json:
+    """Return an object within an object; empty when it is missing."""
+    return cast("Json", value.get(key) or {})
+
+
+def items(value: Mapping[str, Any], key: str) -> list[Json]:
+    """Return a list within an object; empty when it is missing."""
+    return cast("list[Json]", value.get(key) or [])
 
 
 class RoleStatus(TypedDict, total=False):

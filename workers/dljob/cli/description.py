@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes.jobs import items, part
+from dljob.api.views import items, part
 from dljob.cli import timeline
 from dljob.cli.output import aligned, lost, saved, standing
 from dljob.spec.status import TERMINAL

@@ -15,6 +15,7 @@ from dljob.errors import UsageError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
+    from dljob.api.kubernetes.submit import GivenJob
     from dljob.spec.model import DLJobManifest
     from dljob.spec.rules.findings import Finding
 
@@ -74,6 +75,31 @@ def manifest_of(
         rest = [each for each in spec.get("env", []) if each["name"] != name]
         spec["env"] = [*rest, {"name": name, "value": value}]
     return parse(data)
+
+
+def cluster_job(
+    file: Path,
+    *,
+    upload: bool | None,
+    changes: Overrides = UNCHANGED,
+    backend: str | None = None,
+    replace: bool = False,
+) -> GivenJob:
+    """Read the job of a file for a cluster, and find its problems before any cluster is asked.
+
+    Raises:
+        SpecError, PlacementError: the job is wrong.
+    """
+    from dljob.api.kubernetes.refusals import JobFile
+    from dljob.api.kubernetes.submit import GivenJob
+    from dljob.plan.plan import plan
+
+    manifest = manifest_of(file, changes=changes, backend=backend)
+    # Only for its errors: the operator plans for itself.
+    plan(manifest)
+    # -sig: editors on Windows begin a file with a byte-order mark.
+    source = JobFile.read(str(file), file.read_text(encoding="utf-8-sig"))
+    return GivenJob(manifest, folder_of(file, manifest), upload, source, replace)
 
 
 def _split(text: str, flag: str, form: str) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack, cast
 
@@ -16,7 +15,6 @@ from dljob.api.kubernetes import (
     master_log,
     orders,
     scaling,
-    submit,
     suspension,
     timeline,
     views,
@@ -29,9 +27,9 @@ from dljob.errors import NotFoundError, UnreachableError
 from dljob.telemetry.wording import unix
 
 if TYPE_CHECKING:
+    from dljob.api.kubernetes.submit import GivenJob
     from dljob.api.views import JobEvent, JobStatus
     from dljob.kube.api import Kube
-    from dljob.spec.model import DLJobManifest
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -105,7 +103,7 @@ class KubernetesJob(ShownJob):
     def body(self) -> Json:
         """The DLJob as it was found."""
         if not self._body:
-            self._asked(self._now)
+            self._about(_itself)
         return self._body
 
     @property
@@ -114,7 +112,7 @@ class KubernetesJob(ShownJob):
 
     def status(self) -> JobStatus:
         """Return the DLJob's `.status`: phase, conditions, roles, restarts, progress."""
-        return _status(self._asked(self._now))
+        return _status(self._about(_itself))
 
     def events(self, after: int = 0) -> list[JobEvent]:
         """Return the timeline by time: Events about the job and, while it runs, PrimeMaster's notes.
@@ -122,11 +120,7 @@ class KubernetesJob(ShownJob):
         Args:
             after: omit PrimeMaster's notes up to that number, and all Events.
         """
-
-        async def news(kube: Kube) -> list[Json]:
-            return await timeline.EventFeed().news(kube, await self._now(kube))
-
-        notes = self._asked(news)
+        notes = self._about(timeline.EventFeed().news)
         return cast("list[JobEvent]", [n for n in notes if not after or n.get("seq", 0) > after])
 
     @property
@@ -137,8 +131,7 @@ class KubernetesJob(ShownJob):
     def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
         """Show each entry of the timeline; with `follow`, continue until the job is over."""
 
-        async def tell(kube: Kube) -> None:
-            job = await self._now(kube)
+        async def tell(kube: Kube, job: Json) -> None:
             if follow:
                 async with aclosing(timeline.follow(kube, job)) as notes:
                     async for note in notes:
@@ -154,17 +147,16 @@ class KubernetesJob(ShownJob):
             if feed.silent and not jobs.ended(job):
                 self._remark(f"{WITHOUT}{feed.silent}")
 
-        self._asked(tell)
+        self._about(tell)
 
     def overview(self) -> Overview:
         """Return the job in detail, by its DLJob alone."""
-        return views.overview(self._asked(self._now))
+        return views.overview(self._about(_itself))
 
     def page(self) -> Page:
         """Return the job in detail, with its spec, pods and last events."""
 
-        async def gather(kube: Kube) -> Page:
-            job = await self._now(kube)
+        async def gather(kube: Kube, job: Json) -> Page:
             feed = timeline.EventFeed()
             events = await feed.news(kube, job)
             pods, pods_remarks = await views.pods(kube, job)
@@ -184,17 +176,17 @@ class KubernetesJob(ShownJob):
                 dashboard=views.dashboard(job, self._cluster.context),
             )
 
-        return self._asked(gather)
+        return self._about(gather)
 
     def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
         """Show the job at every change until it has ended."""
 
-        async def follow(kube: Kube) -> None:
-            async with aclosing(jobs.changes(kube, await self._now(kube))) as changed:
-                async for job in changed:
-                    show([views.summary(job)])
+        async def follow(kube: Kube, job: Json) -> None:
+            async with aclosing(jobs.changes(kube, job)) as changed:
+                async for now in changed:
+                    show([views.summary(now)])
 
-        self._asked(follow)
+        self._about(follow)
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait for the end and return the final status.
@@ -211,44 +203,42 @@ class KubernetesJob(ShownJob):
             # Of the job that the handle was made for: one made of its name since then is another.
             return await jobs.wait(kube, self._body or await self._now(kube), timeout)
 
-        return _status(self._asked(end))
+        return _status(self._cluster.ask(end))
 
     def _result(self, status: JobStatus) -> str | None:
         del status  # PrimeMaster alone has the result: the status of a DLJob does not contain it
 
-        async def look(kube: Kube) -> str | None:
+        async def look(kube: Kube, job: Json) -> str | None:
             try:
-                return await (await gateway.reach(kube, await self._now(kube))).result()
+                return await (await gateway.reach(kube, job)).result()
             except UnreachableError as error:
                 raise NotFoundError(
                     f"the result of job {self.name} went with its RayCluster: {error.message}",
                     hint="cleanupPolicy: Retain keeps the cluster; or let the job write its result to a volume",
                 ) from error
 
-        return self._asked(look)
+        return self._about(look)
 
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
-        async def write(kube: Kube) -> None:
-            job = await self._now(kube)
+        async def write(kube: Kube, job: Json) -> None:
             if follow:
-                await _write(to, logs.follow(kube, job, **which))
+                await _follow(to, logs.follow(kube, job, **which))
                 return
             to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
             # The ConfigMap keeps only the ends of an ended job's logs.
             if (whole := whole_logs.told(job)) and jobs.ended(job):
                 self._remark(whole)
 
-        self._asked(write)
+        self._about(write)
 
     def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
-        async def write(kube: Kube) -> None:
-            job = await self._now(kube)
+        async def write(kube: Kube, job: Json) -> None:
             if follow:
-                await _write(to, master_log.follow(kube, job, tail=tail, since=since))
+                await _follow(to, master_log.follow(kube, job, tail=tail, since=since))
             else:
                 to.writelines(f"{line}\n" for line in await master_log.read(kube, job, tail=tail, since=since))
 
-        self._asked(write)
+        self._about(write)
 
     def restart(self, target: str = "job") -> None:
         """Restart the job, a role ("rollout") or a rank ("rollout/2"); returns once the operator has accepted it."""
@@ -261,11 +251,7 @@ class KubernetesJob(ShownJob):
             NotFoundError: the job has ended, or has no such role.
             UsageError: the role cannot have this size.
         """
-
-        async def give(kube: Kube) -> None:
-            await scaling.scale(kube, await self._now(kube), role, ranks)
-
-        self._asked(give)
+        self._about(lambda kube, job: scaling.scale(kube, job, role, ranks))
 
     def stop(self, *, wait: bool = False) -> None:
         """End the job; returns once the operator has accepted the order.
@@ -285,11 +271,10 @@ class KubernetesJob(ShownJob):
             UnreachableError: the job's head does not answer.
         """
 
-        async def look(kube: Kube) -> dict[str, str]:
-            head = await gateway.reach(kube, await self._now(kube))
-            return dict(await head.stacks(target))
+        async def look(kube: Kube, job: Json) -> dict[str, str]:
+            return dict(await (await gateway.reach(kube, job)).stacks(target))
 
-        return self._asked(look)
+        return self._about(look)
 
     def suspend(self, *, wait: bool = False) -> Suspension:
         """Release the job's machines: checkpoints in memory are saved, and only the DLJob is kept.
@@ -308,20 +293,16 @@ class KubernetesJob(ShownJob):
         return self._switch(suspension.runs if wait else None, on=False)
 
     def _switch(self, until: Callable[[Kube, Json], Awaitable[Json]] | None, *, on: bool) -> Suspension:
-        async def give(kube: Kube) -> Suspension:
-            job = await self._now(kube)
+        async def give(kube: Kube, job: Json) -> Suspension:
             made = await suspension.suspend(kube, job, on=on)
             if until is not None:
                 made = await until(kube, made)
             return Suspension(suspension.is_suspended(job), _status(made))
 
-        return self._asked(give)
+        return self._about(give)
 
     def _order(self, kind: orders.Kind, target: str) -> None:
-        async def give(kube: Kube) -> None:
-            await orders.order(kube, await self._now(kube), kind, target, say=self._remark)
-
-        self._asked(give)
+        self._about(lambda kube, job: orders.order(kube, job, kind, target, say=self._remark))
 
     async def _now(self, kube: Kube) -> Json:
         """Return the present job of that name."""
@@ -330,11 +311,20 @@ class KubernetesJob(ShownJob):
             return self._body
         return await jobs.find(kube, self.name, self.namespace)
 
-    def _asked(self, question: Callable[[Kube], Awaitable[T]]) -> T:
-        return self._cluster.ask(question)
+    def _about(self, question: Callable[[Kube, Json], Awaitable[T]]) -> T:
+        """Ask about the present job of that name, which is found by the same connection."""
+
+        async def main(kube: Kube) -> T:
+            return await question(kube, await self._now(kube))
+
+        return self._cluster.ask(main)
 
 
-async def _write(to: TextIO, lines: AsyncGenerator[object]) -> None:
+async def _itself(_kube: Kube, job: Json) -> Json:
+    return job
+
+
+async def _follow(to: TextIO, lines: AsyncGenerator[object]) -> None:
     async with aclosing(lines):
         async for line in lines:
             to.write(f"{line}\n")
@@ -347,32 +337,25 @@ def _status(body: Json) -> JobStatus:
 
 
 def submit_job(
-    manifest: DLJobManifest,
+    given: GivenJob,
     *,
-    folder: Path,
-    upload: bool | None = None,
     namespace: str | None = None,
     context: str | None = None,
-    replace: bool = False,
+    say: Callable[[str], object] = lambda _: None,
 ) -> KubernetesJob:
-    """Create a DLJob on Kubernetes, with the code of `folder`.
+    """Create a DLJob on Kubernetes, with its code.
 
     Args:
-        manifest: the job.
-        folder: its code.
-        upload: whether to upload it; None: yes, unless the spec names a place of the code that exists.
+        given: the job.
         namespace: the job's namespace; by default that of the manifest, else the current one.
         context: of the kubeconfig; by default the current one, or the cluster that this process runs in.
-        replace: delete a job of that name first, and wait until it is gone.
+        say: receives remarks about the upload.
 
     Raises:
         SpecError: the server refused the spec.
         UsageError: a job of that name exists; the code is too large; the Kubernetes client is not installed.
         UnreachableError: the cluster cannot be reached, or refuses.
     """
+    from dljob.api.kubernetes.submit import send
 
-    async def make(kube: Kube) -> Json:
-        job = submit.GivenJob(manifest, folder, upload, replace=replace)
-        return (await submit.send(kube, job, namespace)).body
-
-    return KubernetesJob(ask(make, context), context)
+    return KubernetesJob(ask(lambda kube: send(kube, given, namespace, say), context), context)

@@ -6,9 +6,10 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from dljob.api.values import suggestion
+from dljob.api.views import items, part
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError
 from dljob.spec.status import TERMINAL
 
@@ -25,16 +26,6 @@ _STEPS = frozenset({"Accepted", "QuotaReserved", "ClusterReady", "MasterReady", 
 POLL_S = 1.0
 PATIENCE_S = 120.0
 """Longest absence of the API server, in seconds, through which a followed job is asked for again."""
-
-
-def part(value: Mapping[str, Any], key: str) -> Json:
-    """Return an object within an object; empty when it is missing."""
-    return cast("Json", value.get(key) or {})
-
-
-def items(value: Mapping[str, Any], key: str) -> list[Json]:
-    """Return a list within an object; empty when it is missing."""
-    return cast("list[Json]", value.get(key) or [])
 
 
 def status_of(job: Mapping[str, Any]) -> Json:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,20 +40,16 @@ class GivenJob:
     """Delete a job of that name first, and wait until it is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """Result of a submission."""
+async def send(
+    kube: Kube, given: GivenJob, namespace: str | None = None, say: Callable[[str], object] = lambda _: None
+) -> Json:
+    """Create the DLJob of a job, with its code, and return it as the server stored it.
 
-    body: Json
-    """The DLJob as the server stored it."""
-    code: str = ""
-    """Name of the ConfigMap with the code; empty when none was uploaded."""
-    notes: tuple[str, ...] = field(default=())
-    """Notes for the user about the upload."""
-
-
-async def send(kube: Kube, given: GivenJob, namespace: str | None) -> Submission:
-    """Create the DLJob of a job, with its code; `namespace`: the one asked for, by default the file's or the current.
+    Args:
+        kube: the cluster.
+        given: the job.
+        namespace: the one asked for; by default that of the job's file, else the current one.
+        say: receives remarks about the upload.
 
     Raises:
         UsageError: the namespace is not the file's; the code does not exist, is empty, or is too large.
@@ -66,7 +62,11 @@ async def send(kube: Kube, given: GivenJob, namespace: str | None) -> Submission
         await remove(kube, manifest.metadata.name, place)
     package, word = await code_for(kube, manifest, place, given.folder, upload=given.upload)
     made = await submit(kube, manifest, place, package, given.source)
-    return replace(made, notes=(*made.notes, *([word] if word else [])))
+    if package is not None and package.links:
+        say(f"left out, links that lead out of the folder or to folders: {', '.join(package.links)}")
+    if word:
+        say(word)
+    return made
 
 
 async def code_for(
@@ -172,8 +172,8 @@ def target_namespace(manifest: DLJobManifest, asked: str | None, current: str) -
 
 async def submit(
     kube: Kube, manifest: DLJobManifest, namespace: str, package: Package | None, source: JobFile | None = None
-) -> Submission:
-    """Create the DLJob, and its code when there is a package.
+) -> Json:
+    """Create the DLJob, and its code when there is a package; return the DLJob as the server stored it.
 
     Args:
         kube: the cluster.
@@ -202,7 +202,7 @@ async def submit(
     if package is not None:
         # Only now is the owner's uid known.
         await _own(kube, body, package, namespace)
-    return Submission(body, code, _notes(package))
+    return body
 
 
 def _with_backend(body: Json, environ: Mapping[str, str]) -> Json:
@@ -278,9 +278,3 @@ async def _own(kube: Kube, job: Json, package: Package, namespace: str) -> None:
         await kube.patch(CONFIG_MAPS, name, namespace, {"metadata": {"ownerReferences": [owner_of(job)]}})
     except NotThereError:
         await kube.create(CONFIG_MAPS, code_map(job["metadata"]["name"], namespace, package, job), namespace)
-
-
-def _notes(package: Package | None) -> tuple[str, ...]:
-    if package is None or not package.links:
-        return ()
-    return (f"left out, links that lead out of the folder or to folders: {', '.join(package.links)}",)

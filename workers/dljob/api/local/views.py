@@ -13,7 +13,6 @@ from dljob.api.local.connection import RecordConnection, lost
 from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobListing, JobSummary, Overview
 from dljob.errors import UnreachableError
-from dljob.runtime.journal.job_record import SPEC
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import moment, seconds
 
@@ -136,6 +135,8 @@ def _ray(record: RegistryEntry) -> str:
 
 def spec(record: RegistryEntry) -> dict[str, Any]:
     """Return the submitted spec; empty when the folder has none, as PrimeMaster was on another machine."""
+    from dljob.runtime.journal.job_record import SPEC
+
     with suppress(OSError, ValueError):  # the section is left out; status and events have the rest
         return dict(json.loads((record.folder / SPEC).read_text(encoding="utf-8"))["spec"])
     return {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.given import UNCHANGED, Overrides, folder_of, manifest_of
+from dljob.cli.given import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
 from dljob.cli.rank_output import EVERYTHING, selected
 from dljob.cli.where import HERE, JobTarget
 from dljob.errors import UsageError
@@ -66,9 +66,8 @@ def run(
     _check_detached(detach=detach, watched=where.remote or faults is not None or shown != EVERYTHING)
     if where.remote:
         from dljob.cli.kubernetes.run import run as remote
-        from dljob.cli.kubernetes.submit import given
 
-        what = given(file, upload=upload, changes=changes, replace=replace)
+        what = cluster_job(file, upload=upload, changes=changes, replace=replace)
         return remote(what, where, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
     manifest = manifest_of(file, changes=changes, here=True)
     folder = folder_of(file, manifest)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.detach import Form, accepted, known
-from dljob.cli.given import UNCHANGED, Overrides, folder_of, manifest_of
+from dljob.cli.given import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
 from dljob.cli.rank_output import EVERYTHING, Shown, selected
 from dljob.cli.where import HERE, JobTarget
 from dljob.errors import UsageError
@@ -56,14 +56,13 @@ def submit(
     if shown != EVERYTHING and not (wait and address):
         raise UsageError("--quiet and --roles are for submit --wait --address")
     if address is None:
+        from dljob.api.kubernetes.handle import submit_job
         from dljob.cli.kubernetes.run import run
-        from dljob.cli.kubernetes.submit import given
-        from dljob.cli.kubernetes.submit import submit as remote
 
-        what = given(file, upload=upload, changes=changes, backend=backend, replace=replace)
+        what = cluster_job(file, upload=upload, changes=changes, backend=backend, replace=replace)
         if wait:
             return run(what, where, "yaml" if form == "yaml" else "json", stop_on_interrupt=False)
-        made = remote(what, where)
+        made = submit_job(what, namespace=where.namespace, context=where.context, say=output.say)
         # Without the bookkeeping of server-side apply, which hides the job from a reader.
         meta = {name: value for name, value in made.body["metadata"].items() if name != "managedFields"}
         return accepted(made, form or "name", {**made.body, "metadata": meta}, indent=2)

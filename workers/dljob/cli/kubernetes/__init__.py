@@ -1,4 +1,4 @@
-"""Commands on a cluster: one file per concern; the pure functions of `show.py` format what they print.
+"""What only a cluster has: checks for `dljob doctor`, and `run`, which watches a job there to its end.
 
 A flag in `JobTarget` selects the cluster; a command never looks whether one happens to exist.
 """

@@ -15,11 +15,10 @@ from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
 from dljob.api.kubernetes.orders import order
-from dljob.api.kubernetes.submit import GivenJob
+from dljob.api.kubernetes.submit import GivenJob, send
 from dljob.api.kubernetes.timeline import EventFeed
 from dljob.api.kubernetes.views import as_local
 from dljob.cli import failure, output
-from dljob.cli.kubernetes.submit import create
 from dljob.cli.progress import View, last_word
 from dljob.cli.rank_output import EVERYTHING, Shown, few
 from dljob.cli.where import JobTarget
@@ -48,7 +47,7 @@ def run(
     shown.check(what.manifest)
 
     async def asked(kube: Kube) -> int:
-        job = await create(kube, what, where)
+        job = await send(kube, what, where.namespace, output.say)
         flags = KubernetesJob(job, where.context).flags
         return await WatchedJob(kube, job, flags, form, shown).follow(stop_on_interrupt=stop_on_interrupt)
 
