@@ -239,13 +239,6 @@ def test_colours_depend_on_the_terminal_and_the_environment(
     assert output.coloured(terminal) is coloured
 
 
-@pytest.mark.parametrize(
-    ("span", "text"), [(0.354, "0.35 s"), (12.34, "12.3 s"), (192.0, "3m12s"), (7500.0, "2h05m"), (59.94, "59.9 s")]
-)
-def test_spans_of_time_are_shown_in_a_readable_unit(span: float, text: str) -> None:
-    assert output.seconds(span) == text
-
-
 def test_a_number_that_is_none_is_json_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     metrics = {"loss": math.nan, "best": [math.inf, -math.inf], "step": 3, "lr": 0.1, "name": "a"}
     output.structured({"metrics": metrics, "none": None, "yes": True}, "json")

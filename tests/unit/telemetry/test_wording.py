@@ -1,4 +1,4 @@
-"""Counts in messages."""
+"""Counts and times in messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.telemetry.wording import counted, every
+from dljob.telemetry.wording import counted, every, moment, seconds, unix
 
 CODE = Path(__file__).parents[3]
 
@@ -24,6 +24,20 @@ def test_a_noun_may_have_another_plural() -> None:
 def test_all_of_one_is_the_only_one() -> None:
     assert every(1, "rank", one="is ready", many="are ready") == "the only rank is ready"
     assert every(2, "rank", one="is ready", many="are ready") == "all 2 ranks are ready"
+
+
+@pytest.mark.parametrize(
+    ("span", "text"), [(0.354, "0.35 s"), (12.34, "12.3 s"), (192.0, "3m12s"), (7500.0, "2h05m"), (59.94, "59.9 s")]
+)
+def test_spans_for_people(span: float, text: str) -> None:
+    assert seconds(span) == text
+
+
+def test_times_are_rfc_3339_both_ways() -> None:
+    assert moment(1767225600.9) == "2026-01-01T00:00:00Z"
+    assert unix("2026-01-01T00:00:00.500000Z") == 1767225600.5
+    assert unix("2026-01-01T01:00:00+01:00") == 1767225600.0
+    assert [unix(text) for text in ("soon", "", None)] == [None] * 3
 
 
 def test_no_message_words_a_count_by_itself() -> None:

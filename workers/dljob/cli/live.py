@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from dljob.cli import output
 from dljob.cli.progress import View, last_word
 from dljob.cli.terminal import safe
+from dljob.telemetry.wording import seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -169,7 +170,7 @@ def draw(view: View, now: float, unfinished: Sequence[str] = ()) -> RenderableTy
 
     colour = _COLOURS.get(view.phase, "cyan")
     head = Text.assemble((view.name, "bold"), "  ", (view.phase or "starting", colour))
-    head.append(f"  {output.seconds(now - view.begun)}", "dim")
+    head.append(f"  {seconds(now - view.begun)}", "dim")
     roles = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("role", "ready", "restarts"):
         roles.add_column(name, header_style="dim")

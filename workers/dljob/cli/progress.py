@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dljob.cli.output import seconds, standing
+from dljob.cli.output import standing
 from dljob.spec.status import TERMINAL
+from dljob.telemetry.wording import seconds
 
 BARS = "▁▂▃▄▅▆▇█"
 WINDOW = 5
