@@ -83,7 +83,7 @@ class Reached:
 
     opened = 0
 
-    def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
+    def status(self, after_version: int = 0, timeout_s: float = 0.0, *, reach_s: float | None = None) -> dict[str, Any]:
         return {"phase": "Running", "version": after_version, "roles": [{"name": "w", "desired": 2}]}
 
     def stacks(self, target: str) -> dict[str, str]:
@@ -117,14 +117,17 @@ def test_a_block_has_one_connection(there: JobHandle) -> None:
 def test_the_primemaster_of_others_ray_is_seldom_asked_for_the_end_of_logs(
     there: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    asked: list[float] = []
 
-    def status(_: Reached, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
-        asked.append(after_version)
+    def status(_: Reached, *, reach_s: float) -> dict[str, Any]:
+        asked.append(reach_s)
+        if len(asked) == 2:
+            raise UnreachableError("it restarts")
         return {"phase": "Running" if len(asked) < 3 else "Succeeded"}
 
     monkeypatch.setattr(Reached, "status", status)
-    monkeypatch.setattr("dljob.api.handle.ASK_S", 0.3)
+    monkeypatch.setattr("dljob.api.handle.ASK_S", 0.2)
+    monkeypatch.setattr("dljob.api.handle.SILENT_S", 0.4)
     (there.dir / "logs").mkdir()
     (there.dir / "logs" / "w-0.log").write_text("a\n")
     begun, out = time.monotonic(), io.StringIO()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ASK_S = 5.0
 """Interval, in seconds, at which PrimeMaster on a Ray of others is asked for the end while logs are followed."""
+SILENT_S = 60.0
+"""The same after no answer: finding that out can take 10 s, in which no line is shown."""
 NEWS_S = 10.0
 """Longest wait, in seconds, for further entries of a timeline; a new one ends it."""
 
@@ -249,7 +251,15 @@ class JobHandle(ShownJob):
         if self.record.runner or time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + ASK_S
-        return self.connection.status().get("phase") in TERMINAL
+        if not isinstance(self.connection, RecordConnection):
+            return self.connection.status().get("phase") in TERMINAL
+        try:
+            with self.connection.reached() as job:
+                return job.status(reach_s=views.ANSWER_S).get("phase") in TERMINAL
+        except UnreachableError:
+            # PrimeMaster may be restarting, while its ranks go on to write what is to be shown.
+            self._ask_at = time.monotonic() + SILENT_S
+            return False
 
 
 def _write(to: TextIO, lines: Iterable[object], *, flush: bool) -> None:
