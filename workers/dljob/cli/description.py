@@ -47,7 +47,7 @@ def detail(job: Overview, now: float) -> list[str]:
     lines += [_unit(unit) for unit in items(part(status, "placement"), "notReady")]
     lines += [f"  folder: {job.folder}"] if job.folder else []
     # On Kubernetes a status has counts in place of its ranks.
-    lines += _below(_ranks(items(status, "ranks"))) or _below(_roles(items(status, "roles")))
+    lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))
     return lines + _below(_conditions(items(status, "conditions"), now))
 
 
