@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from dljob.api import logs
-from dljob.cli import failure, output, watch
+from dljob.cli import output, watch
 from dljob.cli.live import Lines
 from dljob.cli.progress import View
 from dljob.cli.rank_output import NOTHING
 from dljob.cli.runner import STOP_S, Interrupted, Runner, listen
 from dljob.cli.where import JobTarget
-from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError, exit_code
+from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -78,7 +78,7 @@ class Here(Runner):
     def finish(self, handle: JobHandle, status: Mapping[str, Any], extra: Mapping[str, Any]) -> int:
         """Print the outcome. `extra` is about faults, which torchrun has none of."""
         del extra
-        return finish(handle, status)
+        return watch.tell(handle, status)
 
 
 def here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
@@ -110,7 +110,7 @@ def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) 
     except UsageError:  # the folder for the logs has just been removed
         _stopped(handle)
         raise
-    return finish(handle, status)
+    return watch.tell(handle, status)
 
 
 def _stopped(handle: JobHandle) -> int:
@@ -132,14 +132,6 @@ def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
     where = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
     what = GivenJob(manifest, Path.cwd(), False if line.no_upload else None)
     return run(what, where, "json", stop_on_interrupt=False)
-
-
-def finish(handle: JobHandle, status: Mapping[str, Any]) -> int:
-    """Print a failure's first cause and the folder to stderr, as stdout is the script's; return the exit code."""
-    for line in failure.report(handle.name, handle.dir, status):
-        output.say(line)
-    output.say(f"journal, logs and checkpoints: {handle.dir}")
-    return exit_code(status["phase"])
 
 
 def check_log_dir(log_dir: str | None) -> None:

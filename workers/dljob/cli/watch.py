@@ -49,15 +49,21 @@ def watch(connection: Connection, screen: Screen, look: WatchParticipant | None 
             look(status, notes)
 
 
+def tell(handle: JobHandle, status: Mapping[str, Any]) -> int:
+    """Print a failure's first cause and the folder to stderr; return the exit code."""
+    for line in failure.report(handle.name, handle.dir, status):
+        output.say(line)
+    output.say(f"journal, logs and checkpoints: {handle.dir}")
+    return exit_code(status["phase"])
+
+
 def finish(
     handle: JobHandle, status: Mapping[str, Any], form: output.DataFormat, extra: Mapping[str, Any] | None = None
 ) -> int:
     """Print a failure's first cause and the folder, then the result as stdout's last line; return the exit code."""
-    for line in failure.report(handle.name, handle.dir, status):
-        output.say(line)
-    output.say(f"journal, logs and checkpoints: {handle.dir}")
+    code = tell(handle, status)
     output.structured(outcome(status, extra or {}), form, indent=None)
-    return exit_code(status["phase"])
+    return code
 
 
 def outcome(status: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
