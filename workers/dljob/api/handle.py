@@ -16,12 +16,7 @@ from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
 from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
-from dljob.errors import (
-    DLJobError,
-    NotFoundError,
-    UnreachableError,
-    UsageError,
-)
+from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
 from dljob.spec.status import TERMINAL
 from dljob.telemetry import reasons
 
