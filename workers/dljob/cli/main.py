@@ -51,8 +51,9 @@ COMMANDS = {
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
 MODULES = {"resume": "suspend"}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
-ABOUT_JOBS = frozenset(
-    "run submit status describe logs events stack restart scale suspend resume stop chaos doctor".split()
+ABOUT_JOBS = (
+    *("run", "submit", "status", "describe", "logs", "events", "stack"),
+    *("restart", "scale", "suspend", "resume", "stop", "chaos", "doctor"),
 )
 """Commands that can act on a cluster; under `kubectl dljob` they do."""
 
