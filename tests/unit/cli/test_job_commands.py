@@ -325,7 +325,9 @@ def test_logs_shows_the_output_of_each_rank(home: Path, capsys: pytest.CaptureFi
     assert "there is output of: actor, ref-model" in capsys.readouterr().err
 
 
-def test_logs_shows_the_output_since_a_moment(home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_shows_the_output_since_a_moment(
+    home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     record = ended(home)
     write_logs(record, actor_0="", actor_1="d\n")
     log = record.folder / "logs" / "actor-0.log"
