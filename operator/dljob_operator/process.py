@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import start_http_server
 
-from dljob.kube.api import DLJOBS, PODS, Kube, NotThereError
-from dljob.kube.kuberay_client import RayClusters
-from dljob.kube.objects import Objects
+from dljob.kube.api import Kube, NotThereError
 from dljob.kube.resources import CONFIG_MAPS
 from dljob.reconcile.leadership.lease import Candidate
 from dljob.reconcile.leadership.releases import Installation
@@ -24,8 +22,7 @@ from dljob_operator.leader import lease, probes
 from dljob_operator.leader.lease import Election
 from dljob_operator.leader.probes import SickError
 from dljob_operator.leader.releases import Releases
-from dljob_operator.watch import handlers
-from dljob_operator.watch.relist import Relist, ResyncSource
+from dljob_operator.watch.relist import Relist, ResyncSource, sources
 from dljob_operator.webhook import server
 from dljob_operator.webhook.certificate import DAY
 from dljob_operator.webhook.server import Webhook
@@ -210,16 +207,7 @@ class OperatorProcess:
                 app.queue.add(key)
 
     def _sights(self) -> Sequence[ResyncSource]:
-        kube, cache, selectors = self._kube, self._app.cache, handlers.SELECTORS
-        found = [
-            ResyncSource(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job),
-            ResyncSource(Objects(kube, PODS), selectors[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
-        ]
-        if self._app.kuberay != "missing":
-            clusters = RayClusters(kube)
-            selector = selectors[clusters.resource.plural]
-            found.append(ResyncSource(clusters, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
-        return found
+        return sources(self._kube, self._app.cache, kuberay=self._app.kuberay != "missing")
 
     # -- what is told
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from dljob_operator.controller.poller import Pollers
 from dljob_operator.controller.startup import Startup
 from dljob_operator.controller.turns import Turns
 from dljob_operator.leader.lease import NotLeadingError
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 from dljob_operator.watch.workqueue import Key, WorkQueue
 
 log = logging.getLogger(__package__)
@@ -56,7 +56,7 @@ class Controller:
         settings: Settings,
         *,
         decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
-        clock: Callable[[], float] = time.time,
+        clock: OperatorClock = MACHINE,
     ) -> None:
         self._parts = parts
         self._settings = settings
@@ -92,7 +92,7 @@ class Controller:
     async def _pass(self, key: Key) -> None:
         """Make one pass and handle its errors: a bug that one job triggers must not stop the passes of others."""
         queue, metrics = self._parts.queue, self._parts.metrics
-        began = self.since[key] = time.monotonic()
+        began = self.since[key] = self._clock.monotonic()
         result = "error"
         try:
             result = await self.step(key)
@@ -106,7 +106,7 @@ class Controller:
             log.exception("%s: the pass failed; again in %.1f s", key, delay)
         finally:
             del self.since[key]
-            metrics.reconciled(result, time.monotonic() - began)
+            metrics.reconciled(result, self._clock.monotonic() - began)
 
     async def step(self, key: Key) -> str:
         """Make one pass; return its result in the metrics' words.
@@ -122,7 +122,7 @@ class Controller:
             return "success"
         seen, memory = observed
         # 2. decide
-        outcome = self._decide(seen, self._settings, self._clock())
+        outcome = self._decide(seen, self._settings, self._clock.wall())
         self._log(key, outcome)
         # 3. Events before actions: after a crash in between they are repeated, not lost.
         for event in outcome.events:
@@ -157,7 +157,7 @@ class Controller:
                 log.info("%s: %s: decided again", key, error.message)
                 return True
             except (ApiError, HeadError, TakenError) as error:
-                count, since = (b.count, b.since) if (b := memory.troubles.get(what)) else (0, self._clock())
+                count, since = (b.count, b.since) if (b := memory.troubles.get(what)) else (0, self._clock.wall())
                 trouble = Trouble(what, error.status, error.message, count + 1, since)
                 memory.troubles[what] = trouble
                 log.warning("%s: %s failed (%d in a row): %s", key, what, trouble.count, error.message)

@@ -6,13 +6,13 @@ import itertools
 import logging
 import os
 import socket
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dljob.kube.api import DLJOBS, EVENTS, ApiError, Json, Kube, NotThereError
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import Event, Object
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 from dljob_operator.watch.workqueue import Key
 
 log = logging.getLogger(__package__)
@@ -36,15 +36,16 @@ class _Series:
 class Recorder:
     """Writes Events. A failure is only logged: no pass may wait for an Event."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, clock: OperatorClock = MACHINE) -> None:
         self._kube = kube
+        self._now = clock.wall
         self._series: dict[Key, dict[tuple[str, Event], _Series]] = {}
         self._instance = (os.environ.get("POD_NAME") or socket.gethostname())[:128]
         self._numbers = itertools.count()
 
     async def tell(self, key: Key, job: Object, event: Event) -> None:
         """Write an event, or count it when it is a repetition."""
-        now = time.time()
+        now = self._now()
         told = self._series.setdefault(key, {})
         which = (job["metadata"]["uid"], event)
         for stale in [each for each, series in told.items() if now - series.last > SAME_SECONDS]:
@@ -90,7 +91,7 @@ class Recorder:
             "apiVersion": EVENTS.api_version,
             "kind": "Event",
             # Time and counter: two events of one pass can fall into the same tick of the clock.
-            "metadata": {"name": f"{key.name}.{time.time_ns():x}{next(self._numbers) % 256:02x}"},
+            "metadata": {"name": f"{key.name}.{int(now * 1e9):x}{next(self._numbers) % 256:02x}"},
             "eventTime": _micro(now),
             "reportingController": names.CONTROLLER,
             "reportingInstance": self._instance,

@@ -20,9 +20,18 @@ _KEEP_SECONDS = 75.0
 
 
 class Heads:
-    """One connection pool for all heads; `url` makes an address from host and port."""
+    """One connection pool for all heads; `url` makes an address from host and port.
 
-    def __init__(self, key: TokenKey, *, url: Callable[[str, int], str] = address) -> None:
+    `way` makes the client of a URL with a token, in place of one on the connection pool.
+    """
+
+    def __init__(
+        self,
+        key: TokenKey,
+        *,
+        url: Callable[[str, int], str] = address,
+        way: Callable[[str, str], Ask] | None = None,
+    ) -> None:
         self._key = key
         self._url = url
         self._lent: dict[tuple[str, str], str] = {}
@@ -30,13 +39,20 @@ class Heads:
         """Called with the HTTP status of every call, 0 for no answer."""
         self.fence: Callable[[str], None] = lambda _method: None
         """Called right before each call with its method; its exception prevents the call."""
-        self._slots = asyncio.Semaphore(LARGE_AT_ONCE)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS)
-        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        self._session: aiohttp.ClientSession | None = None
+        self._way = way or self._directly()
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._session.close()
+        if self._session:
+            await self._session.close()
+
+    def _directly(self) -> Callable[[str, str], Ask]:
+        """Open the connection pool, and return the way over it."""
+        slots = asyncio.Semaphore(LARGE_AT_ONCE)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS)
+        self._session = session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        return lambda url, token: directly(session, url, token, self.on_call, slots)
 
     def token(self, uid: str, cluster: str) -> str:
         """Return the token of a RayCluster of the DLJob with this uid (36 characters)."""
@@ -73,7 +89,7 @@ class Heads:
         ) -> Response:
             lent = self._lent.get((uid, cluster))  # at each call: the token may change
             token = self.token(uid, cluster) if lent is None else lent
-            way = directly(self._session, url, token, self.on_call, self._slots)
+            way = self._way(url, token)
             # Right before the call: a token and a connection may have taken time to get.
             self.fence(method)
             return await way(method, path, query=query, body=body, limit=limit, large=large)

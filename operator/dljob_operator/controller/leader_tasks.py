@@ -5,11 +5,12 @@ Nothing is kept from an earlier term, since another operator has acted in betwee
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import Literal
 
 from dljob.kube.api import Kube
-from dljob.reconcile.state.model import Settings
+from dljob.reconcile.reconcile import reconcile
+from dljob.reconcile.state.model import Observed, ReconcileResult, Settings
 from dljob_operator.controller.controller import Controller, Parts
 from dljob_operator.controller.events import Recorder
 from dljob_operator.controller.execute import ActionExecutor
@@ -21,6 +22,7 @@ from dljob_operator.controller.references import References
 from dljob_operator.controller.startup import Startup
 from dljob_operator.controller.turns import Turns
 from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 from dljob_operator.watch.workqueue import WorkQueue
 
 STUCK_SECONDS = 600.0
@@ -28,7 +30,7 @@ STUCK_SECONDS = 600.0
 
 
 class LeaderTasks:
-    """One term of a leading operator; its caches are complete."""
+    """One term of a leading operator; its caches are complete. `decide` and `clock` differ in the simulator alone."""
 
     def __init__(
         self,
@@ -40,23 +42,27 @@ class LeaderTasks:
         queue: WorkQueue,
         metrics: Metrics,
         settings: Settings,
+        decide: Callable[[Observed, Settings, float], ReconcileResult] = reconcile,
+        clock: OperatorClock = MACHINE,
     ) -> None:
         self._cache = cache
         self._queue = queue
         self._turns = Turns(workers)
-        self._pollers = Pollers(heads, queue, cache.count_pods)
-        self._startup = Startup(metrics.stage)
-        self._observer = Observer(cache, self._pollers, kube, References(kube, cache, heads, settings.pods.operator))
+        self._now = clock.monotonic
+        self._pollers = Pollers(heads, queue, cache.count_pods, clock)
+        self._startup = Startup(metrics.stage, clock.monotonic)
+        references = References(kube, cache, heads, settings.pods.operator, clock)
+        self._observer = Observer(cache, self._pollers, kube, references, clock)
         parts = Parts(
             queue=queue,
             observer=self._observer,
             hands=ActionExecutor(kube, cache, heads, self._turns),
             pollers=self._pollers,
-            recorder=Recorder(kube),
+            recorder=Recorder(kube, clock),
             metrics=metrics,
             startup=self._startup,
         )
-        self._controller = Controller(parts, settings)
+        self._controller = Controller(parts, settings, decide=decide, clock=clock)
 
     async def run(self) -> None:
         """Act until cancelled."""
@@ -85,5 +91,5 @@ class LeaderTasks:
     @property
     def stuck(self) -> list[str]:
         """Keys of stuck passes."""
-        now = time.monotonic()
+        now = self._now()
         return [str(key) for key, began in self._controller.since.items() if now - began > STUCK_SECONDS]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dljob.kube.api import NODES, ApiError, Kube, NotThereError
 from dljob.reconcile.policies.machines import FORCE_SECONDS
 from dljob.reconcile.state.fields import items
 from dljob.reconcile.state.model import Object, Pod
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 
 log = logging.getLogger(__package__)
 
@@ -21,17 +21,17 @@ FORBIDDEN_SECONDS = 300.0
 
 
 class Machines:
-    """States of Kubernetes nodes. `now` returns unix seconds, as on the API server's clock."""
+    """States of Kubernetes nodes."""
 
-    def __init__(self, kube: Kube, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, kube: Kube, clock: OperatorClock = MACHINE) -> None:
         self._kube = kube
-        self._now = now
+        self._clock = clock
         self._known: dict[str, tuple[float, str]] = {}
         """Name -> (monotonic time until which it is valid, state)."""
 
     async def told(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
         """Return the pods, with the state of the node for those that overran their grace period."""
-        now = self._now()
+        now = self._clock.wall()
         return tuple(
             [
                 replace(pod, machine=await self._state(pod.node))
@@ -42,7 +42,7 @@ class Machines:
         )
 
     async def _state(self, name: str) -> str:
-        at = time.monotonic()
+        at = self._clock.monotonic()
         self._known = {node: known for node, known in self._known.items() if known[0] > at}
         if name not in self._known:
             self._known[name] = await self._look(name, at)

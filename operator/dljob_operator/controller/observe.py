@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +16,7 @@ from dljob_operator.controller.machines import Machines
 from dljob_operator.controller.poller import Pollers
 from dljob_operator.controller.references import ClusterView, References
 from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 from dljob_operator.watch.workqueue import Key
 
 
@@ -45,12 +45,15 @@ class OperatorMemory:
 class Observer:
     """Reads the caches; asks the API server why pods hang or stay, and whether an ended job's logs are saved."""
 
-    def __init__(self, cache: Cache, pollers: Pollers, kube: Kube, references: References) -> None:
+    def __init__(
+        self, cache: Cache, pollers: Pollers, kube: Kube, references: References, clock: OperatorClock = MACHINE
+    ) -> None:
         self._cache = cache
         self._references = references
         self._pollers = pollers
         self._kube = kube
-        self._machines = Machines(kube)
+        self._machines = Machines(kube, clock)
+        self._now = clock.monotonic
         self._memories: dict[Key, OperatorMemory] = {}
         self.kuberay: Literal["", "missing", "old"] = ""
 
@@ -85,7 +88,7 @@ class Observer:
             memory.logs_saved = await self._has_logs(key, meta["uid"], attempt)
         there = await self._there(key, job, attempt)
         master, ray_job = self._pollers.views(key)
-        there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, time.monotonic())
+        there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, self._now())
         seen = Observed(
             job=job,
             cluster=there.cluster,

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +22,7 @@ from dljob.reconcile.state.model import MasterView, Object, RayJobView, Watch
 from dljob.reconcile.state.snapshot import MAX_TEXT, digest, places, significant
 from dljob.tasks import ErrorLog
 from dljob_operator.controller.heads import Heads
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 from dljob_operator.watch.workqueue import Key, WorkQueue
 
 log = logging.getLogger(__package__)
@@ -72,12 +71,17 @@ class Pollers:
     """The polling tasks, and the last answers."""
 
     def __init__(
-        self, heads: Heads, queue: WorkQueue, pods: Callable[[Key], int] = lambda _cluster: sys.maxsize // 2
+        self,
+        heads: Heads,
+        queue: WorkQueue,
+        pods: Callable[[Key], int] = lambda _cluster: sys.maxsize // 2,
+        clock: OperatorClock = MACHINE,
     ) -> None:
         """Start without tasks; `pods` counts the pods of a RayCluster."""
         self._heads = heads
         self._pods = pods
         self._queue = queue
+        self._now, self._jitter = clock.monotonic, clock.jitter
         self._told: dict[Key, HeadReport] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
 
@@ -94,7 +98,7 @@ class Pollers:
         if watch is None:
             return
         if told is None:
-            told = self._told[key] = HeadReport(uid, watch, time.monotonic())
+            told = self._told[key] = HeadReport(uid, watch, self._now())
         if submitted:
             # Not asked again: until the poller reaches Ray, "no such submission" from before would start it twice.
             told.ray_job = RayJobView(submitted, "PENDING", session=told.ray_job.session if told.ray_job else "")
@@ -109,7 +113,7 @@ class Pollers:
             return None, None
         if not told.heard and not told.error:
             return None, told.ray_job
-        age = time.monotonic() - (told.heard or told.began)
+        age = self._now() - (told.heard or told.began)
         return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0), told.ray_job
 
     async def close(self) -> None:
@@ -165,7 +169,7 @@ class Pollers:
         # The same changes are written to the status at once; a property test keeps the two in step (ADR 9).
         weighty = back or significant(told.snapshot, snapshot)
         news = snapshot != told.snapshot
-        told.snapshot, told.heard = snapshot, time.monotonic()
+        told.snapshot, told.heard = snapshot, self._now()
         told.error, told.failures, told.misbehaved = "", 0, 0
         asked = (weighty or told.places_due) and bool(part(snapshot, "placement"))
         found = asked and await self._places(key, told, gateway)
@@ -217,11 +221,11 @@ class Pollers:
             longest = LONGEST_BACKOFF
         pause = min(longest, FIRST_BACKOFF * 1.5 ** min(told.failures - 1, 20))
         # Hundreds of gateways may fall silent together, with a node or a network.
-        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+        return pause * self._jitter()
 
     def _remind(self, key: Key, told: HeadReport, every: float) -> None:
         # Rate limit per job: a pass now, or the one that is due after the interval.
-        now = time.monotonic()
+        now = self._now()
         if now >= told.brought + every:
             told.brought = now
             self._queue.add(key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import time
 from dataclasses import dataclass
 
 from dljob.kube.api import PODS, SECRETS, ApiError, Json, Kube, NotThereError
@@ -19,6 +18,7 @@ from dljob.reconcile.state.fields import items, part, text
 from dljob.reconcile.state.model import Object, Pod
 from dljob_operator.controller.heads import Heads
 from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 from dljob_operator.watch.pods import digest
 from dljob_operator.watch.workqueue import Key
 
@@ -41,11 +41,14 @@ class ClusterView:
 class References:
     """Reads the clusters, and gives their tokens to `heads`. `account` is the operator's own, `namespace/name`."""
 
-    def __init__(self, kube: Kube, cache: Cache, heads: Heads, account: str = "") -> None:
+    def __init__(
+        self, kube: Kube, cache: Cache, heads: Heads, account: str = "", clock: OperatorClock = MACHINE
+    ) -> None:
         self._kube = kube
         self._cache = cache
         self._heads = heads
         self._account = account
+        self._now = clock.monotonic
         self._read: dict[tuple[str, str], tuple[float, str]] = {}
         """(uid of the RayCluster, Secret) -> (time, token)."""
 
@@ -104,12 +107,12 @@ class References:
     async def _asked(self, where: Key, body: Object, secret: str) -> str:
         known = (body["metadata"]["uid"], secret)
         at, token = self._read.get(known, (0.0, ""))
-        if not token or time.monotonic() > at + KEEP_SECONDS:
+        if not token or self._now() > at + KEEP_SECONDS:
             found = await self._kube.get(SECRETS, secret, where.namespace)
             token = base64.b64decode(found["data"][TOKEN_KEY], validate=True).decode().strip()
             if not token:
                 raise KeyError(TOKEN_KEY)
-            self._read[known] = (time.monotonic(), token)
+            self._read[known] = (self._now(), token)
         return token
 
 

@@ -9,30 +9,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import kopf
 
-from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, Resource
 from dljob.kube.connection import ApiConnection
-from dljob.reconcile.state import names
-from dljob.reconcile.state.model import Object
-from dljob_operator.watch.cache import Cache, ObjectStore, key_of
-from dljob_operator.watch.workqueue import Key, WorkQueue
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.feed import SELECTORS, WatchFeed, feeds
+from dljob_operator.watch.workqueue import WorkQueue
 
-Put: TypeAlias = Callable[[Object], Key | None]
-Drop: TypeAlias = Callable[[Key, str], Key | None]
 Act: TypeAlias = Callable[[], Awaitable[None]]
-_Kind: TypeAlias = tuple[Resource, ObjectStore[Any], Put, Drop]
-
-SELECTORS: Mapping[str, str] = {
-    RAYCLUSTERS.plural: f"{names.LABEL_MANAGED}=dljob",
-    PODS.plural: names.LABEL_UID,
-}
-"""Label selector by kind; DLJobs are watched without one."""
-
 
 SOON, LONGEST_PAUSE = 60.0, 10.0
 """Logins within SOON seconds count as refused ones; the longest pause between two, in seconds."""
@@ -80,40 +68,23 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 def watch_all(registry: kopf.OperatorRegistry, cache: Cache, queue: WorkQueue, *, kuberay: bool) -> None:
     """Register the watches; RayClusters only when they are served."""
-    kinds: list[_Kind] = [
-        (DLJOBS, cache.jobs, cache.put_job, cache.drop_job),
-        (PODS, cache.pods, cache.put_pod, cache.drop_pod),
-    ]
-    if kuberay:
-        kinds.append((RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster))
-    for kind in kinds:
-        _watch(registry, kind, queue)
+    for feed in feeds(cache, queue, kuberay=kuberay):
+        _watch(registry, feed)
 
 
-def _watch(registry: kopf.OperatorRegistry, kind: _Kind, queue: WorkQueue) -> None:
-    resource, shelf, put, drop = kind
+def _watch(registry: kopf.OperatorRegistry, feed: WatchFeed) -> None:
+    resource = feed.resource
     which = (
         (resource.group, resource.version, resource.plural) if resource.group else (resource.version, resource.plural)
     )
-    # uid -> key: the index sees an object first and changes the cache; the event after it queues the key.
-    concerned: dict[str, Key] = {}
 
     @kopf.index(*which, id=f"{resource.plural}-seen", registry=registry)
     async def seen(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        key = put(dict(body))
-        if key:
-            concerned[body["metadata"]["uid"]] = key
+        feed.seen(dict(body))
 
     @kopf.on.event(*which, id=f"{resource.plural}-told", registry=registry)
     async def told(event: kopf.RawEvent, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        body: Object = dict(event["object"])
-        uid: str = body["metadata"]["uid"]
-        shelf.heard += 1
-        key = concerned.pop(uid, None)
-        if event["type"] == "DELETED":
-            key = drop(key_of(body), uid) or key
-        if key:
-            queue.add(key)
+        feed.told(event["type"], dict(event["object"]))
 
 
 def login(ways: Callable[[], Awaitable[ApiConnection]], registry: kopf.OperatorRegistry) -> None:

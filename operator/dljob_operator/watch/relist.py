@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dljob.kube.api import ApiError
+from dljob.kube.api import DLJOBS, PODS, ApiError, Kube
+from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.objects import Objects
 from dljob.reconcile.state.model import Object
 from dljob.tasks import ErrorLog
-from dljob_operator.watch.cache import ObjectStore, key_of, keys
+from dljob_operator.watch.cache import Cache, ObjectStore, key_of, keys
+from dljob_operator.watch.clock import MACHINE, OperatorClock
+from dljob_operator.watch.feed import SELECTORS
 from dljob_operator.watch.workqueue import Key, WorkQueue
 
 log = logging.getLogger(__package__)
@@ -44,10 +46,17 @@ class ResyncSource:
 class Relist:
     """Lists the kinds, stores new objects, drops deleted ones, and queues the DLJobs concerned."""
 
-    def __init__(self, queue: WorkQueue, namespaces: Sequence[str | None], missed: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        queue: WorkQueue,
+        namespaces: Sequence[str | None],
+        missed: Callable[[str, int], None],
+        clock: OperatorClock = MACHINE,
+    ) -> None:
         self._queue = queue
         self._namespaces = namespaces
         self._missed = missed
+        self._jitter = clock.jitter
         self._heard: dict[str, int] = {}
         self._deaf: dict[str, int] = {}
         self.waits_for = "the first lists"
@@ -87,7 +96,7 @@ class Relist:
         """List for ever; `sights` gives the kinds each time, since RayClusters may come later."""
         errors: dict[str, ErrorLog] = {}
         while True:
-            await asyncio.sleep(every * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            await asyncio.sleep(every * self._jitter())
             for sight in sights():
                 own = errors.setdefault(sight.objects.resource.plural, _errors(sight))
                 try:
@@ -131,6 +140,19 @@ class Relist:
         for key in news:
             self._queue.add(key)
         return len(news)
+
+
+def sources(kube: Kube, cache: Cache, *, kuberay: bool) -> list[ResyncSource]:
+    """Return the watched kinds; RayClusters only when they are served."""
+    found = [
+        ResyncSource(Objects(kube, DLJOBS), "", cache.jobs, cache.put_job, cache.drop_job),
+        ResyncSource(Objects(kube, PODS), SELECTORS[PODS.plural], cache.pods, cache.put_pod, cache.drop_pod),
+    ]
+    if kuberay:
+        clusters = RayClusters(kube)
+        selector = SELECTORS[clusters.resource.plural]
+        found.append(ResyncSource(clusters, selector, cache.clusters, cache.put_cluster, cache.drop_cluster))
+    return found
 
 
 def _errors(sight: ResyncSource) -> ErrorLog:

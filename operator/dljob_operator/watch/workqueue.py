@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import random
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
+
+from dljob_operator.watch.clock import MACHINE, OperatorClock
 
 FIRST_RETRY = 0.05
 """Delay, in seconds, of the first retry; it doubles with each failure in a row."""
@@ -31,11 +31,11 @@ class Key(NamedTuple):
 class WorkQueue:
     """A work queue for one event loop. A key added while a worker has it is handed out again after that."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: OperatorClock = MACHINE) -> None:
         self.waited: Callable[[float], None] = lambda _seconds: None
         """Called with the seconds that a key was ready before it was taken."""
         self.retried: Callable[[], None] = lambda: None
-        self._clock = clock
+        self._now, self._jitter = clock.monotonic, clock.jitter
         self._ready: deque[Key] = deque()
         self._since: dict[Key, float] = {}
         """Time of addition, of keys in `_ready` and of those added while busy."""
@@ -69,14 +69,14 @@ class WorkQueue:
         """Hand a key out as soon as a worker is free."""
         if self._closed or key in self._since:
             return
-        self._since[key] = self._clock()
+        self._since[key] = self._now()
         if key not in self._busy:
             self._ready.append(key)
             self._wake.set()
 
     def add_after(self, key: Key, delay: float) -> None:
         """Add a key after `delay` seconds, or earlier when it is already due earlier."""
-        at = self._clock() + delay
+        at = self._now() + delay
         if not self._closed and at < self._due.get(key, float("inf")):
             self._due[key] = at
             heapq.heappush(self._heap, (at, key))
@@ -90,8 +90,7 @@ class WorkQueue:
         """Add a key after a failure; return the delay in seconds, which doubles each time, with a jitter of a fifth."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.retried()
-        delay = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 30))
-        delay *= random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+        delay = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 30)) * self._jitter()
         self.add_after(key, delay)
         return delay
 
@@ -106,7 +105,7 @@ class WorkQueue:
 
     def take(self) -> Key | None:
         """Return the next key, which is busy until `done`; None when none is ready."""
-        now = self._clock()
+        now = self._now()
         while self._heap and self._heap[0][0] <= now:
             at, key = heapq.heappop(self._heap)
             if self._due.get(key) == at:
@@ -124,7 +123,7 @@ class WorkQueue:
         """Wait for the next key."""
         while (key := self.take()) is None:
             self._wake.clear()
-            limit = max(self._heap[0][0] - self._clock(), 0.0) if self._heap else None
+            limit = max(self._heap[0][0] - self._now(), 0.0) if self._heap else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit):  # wait_for can lose a cancellation that comes with the key (3.11)
                     await self._wake.wait()

@@ -27,6 +27,7 @@ from dljob_operator.controller.references import References
 from dljob_operator.controller.startup import Startup
 from dljob_operator.controller.turns import Turns
 from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.clock import OperatorClock
 from dljob_operator.watch.workqueue import Key, WorkQueue
 
 JOB = Key("default", "hello")
@@ -117,7 +118,7 @@ async def shell(
     startup = Startup(metrics.stage)
     cache.first_seen = startup.seen
     parts = Parts(queue, observer, hands, pollers, Recorder(kube), metrics, startup)
-    controller = Controller(parts, SETTINGS, decide=decide, clock=clock)
+    controller = Controller(parts, SETTINGS, decide=decide, clock=OperatorClock(wall=clock))
     made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics, turns)
     try:
         yield made

@@ -26,6 +26,7 @@ from dljob_operator.controller.events import shortened
 from dljob_operator.controller.metrics import Metrics
 from dljob_operator.controller.startup import Startup
 from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.clock import OperatorClock
 from dljob_operator.watch.crd import lacks
 from dljob_operator.watch.handlers import configure, connection
 from dljob_operator.watch.relist import Relist, ResyncSource
@@ -61,7 +62,7 @@ def test_a_counter_is_there_before_it_first_counts() -> None:
 
 
 def test_observations_land_in_their_metrics() -> None:
-    metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue(lambda: 0.0)
+    metrics, cache, queue = Metrics("1.2"), Cache(), WorkQueue(OperatorClock(monotonic=lambda: 0.0))
     metrics.observe(queue, cache, lambda: True)
     metrics.reconciled("success", 0.1)
     metrics.reconciled("error", 0.2)

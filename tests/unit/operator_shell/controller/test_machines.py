@@ -11,6 +11,7 @@ from dljob.reconcile.policies.machines import FORCE_SECONDS
 from dljob.reconcile.state.model import Pod
 from dljob_operator.controller import machines
 from dljob_operator.controller.machines import Machines
+from dljob_operator.watch.clock import OperatorClock
 
 NOW = 1_800_000_000.0
 
@@ -38,14 +39,14 @@ async def test_the_conditions_of_a_node_give_the_state_of_its_machine(body: dict
     async with shell() as it:
         if body:
             it.fake.put("nodes", body, "")
-        (seen,) = await Machines(it.kube, lambda: NOW).told([pod()])
+        (seen,) = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).told([pod()])
         assert seen.machine == state
 
 
 async def test_nodes_of_pods_that_have_time_are_not_looked_at() -> None:
     async with shell() as it:
         pods = [pod(ends=None), pod(ends=NOW), pod(node="")]
-        assert await Machines(it.kube, lambda: NOW).told(pods) == tuple(pods)
+        assert await Machines(it.kube, OperatorClock(wall=lambda: NOW)).told(pods) == tuple(pods)
         assert it.fake.calls == []
 
 
@@ -54,12 +55,12 @@ async def test_a_node_is_looked_at_once_for_all_its_pods_and_again_after_a_while
 ) -> None:
     async with shell() as it:
         it.fake.put("nodes", node(Ready="True"), "")
-        known = Machines(it.kube, lambda: NOW)
+        known = Machines(it.kube, OperatorClock(wall=lambda: NOW))
         await known.told([pod("a"), pod("b")])
         await known.told([pod("a")])
         assert len(it.fake.calls) == 1
         monkeypatch.setattr(machines, "KEEP_SECONDS", -1.0)
-        known = Machines(it.kube, lambda: NOW)
+        known = Machines(it.kube, OperatorClock(wall=lambda: NOW))
         await known.told([pod("a")])
         await known.told([pod("a")])
         assert len(it.fake.calls) == 3
@@ -68,7 +69,7 @@ async def test_a_node_is_looked_at_once_for_all_its_pods_and_again_after_a_while
 async def test_an_operator_that_may_not_read_nodes_asks_once_and_knows_nothing() -> None:
     async with shell() as it:
         it.fake.fail("GET", "nodes", 403, times=9)
-        known = Machines(it.kube, lambda: NOW)
+        known = Machines(it.kube, OperatorClock(wall=lambda: NOW))
         for _ in range(2):
             (seen,) = await known.told([pod()])
             assert seen.machine == "Unknown"
@@ -78,5 +79,5 @@ async def test_an_operator_that_may_not_read_nodes_asks_once_and_knows_nothing()
 async def test_the_state_of_a_machine_is_empty_while_the_api_server_does_not_answer() -> None:
     async with shell() as it:
         it.fake.fail("GET", "nodes", 400)
-        (seen,) = await Machines(it.kube, lambda: NOW).told([pod()])
+        (seen,) = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).told([pod()])
         assert seen.machine == ""

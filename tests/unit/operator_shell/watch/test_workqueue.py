@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from dljob_operator.watch.clock import OperatorClock
 from dljob_operator.watch.workqueue import LONGEST_RETRY, VOID, Key, WorkQueue
 
 KEYS = [Key("ns", name) for name in "abc"]
@@ -23,7 +24,7 @@ class Laws(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.queue = WorkQueue(lambda: self.now)
+        self.queue = WorkQueue(OperatorClock(monotonic=lambda: self.now))
         self.owed: set[Key] = set()
         """Added, and not taken since."""
         self.due: dict[Key, float] = {}
@@ -101,7 +102,7 @@ async def test_a_delayed_key_ends_the_wait_when_it_is_due() -> None:
 
 def test_failures_wait_twice_as_long_each_time_up_to_a_minute() -> None:
     now = [0.0]
-    queue = WorkQueue(lambda: now[0])
+    queue = WorkQueue(OperatorClock(monotonic=lambda: now[0]))
     retried = Counter[str]()
     queue.retried = lambda: retried.update(["one"])
     delays = [queue.retry(A) for _ in range(20)]
@@ -115,7 +116,7 @@ def test_failures_wait_twice_as_long_each_time_up_to_a_minute() -> None:
 
 def test_a_dropped_key_does_not_come_back_by_itself() -> None:
     now = [0.0]
-    queue = WorkQueue(lambda: now[0])
+    queue = WorkQueue(OperatorClock(monotonic=lambda: now[0]))
     queue.add_after(A, 5)
     queue.drop(A)
     now[0] = 10
@@ -124,7 +125,7 @@ def test_a_dropped_key_does_not_come_back_by_itself() -> None:
 
 def test_a_deadline_that_each_pass_says_anew_takes_no_more_room() -> None:
     now = [0.0]
-    queue = WorkQueue(lambda: now[0])
+    queue = WorkQueue(OperatorClock(monotonic=lambda: now[0]))
     for _ in range(1000):
         for key in KEYS:
             queue.add(key)
@@ -141,7 +142,7 @@ def test_a_deadline_that_each_pass_says_anew_takes_no_more_room() -> None:
 
 def test_the_queue_reports_how_long_a_key_lay_ready() -> None:
     now = [0.0]
-    queue = WorkQueue(lambda: now[0])
+    queue = WorkQueue(OperatorClock(monotonic=lambda: now[0]))
     waited: list[float] = []
     queue.waited = waited.append
     queue.add(A)

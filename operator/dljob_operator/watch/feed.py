@@ -1,0 +1,58 @@
+"""Watch events of each kind, from the API server into the caches and the work queue; `handlers` registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from dljob.kube.api import DLJOBS, PODS, RAYCLUSTERS, Resource
+from dljob.reconcile.state import names
+from dljob.reconcile.state.model import Object
+from dljob_operator.watch.cache import Cache, ObjectStore, key_of
+from dljob_operator.watch.workqueue import Key, WorkQueue
+
+Put: TypeAlias = Callable[[Object], Key | None]
+Drop: TypeAlias = Callable[[Key, str], Key | None]
+
+SELECTORS: Mapping[str, str] = {
+    RAYCLUSTERS.plural: f"{names.LABEL_MANAGED}=dljob",
+    PODS.plural: names.LABEL_UID,
+}
+"""Label selector by kind; DLJobs are watched without one."""
+
+
+class WatchFeed:
+    """The events of one kind. Each comes twice: to the index (`seen`), then to the handler of events (`told`)."""
+
+    def __init__(self, resource: Resource, shelf: ObjectStore[Any], put: Put, drop: Drop, queue: WorkQueue) -> None:
+        self.resource = resource
+        self._shelf, self._put, self._drop, self._queue = shelf, put, drop, queue
+        self._concerned: dict[str, Key] = {}
+        """uid -> key: the index sees an object first and changes the cache; the event after it queues the key."""
+
+    def seen(self, body: Object) -> None:
+        """Store an object."""
+        key = self._put(body)
+        if key:
+            self._concerned[body["metadata"]["uid"]] = key
+
+    def told(self, kind: str | None, body: Object) -> None:
+        """Drop a deleted object (`kind` is DELETED), and queue the DLJob that the event concerns."""
+        uid: str = body["metadata"]["uid"]
+        self._shelf.heard += 1
+        key = self._concerned.pop(uid, None)
+        if kind == "DELETED":
+            key = self._drop(key_of(body), uid) or key
+        if key:
+            self._queue.add(key)
+
+
+def feeds(cache: Cache, queue: WorkQueue, *, kuberay: bool) -> list[WatchFeed]:
+    """Return the feeds of all watched kinds; RayClusters only when they are served."""
+    found = [
+        WatchFeed(DLJOBS, cache.jobs, cache.put_job, cache.drop_job, queue),
+        WatchFeed(PODS, cache.pods, cache.put_pod, cache.drop_pod, queue),
+    ]
+    if kuberay:
+        found.append(WatchFeed(RAYCLUSTERS, cache.clusters, cache.put_cluster, cache.drop_cluster, queue))
+    return found
