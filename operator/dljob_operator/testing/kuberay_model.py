@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from dljob.kube.errors import ApiError
 from dljob.reconcile.children import patches
 from dljob.reconcile.state import names
+from dljob.reconcile.state.context import stamp
 from dljob.reconcile.state.fields import items, number, part, text
-from dljob.reconcile.state.model import Pod
-from dljob.testing.kubernetes.api_server import Agenda, ApiServer, Body, RefusedError
-from dljob.testing.kubernetes.heads import RANKS, HeadProcess
+from dljob.reconcile.state.model import Object
+from dljob_operator.testing.api_server import CLUSTER, ApiServer, Body, merged
+from dljob_operator.testing.head_process import RANKS, HeadProcess
+from dljob_operator.testing.virtual_time import Agenda
 
 KUBERAY_S, READY_S, GRACE_S = (0.02, 2.0), (0.3, 12.0), (0.2, 20.0)
 STUCK_S = 200.0
@@ -24,6 +26,49 @@ FROZEN_S, NOT_READY_S, TOLERATED_S = 3.0, 40.0, 30.0
 GRACE_OF_PODS_S = 30.0
 AGAIN_S = 5.0
 """The scheduler looks again for a node for a pod."""
+
+
+# -- pods as the API server has them
+
+
+def is_head(pod: Object) -> bool:
+    """Whether a pod is a head."""
+    return text(pod, "metadata", "labels", "ray.io/node-type") == "head"
+
+
+def is_leaving(pod: Object) -> bool:
+    """Whether a pod is being deleted."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def node_of(pod: Object) -> str:
+    """The Kubernetes node of a pod; empty: none yet."""
+    return text(pod, "spec", "nodeName")
+
+
+def cluster_of(pod: Object) -> str:
+    """The RayCluster of a pod."""
+    return text(pod, "metadata", "labels", CLUSTER)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod is ready."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in items(pod, "status", "conditions"))
+
+
+def phase_of(pod: Object) -> str:
+    """The phase of a pod."""
+    return text(pod, "status", "phase")
+
+
+def _conditions(pod: Object, type_: str, *, holds: bool, reason: str = "", message: str = "") -> list[Object]:
+    """The conditions of a pod with one of them changed."""
+    others = [each for each in items(pod, "status", "conditions") if each["type"] != type_]
+    return [*others, {"type": type_, "status": str(holds), "reason": reason, "message": message}]
+
+
+def _container(pod: Object) -> Object:
+    return items(pod, "status", "containerStatuses")[0]
 
 
 class Nature:
@@ -50,7 +95,7 @@ class Nature:
             if gone:
                 self.agenda.soon(KUBERAY_S, lambda: self.clear(body["metadata"]["name"]))
         elif kind == "Pod":
-            self.agenda.soon(KUBERAY_S, lambda: self.turn(body["cluster"]))
+            self.agenda.soon(KUBERAY_S, lambda: self.turn(cluster_of(body)))
 
     def turn(self, name: str) -> None:
         """One look of KubeRay's at a RayCluster."""
@@ -80,54 +125,59 @@ class Nature:
     def _fill(self, cluster: Body, pods: list[Body]) -> None:
         """Pods that are missing; those that are leaving count as there, and a failed one is replaced."""
         for body in pods:
-            if body["pod"].phase == "Failed":
+            if phase_of(body) == "Failed":
                 self.remove(body["metadata"]["name"])
-        if not any(body["pod"].head for body in pods):
+        if not any(is_head(body) for body in pods):
             self._make(cluster, head=True)
-        for _ in range(RANKS - sum(not body["pod"].head for body in pods)):
+        for _ in range(RANKS - sum(not is_head(body) for body in pods)):
             self._make(cluster, head=False)
 
     def _make(self, cluster: Body, *, head: bool) -> None:
         self.pods += 1
-        name = f"{cluster['metadata']['name']}-{'head' if head else 'worker'}-{self.pods}"
-        uid = f"pod-{self.pods}"
-        away = tuple(sorted(patches.away(cluster) or ()))
-        pod = Pod(name, uid, head, "headgroup" if head else "cpu1", "Pending", ready=False, away=away)
-        pod = replace(pod, annotations={names.RAY_NODE: uid}, made=self.agenda.now)
-        body: Body = {"metadata": {"name": name, "uid": uid}, "cluster": cluster["metadata"]["name"], "pod": pod}
-        body["shared"] = not items(cluster, "metadata", "ownerReferences")
-        self.server.create("Pod", body)
+        owner, uid = cluster["metadata"]["name"], f"pod-{self.pods}"
+        name = f"{owner}-{'head' if head else 'worker'}-{self.pods}"
+        group = part(cluster, "spec", "headGroupSpec") if head else next(iter(_workers(cluster)), {})
+        labels = {**part(group, "template", "metadata", "labels"), CLUSTER: owner}
+        labels |= {"ray.io/node-type": "head" if head else "worker"}
+        labels |= {"ray.io/group": "headgroup" if head else text(group, "groupName")}
+        meta: Body = {"name": name, "uid": uid, "labels": labels, "annotations": {names.RAY_NODE: uid}}
+        spec: Body = {"containers": [{"name": "ray"}], "affinity": dict(part(group, "template", "spec", "affinity"))}
+        waits = {"waiting": {"reason": "ContainerCreating"}}
+        container = {"name": "ray", "restartCount": 0, "ready": False, "state": waits}
+        status: Body = {"phase": "Pending", "conditions": [], "containerStatuses": [container]}
+        self.server.create("Pod", {"metadata": meta, "spec": spec, "status": status})
         self._schedule(name, uid)
 
     def _schedule(self, name: str, uid: str) -> None:
         """Find a Kubernetes node for a pod."""
         body = self._body(name, uid)
-        if body is None or body["pod"].leaving:
+        if body is None or is_leaving(body):
             return
-        pod: Pod = body["pod"]
-        first = int(uid.removeprefix("pod-"))
+        first, kept_from = int(uid.removeprefix("pod-")), set(patches.kept_from(body["spec"]))
         every = [f"node-{(first + at) % NODES}" for at in range(NODES)]
-        node = next((each for each in every if each not in self.dead and each not in pod.away), "")
+        node = next((each for each in every if each not in self.dead and each not in kept_from), "")
+        why = {} if node else {"reason": "Unschedulable", "message": "no node takes it"}
+        told = {"conditions": _conditions(body, "PodScheduled", holds=bool(node), **why)}
         if node:
-            self._change(body, replace(pod, node=node, trouble="", trouble_reason=""))
+            self._change(body, {"spec": {"nodeName": node}, "status": told})
             self.agenda.soon(READY_S, lambda: self._up(name, uid, 0))
             return
-        self._change(body, replace(pod, trouble="Unschedulable: no node takes it", trouble_reason="Unschedulable"))
+        self._change(body, {"status": told})
         self.agenda.after(AGAIN_S, lambda: self._schedule(name, uid))
 
     def _up(self, name: str, uid: str, life: int) -> None:
         """A pod's containers run, and are ready, unless they ended again before."""
         body = self._body(name, uid)
-        if body is None or body["pod"].leaving or body["pod"].phase == "Failed" or body["pod"].restarts != life:
+        if body is None or is_leaving(body) or phase_of(body) == "Failed" or node_of(body) in self.dead:
             return
-        if body["pod"].node in self.dead:
+        container = _container(body)
+        if container["restartCount"] != life:
             return
-        pod: Pod = body["pod"]
+        id_ = self._boot(cluster_of(body), name).container if is_head(body) else ""
+        runs = {**container, "ready": True, "containerID": id_, "state": {"running": {}}}
         address = f"10.0.{uid.removeprefix('pod-')}.1"
-        container = pod.container
-        if pod.head:
-            container = self._boot(body["cluster"], name).container
-        self._change(body, replace(pod, phase="Running", ready=True, ip=address, container=container, trouble=""))
+        told = {"phase": "Running", "podIP": address, "containerStatuses": [runs]}
+        self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=True)}})
 
     def _boot(self, cluster: str, pod: str) -> HeadProcess:
         """Another process of a head; with the memory of the last one where that is kept."""
@@ -145,26 +195,29 @@ class Nature:
     def _say(self, cluster: Body) -> None:
         """What KubeRay writes to the status."""
         name = cluster["metadata"]["name"]
-        pods: list[Pod] = [body["pod"] for body in self.server.each("Pod", name)]
-        head = next((pod for pod in pods if pod.head and not pod.leaving and pod.phase != "Failed"), None)
-        ready = sum(pod.ready and not pod.leaving for pod in pods if not pod.head)
+        pods = list(self.server.each("Pod", name))
+        head = next((pod for pod in pods if is_head(pod) and not is_leaving(pod) and phase_of(pod) != "Failed"), None)
+        ready = sum(is_ready(pod) and not is_leaving(pod) for pod in pods if not is_head(pod))
         held = bool(part(cluster, "spec").get("suspend"))
-        up = "True" if head is not None and head.ready and not held else "False"
+        up = "True" if head is not None and is_ready(head) and not held else "False"
         status: dict[str, Any] = {
             "observedGeneration": number(cluster, "metadata", "generation"),
             "desiredWorkerReplicas": 0 if held else RANKS,
             "readyWorkerReplicas": ready,
             "conditions": [{"type": "HeadPodReady", "status": up, "reason": "HeadPodRunningAndReady"}],
-            "head": {"podIP": head.ip, "podName": head.name} if head is not None else {},
+            "head": {}
+            if head is None
+            else {"podIP": text(head, "status", "podIP"), "podName": head["metadata"]["name"]},
         }
         self.server.put("RayCluster", {**cluster, "status": status})
         for process in self.heads:
             if process.alive and process.cluster == name:
                 process.machines_are(ready - self._unseen(pods))
 
-    def _unseen(self, pods: list[Pod]) -> int:
+    def _unseen(self, pods: list[Body]) -> int:
         """Workers that count as ready, and are on nodes that are lost."""
-        return sum(pod.ready and not pod.leaving and not pod.head and pod.node in self.dead for pod in pods)
+        there = [pod for pod in pods if not is_head(pod) and not is_leaving(pod) and is_ready(pod)]
+        return sum(node_of(pod) in self.dead for pod in there)
 
     # -- Kubernetes nodes
 
@@ -180,29 +233,33 @@ class Nature:
         self.agenda.after(NOT_READY_S + TOLERATED_S, lambda: self._taint(name))
 
     def _on(self, node: str) -> list[Body]:
-        return [body for body in self.server.each("Pod") if body["pod"].node == node]
+        return [body for body in self.server.each("Pod") if node_of(body) == node]
 
     def _freeze(self, node: str, excluded: float) -> None:
         for body in self._on(node):
             for process in self.heads:
-                if process.alive and process.cluster == body["cluster"] and not body["pod"].head:
+                if process.alive and process.cluster == cluster_of(body) and not is_head(body):
                     process.leave(body["metadata"]["uid"], self.agenda.now + excluded)
-            self.turn(body["cluster"])
+            self.turn(cluster_of(body))
 
     def _not_ready(self, node: str) -> None:
         for body in self._on(node):
-            self._change(body, replace(body["pod"], ready=False))
+            self._change(body, {"status": {"conditions": _conditions(body, "Ready", holds=False)}})
 
     def _taint(self, node: str) -> None:
+        why = {"reason": "DeletionByTaintManager", "message": "Taint manager: deleting due to NoExecute"}
         for body in self._on(node):
-            self.remove(
-                body["metadata"]["name"], end="DeletionByTaintManager: Taint manager: deleting due to NoExecute"
-            )
+            if not is_leaving(body):
+                told = {"conditions": _conditions(body, "DisruptionTarget", holds=True, **why)}
+                self._change(body, {"status": told})
+            self.remove(body["metadata"]["name"])
 
-    def state_of(self, node: str) -> str:
-        """What the API server says of a node."""
-        lost = self.dead.get(node)
-        return "Ready" if lost is None or self.agenda.now < lost + NOT_READY_S else "NotReady"
+    def node(self, name: str) -> Body:
+        """A Kubernetes node as the API server has it."""
+        lost = self.dead.get(name)
+        ready = lost is None or self.agenda.now < lost + NOT_READY_S
+        told = {"type": "Ready", "status": "True" if ready else "Unknown"}
+        return {"metadata": {"name": name}, "status": {"conditions": [told]}}
 
     # -- pods
 
@@ -210,7 +267,7 @@ class Nature:
         """The process that answers at an address."""
         for process in reversed(self.heads):
             body = self.server.find("Pod", process.pod) if process.alive else None
-            if body is not None and body["pod"].ip == address:
+            if body is not None and text(body, "status", "podIP") == address:
                 return process
         return None
 
@@ -219,32 +276,31 @@ class Nature:
         return next((each for each in reversed(self.heads) if each.alive and each.pod == pod), None)
 
     def delete_pod(self, name: str, uid: str, grace: int | None) -> Body | None:
-        """The operator deletes a pod; returns it while it is there. Raises RefusedError."""
+        """The operator deletes a pod; returns it while it is there. Raises ApiError."""
         body = self.server.get("Pod", name)
-        if body["metadata"]["uid"] != uid:
-            raise RefusedError(409, f"the uid of pod {name} is another one", "Conflict")
-        if grace == 0 or not body["pod"].node:
+        if uid and body["metadata"]["uid"] != uid:
+            raise ApiError(409, "Conflict", f"the uid of pod {name} is another one")
+        if grace == 0 or not node_of(body):
             self._gone(name, uid)
         else:
             self.remove(name)
         return self.server.find("Pod", name)
 
-    def remove(self, name: str, *, stuck: bool = False, end: str = "Deleted: somebody deleted it") -> None:
+    def remove(self, name: str, *, stuck: bool = False) -> None:
         """Delete a pod; its process ends within its grace, unless its node is lost."""
         body = self.server.find("Pod", name)
-        if body is None or body["pod"].leaving:
+        if body is None or is_leaving(body):
             return
-        process = self.process_of(name)
-        ends = self.agenda.now + GRACE_OF_PODS_S
-        pod = replace(body["pod"], leaving=True, ready=False, ends=ends, end=body["pod"].end or end)
-        self._change(body, pod)
+        process, uid = self.process_of(name), body["metadata"]["uid"]
+        ends = stamp(self.agenda.now + GRACE_OF_PODS_S)
+        meta = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": int(GRACE_OF_PODS_S)}
+        self._change(body, {"metadata": meta, "status": {"conditions": _conditions(body, "Ready", holds=False)}})
         if stuck and process is not None:
             process.end()
-        uid = body["metadata"]["uid"]
         self.agenda.soon(
-            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: pod.node in self.dead or self._gone(name, uid)
+            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: node_of(body) in self.dead or self._gone(name, uid)
         )
-        if body["shared"]:
+        if names.LABEL_UID not in body["metadata"]["labels"]:
             # `_stuck` (reconcile/status/cluster.py): it tells the RayCluster's owner `kubectl delete pod ... --force`.
             self.agenda.after(STUCK_S, lambda: self._gone(name, uid))
 
@@ -258,36 +314,36 @@ class Nature:
     def fail(self, name: str, reason: str) -> None:
         """A pod is ended by its node: evicted, or out of what it has."""
         body = self.server.find("Pod", name)
-        if body is None or body["pod"].leaving:
+        if body is None or is_leaving(body):
             return
         process = self.process_of(name)
         if process is not None:
             process.end()
-        words = f"{reason}: the node was low on resource: memory"
-        pod = replace(body["pod"], phase="Failed", ready=False, trouble=words, trouble_reason=reason)
-        self._change(body, replace(pod, end=words))
+        told = {"phase": "Failed", "reason": reason, "message": "the node was low on resource: memory"}
+        self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=False)}})
 
     def restart(self, name: str, reason: str) -> None:
         """The Ray container of a pod ends, and another one comes in the same pod."""
         body = self.server.find("Pod", name)
-        if body is None or body["pod"].leaving or body["pod"].phase != "Running":
+        if body is None or is_leaving(body) or phase_of(body) != "Running":
             return
-        pod: Pod = body["pod"]
         process = self.process_of(name)
         if process is not None:
             process.end()
-        words = f"{reason}: container ray ended with exit code 137 ({reason})"
-        told = replace(pod, ready=False, restarts=pod.restarts + 1, trouble=words, trouble_reason=reason, end=words)
-        self._change(body, told)
-        uid = body["metadata"]["uid"]
-        self.agenda.soon(READY_S, lambda: self._up(name, uid, told.restarts))
+        old, uid = _container(body), body["metadata"]["uid"]
+        life = old["restartCount"] + 1
+        ended = {"terminated": {"exitCode": 137, "reason": reason}}
+        now = {**old, "restartCount": life, "ready": False, "state": {"waiting": {}}, "lastState": ended}
+        told = {"containerStatuses": [now], "conditions": _conditions(body, "Ready", holds=False)}
+        self._change(body, {"status": told})
+        self.agenda.soon(READY_S, lambda: self._up(name, uid, life))
 
     def _body(self, name: str, uid: str) -> Body | None:
         body = self.server.find("Pod", name)
         return body if body is not None and body["metadata"]["uid"] == uid else None
 
-    def _change(self, body: Body, pod: Pod) -> None:
-        self.server.put("Pod", {**body, "pod": pod})
+    def _change(self, body: Body, patch: Object) -> None:
+        self.server.put("Pod", merged(body, patch))
 
     # -- what ranks live
 
@@ -297,4 +353,12 @@ class Nature:
         renewed = [min(head.ended or now, m.gone or now) for m in head.masters.values() if not m.ended]
         if not renewed or max(renewed) + lease <= now:
             return False
-        return any(not body["pod"].head for body in self.server.each("Pod", head.cluster))
+        return any(not is_head(body) for body in self.server.each("Pod", head.cluster))
+
+
+def _workers(cluster: Object) -> tuple[Object, ...]:
+    return tuple(items(cluster, "spec", "workerGroupSpecs"))
+
+
+def _named(head: Object) -> Object:
+    return {"podIP": text(head, "status", "podIP"), "podName": head["metadata"]["name"]}

@@ -5,14 +5,13 @@ PrimeMaster's own decisions are tried elsewhere (`dljob.testing.world.world`); h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dljob.reconcile.state.context import stamp
-from dljob.reconcile.state.model import Submit
 from dljob.spec.status import TERMINAL
-from dljob.testing.kubernetes.api_server import Agenda, RefusedError
+from dljob_operator.testing.virtual_time import Agenda
 
 RANKS = 2
 STOP_S, START_S, READY_S, HEAL_S = (0.1, 5.0), (0.5, 4.0), (0.2, 3.0), (0.2, 8.0)
@@ -24,7 +23,8 @@ EXITS = {"Succeeded": ("SUCCEEDED", 0), "Failed": ("FAILED", 1), "Suspended": ("
 class Launch:
     """A submission as Ray's Job API has it."""
 
-    submit: Submit
+    id: str
+    metadata: Mapping[str, str]
     status: str = "RUNNING"
     exit_code: int | None = None
     refusal: dict[str, str] = field(default_factory=dict[str, str])
@@ -97,6 +97,7 @@ class HeadProcess:
         self.ended: float | None = None
         self.launches: dict[str, Launch] = {}
         self.masters: dict[str, SimulatedMaster] = {}
+        self.packages: dict[str, str] = {}
         self.machines = 0
         """Worker pods that are ready."""
         self._agenda = agenda
@@ -129,11 +130,11 @@ class HeadProcess:
 
     # -- Ray's Job API
 
-    def take(self, submit: Submit, master: SimulatedMaster | None) -> bool:
+    def take(self, id_: str, metadata: Mapping[str, str], master: SimulatedMaster | None) -> bool:
         """A submission; one that is known already is adopted, and False is returned. None refuses to start."""
-        if submit.id in self.launches:
+        if id_ in self.launches:
             return False
-        launch = self.launches[submit.id] = Launch(submit)
+        launch = self.launches[id_] = Launch(id_, metadata)
         if master is None:
             self._agenda.soon(START_S, lambda: self._refuse(launch))
         else:
@@ -147,13 +148,13 @@ class HeadProcess:
 
     def _begin(self, launch: Launch, master: SimulatedMaster) -> None:
         if self.alive and launch.status == "RUNNING" and not self._found(launch, master):
-            self.masters[launch.submit.id] = master
+            self.masters[launch.id] = master
             self._turn(master, "Scheduling")
             self._agenda.soon(READY_S, lambda: self.look(master))
 
     def _found(self, launch: Launch, master: SimulatedMaster) -> bool:
         """Whether the launcher finds the attempt's PrimeMaster, or what it left."""
-        there = self.masters.get(launch.submit.id.rpartition("-r")[0])
+        there = self.masters.get(launch.id.rpartition("-r")[0])
         if there is None:
             return False
         master.count = max(master.count, there.count)  # whoever is made anew replays the journal
@@ -176,12 +177,10 @@ class HeadProcess:
 
     # -- PrimeMaster
 
-    def master(self) -> SimulatedMaster:
-        """Who answers at the gateway. Raises RefusedError."""
+    def master(self) -> SimulatedMaster | None:
+        """Who answers at the gateway; None: nobody does."""
         last = next(reversed(self.masters.values()), None)
-        if last is None or last.away or last.gone:
-            raise RefusedError(503 if last else 404, "PrimeMaster does not answer")
-        return last
+        return None if last is None or last.away or last.gone else last
 
     def look(self, master: SimulatedMaster) -> None:
         """Run as soon as there are machines; wait for them when they are gone."""

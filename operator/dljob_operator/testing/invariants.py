@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from dljob.reconcile.state import accept, names, reasons
 from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.fields import items, number, part, text
-from dljob.reconcile.state.model import Object, Observed, ReconcileResult, Submit
+from dljob.reconcile.state.model import Object, Observed, ReconcileResult
 from dljob.reconcile.state.steps import ENDINGS, Ending
 from dljob.reconcile.status.phases import OF_ENDING
 from dljob.spec.status import TERMINAL
-from dljob.testing.kubernetes.api_server import Body
-from dljob.testing.kubernetes.heads import HeadProcess
+from dljob_operator.testing.api_server import Body
+from dljob_operator.testing.head_process import HeadProcess
+from dljob_operator.testing.kuberay_model import cluster_of, is_leaving, node_of
 
 if TYPE_CHECKING:
-    from dljob.testing.kubernetes.operator_process import Operator
-    from dljob.testing.kubernetes.world import StoryState
+    from dljob_operator.testing.simulated_operator import SimulatedOperator
+    from dljob_operator.testing.world import StoryState
 
 MOST_WRITES = 40
 """Writes of all operators with nothing happening between them."""
@@ -26,7 +27,7 @@ UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED,
 """Why an attempt may be given up without using up maxClusterRestarts."""
 
 
-def wrote(w: StoryState, operator: Operator) -> None:
+def wrote(w: StoryState, operator: SimulatedOperator) -> None:
     """No storm: so many writes have so many reasons."""
     if w.unprovoked > MOST_WRITES:
         w.broken(f"storm: operator {operator.number} writes once more, {w.unprovoked} times for nothing new")
@@ -45,19 +46,19 @@ def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
         w.broken("false loss: the head has its memory, and its attempt is given up")
 
 
-def taken(w: StoryState, head: HeadProcess, submit: Submit) -> None:
+def taken(w: StoryState, head: HeadProcess, id_: str) -> None:
     """An attempt is submitted once, with the spec that the status tells of, and after the one before it is over."""
-    before = w.taken.setdefault(submit.id, head)
+    before = w.taken.setdefault(id_, head)
     if before is not head:
-        w.broken(f"twice: {submit.id} is taken by {head.session}, and was by {before.session}")
+        w.broken(f"twice: {id_} is taken by {head.session}, and was by {before.session}")
     status = part(w.job, "status")
     # Between the look at the status and the submission lie milliseconds in which another operator may write.
     close = len(w.alive) > 1 and w.agenda.now - w.wrote_at < CLOSE_S
-    if w.job is not None and text(status, "submissionId") != submit.id and not close:
-        w.broken(f"unwritten: {submit.id} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
+    if w.job is not None and text(status, "submissionId") != id_ and not close:
+        w.broken(f"unwritten: {id_} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
     for other in w.nature.heads:
         if other is not head and w.nature.rank_lives(other, LEASE_S):
-            w.broken(f"two live: {submit.id} begins while ranks of {other.session} live")
+            w.broken(f"two live: {id_} begins while ranks of {other.session} live")
 
 
 def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
@@ -141,7 +142,7 @@ def _suspended(w: StoryState) -> None:
 def _of_now(w: StoryState, pod: Body) -> bool:
     """Whether an operator can take a pod away: from a node that is lost only while it looks at its RayCluster."""
     recorded = text(w.job, "status", "rayCluster", "name")
-    return pod["pod"].node not in w.nature.dead or (w.job is not None and pod["cluster"] == recorded)
+    return node_of(pod) not in w.nature.dead or (w.job is not None and cluster_of(pod) == recorded)
 
 
 def at_the_end(w: StoryState) -> list[str]:
@@ -159,7 +160,7 @@ def at_the_end(w: StoryState) -> list[str]:
         return [*found, f"no end: {text(status, 'phase')}/{text(status, 'reason')}: {text(status, 'message')[:200]}"]
     if names.FINALIZER in (job["metadata"].get("finalizers") or ()):
         found.append("held: the job is over, and its DLJob is still held")
-    leaving = [each["metadata"]["name"] for each in w.server.each("Pod") if each["pod"].leaving and _of_now(w, each)]
+    leaving = [each["metadata"]["name"] for each in w.server.each("Pod") if is_leaving(each) and _of_now(w, each)]
     stuck = [] if w.shared else leaving  # pods of a RayCluster that is there are its owner's matter
     if stuck:
         found.append(f"stuck: {', '.join(stuck)} on nodes that are lost")

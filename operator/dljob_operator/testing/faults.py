@@ -9,9 +9,10 @@ from random import Random
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
 from dljob.spec.status import TERMINAL
-from dljob.testing.kubernetes.api_server import Body
-from dljob.testing.kubernetes.heads import HeadProcess, SimulatedMaster
-from dljob.testing.kubernetes.world import ApiTrouble, StoryState
+from dljob_operator.testing.api_server import Body
+from dljob_operator.testing.head_process import HeadProcess, SimulatedMaster
+from dljob_operator.testing.kuberay_model import is_head, node_of
+from dljob_operator.testing.world import ApiTrouble, StoryState
 
 MOST_TROUBLES = 12
 """Calls in a row that may go wrong: a submission that is refused 20 times has failed."""
@@ -67,13 +68,13 @@ def mend(w: StoryState) -> None:
         w.end(operator)
     for cluster in w.server.each("RayCluster"):
         if part(cluster, "spec").get("suspend"):
-            w.server.edit("RayCluster", cluster["metadata"]["name"], spec={"suspend": False})
+            w.server.edit("RayCluster", cluster["metadata"]["name"], suspend=False)
     _share(w)
     if w.job is not None:
         w.server.annotate("DLJob", w.name, {names.PAUSE: None})
         _go_on(w)
         if not part(w.job, "spec").get("roles"):
-            w.server.edit("DLJob", w.name, spec={"roles": _ROLES})
+            w.server.edit("DLJob", w.name, roles=_ROLES)
 
 
 def _share(w: StoryState) -> None:
@@ -148,7 +149,7 @@ def _of_worker(act: Callable[[StoryState, str, Mishap], None]) -> Callable[[Stor
 
 
 def _to_pod(w: StoryState, m: Mishap, act: Callable[[StoryState, str, Mishap], None], *, head: bool) -> None:
-    pods = sorted(body["metadata"]["name"] for body in w.server.each("Pod") if body["pod"].head is head)
+    pods = sorted(body["metadata"]["name"] for body in w.server.each("Pod") if is_head(body) is head)
     if pods:
         act(w, pods[m.pick % len(pods)], m)
 
@@ -171,7 +172,7 @@ def _node(w: StoryState, pod: str, _m: Mishap) -> None:
 
 def _dead(w: StoryState, m: Mishap) -> None:
     """The Kubernetes node of a pod is gone for ever; of four, two stay at least."""
-    nodes = sorted({body["pod"].node for body in w.server.each("Pod")} - {"", *w.nature.dead})
+    nodes = sorted({node_of(body) for body in w.server.each("Pod")} - {"", *w.nature.dead})
     if nodes and len(w.nature.dead) < 2:
         w.nature.lose_node(nodes[m.pick % len(nodes)], excluded=m.value * 30.0)
 
@@ -228,21 +229,21 @@ def _of_cluster(act: Callable[[StoryState, Body, Mishap], None]) -> Callable[[St
 
 
 def _suspend(w: StoryState, cluster: Body, m: Mishap) -> None:
-    w.server.edit("RayCluster", cluster["metadata"]["name"], spec={"suspend": True})
+    w.server.edit("RayCluster", cluster["metadata"]["name"], suspend=True)
     w.agenda.after(m.value, lambda: _resume(w, cluster["metadata"]["name"]))
 
 
 def _resume(w: StoryState, name: str) -> None:
     if w.server.find("RayCluster", name) is not None:
         w.happened()
-        w.server.edit("RayCluster", name, spec={"suspend": False})
+        w.server.edit("RayCluster", name, suspend=False)
 
 
 def _halt(w: StoryState, m: Mishap) -> None:
     """Somebody suspends the job, and in most cases resumes it after a while; else peace does."""
     if w.job is None or w.shared:
         return
-    w.server.edit("DLJob", w.name, spec={"suspend": True})
+    w.server.edit("DLJob", w.name, suspend=True)
     if m.pick & 3:
         w.agenda.after(m.value, lambda: _go_on(w))
 
@@ -250,7 +251,7 @@ def _halt(w: StoryState, m: Mishap) -> None:
 def _go_on(w: StoryState) -> None:
     if w.job is not None and part(w.job, "spec").get("suspend"):
         w.happened()
-        w.server.edit("DLJob", w.name, spec={"suspend": False})
+        w.server.edit("DLJob", w.name, suspend=False)
 
 
 def _delete_cluster(w: StoryState, cluster: Body, m: Mishap) -> None:
@@ -276,7 +277,7 @@ def _pause(w: StoryState, m: Mishap) -> None:
 def _edited(field: str, *values: object) -> Callable[[StoryState, Mishap], None]:
     def do(w: StoryState, m: Mishap) -> None:
         if w.job is not None and not text(w.job, "metadata", "deletionTimestamp"):
-            w.server.edit("DLJob", w.name, spec={field: values[m.pick % len(values)]})
+            w.server.edit("DLJob", w.name, **{field: values[m.pick % len(values)]})
 
     return do
 

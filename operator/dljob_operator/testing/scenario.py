@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
@@ -11,11 +13,11 @@ from typing import Any
 from dljob.reconcile.state import accept, reasons
 from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.fields import number, part, text
-from dljob.testing.kubernetes import invariants as laws
-from dljob.testing.kubernetes.faults import HARMLESS, Mishap, draw, happen, harmless, mend
-from dljob.testing.kubernetes.world import EPOCH_S, StoryState
 from dljob.testing.simulate.shrink import fewest
 from dljob.testing.world.fault_schedule import chance
+from dljob_operator.testing import invariants as laws
+from dljob_operator.testing.faults import HARMLESS, Mishap, draw, happen, harmless, mend
+from dljob_operator.testing.world import EPOCH_S, StoryState
 
 HORIZON_S = 300.0
 PATIENCE_S = 4000.0
@@ -104,6 +106,14 @@ def _told(story: Story, *, trace: bool = False) -> tuple[StoryState, list[str]]:
     w = StoryState(story.manifest, story.work, chance(f"delays {story.seed}"))
     w.fails = story.fails
     w.trace = [] if trace else None
+    with _listening(w):
+        try:
+            return w, _problems(story, w)
+        finally:
+            w.close()
+
+
+def _problems(story: Story, w: StoryState) -> list[str]:
     for mishap in story.mishaps:
         w.agenda.at(EPOCH_S + mishap.at, lambda mishap=mishap: happen(w, mishap))
     calm = max((mishap.at for mishap in story.mishaps), default=0.0) + 30.0
@@ -117,7 +127,38 @@ def _told(story: Story, *, trace: bool = False) -> tuple[StoryState, list[str]]:
         if w.writes != before:
             problems.append(f"unrest: {w.writes - before} writes about a job at rest")
         problems += w.problems
-    return w, problems
+    return problems
+
+
+class _ShellLog(logging.Handler):
+    """The log of the operators, in which an error is a broken law: the shell outlives its bugs, and logs them."""
+
+    def __init__(self, w: StoryState) -> None:
+        super().__init__()
+        self._w = w
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take an error, or a warning with a traceback."""
+        if record.exc_info and (error := record.exc_info[1]):
+            self._w.broken(f"raised: {type(error).__name__}: {error}")
+        elif record.levelno >= logging.ERROR:
+            self._w.broken(f"{'restless' if 'without end' in record.msg else 'logged'}: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def _listening(w: StoryState) -> Iterator[None]:
+    """Read the operators' log, and keep it from the terminal."""
+    shell, handler = logging.getLogger("dljob_operator"), _ShellLog(w)
+    before = shell.level, shell.propagate
+    shell.addHandler(handler)
+    shell.setLevel(logging.WARNING)
+    shell.propagate = False
+    try:
+        yield
+    finally:
+        shell.removeHandler(handler)
+        shell.setLevel(before[0])
+        shell.propagate = before[1]
 
 
 def _harmless(story: Story, w: StoryState) -> list[str]:

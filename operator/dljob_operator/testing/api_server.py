@@ -1,69 +1,29 @@
 """An API server in memory on virtual time: versions, conflicts, owners, and whom it tells of changes.
 
-Objects are values: whoever changes one puts another in its place. A pod is kept as its digest under `pod`.
+Objects are values: whoever changes one puts another in its place.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
-from random import Random
 from typing import Any, TypeAlias
 
+from dljob.kube.errors import ApiError, NotThereError
 from dljob.reconcile.state.context import stamp
 from dljob.reconcile.state.fields import items, part, text
 from dljob.reconcile.state.model import Object
+from dljob_operator.testing.virtual_time import Agenda
 
 Body: TypeAlias = dict[str, Any]
 Told: TypeAlias = Callable[[str, str, Body, bool], None]
 """(kind, name, object, gone)."""
 
+NAMESPACE = "team"
+CLUSTER = "ray.io/cluster"
+"""Label of a pod with its RayCluster."""
 COLLECT_S = (0.05, 2.0)
 """The garbage collector takes so long, from and to."""
-
-
-class Agenda:
-    """What happens when, in the order of virtual time."""
-
-    def __init__(self, now: float, rng: Random) -> None:
-        self.now = now
-        self.rng = rng
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._order = 0
-
-    def after(self, delay: float, do: Callable[[], object]) -> None:
-        """Do something in so many seconds."""
-        self.at(self.now + delay, do)
-
-    def at(self, when: float, do: Callable[[], object]) -> None:
-        """Do something then."""
-        self._order += 1
-        heappush(self._due, (when, self._order, do))
-
-    def soon(self, span: tuple[float, float], do: Callable[[], object]) -> None:
-        """Do something within a span of seconds, more often early than late."""
-        low, high = span
-        self.after(low + (high - low) * self.rng.random() ** 2, do)
-
-    def run(self, until: float, enough: Callable[[], bool]) -> None:
-        """Let time pass, to a moment or until it is enough."""
-        while self._due and self._due[0][0] <= until and not enough():
-            when, _, do = heappop(self._due)
-            self.now = max(self.now, when)
-            do()
-        if not enough():
-            self.now = max(self.now, until)
-
-
-class RefusedError(Exception):
-    """What an API server, a head or the way to them answers instead."""
-
-    def __init__(self, status: int, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.reason = reason
 
 
 class ApiServer:
@@ -82,25 +42,26 @@ class ApiServer:
         return self.objects.get((kind, name))
 
     def get(self, kind: str, name: str) -> Body:
-        """An object. Raises RefusedError 404."""
+        """An object. Raises NotThereError."""
         found = self.find(kind, name)
         if found is None:
-            raise RefusedError(404, f"{kind} {name} not found", "NotFound")
+            raise NotThereError(404, "NotFound", f"{kind} {name} not found")
         return found
 
     def each(self, kind: str, cluster: str = "") -> Iterator[Body]:
         """The objects of a kind; pods of one RayCluster."""
         for (one, _), body in list(self.objects.items()):
-            if one == kind and (not cluster or body["cluster"] == cluster):
+            if one == kind and (not cluster or text(body, "metadata", "labels", CLUSTER) == cluster):
                 yield body
 
     def create(self, kind: str, body: Object) -> Body:
-        """Make an object. Raises RefusedError 409 when its name is taken."""
+        """Make an object. Raises ApiError 409 when its name is taken."""
         name: str = body["metadata"]["name"]
         if (kind, name) in self.objects:
-            raise RefusedError(409, f"{kind} {name} already exists", "AlreadyExists")
+            raise ApiError(409, "AlreadyExists", f"{kind} {name} already exists")
         self.made += 1
-        born = {"uid": f"uid-{self.made}", "generation": 1, "creationTimestamp": stamp(self.agenda.now)}
+        born = {"namespace": NAMESPACE, "uid": f"uid-{self.made}", "generation": 1}
+        born["creationTimestamp"] = stamp(self.agenda.now)
         return self.put(kind, {**body, "metadata": {**born, **body["metadata"]}})
 
     def put(self, kind: str, body: Body) -> Body:
@@ -115,19 +76,32 @@ class ApiServer:
         self._tell(kind, made, gone=False)
         return made
 
-    def edit(self, kind: str, name: str, *, spec: Object | None = None, **meta: object) -> Body:
-        """Change fields of a spec, or of the metadata; None removes one. Raises RefusedError 404."""
+    def merge(self, kind: str, name: str, patch: Object, sub: str = "") -> Body:
+        """Change an object by a merge patch (RFC 7396), or its subresource alone.
+
+        An object that is being deleted goes once its last finalizer is taken off. Raises NotThereError, and ApiError
+        409 when the patch names another resourceVersion than the present one.
+        """
         old = self.get(kind, name)
-        had = old["metadata"]
-        more = {"generation": had["generation"] + 1} if spec else {}
-        kept = {key: value for key, value in {**had, **meta, **more}.items() if value is not None}
-        body = {**old, "metadata": kept}
-        if spec:
-            body["spec"] = {key: value for key, value in {**part(old, "spec"), **spec}.items() if value is not None}
-        return self.put(kind, body)
+        self.unchanged(old, text(patch, "metadata", "resourceVersion"))
+        made = merged(old, {key: patch[key] for key in ((sub,) if sub else ("metadata", "spec")) if key in patch})
+        if made.get("spec") != old.get("spec"):
+            made["metadata"] = {**made["metadata"], "generation": old["metadata"]["generation"] + 1}
+        done = self.put(kind, made)
+        if kind != "Pod" and done["metadata"].get("deletionTimestamp") and not done["metadata"].get("finalizers"):
+            self.drop(kind, name)
+        return done
+
+    def edit(self, kind: str, name: str, **spec: object) -> Body:
+        """Change fields of a spec; None removes one. Raises NotThereError."""
+        return self.merge(kind, name, {"spec": spec})
+
+    def annotate(self, kind: str, name: str, annotations: Mapping[str, str | None]) -> Body:
+        """Change annotations; None removes one. Raises NotThereError."""
+        return self.merge(kind, name, {"metadata": {"annotations": annotations}})
 
     def json_patch(self, kind: str, name: str, operations: Sequence[Object]) -> Body:
-        """Change an object by a JSON Patch. Raises RefusedError 404, and 422 when a test in it fails."""
+        """Change an object by a JSON Patch. Raises NotThereError, and 422 when a test in it fails."""
         old = self.get(kind, name)
         made: Body = copy.deepcopy(old)
         for operation in operations:
@@ -136,39 +110,24 @@ class ApiServer:
         made["metadata"]["generation"] = old["metadata"]["generation"] + changed
         return self.put(kind, made)
 
-    def annotate(self, kind: str, name: str, annotations: Mapping[str, str | None]) -> Body:
-        """Merge annotations. Raises RefusedError 404."""
-        had = part(self.get(kind, name), "metadata", "annotations")
-        kept = {key: value for key, value in {**had, **annotations}.items() if value is not None}
-        return self.edit(kind, name, annotations=kept)
-
-    def write_status(self, kind: str, name: str, status: Object, version: str) -> Body:
-        """Replace a status. Raises RefusedError 409 when the object is not of that version, 404 when it is gone."""
-        old = self.get(kind, name)
-        self.unchanged(old, version)
-        return self.put(kind, {**old, "status": status})
-
     def unchanged(self, body: Body, version: str) -> None:
-        """Refuse what was decided from an older version."""
-        if body["metadata"]["resourceVersion"] != version:
-            raise RefusedError(409, "the object has been modified", "Conflict")
+        """Refuse what was decided from another version; without one, any will do. Raises ApiError 409."""
+        if version and body["metadata"]["resourceVersion"] != version:
+            raise ApiError(409, "Conflict", "the object has been modified")
 
-    def finalize(self, name: str, finalizers: list[str], version: str) -> Body:
-        """Set a DLJob's finalizers; without any, one that is being deleted goes."""
-        self.unchanged(self.get("DLJob", name), version)
-        made = self.edit("DLJob", name, finalizers=finalizers)
-        if text(made, "metadata", "deletionTimestamp") and not finalizers:
-            self.drop("DLJob", name)
-        return made
-
-    def delete(self, kind: str, name: str, uid: str = "", *, foreground: bool = False) -> Body | None:
-        """Delete an object; returns it while something holds it back. Raises RefusedError 404, and 409 for another."""
+    def delete(
+        self, kind: str, name: str, uid: str = "", version: str = "", *, foreground: bool = False
+    ) -> Body | None:
+        """Delete an object; returns it while something holds it back. Raises NotThereError, and ApiError 409."""
         old = self.get(kind, name)
         if uid and old["metadata"]["uid"] != uid:
-            raise RefusedError(409, f"the uid of {kind} {name} is {old['metadata']['uid']}", "Conflict")
-        if foreground or old["metadata"].get("finalizers"):
+            raise ApiError(409, "Conflict", f"the uid of {kind} {name} is {old['metadata']['uid']}")
+        self.unchanged(old, version)
+        holds = [*(old["metadata"].get("finalizers") or ()), *(["foregroundDeletion"] if foreground else ())]
+        if holds:
             at = old["metadata"].get("deletionTimestamp") or stamp(self.agenda.now)
-            return self.edit(kind, name, deletionTimestamp=at)
+            meta = {**old["metadata"], "deletionTimestamp": at, "finalizers": list(dict.fromkeys(holds))}
+            return self.put(kind, {**old, "metadata": meta})
         self.drop(kind, name)
         return None
 
@@ -196,6 +155,17 @@ class ApiServer:
             told(kind, body["metadata"]["name"], body, gone)
 
 
+def merged(old: Object, patch: Object) -> Body:
+    """Apply a merge patch (RFC 7396) to an object."""
+    made: Body = {**old}
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        else:
+            made[key] = merged(part(old, key), value) if isinstance(value, Mapping) else value
+    return made
+
+
 def _owned(body: Body, uid: str) -> bool:
     return any(owner["uid"] == uid for owner in items(body, "metadata", "ownerReferences"))
 
@@ -207,7 +177,7 @@ def _operate(body: Body, operation: Object) -> None:
     for step in way:
         at = at[int(step) if step.isdecimal() else step]
     if operation["op"] == "test" and at.get(last) != operation["value"]:
-        raise RefusedError(422, f"the test of {operation['path']} failed", "Invalid")
+        raise ApiError(422, "Invalid", f"the test of {operation['path']} failed")
     if operation["op"] == "add":
         at[last] = operation["value"]
     elif operation["op"] == "remove":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -12,13 +13,13 @@ from dljob.raycluster.pod_security import PodPolicy
 from dljob.raycluster.pods import CARRIED_KEY
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
-from dljob.reconcile.state.model import Observed, ReconcileResult, Settings, Submit
-from dljob.testing.kubernetes import invariants as laws
-from dljob.testing.kubernetes.api_server import Agenda, ApiServer, Body
-from dljob.testing.kubernetes.execute import carried
-from dljob.testing.kubernetes.heads import HeadProcess, SimulatedMaster
-from dljob.testing.kubernetes.kuberay_model import Nature
-from dljob.testing.kubernetes.operator_process import Operator
+from dljob.reconcile.state.model import Observed, ReconcileResult, Settings
+from dljob_operator.testing import invariants as laws
+from dljob_operator.testing.api_server import NAMESPACE, ApiServer, Body
+from dljob_operator.testing.head_process import HeadProcess, SimulatedMaster
+from dljob_operator.testing.kuberay_model import Nature
+from dljob_operator.testing.simulated_operator import SimulatedOperator
+from dljob_operator.testing.virtual_time import Agenda
 
 EPOCH_S = 1_800_000_000.0
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -54,7 +55,7 @@ class StoryState:
         self.settings, self.name = SETTINGS, NAME
         self.work = work
         self.shared = SHARED if part(manifest, "spec", "rayClusterRef") else ""
-        self.operators: list[Operator] = []
+        self.operators: list[SimulatedOperator] = []
         self.problems: list[str] = []
         self.trace: list[str] | None = None
         self.troubles: list[ApiTrouble] = []
@@ -64,8 +65,8 @@ class StoryState:
         """Seconds until the next one comes."""
         self.behind, self.lag = 0, 0.0
         """The changes that the next operator's first list lacks, and for how many seconds it does not hear of them."""
-        self.log: list[tuple[str, str, Body, bool]] = []
-        """All changes: (kind, name, object, gone)."""
+        self.log: list[tuple[str, Body, bool]] = []
+        """All changes: (kind, object, gone)."""
         self.silent_until = 0.0
         """Heads cannot be reached until then."""
         self.refuses = self.fails = False
@@ -80,7 +81,7 @@ class StoryState:
         """When an operator decided to do something, in seconds from the beginning."""
         self.writes = self.unprovoked = 0
         self.most = 0
-        self.writer: Operator | None = None
+        self.writer: SimulatedOperator | None = None
         self.last: Body = {}
         """The DLJob's status as the laws saw it last."""
         self.server.told.append(self._told)
@@ -90,13 +91,13 @@ class StoryState:
     def _apply(self, manifest: Mapping[str, Any]) -> None:
         if self.shared:
             self.share()
-        meta: Body = {"name": NAME, "namespace": "team", "uid": UID, "labels": {}, "annotations": {}}
+        meta: Body = {"name": NAME, "namespace": NAMESPACE, "uid": UID, "labels": {}, "annotations": {}}
         meta |= part(manifest, "metadata")
         self.server.create("DLJob", {"metadata": meta, "spec": dict(part(manifest, "spec"))})
 
     def share(self) -> None:
         """Somebody makes the RayCluster that the job runs on."""
-        meta: Body = {"name": SHARED, "namespace": "team", "labels": {}}
+        meta: Body = {"name": SHARED, "namespace": NAMESPACE, "labels": {}}
         self.server.create("RayCluster", {"metadata": meta, "spec": {"rayVersion": "2.60.0"}, "status": {}})
 
     # -- operators
@@ -105,22 +106,22 @@ class StoryState:
         """An operator begins; its clock is its machine's."""
         skew = self.rng.choice((0.0, 0.0, -1.5, 2.0))
         self.happened()
-        self.operators.append(Operator(self, len(self.operators) + 1, skew, self.behind, self.lag))
+        self.operators.append(SimulatedOperator(self, len(self.operators) + 1, skew, self.behind, self.lag))
         self.behind = 0
         self.note(f"operator {len(self.operators)} begins")
 
-    def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, str, Body, bool]]]:
+    def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, Body, bool]]]:
         """What was there so many changes ago, and the changes since."""
         there: dict[tuple[str, str], Body] = {}
         now = max(0, len(self.log) - behind)
-        for kind, name, body, gone in self.log[:now]:
+        for kind, body, gone in self.log[:now]:
             if gone:
-                there.pop((kind, name), None)
+                there.pop((kind, body["metadata"]["name"]), None)
             else:
-                there[kind, name] = body
+                there[kind, body["metadata"]["name"]] = body
         return there, self.log[now:]
 
-    def end(self, operator: Operator) -> None:
+    def end(self, operator: SimulatedOperator) -> None:
         """An operator is gone; when it was the last, another one comes."""
         if not operator.alive:
             return
@@ -130,14 +131,19 @@ class StoryState:
         if not self.alive:
             self.agenda.after(self.back_in, lambda: self.alive or self.start())
 
+    def close(self) -> None:
+        """End the story."""
+        for operator in self.operators:
+            operator.close()
+
     @property
-    def alive(self) -> list[Operator]:
+    def alive(self) -> list[SimulatedOperator]:
         """The operators that live."""
         return [each for each in self.operators if each.alive]
 
-    def travel(self) -> float:
-        """Seconds that a message takes; an operator may die meanwhile."""
-        if self.fuse is not None:
+    def travel(self, *, fatal: bool) -> float:
+        """Seconds that a message takes; an operator may die meanwhile, if it is to be `fatal` to one."""
+        if fatal and self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
                 self.fuse = None
@@ -154,7 +160,7 @@ class StoryState:
 
     # -- what operators do
 
-    def decided(self, operator: Operator, seen: Observed, outcome: ReconcileResult) -> None:
+    def decided(self, operator: SimulatedOperator, seen: Observed, outcome: ReconcileResult) -> None:
         """A pass has been decided."""
         if outcome.actions or outcome.status is not None:
             self.acted.append(self.agenda.now - EPOCH_S)
@@ -164,7 +170,7 @@ class StoryState:
             self.note(f"operator {operator.number}: {outcome.reason} [{did}]{status}")
         laws.decided(self, seen, outcome)
 
-    def wrote(self, operator: Operator) -> None:
+    def wrote(self, operator: SimulatedOperator) -> None:
         """Something is written to the API server."""
         self.writes += 1
         if self.writer is not operator:
@@ -174,20 +180,21 @@ class StoryState:
         self.most = max(self.most, self.unprovoked)
         laws.wrote(self, operator)
 
-    def submitted(self, operator: Operator, head: HeadProcess, action: Submit) -> None:
+    def submitted(self, operator: SimulatedOperator, head: HeadProcess, posted: Body) -> None:
         """A submission arrives at a head."""
-        spec = self.server.find("ConfigMap", names.spec_map(action.cluster))
-        handed = dict(action.packages) if self.shared else dict(part(spec, "data"))
+        id_, argv = posted["submission_id"], shlex.split(posted["entrypoint"])
+        spec = self.server.find("ConfigMap", names.spec_map(head.cluster))
+        handed = head.packages if self.shared else dict(part(spec, "data"))
         told = next((words for key, words in handed.items() if key == CARRIED_KEY or '"state"' in words), "")
-        count = carried(json.loads(told)) if "--carried" in action.argv and told else 0
-        attempt = int(action.argv[action.argv.index("--attempt") + 1])
+        count = int(part(json.loads(told), "state").get("count", 0)) if "--carried" in argv and told else 0
+        attempt = int(argv[argv.index("--attempt") + 1])
         well, refused = not self.fails, self.refuses
         work = self.work * (0.3 + 0.7 * self.rng.random())
-        master = None if refused else SimulatedMaster(action.id, attempt, work, well, count)
-        if head.take(action, master):
-            self.note(f"operator {operator.number}: {head.session} takes {action.id}")
+        master = None if refused else SimulatedMaster(id_, attempt, work, well, count)
+        if head.take(id_, posted["metadata"], master):
+            self.note(f"operator {operator.number}: {head.session} takes {id_}")
             self.refuses = False
-            laws.taken(self, head, action)
+            laws.taken(self, head, id_)
             self.happened()
 
     def broken(self, problem: str) -> None:
@@ -209,7 +216,7 @@ class StoryState:
     def _news(self, head: HeadProcess) -> None:
         self.happened()
         for each in self.alive:
-            each.poll.news()
+            each.tell()
         if self.trace is not None:
             masters = ", ".join(f"{m.submission} {m.phase}" for m in head.masters.values())
             self.note(f"{head.session} {'lives' if head.alive else 'is gone'}: {masters}")
@@ -218,14 +225,14 @@ class StoryState:
         """No operator reaches a head for a while."""
         self.silent_until = self.agenda.now + seconds
         for each in self.alive:
-            each.poll.news()
+            each.tell()
 
-    def _told(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
-        self.log.append((kind, name, body, gone))
+    def _told(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+        self.log.append((kind, body, gone))
         if kind == "Pod":
             self.happened()
         for each in self.alive:
-            each.hear(kind, name, body, gone)
+            each.hear(kind, body, gone=gone)
         laws.changed(self, kind, body, gone=gone)
 
     @property

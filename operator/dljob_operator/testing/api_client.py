@@ -1,0 +1,122 @@
+"""The operator's client of the API server, cut off below `Kube.call`: paths, bodies and selectors are the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, RAYCLUSTERS, SECRETS, Json, Kube
+from dljob.kube.errors import ApiError
+from dljob.kube.resources import NETWORK_POLICIES
+from dljob.kube.transport import TIMEOUT, Query
+from dljob.reconcile.state import names
+from dljob.reconcile.state.fields import part, text
+from dljob_operator.testing.api_server import NAMESPACE
+
+if TYPE_CHECKING:
+    from dljob_operator.testing.simulated_operator import SimulatedOperator
+
+KINDS = {each.plural: each.kind for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES)}
+
+
+class SimulatedKube(Kube):
+    """A client whose calls take time, may be refused, and may lose their answer when they are done."""
+
+    def __init__(self, operator: SimulatedOperator) -> None:
+        self.namespace = NAMESPACE
+        self.manager = names.CONTROLLER
+        self._operator = operator
+        self._world = operator.world
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Query | None = None,
+        content: str = "application/json",
+        timeout: float = TIMEOUT,  # noqa: ARG002, ASYNC109 - as in the class that this one stands for
+    ) -> Json:
+        """Make a call. Raises ApiError: it is refused, or nobody answers."""
+        await self._operator.travel()
+        trouble = self._world.trouble()
+        if trouble is not None and not trouble.done:
+            await asyncio.sleep(trouble.seconds)
+            raise ApiError(trouble.status, "", "no such luck")
+        # What is sent is JSON: a tuple arrives as a list, and what is no JSON does not arrive.
+        answer = self._answer(method, path, json.loads(json.dumps(body)) if body else {}, query or {}, content)
+        if trouble is not None:
+            await asyncio.sleep(trouble.seconds)
+            raise ApiError(trouble.status, "", "the answer is lost")
+        await self._operator.travel()
+        return answer
+
+    def _answer(self, method: str, path: str, body: Any, query: Query, content: str) -> Json:  # noqa: ANN401 - JSON
+        plural, name, sub = _parsed(path)
+        if plural == EVENTS.plural:  # nobody reads the operator's own, and nobody else writes any
+            return body or {"metadata": {}, "items": []}
+        if plural == NODES.plural:
+            return self._world.nature.node(name)
+        kind = KINDS[plural]
+        if method == "GET" and name:
+            return self._world.server.get(kind, name)
+        if method == "GET":
+            return {"metadata": {}, "items": self._list(kind, query)}
+        before = self._world.unprovoked
+        self._world.wrote(self._operator)
+        answer = self._write(method, kind, name, sub, body, content)
+        if kind == "Pod" and method == "PATCH":
+            self._world.unprovoked = before  # its own annotation of a pod gives an operator nothing new to do
+        return answer
+
+    def _write(self, method: str, kind: str, name: str, sub: str, body: Any, content: str) -> Json:  # noqa: ANN401
+        server = self._world.server
+        if method == "POST":
+            return server.create(kind, body)
+        if method == "DELETE":
+            only = part(body, "preconditions")
+            if kind == "Pod":
+                left = self._world.nature.delete_pod(name, text(only, "uid"), body.get("gracePeriodSeconds"))
+            else:
+                left = server.delete(kind, name, uid=text(only, "uid"), version=text(only, "resourceVersion"))
+            return {**left, "kind": kind} if left is not None else {"kind": "Status"}
+        if isinstance(body, list):
+            return server.json_patch(kind, name, body)
+        if "apply-patch" in content and server.find(kind, name) is None:
+            return server.create(kind, body)
+        return server.merge(kind, name, body, sub)
+
+    def _list(self, kind: str, query: Query) -> list[Json]:
+        past = self._operator.past(kind)
+        found = self._world.server.each(kind) if past is None else past
+        labels, fields = str(query.get("labelSelector", "")), str(query.get("fieldSelector", ""))
+        return [body for body in found if selects(labels, _labels(body)) and selects(fields, _fields(body))]
+
+
+def selects(selector: str, values: Mapping[str, str]) -> bool:
+    """Whether a selector of equalities and names takes what has these values."""
+    for term in selector.split(",") if selector else ():
+        name, equals, value = term.partition("=")
+        if values.get(name) != value if equals else name not in values:
+            return False
+    return True
+
+
+def _labels(body: Json) -> Mapping[str, str]:
+    return part(body, "metadata", "labels")
+
+
+def _fields(body: Json) -> Mapping[str, str]:
+    return {"metadata.name": body["metadata"]["name"]}
+
+
+@lru_cache(maxsize=4096)
+def _parsed(path: str) -> tuple[str, str, str]:
+    """Return plural, name and subresource of a path; empty where there is none."""
+    parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    plural, name, sub = (*(parts[2:] if parts[0] == "namespaces" else parts), "", "")[:3]
+    return plural, name, sub

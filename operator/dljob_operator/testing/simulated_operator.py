@@ -1,0 +1,175 @@
+"""One operator process: the real caches, lists, work queue, passes and pollers, on a loop of virtual time.
+
+What is simulated is around them: the API server's watches and answers, the heads, the clocks, and the end of the
+process at any call. Left out is what kopf and the process do: probes, metrics, the webhook and the Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from dljob.kube.token_key import TokenKey
+from dljob.reconcile.reconcile import reconcile
+from dljob.reconcile.state.fields import part
+from dljob.reconcile.state.model import Observed, ReconcileResult, Settings
+from dljob_operator.controller.heads import Heads
+from dljob_operator.controller.leader_tasks import LeaderTasks
+from dljob_operator.controller.metrics import Metrics
+from dljob_operator.testing.api_client import SimulatedKube, selects
+from dljob_operator.testing.api_server import Body
+from dljob_operator.testing.head_client import HeadClient
+from dljob_operator.testing.virtual_time import VirtualLoop
+from dljob_operator.watch.cache import Cache
+from dljob_operator.watch.clock import JITTER, OperatorClock
+from dljob_operator.watch.feed import SELECTORS, feeds
+from dljob_operator.watch.relist import Relist, sources
+from dljob_operator.watch.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from dljob_operator.testing.world import StoryState
+
+KEY = TokenKey(b"simulated operators share one key")
+WORKERS = 4
+
+
+class SimulatedOperator:
+    """An operator from its start to its end."""
+
+    def __init__(self, world: StoryState, number: int, skew: float, behind: int = 0, lag: float = 0.0) -> None:
+        """Start the process.
+
+        Args:
+            world: its surroundings.
+            number: counts the operators of a story.
+            skew: seconds that its wall clock is ahead.
+            behind: changes that its first lists lack.
+            lag: seconds until it receives these changes.
+        """
+        self.world = world
+        self.number = number
+        self.alive = True
+        self.loses = ""
+        """The kind of which its watch loses the next deletion."""
+        self.late: dict[str, float] = {}
+        """Kind -> until when its watch is silent."""
+        self.loop = VirtualLoop(world.agenda, lambda words: world.broken(f"raised: {words}"))
+        self._clock = OperatorClock(
+            lambda: world.agenda.now + skew,
+            lambda: world.agenda.now,
+            lambda: 1 - JITTER + 2 * JITTER * world.rng.random(),
+        )
+        self._cache, self._queue = Cache(), WorkQueue(self._clock)
+        self._feeds = {feed.resource.kind: feed for feed in feeds(self._cache, self._queue, kuberay=True)}
+        self._kube = SimulatedKube(self)
+        self._told_at: dict[str, float] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        """Long polls that are unanswered."""
+        self._first(behind, lag)
+        self._main = self.loop.create_task(self._live(), name=f"operator {number}")
+
+    async def _live(self) -> None:
+        """Do what the real process does: fill the caches, list again from time to time, and act."""
+        self._queue.close()
+        kinds = sources(self._kube, self._cache, kuberay=True)
+        relist = Relist(self._queue, (None,), lambda _kind, _count: None, self._clock)
+        await relist.fill(kinds)
+        heads = Heads(KEY, url=lambda host, _port: host, way=lambda host, _token: HeadClient(self, host))
+        known = (self._kube, heads, self._cache)
+        acting = LeaderTasks(
+            *known,
+            workers=WORKERS,
+            queue=self._queue,
+            metrics=METRICS,
+            settings=self.world.settings,
+            decide=self._decide,
+            clock=self._clock,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(relist.run(lambda: kinds))
+            tasks.create_task(acting.run())
+
+    def _decide(self, seen: Observed, settings: Settings, now: float) -> ReconcileResult:
+        outcome = reconcile(seen, settings, now)
+        self.world.decided(self, seen, outcome)
+        return outcome
+
+    def end(self) -> None:
+        """Crash, wherever it stands."""
+        self.alive = False
+        self.loop.kill(self._main)
+
+    def close(self) -> None:
+        """Leave no task behind."""
+        self.alive = False
+        self.loop.bury(self._main)
+
+    # -- its watches
+
+    def _first(self, behind: int, lag: float) -> None:
+        """Let the first lists be of so many changes ago, and the watches bring the rest later: its API server lags."""
+        there, since = self.world.past(behind)
+        kinds = self._feeds if since else ()
+        self._past = {kind: [body for (each, _), body in there.items() if each == kind] for kind in kinds}
+        self.late = dict.fromkeys(kinds, self.world.agenda.now + lag)
+        for kind, body, gone in since:
+            self.hear(kind, body, gone=gone)
+
+    def past(self, kind: str) -> list[Body] | None:
+        """Return the objects of its first list of a kind, if they are of the past."""
+        return self._past.pop(kind, None)
+
+    def hear(self, kind: str, body: Body, *, gone: bool) -> None:
+        """Let a watch bring a change: in a while, and in order."""
+        feed = self._feeds.get(kind)
+        if not self.alive or feed is None or not selects(SELECTORS.get(feed.resource.plural, ""), _labels(body)):
+            return
+        if gone and self.loses == kind:
+            self.loses = ""
+            return
+        agenda = self.world.agenda
+        at = max(agenda.now + 0.001 + 0.05 * agenda.rng.random() ** 3, self._told_at.get(kind, 0.0))
+        self._told_at[kind] = max(at, self.late.get(kind, 0.0))
+        agenda.at(self._told_at[kind], lambda: self._bring(kind, body, gone=gone))
+
+    def _bring(self, kind: str, body: Body, *, gone: bool) -> None:
+        if not self.alive:
+            return
+        if not gone:
+            self._feeds[kind].seen(body)
+        self._feeds[kind].told("DELETED" if gone else "MODIFIED", body)
+
+    # -- its calls
+
+    async def travel(self, *, reads: bool = False) -> None:
+        """Let a message travel; a crash may come meanwhile, unless it only `reads` from a head."""
+        await self.sleep(self.world.travel(fatal=not reads) if self.alive else 0.0)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; one that has crashed waits for ever."""
+        await (asyncio.sleep(seconds) if self.alive else self.loop.create_future())
+
+    async def news(self, until: float) -> None:
+        """Wait until something happens at a head, or until then."""
+        waiting = self.loop.create_future()
+        self._waiting.append(waiting)
+        timer = self.loop.call_at(until, self.tell, waiting)
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+
+    def tell(self, *only: asyncio.Future[None]) -> None:
+        """End all long polls, or only these."""
+        told, self._waiting = only or self._waiting, [each for each in self._waiting if only and each not in only]
+        for each in told:
+            if not each.done():
+                each.set_result(None)
+
+
+def _labels(body: Body) -> dict[str, str]:
+    return dict(part(body, "metadata", "labels"))
+
+
+METRICS = Metrics("simulated")
+"""Of all simulated operators: nobody reads them."""
