@@ -207,6 +207,7 @@ _EXTRAS = {
     "aiohttp": ("aiohttp", "kubernetes"),
     "yaml": ("PyYAML", "kubernetes"),
     "kopf": ("kopf", "operator"),
+    "dljob_operator": ("the operator", "operator"),
     "prometheus_client": ("the Prometheus client", "operator"),
     "yr": ("openYuanrong", "yr"),
 }

@@ -44,8 +44,9 @@ from dljob.reconcile.state.model import (
     Watch,
 )
 from dljob.spec.status import TERMINAL
-from dljob.testing.kubernetes.api_server import Agenda, ApiServer
 from dljob.testing.world.fault_schedule import chance
+from dljob_operator.testing.api_server import ApiServer
+from dljob_operator.testing.virtual_time import Agenda
 from dljob_operator.watch.cache import cluster_digest
 
 __all__ = ["NOW", "SETTINGS", "UID", "CrashError", "World", "dljob", "snapshot", "spec"]

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from dljob.cli import main
-from dljob.testing.kubernetes import scenario as stories
 from dljob.testing.simulate import report
 from dljob.testing.simulate.large import CAUSES, DAYS, GPUS, PER_NODE, Size, mix, run
 from dljob.testing.world import fault_schedule
+from dljob_operator.testing import scenario as stories
 
 EMPTY = {"seeds": 3, "writes": 0, "ends": {}, "failures": []}
 

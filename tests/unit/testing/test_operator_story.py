@@ -9,9 +9,9 @@ import pytest
 from operator_bugs import BUGS
 
 from dljob.cli.main import run
-from dljob.testing.kubernetes import scenario as stories
-from dljob.testing.kubernetes.faults import HARMLESS, KINDS
 from dljob.testing.simulate.shrink import fewest
+from dljob_operator.testing import scenario as stories
+from dljob_operator.testing.faults import HARMLESS, KINDS
 
 FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "forgets_the_last_cluster": (("head restarts", "head deleted"), {"two clusters"}),

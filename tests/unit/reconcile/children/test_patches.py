@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reconcile_kit import World, dljob
 
+from dljob.kube.errors import ApiError
 from dljob.reconcile.children.patches import HOSTNAME, REQUIRED, affinity, excluded, excluding, operations
 from dljob.reconcile.children.patches import away as all_away
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import PatchCluster
-from dljob.testing.kubernetes.api_server import Agenda, ApiServer, RefusedError
 from dljob.testing.world.fault_schedule import chance
+from dljob_operator.testing.api_server import ApiServer
+from dljob_operator.testing.virtual_time import Agenda
 
 GROUPS = [{"name": "a", "cpu": "2", "replicas": 2}, {"name": "b", "cpu": "2"}]
 ZONE = {"key": "zone", "operator": "In", "values": ["z1"]}
@@ -133,7 +135,7 @@ def test_a_group_that_changed_since_it_was_read_is_left_alone(change: Any, path:
     change(now)
     server.objects["RayCluster", body["metadata"]["name"]] = now
     action = PatchCluster(body["metadata"]["name"], body["metadata"]["uid"], ("n1",))
-    with pytest.raises(RefusedError, match=path):
+    with pytest.raises(ApiError, match=path):
         server.json_patch("RayCluster", action.name, operations(body, action))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.errors import ExitCode, UsageError
+from dljob.errors import ExitCode, UsageError, not_installed
 
 if TYPE_CHECKING:
     from dljob.testing.simulate.drive import Case
@@ -128,19 +129,30 @@ def _of_master(file: Path | None, seeds: range, seed: int | None) -> dict[str, A
 
 
 def _of_operator(seeds: range, seed: int | None) -> dict[str, Any]:
-    from dljob.testing.kubernetes import scenario as stories
-
+    stories = _operator_simulator()
     return stories.many(seeds) if seed is None else stories.one(stories.story_of(seed))
 
 
+def _operator_simulator() -> Any:  # noqa: ANN401 - a module
+    """Return the module that simulates the operator. Raises UsageError where the operator is not installed."""
+    # By name: it runs the operator's own code, which this package must not depend on.
+    try:
+        return import_module("dljob_operator.testing.scenario")
+    except ModuleNotFoundError as error:
+        raise (not_installed(error, "operator") or error) from None
+
+
 def _replayed(path: Path) -> dict[str, Any]:
-    from dljob.testing.kubernetes import scenario as stories
     from dljob.testing.simulate import report
 
     data = _read(path)
     try:
         # Loaded here, run below: an error of the simulation itself must not be reported as a bad file.
-        told = partial(stories.one, stories.load(data)) if data.get("operator") else partial(report.one, _case(data))
+        if data.get("operator"):
+            stories = _operator_simulator()
+            told = partial(stories.one, stories.load(data))
+        else:
+            told = partial(report.one, _case(data))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{path} is no case that --save wrote") from None
     return told()
