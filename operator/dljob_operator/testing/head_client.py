@@ -72,7 +72,7 @@ class HeadClient:
                 self._world.happened()
             return _json({})
         if name == "placement":
-            return _json({"version": master.version, "nodes": []})
+            return _json({"version": master.version, "nodes": self._world.nature.placement(head)})
         return _json({"logs": {}, "cut": [], "master": ""})
 
     async def _status(self, head: HeadProcess, query: Query) -> Response | None:

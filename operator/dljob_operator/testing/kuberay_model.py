@@ -140,7 +140,7 @@ class Nature:
         labels = {**part(group, "template", "metadata", "labels"), CLUSTER: owner}
         labels |= {"ray.io/node-type": "head" if head else "worker"}
         labels |= {"ray.io/group": "headgroup" if head else text(group, "groupName")}
-        meta: Body = {"name": name, "uid": uid, "labels": labels, "annotations": {names.RAY_NODE: uid}}
+        meta: Body = {"name": name, "uid": uid, "labels": labels}
         spec: Body = {"containers": [{"name": "ray"}], "affinity": dict(part(group, "template", "spec", "affinity"))}
         waits = {"waiting": {"reason": "ContainerCreating"}}
         container = {"name": "ray", "restartCount": 0, "ready": False, "state": waits}
@@ -260,6 +260,14 @@ class Nature:
         ready = lost is None or self.agenda.now < lost + NOT_READY_S
         told = {"type": "Ready", "status": "True" if ready else "Unknown"}
         return {"metadata": {"name": name}, "status": {"conditions": [told]}}
+
+    def placement(self, head: HeadProcess) -> list[Object]:
+        """What each worker pod of a head holds, as the gateway says it."""
+        ready = [pod for pod in self.server.each("Pod", head.cluster) if not is_head(pod) and is_ready(pod)]
+        return [
+            {"pod": pod["metadata"]["name"], "node": pod["metadata"]["uid"], "units": [held], "ranks": held}
+            for pod, held in ((pod, f"worker/{at}") for at, pod in enumerate(ready))
+        ]
 
     # -- pods
 
