@@ -37,6 +37,7 @@ ELSEWHERE = {
     "dljob_operator": (*OPERATORS, "kube/test_chart_node"),
     "dljob_operator/controller": OPERATORS,
     "dljob_operator/leader": ("kube/test_operator_lease", "kube/test_operator_upgrade", "kube/test_operator_outage"),
+    "dljob_operator/testing": (),
     "dljob_operator/watch": ("kube/test_operator_outage", "kube/test_operator_proxy"),
     "dljob_operator/webhook": ("kube/test_webhook", "kube/test_bad_input_plane"),
     "kube": ("kube/test_operator_proxy", "kube/test_rights"),
@@ -71,7 +72,6 @@ ELSEWHERE = {
     # Of the simulators one is told beside a real job; the rest is unit tests, most of them slow.
     "testing": ("ray/test_faults",),
     "testing/explore": (),
-    "testing/kubernetes": (),
     "testing/simulate": ("ray/test_faults",),
     "testing/world": (),
 }
