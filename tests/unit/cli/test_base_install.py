@@ -38,6 +38,7 @@ def run(start: str, folder: Path, *words: str) -> subprocess.CompletedProcess[st
         (["torchrun", "--nproc-per-node=1", "a.py"], "runtime"),
         (["submit", "a.yaml", "--kubernetes"], "kubernetes"),
         (["status", "--kubernetes"], "kubernetes"),
+        (["sim", "--operator", "--seeds", "1"], "operator"),
     ],
     ids=" ".join,
 )

@@ -6,4 +6,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "controller"), str(HERE / "leader"), str(HERE.parent / "kube")]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE / "controller"),
+    str(HERE / "leader"),
+    str(HERE / "testing"),
+    str(HERE.parent / "kube"),
+]

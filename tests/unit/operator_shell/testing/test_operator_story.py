@@ -30,7 +30,7 @@ FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
 }
 """Bug -> the kinds of mishaps that show it (none: all), and the laws that it breaks, one of them first."""
 SEEDS = 120
-CASES = Path(__file__).resolve().parents[2] / "replay" / "cases" / "operator"
+CASES = Path(__file__).resolve().parents[3] / "replay" / "cases" / "operator"
 
 
 @pytest.mark.slow
