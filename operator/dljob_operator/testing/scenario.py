@@ -168,6 +168,8 @@ def _harmless(story: Story, w: StoryState) -> list[str]:
     status = part(w.last, "status")
     if number(status, "attempt") > 1:
         return [f"cost: attempt {status['attempt']}, and nothing befell the job: {status.get('lastFault')}"]
+    if text(status, "reason") == reasons.CLUSTER_RESTARTS_EXHAUSTED:
+        return [f"cost: the last attempt, and nothing befell the job: {text(status, 'message')}"]
     masters = [m.phase for head in w.nature.heads for m in head.masters.values()]
     if w.phase in ("Failed", "Stopped") and "Succeeded" in masters and not _came_too_late(w):
         return [f"verdict: {w.phase}, and PrimeMaster said otherwise: {text(status, 'reason')}"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
+from dljob.testing.world.fault_schedule import chance
 from dljob_operator.testing.virtual_time import Agenda, VirtualLoop
 
 
@@ -12,7 +12,7 @@ class Process:
     """A loop with a list of what its coroutines noted, and when."""
 
     def __init__(self) -> None:
-        self.agenda = Agenda(100.0, Random(1))
+        self.agenda = Agenda(100.0, chance("test"))
         self.failures: list[str] = []
         self.loop = VirtualLoop(self.agenda, self.failures.append)
         self.notes: list[tuple[float, str]] = []
@@ -91,6 +91,6 @@ def test_a_crash_stops_everything_and_leaves_no_task() -> None:
 
 def test_an_exception_of_a_callback_is_reported() -> None:
     it = Process()
-    it.loop.call_later(1.0, lambda: [][0])
+    it.loop.call_later(1.0, lambda: {}[1])
     it.run(2.0)
-    assert it.failures == ["IndexError: list index out of range"]
+    assert it.failures == ["KeyError: 1"]
