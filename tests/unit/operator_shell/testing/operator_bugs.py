@@ -1,7 +1,8 @@
-"""Bugs to plant in the operator's decisions."""
+"""Bugs to plant in the operator: in its decisions first, then in its shell."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,10 @@ from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.model import Annotate
 from dljob.reconcile.state.steps import PolicyDecision
 from dljob.reconcile.status import status as statuses
+from dljob_operator.controller.observe import Observer
+from dljob_operator.controller.poller import Pollers
+from dljob_operator.watch.relist import Relist
+from dljob_operator.watch.workqueue import LONGEST_RETRY, WorkQueue
 
 Patch = pytest.MonkeyPatch
 BUGS: dict[str, Callable[[Patch], None]] = {}
@@ -134,3 +139,53 @@ def counts_a_suspension(patch):
 def never_resumes(patch):
     """A job that is suspended stays so."""
     patch.setattr(suspending, "_rest", lambda case: PolicyDecision("the job is suspended"))
+
+
+@bug
+def believes_a_late_watch(patch):
+    """A RayCluster that the cache lacks is gone."""
+
+    async def not_looked_for(self, key, job):
+        pass
+
+    patch.setattr(Observer, "_not_lost", not_looked_for)
+
+
+@bug
+def polls_the_last_head(patch):
+    """The head of the first attempt is asked for ever."""
+    follow = Pollers.follow
+
+    def once(self, key, uid, watch, submitted=""):
+        if watch is None or self.views(key) == (None, None):
+            follow(self, key, uid, watch, submitted)
+
+    patch.setattr(Pollers, "follow", once)
+
+
+@bug
+def forgets_news_during_a_pass(patch):
+    """A key that is added while a pass has it is not handed out again."""
+    add = WorkQueue.add
+
+    def unless_busy(self, key):
+        if key not in self.busy:
+            add(self, key)
+
+    patch.setattr(WorkQueue, "add", unless_busy)
+
+
+@bug
+def tries_no_second_time(patch):
+    """A pass that failed is not made again."""
+    patch.setattr(WorkQueue, "retry", lambda self, key: LONGEST_RETRY)
+
+
+@bug
+def never_lists_again(patch):
+    """What a watch lost stays lost."""
+
+    async def never(self, sights, every=0.0):
+        await asyncio.get_running_loop().create_future()
+
+    patch.setattr(Relist, "run", never)

@@ -27,6 +27,11 @@ FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "suspends_without_waiting": (("job suspended",), {"not gone"}),
     "counts_a_suspension": (("job suspended",), {"budget"}),
     "never_resumes": (("job suspended",), {"no end"}),
+    "believes_a_late_watch": (("rewound",), {"false loss", "cost"}),
+    "polls_the_last_head": (("head restarts", "head deleted"), {"restless", "no end"}),
+    "forgets_news_during_a_pass": ((), {"no end", "left"}),
+    "tries_no_second_time": (("api",), {"no end"}),
+    "never_lists_again": (("lost", "cluster deleted"), {"no end"}),
 }
 """Bug -> the kinds of mishaps that show it (none: all), and the laws that it breaks, one of them first."""
 SEEDS = 120
