@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from functools import lru_cache
@@ -45,12 +44,12 @@ class SimulatedKube(Kube):
         await self._operator.travel()
         trouble = self._world.trouble()
         if trouble is not None and not trouble.done:
-            await asyncio.sleep(trouble.seconds)
+            await self._operator.sleep(trouble.seconds)
             raise ApiError(trouble.status, "", "no such luck")
         # What is sent is JSON: a tuple arrives as a list, and what is no JSON does not arrive.
         answer = self._answer(method, path, json.loads(json.dumps(body)) if body else {}, query or {}, content)
         if trouble is not None:
-            await asyncio.sleep(trouble.seconds)
+            await self._operator.sleep(trouble.seconds)
             raise ApiError(trouble.status, "", "the answer is lost")
         await self._operator.travel()
         return answer
@@ -68,13 +67,13 @@ class SimulatedKube(Kube):
             return {"metadata": {}, "items": self._list(kind, query)}
         before = self._world.unprovoked
         self._world.wrote(self._operator)
-        answer = self._write(method, kind, name, sub, body, content)
+        answer = self._write(method, (kind, name, sub), body, content)
         if kind == "Pod" and method == "PATCH":
             self._world.unprovoked = before  # its own annotation of a pod gives an operator nothing new to do
         return answer
 
-    def _write(self, method: str, kind: str, name: str, sub: str, body: Any, content: str) -> Json:  # noqa: ANN401
-        server = self._world.server
+    def _write(self, method: str, where: tuple[str, str, str], body: Any, content: str) -> Json:  # noqa: ANN401
+        server, (kind, name, sub) = self._world.server, where
         if method == "POST":
             return server.create(kind, body)
         if method == "DELETE":

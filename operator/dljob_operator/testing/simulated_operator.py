@@ -7,6 +7,7 @@ process at any call. Left out is what kopf and the process do: probes, metrics, 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dljob.kube.token_key import TokenKey
@@ -147,7 +148,11 @@ class SimulatedOperator:
 
     async def sleep(self, seconds: float) -> None:
         """Wait; one that has crashed waits for ever."""
-        await (asyncio.sleep(seconds) if self.alive else self.loop.create_future())
+        waiting = self.loop.create_future()
+        if self.alive:
+            # Without `asyncio.sleep`, whose timer is one more callback: most of what a story waits for is calls.
+            self.world.agenda.after(seconds, partial(_wake, waiting))
+        await waiting
 
     async def news(self, until: float) -> None:
         """Wait until something happens at a head, or until then."""
@@ -163,8 +168,12 @@ class SimulatedOperator:
         """End all long polls, or only these."""
         told, self._waiting = only or self._waiting, [each for each in self._waiting if only and each not in only]
         for each in told:
-            if not each.done():
-                each.set_result(None)
+            _wake(each)
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _labels(body: Body) -> dict[str, str]:

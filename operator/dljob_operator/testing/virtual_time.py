@@ -62,6 +62,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._planned = self._runs = False
         """Whether the agenda holds the next turn of this loop, and whether it has its turn now."""
         self._stopped = False
+        self._outer = asyncio._get_running_loop()  # noqa: SLF001 - as the other one
 
     def kill(self, main: asyncio.Task[Any]) -> None:
         """Stop before the next callback, as a crash does; then cancel `main` and all that it waits for."""
@@ -75,24 +76,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Unwind the tasks of a loop that is stopped: a coroutine that is collected half-way complains."""
         if not main.done():
             main.cancel()
-            self._turn(lambda: False)
+            self._turn(buried=True)
 
-    def _run_ready(self) -> None:
-        self._planned = False
-        self._turn(lambda: self._stopped)
-
-    def _turn(self, over: Callable[[], bool]) -> None:
-        before = asyncio._get_running_loop()  # noqa: SLF001 - in asyncio's __all__, for loops such as this one
-        asyncio._set_running_loop(self)  # noqa: SLF001 - the same
-        self._runs = True
+    def _turn(self, *, buried: bool = False) -> None:
+        """Run all that is ready, and what becomes ready meanwhile."""
+        self._planned, self._runs = False, True
+        asyncio._set_running_loop(self)  # noqa: SLF001 - in asyncio's __all__, for loops such as this one
+        ready = self._ready
         try:
-            while self._ready and not over():
-                handle = self._ready.popleft()
+            while ready and (buried or not self._stopped):
+                handle = ready.popleft()
                 if not handle.cancelled():
                     handle._run()  # noqa: SLF001 - as every loop does
         finally:
             self._runs = False
-            asyncio._set_running_loop(before)  # noqa: SLF001 - the same
+            asyncio._set_running_loop(self._outer)  # noqa: SLF001 - the same
 
     # -- what asyncio asks of a loop
 
@@ -128,7 +126,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         if not (self._planned or self._runs):
             self._planned = True
-            self._agenda.at(self._agenda.now, self._run_ready)
+            self._agenda.at(self._agenda.now, self._turn)
         return handle
 
     def call_later(
@@ -148,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _fire(self, handle: asyncio.TimerHandle) -> None:
         if not (handle.cancelled() or self._stopped):
             self._ready.append(handle)
-            self._run_ready()
+            self._turn()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Ignore a cancelled timer: it does nothing when it is due."""
