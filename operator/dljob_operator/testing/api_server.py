@@ -1,6 +1,6 @@
-"""An API server in memory on virtual time: versions, conflicts, owners, and whom it tells of changes.
+"""An API server in memory, on virtual time: versions, conflicts, owner references, finalizers, and its watchers.
 
-Objects are values: whoever changes one puts another in its place.
+Objects are values: a change replaces the whole object, so that caches and traces can keep what they were given.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dljob_operator.testing.virtual_time import Agenda
 
 Body: TypeAlias = dict[str, Any]
 Told: TypeAlias = Callable[[str, str, Body, bool], None]
-"""(kind, name, object, gone)."""
+"""Called with (kind, name, object, whether it is gone)."""
 
 NAMESPACE = "team"
 CLUSTER = "ray.io/cluster"
 """Label of a pod with its RayCluster."""
 COLLECT_S = (0.05, 2.0)
-"""The garbage collector takes so long, from and to."""
+"""Seconds, from and to, until the garbage collector deletes what a deleted object owned."""
 
 
 class ApiServer:
@@ -35,27 +35,27 @@ class ApiServer:
         self.version = 0
         self.made = 0
         self.told: list[Told] = []
-        """Told of each change, at once."""
+        """Called with each change, at once; watches bring it to operators later."""
 
     def find(self, kind: str, name: str) -> Body | None:
-        """An object, or None."""
+        """Return an object, or None."""
         return self.objects.get((kind, name))
 
     def get(self, kind: str, name: str) -> Body:
-        """An object. Raises NotThereError."""
+        """Return an object. Raises NotThereError."""
         found = self.find(kind, name)
         if found is None:
             raise NotThereError(404, "NotFound", f"{kind} {name} not found")
         return found
 
     def each(self, kind: str, cluster: str = "") -> Iterator[Body]:
-        """The objects of a kind; pods of one RayCluster."""
+        """Yield the objects of a kind, or the pods of one RayCluster."""
         for (one, _), body in list(self.objects.items()):
             if one == kind and (not cluster or text(body, "metadata", "labels", CLUSTER) == cluster):
                 yield body
 
     def create(self, kind: str, body: Object) -> Body:
-        """Make an object. Raises ApiError 409 when its name is taken."""
+        """Create an object. Raises ApiError 409 when its name is taken."""
         name: str = body["metadata"]["name"]
         if (kind, name) in self.objects:
             raise ApiError(409, "AlreadyExists", f"{kind} {name} already exists")
@@ -65,7 +65,7 @@ class ApiServer:
         return self.put(kind, {**body, "metadata": {**born, **body["metadata"]}})
 
     def put(self, kind: str, body: Body) -> Body:
-        """Put an object in its place; nobody is told of one that is the same."""
+        """Store an object under a new resourceVersion; an unchanged one keeps its own, without an event."""
         meta = body["metadata"]
         old = self.find(kind, meta["name"])
         if old is not None and {**old, "metadata": _versionless(old)} == {**body, "metadata": _versionless(body)}:
@@ -111,14 +111,14 @@ class ApiServer:
         return self.put(kind, made)
 
     def unchanged(self, body: Body, version: str) -> None:
-        """Refuse what was decided from another version; without one, any will do. Raises ApiError 409."""
+        """Raise ApiError 409 unless the object has this resourceVersion; an empty one matches any."""
         if version and body["metadata"]["resourceVersion"] != version:
             raise ApiError(409, "Conflict", "the object has been modified")
 
     def delete(
         self, kind: str, name: str, uid: str = "", version: str = "", *, foreground: bool = False
     ) -> Body | None:
-        """Delete an object; returns it while something holds it back. Raises NotThereError, and ApiError 409."""
+        """Delete an object; return it while a finalizer holds it. Raises NotThereError, and ApiError 409."""
         old = self.get(kind, name)
         if uid and old["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", f"the uid of {kind} {name} is {old['metadata']['uid']}")
@@ -132,11 +132,11 @@ class ApiServer:
         return None
 
     def drop(self, kind: str, name: str) -> None:
-        """An object is gone; what it owned follows."""
+        """Remove an object; the garbage collector removes later what it owned."""
         gone = self.objects.pop((kind, name), None)
         if gone is None:
             return
-        if kind == "ConfigMap":  # the Secret that it owns goes at once: nobody watches that, or waits for it
+        if kind == "ConfigMap":  # its Secret goes at once: no watch covers Secrets, and no pass waits for one
             self.objects = {
                 key: body for key, body in self.objects.items() if not _owned(body, gone["metadata"]["uid"])
             }

@@ -1,4 +1,4 @@
-"""What befalls operators, their calls, the cluster and the job, and what its users order: drawn beforehand, as data."""
+"""Faults of operators, their calls, the cluster and the job, and orders of its users: drawn beforehand, as data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dljob_operator.testing.kuberay_model import is_head, node_of
 from dljob_operator.testing.world import ApiTrouble, StoryState
 
 MOST_TROUBLES = 12
-"""Calls in a row that may go wrong: a submission that is refused 20 times has failed."""
+"""Most calls in a row that fail: a job fails after 20 refusals of its submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """Something that happens so many seconds after the beginning. `pick` and `value` say to whom, and how long."""
+    """A fault so many seconds after the beginning; `pick` chooses its object, `value` is its duration in seconds."""
 
     at: float
     kind: str
@@ -31,7 +31,7 @@ class Mishap:
 def draw(
     rng: Random, most: int, horizon: float, of: Collection[str] = (), aims: Sequence[float] = ()
 ) -> tuple[Mishap, ...]:
-    """Up to so many mishaps, many close together.
+    """Draw up to so many faults, many of them close together.
 
     Args:
         rng: all chance.
@@ -53,14 +53,14 @@ def draw(
 
 
 def happen(w: StoryState, mishap: Mishap) -> None:
-    """Let it happen, where it can."""
+    """Inject a fault, where that is possible."""
     w.note(f"-- {mishap.kind} ({mishap.pick}, {mishap.value})")
     w.happened()
     KINDS[mishap.kind][1](w, mishap)
 
 
 def mend(w: StoryState) -> None:
-    """Nothing goes wrong any more, and nobody wants anything else."""
+    """End all faults that last, and undo what users ordered."""
     w.note("-- peace")
     w.happened()
     w.troubles, w.fuse, w.silent_until, w.nature.away_until, w.behind = [], None, 0.0, 0.0, 0
@@ -78,7 +78,7 @@ def mend(w: StoryState) -> None:
 
 
 def _share(w: StoryState) -> None:
-    """The RayCluster that the job runs on comes back when it is gone, however long that takes."""
+    """Create the RayCluster that the job refers to whenever it is gone, until the job has ended."""
     if w.shared and w.server.find("RayCluster", w.shared) is None:
         w.happened()
         w.share()
@@ -97,7 +97,7 @@ def _crash(w: StoryState, m: Mishap) -> None:
 
 
 def _overlap(w: StoryState, m: Mishap) -> None:
-    """The next leader begins before the last one has heard that it is none."""
+    """Start the next leader before the last one stops."""
     old = w.alive
     w.start()
     for operator in old:
@@ -105,7 +105,7 @@ def _overlap(w: StoryState, m: Mishap) -> None:
 
 
 def _rewound(w: StoryState, m: Mishap) -> None:
-    """Whoever begins next is told of the past by an API server that lags."""
+    """Replace the operators by one whose first lists are old: its API server lags."""
     w.behind, w.lag = 1 + m.pick % 20, min(m.value, 20.0)
     for operator in w.alive:
         w.end(operator)
@@ -171,14 +171,14 @@ def _node(w: StoryState, pod: str, _m: Mishap) -> None:
 
 
 def _dead(w: StoryState, m: Mishap) -> None:
-    """The Kubernetes node of a pod is gone for ever; of four, two stay at least."""
+    """Lose the Kubernetes node of a pod for good; at least two of the four stay."""
     nodes = sorted({node_of(body) for body in w.server.each("Pod")} - {"", *w.nature.dead})
     if nodes and len(w.nature.dead) < 2:
         w.nature.lose_node(nodes[m.pick % len(nodes)], excluded=m.value * 30.0)
 
 
 def _excluded(w: StoryState, m: Mishap) -> None:
-    """A user wants the pods of the job elsewhere for a while."""
+    """Exclude a Kubernetes node by annotation for a while."""
     if w.job is not None:
         w.server.annotate("DLJob", w.name, {names.EXCLUDE_NODES: f"node-{m.pick % 4}"})
         w.agenda.after(m.value, lambda: w.job and w.server.annotate("DLJob", w.name, {names.EXCLUDE_NODES: None}))
@@ -240,7 +240,7 @@ def _resume(w: StoryState, name: str) -> None:
 
 
 def _halt(w: StoryState, m: Mishap) -> None:
-    """Somebody suspends the job, and in most cases resumes it after a while; else peace does."""
+    """Suspend the job, and in most cases resume it after a while; otherwise `mend` does."""
     if w.job is None or w.shared:
         return
     w.server.edit("DLJob", w.name, suspend=True)
@@ -259,7 +259,7 @@ def _delete_cluster(w: StoryState, cluster: Body, m: Mishap) -> None:
 
 
 def _annotated(**annotations: str) -> Callable[[StoryState, Mishap], None]:
-    """An annotation of the DLJob; `@` stands for now."""
+    """Return a fault that annotates the DLJob; an empty value stands for the present time."""
 
     def do(w: StoryState, _m: Mishap) -> None:
         if w.job is not None:
@@ -323,13 +323,13 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
     "ttl changed": (1, _edited("ttlSecondsAfterFinished", 0, 60, None)),
     "deleted": (1, _delete),
 }
-"""Kind -> (how often it is drawn, in parts; what it does)."""
+"""Kind -> (weight in the draw, what it does)."""
 HARMLESS = frozenset({"crash", "overlap", "rewound", "late", "lost", "api", "kuberay away", "silent", "pause"})
-"""What befalls operators, their calls and KubeRay alone."""
+"""Kinds that hit only operators, their calls and KubeRay."""
 SHORT_S = 10.0
-"""A head that is out of reach for longer may be given up."""
+"""Longest silence of heads, in seconds, that must not cost an attempt."""
 
 
 def harmless(mishap: Mishap) -> bool:
-    """Whether it befalls nothing of the job, so that it must cost nothing."""
+    """Whether a fault hits nothing of the job, so that it must not cost an attempt."""
     return mishap.kind in HARMLESS and (mishap.kind != "silent" or mishap.value <= SHORT_S)

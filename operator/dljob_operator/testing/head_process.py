@@ -1,6 +1,6 @@
-"""Heads and PrimeMasters as the operator meets them: Ray's Job API, the gateway, and a job that runs, heals and ends.
+"""Model of a head and its PrimeMasters, as far as the operator sees them: submissions, snapshots, and a job that ends.
 
-PrimeMaster's own decisions are tried elsewhere (`dljob.testing.world.world`); here it is whoever answers for a job.
+PrimeMaster's own decisions have their own simulator (`dljob.testing.world.world`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dljob_operator.testing.virtual_time import Agenda
 RANKS = 2
 STOP_S, START_S, READY_S, HEAL_S = (0.1, 5.0), (0.5, 4.0), (0.2, 3.0), (0.2, 8.0)
 EXITS = {"Succeeded": ("SUCCEEDED", 0), "Failed": ("FAILED", 1), "Suspended": ("FAILED", 3), "Stopped": ("FAILED", 6)}
-"""Phase of a PrimeMaster that is over -> what Ray says of its launcher."""
+"""Terminal phase of PrimeMaster -> status and exit code of its launcher, as Ray reports them."""
 
 
 @dataclass(slots=True)
@@ -32,38 +32,38 @@ class Launch:
 
 @dataclass(slots=True)
 class SimulatedMaster:
-    """PrimeMaster, as far as its snapshots go."""
+    """State of a PrimeMaster that its snapshots show."""
 
     submission: str
     attempt: int
     work: float
     """Seconds that the job runs."""
     well: bool
-    """Whether its user code ends well."""
+    """Whether its user code succeeds."""
     count: int
-    """Restarts of processes, with those that it was handed."""
+    """Restarts of processes, those of earlier attempts included."""
     phase: str = "Pending"
     reason: str = ""
     version: int = 1
     run: int = 0
-    """Counts how often the ranks began: the end of an earlier run is none."""
+    """Counts the starts of the ranks: the end of an earlier run does not end the present one."""
     ran: float = 0.0
-    """When the ranks began first; 0: they never did."""
+    """Time of the first start of the ranks; 0: never."""
     epoch: int = 1
     ended: str = ""
     away: bool = False
-    """It answers nothing."""
+    """Whether it restarts, and does not answer meanwhile."""
     gone: float = 0.0
-    """Since when it never will again; 0: it may."""
+    """Time since when it is gone for good; 0: it is not."""
     step: int = 0
     suspending: bool = False
-    """It was told to save and go, not to fail."""
+    """Whether it stops because the job is suspended."""
     obeyed: list[str] = field(default_factory=list[str])
     left: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    """Nodes that are excluded."""
+    """Excluded nodes, as in its snapshots."""
 
     def snapshot(self) -> dict[str, Any]:
-        """What the gateway answers."""
+        """Return the snapshot that the gateway serves."""
         over, run = self.phase in TERMINAL, self.phase == "Running"
         role = {"name": "worker", "desired": RANKS, "ready": RANKS if run else 0, "running": 0 if over else RANKS}
         role |= {"succeeded": RANKS if self.phase == "Succeeded" else 0, "failed": 0, "restarts": 0}
@@ -85,7 +85,7 @@ class SimulatedMaster:
 
 
 class HeadProcess:
-    """One process tree of a head: another one knows nothing of what this one was told."""
+    """One process tree of a head. Its successor knows none of its submissions, unless the head keeps its memory."""
 
     def __init__(
         self, agenda: Agenda, cluster: str, pod: str, number: int, news: Callable[[HeadProcess], None]
@@ -105,17 +105,17 @@ class HeadProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process tree runs."""
         return self.ended is None
 
     def end(self) -> None:
-        """The process is gone, and all that it kept."""
+        """End the process tree."""
         if self.ended is None:
             self.ended = self._agenda.now
             self._news(self)
 
     def again(self, pod: str, number: int) -> None:
-        """Another process with the memory of this one: its launchers are gone, its PrimeMasters lived elsewhere."""
+        """Restart with its memory (GCS fault tolerance): launchers are gone, PrimeMasters live on other nodes."""
         self.pod, self.container, self.ended = pod, f"containerd://{number}", None
         self.kill_launcher()
         for master in self.masters.values():
@@ -131,7 +131,7 @@ class HeadProcess:
     # -- Ray's Job API
 
     def take(self, id_: str, metadata: Mapping[str, str], master: SimulatedMaster | None) -> bool:
-        """A submission; one that is known already is adopted, and False is returned. None refuses to start."""
+        """Accept a submission; return False for a known id. Without a master its launcher refuses to start."""
         if id_ in self.launches:
             return False
         launch = self.launches[id_] = Launch(id_, metadata)
@@ -153,7 +153,7 @@ class HeadProcess:
             self._agenda.soon(READY_S, lambda: self.look(master))
 
     def _found(self, launch: Launch, master: SimulatedMaster) -> bool:
-        """Whether the launcher finds the attempt's PrimeMaster, or what it left."""
+        """Whether the launcher finds the attempt's PrimeMaster; the launcher of one that has ended ends as it did."""
         there = self.masters.get(launch.id.rpartition("-r")[0])
         if there is None:
             return False
@@ -163,13 +163,13 @@ class HeadProcess:
         return not there.gone
 
     def _exit(self, master: SimulatedMaster) -> None:
-        """Its launchers tell how it ended."""
+        """End its launchers with the exit code of its phase."""
         for id_, launch in self.launches.items():
             if launch.status == "RUNNING" and (id_.rpartition("-r")[0] or id_) == master.submission:
                 launch.status, launch.exit_code = EXITS[master.phase]
 
     def kill_launcher(self) -> None:
-        """The launcher is gone; PrimeMaster does not need it."""
+        """Kill the launchers; PrimeMaster does not need them."""
         for launch in self.launches.values():
             if launch.status == "RUNNING":
                 launch.status, launch.exit_code = "FAILED", 137
@@ -178,12 +178,12 @@ class HeadProcess:
     # -- PrimeMaster
 
     def master(self) -> SimulatedMaster | None:
-        """Who answers at the gateway; None: nobody does."""
+        """Return the PrimeMaster that answers at the gateway, if any."""
         last = next(reversed(self.masters.values()), None)
         return None if last is None or last.away or last.gone else last
 
     def look(self, master: SimulatedMaster) -> None:
-        """Run as soon as there are machines; wait for them when they are gone."""
+        """Run once all worker pods are ready, and recover when one is lost."""
         if self._over(master) or master.phase == "Stopping":
             return
         if self.machines < RANKS:
@@ -195,7 +195,7 @@ class HeadProcess:
             self._work(master)
 
     def _work(self, master: SimulatedMaster) -> None:
-        """The ranks begin; what else the snapshot tells meanwhile, as that a node is excluded, does not stop them."""
+        """Start the ranks; other changes of the snapshot, such as an excluded node, do not stop them."""
         # master/status.py, `"version": state.version`: every event raises it, and none but its own ends a rank.
         master.run += 1
         master.ran = master.ran or self._agenda.now
@@ -203,7 +203,7 @@ class HeadProcess:
         self._agenda.after(master.work, lambda: self._done(master, run))
 
     def leave(self, node: str, until: float) -> None:
-        """A node answers no more: it is excluded until then."""
+        """Exclude a node that does not answer, until then."""
         now = self._agenda.now
         for master in self.masters.values():
             if not self._over(master):
@@ -220,7 +220,7 @@ class HeadProcess:
             self._news(self)
 
     def machines_are(self, ready: int) -> None:
-        """So many worker pods are ready."""
+        """Set the number of ready worker pods."""
         if ready != self.machines:
             self.machines = ready
             for master in self.masters.values():
@@ -231,7 +231,7 @@ class HeadProcess:
             self.finish(master, well=master.well, reason="Completed" if master.well else "UserErrorRepeats")
 
     def finish(self, master: SimulatedMaster, *, well: bool, reason: str) -> None:
-        """The job is over."""
+        """End the job."""
         self._end(master, "Succeeded" if well else "Failed", reason)
 
     def _end(self, master: SimulatedMaster, phase: str, reason: str) -> None:
@@ -240,7 +240,7 @@ class HeadProcess:
         self._exit(master)
 
     def order(self, master: SimulatedMaster, id_: str, kind: str) -> None:
-        """A command; the same id happens once. What is known of a cause changes nothing here."""
+        """Obey a command; one id takes effect once. A report of a cause changes nothing in this model."""
         if kind == "cause":
             return
         if id_ in master.obeyed or self._over(master):
@@ -260,17 +260,17 @@ class HeadProcess:
         self._end(master, "Stopped", "StoppedByUser")
 
     def _leave(self, master: SimulatedMaster) -> None:
-        """What is in memory is saved, and the attempt over."""
+        """End a suspended attempt, whose checkpoints are saved."""
         self._end(master, "Suspended", "JobSuspended")
 
     def lose(self, master: SimulatedMaster) -> None:
-        """PrimeMaster is gone for good, and its launcher ends."""
+        """Lose PrimeMaster for good; its launcher ends."""
         master.gone = self._agenda.now
         self.kill_launcher()
         self._news(self)
 
     def restart_master(self, master: SimulatedMaster, seconds: float) -> None:
-        """PrimeMaster is another process in a while."""
+        """Restart PrimeMaster within some seconds."""
         master.away = True
         self._news(self)
         self._agenda.after(seconds, lambda: self._back(master))

@@ -1,4 +1,4 @@
-"""What must hold around the operator, whatever happens: looked at when something changes, and at the end."""
+"""Invariants of the operator, checked at each change and at the end of a story."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from dljob_operator.testing.world import StoryState
 
 MOST_WRITES = 40
-"""Writes of all operators with nothing happening between them."""
+"""Most writes in a row without an event from outside."""
 CLOSE_S = 0.1
 LEASE_S, LEAVE_S = 30.0, 55.0
 UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED, reasons.SUSPENDING)
-"""Why an attempt may be given up without using up maxClusterRestarts."""
+"""Reasons of a new attempt that do not count against maxClusterRestarts."""
 
 
 def wrote(w: StoryState, operator: SimulatedOperator) -> None:
-    """No storm: so many writes have so many reasons."""
+    """Check that writes have reasons: no storm of them."""
     if w.unprovoked > MOST_WRITES:
         w.broken(f"storm: operator {operator.number} writes once more, {w.unprovoked} times for nothing new")
 
 
 def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
-    """No attempt is thrown away for what is there."""
+    """Check that no attempt is lost for a RayCluster, or a head's memory, that still exists."""
     before, after = number(seen.job, "status", "attempt") or 1, number(outcome.status, "attempt")
     lost = after > before and text(outcome.status, "reason") == "ClusterGone"
     uid = text(seen.job, "status", "rayCluster", "uid")
@@ -47,12 +47,12 @@ def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
 
 
 def taken(w: StoryState, head: HeadProcess, id_: str) -> None:
-    """An attempt is submitted once, with the spec that the status tells of, and after the one before it is over."""
+    """Check a submission: accepted by one head, named by the status, and no rank of another attempt lives."""
     before = w.taken.setdefault(id_, head)
     if before is not head:
         w.broken(f"twice: {id_} is taken by {head.session}, and was by {before.session}")
     status = part(w.job, "status")
-    # Between the look at the status and the submission lie milliseconds in which another operator may write.
+    # Another operator may write in the milliseconds between the look at the status and the submission.
     close = len(w.alive) > 1 and w.agenda.now - w.wrote_at < CLOSE_S
     if w.job is not None and text(status, "submissionId") != id_ and not close:
         w.broken(f"unwritten: {id_} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
@@ -62,7 +62,7 @@ def taken(w: StoryState, head: HeadProcess, id_: str) -> None:
 
 
 def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
-    """After each change of an object."""
+    """Check what a change of an object may violate."""
     if kind == "RayCluster" and not gone and not w.shared:
         there = [each for each in w.server.each("RayCluster") if not text(each, "metadata", "deletionTimestamp")]
         if len(there) > 1:
@@ -76,7 +76,7 @@ def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
 
 
 def _left(w: StoryState, body: Body) -> None:
-    """A DLJob goes only when nothing of it runs on a RayCluster that is not its own."""
+    """Check that a deleted DLJob leaves no job running on a RayCluster that stays."""
     held = seconds(text(body, "metadata", "deletionTimestamp"))
     if not w.shared or (held is not None and w.agenda.now - held >= LEAVE_S):
         return
@@ -95,7 +95,7 @@ def _status(w: StoryState, old: Object, new: Object, body: Body) -> None:
 
 
 def _forward(w: StoryState, old: Object, new: Object) -> None:
-    """Nothing goes back."""
+    """Check that phase, attempt and counts never go back."""
     if text(old, "phase") in TERMINAL and text(new, "phase") != text(old, "phase"):
         w.broken(f"back: {text(old, 'phase')} became {text(new, 'phase')}")
     before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
@@ -107,7 +107,7 @@ def _forward(w: StoryState, old: Object, new: Object) -> None:
 
 
 def _allowed(w: StoryState, old: Object, new: Object, body: Body) -> None:
-    """No more attempts than the spec allows."""
+    """Check that there are no more attempts than the spec allows."""
     limit = accept.live(accept.source(body)).max_cluster_restarts
     before, after = number(old, "attempt") or 1, number(new, "attempt") or 1
     if after > before and text(new, "reason") not in UNCOUNTED:
@@ -120,7 +120,7 @@ def _allowed(w: StoryState, old: Object, new: Object, body: Body) -> None:
 
 
 def _verdict(w: StoryState, new: Object) -> None:
-    """One end, and the true one."""
+    """Check that there is one terminal condition, the one of the phase, and that it is true."""
     held = {text(one, "type") for one in items(new, "conditions") if one.get("status") == "True"}
     over: list[Ending] = [kind for kind in ENDINGS if kind in held]
     phase = text(new, "phase")
@@ -133,20 +133,20 @@ def _verdict(w: StoryState, new: Object) -> None:
 
 
 def _suspended(w: StoryState) -> None:
-    """Nothing is left of a job that is said to be suspended, and what lived has been asked to save."""
+    """Check that a suspended job has neither RayCluster nor pods."""
     there = [each["metadata"]["name"] for kind in ("RayCluster", "Pod") for each in w.server.each(kind)]
     if there and len(w.alive) == 1 and not w.shared:
         w.broken(f"not gone: the job is suspended, and {', '.join(there)} are there")
 
 
 def _of_now(w: StoryState, pod: Body) -> bool:
-    """Whether an operator can take a pod away: from a node that is lost only while it looks at its RayCluster."""
+    """Whether an operator can remove a pod: on a lost node only while the DLJob records its RayCluster."""
     recorded = text(w.job, "status", "rayCluster", "name")
     return node_of(pod) not in w.nature.dead or (w.job is not None and cluster_of(pod) == recorded)
 
 
 def at_the_end(w: StoryState) -> list[str]:
-    """What must be so when nothing has gone wrong for long enough."""
+    """Return the violations long after the last fault: no end, or something left."""
     job = w.job
     clusters = [each["metadata"]["name"] for each in w.server.each("RayCluster") if not w.shared]
     pods = [each["metadata"]["name"] for each in w.server.each("Pod") if not w.shared and _of_now(w, each)]

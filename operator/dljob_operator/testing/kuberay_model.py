@@ -1,4 +1,4 @@
-"""KubeRay, the kubelets and the user: RayClusters get pods, pods get ready and die, and somebody orders something."""
+"""Model of KubeRay, the scheduler, the kubelets and the node controller: pods of RayClusters, from creation to end."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dljob_operator.testing.virtual_time import Agenda
 
 KUBERAY_S, READY_S, GRACE_S = (0.02, 2.0), (0.3, 12.0), (0.2, 20.0)
 STUCK_S = 200.0
-"""A pod on a node that is lost stays so long, leaving, before somebody removes it."""
+"""Seconds that a deleted pod on a lost node stays before somebody deletes it by force."""
 
 
 NODES = 4
 FROZEN_S, NOT_READY_S, TOLERATED_S = 3.0, 40.0, 30.0
-"""After a Kubernetes node is lost: PrimeMaster leaves it, the node controller says so, its pods are to go."""
+"""Seconds after the loss of a Kubernetes node: PrimeMaster excludes it, it counts as not ready; then its pods go."""
 GRACE_OF_PODS_S = 30.0
 AGAIN_S = 5.0
-"""The scheduler looks again for a node for a pod."""
+"""Seconds until the scheduler looks again for a node for a pending pod."""
 
 
 # -- pods as the API server has them
@@ -72,7 +72,7 @@ def _container(pod: Object) -> Object:
 
 
 class Nature:
-    """All that happens outside of the operator. `heads`: every process of a head that there ever was, the last last."""
+    """The cluster without API server and operators. `heads` keeps all process trees of heads, the newest last."""
 
     def __init__(self, server: ApiServer, agenda: Agenda, news: Callable[[HeadProcess], None]) -> None:
         self.server = server
@@ -80,10 +80,10 @@ class Nature:
         self.news = news
         self.heads: list[HeadProcess] = []
         self.away_until = 0.0
-        """KubeRay does nothing until then."""
+        """Time until which KubeRay does nothing."""
         self.pods = 0
         self.dead: dict[str, float] = {}
-        """Kubernetes nodes that are lost for ever, and since when."""
+        """Kubernetes nodes that are lost for good -> since when."""
         self.boots = 0
         server.told.append(self._told)
 
@@ -98,7 +98,7 @@ class Nature:
             self.agenda.soon(KUBERAY_S, lambda: self.turn(cluster_of(body)))
 
     def turn(self, name: str) -> None:
-        """One look of KubeRay's at a RayCluster."""
+        """Reconcile one RayCluster, as KubeRay does."""
         if self.agenda.now < self.away_until:
             self.agenda.at(self.away_until, lambda: self.turn(name))
             return
@@ -123,7 +123,7 @@ class Nature:
             self.remove(body["metadata"]["name"])
 
     def _fill(self, cluster: Body, pods: list[Body]) -> None:
-        """Pods that are missing; those that are leaving count as there, and a failed one is replaced."""
+        """Create missing pods; one that is being deleted counts as present, and a failed one is replaced."""
         for body in pods:
             if phase_of(body) == "Failed":
                 self.remove(body["metadata"]["name"])
@@ -166,7 +166,7 @@ class Nature:
         self.agenda.after(AGAIN_S, lambda: self._schedule(name, uid))
 
     def _up(self, name: str, uid: str, life: int) -> None:
-        """A pod's containers run, and are ready, unless they ended again before."""
+        """Make a pod ready, unless its containers ended again meanwhile."""
         body = self._body(name, uid)
         if body is None or is_leaving(body) or phase_of(body) == "Failed" or node_of(body) in self.dead:
             return
@@ -180,7 +180,7 @@ class Nature:
         self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=True)}})
 
     def _boot(self, cluster: str, pod: str) -> HeadProcess:
-        """Another process of a head; with the memory of the last one where that is kept."""
+        """Start a head's process tree, with the memory of the last one where the RayCluster keeps it."""
         self.boots += 1
         body = self.server.find("RayCluster", cluster)
         kept = names.SURVIVES in part(body, "metadata", "annotations")
@@ -193,7 +193,7 @@ class Nature:
         return head
 
     def _say(self, cluster: Body) -> None:
-        """What KubeRay writes to the status."""
+        """Write the status of a RayCluster, and tell the head how many workers are ready."""
         name = cluster["metadata"]["name"]
         pods = list(self.server.each("Pod", name))
         head = next((pod for pod in pods if is_head(pod) and not is_leaving(pod) and phase_of(pod) != "Failed"), None)
@@ -215,14 +215,14 @@ class Nature:
                 process.machines_are(ready - self._unseen(pods))
 
     def _unseen(self, pods: list[Body]) -> int:
-        """Workers that count as ready, and are on nodes that are lost."""
+        """Return the number of workers that count as ready but are on lost nodes."""
         there = [pod for pod in pods if not is_head(pod) and not is_leaving(pod) and is_ready(pod)]
         return sum(node_of(pod) in self.dead for pod in there)
 
     # -- Kubernetes nodes
 
     def lose_node(self, name: str, excluded: float) -> None:
-        """A Kubernetes node is gone for ever, and nothing on it says a word; PrimeMaster excludes it for so long."""
+        """Lose a Kubernetes node for good; PrimeMaster excludes it for `excluded` seconds."""
         self.dead[name] = self.agenda.now
         for body in self._on(name):
             process = self.process_of(body["metadata"]["name"])
@@ -255,14 +255,14 @@ class Nature:
             self.remove(body["metadata"]["name"])
 
     def node(self, name: str) -> Body:
-        """A Kubernetes node as the API server has it."""
+        """Return a Kubernetes node as the API server has it."""
         lost = self.dead.get(name)
         ready = lost is None or self.agenda.now < lost + NOT_READY_S
         told = {"type": "Ready", "status": "True" if ready else "Unknown"}
         return {"metadata": {"name": name}, "status": {"conditions": [told]}}
 
     def placement(self, head: HeadProcess) -> list[Object]:
-        """What each worker pod of a head holds, as the gateway says it."""
+        """Return the placement of a head's job, as its gateway serves it."""
         ready = [pod for pod in self.server.each("Pod", head.cluster) if not is_head(pod) and is_ready(pod)]
         return [
             {"pod": pod["metadata"]["name"], "node": pod["metadata"]["uid"], "units": [held], "ranks": held}
@@ -272,7 +272,7 @@ class Nature:
     # -- pods
 
     def head_of(self, address: str) -> HeadProcess | None:
-        """The process that answers at an address."""
+        """Return the process tree that answers at an address."""
         for process in reversed(self.heads):
             body = self.server.find("Pod", process.pod) if process.alive else None
             if body is not None and text(body, "status", "podIP") == address:
@@ -280,11 +280,11 @@ class Nature:
         return None
 
     def process_of(self, pod: str) -> HeadProcess | None:
-        """The process of a head's pod."""
+        """Return the process tree in a head's pod."""
         return next((each for each in reversed(self.heads) if each.alive and each.pod == pod), None)
 
     def delete_pod(self, name: str, uid: str, grace: int | None) -> Body | None:
-        """The operator deletes a pod; returns it while it is there. Raises ApiError."""
+        """Delete a pod for the operator; return it while it exists. Raises NotThereError, and ApiError 409."""
         body = self.server.get("Pod", name)
         if uid and body["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", f"the uid of pod {name} is another one")
@@ -295,7 +295,7 @@ class Nature:
         return self.server.find("Pod", name)
 
     def remove(self, name: str, *, stuck: bool = False) -> None:
-        """Delete a pod; its process ends within its grace, unless its node is lost."""
+        """Delete a pod: it ends within its grace period, or never on a lost node."""
         body = self.server.find("Pod", name)
         if body is None or is_leaving(body):
             return
@@ -320,7 +320,7 @@ class Nature:
             self.server.drop("Pod", name)
 
     def fail(self, name: str, reason: str) -> None:
-        """A pod is ended by its node: evicted, or out of what it has."""
+        """Fail a pod, as an eviction does."""
         body = self.server.find("Pod", name)
         if body is None or is_leaving(body):
             return
@@ -331,7 +331,7 @@ class Nature:
         self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=False)}})
 
     def restart(self, name: str, reason: str) -> None:
-        """The Ray container of a pod ends, and another one comes in the same pod."""
+        """Restart the Ray container of a pod."""
         body = self.server.find("Pod", name)
         if body is None or is_leaving(body) or phase_of(body) != "Running":
             return
@@ -356,7 +356,7 @@ class Nature:
     # -- what ranks live
 
     def rank_lives(self, head: HeadProcess, lease: float) -> bool:
-        """Whether a rank of a head's job may still do something: within its lease, and in a pod that is there."""
+        """Whether a rank of a head's job may still run: within its lease, and in an existing pod."""
         now = self.agenda.now
         renewed = [min(head.ended or now, m.gone or now) for m in head.masters.values() if not m.ended]
         if not renewed or max(renewed) + lease <= now:

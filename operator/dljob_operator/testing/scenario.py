@@ -1,4 +1,4 @@
-"""Stories of a job on Kubernetes: drawn from a seed, told, and cut down to what breaks a law."""
+"""Stories of a job on Kubernetes: drawn from a seed, run, judged, and reduced to the faults that a violation needs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dljob_operator.testing.world import EPOCH_S, StoryState
 
 HORIZON_S = 300.0
 PATIENCE_S = 4000.0
-"""So long after the last mishap a job must have ended, and all that was left be gone."""
+"""Seconds after the last fault within which a job must end, and everything of it be removed."""
 REST_S = 800.0
-"""And so long after that nothing may be written."""
+"""Seconds after that in which nothing may be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A DLJob, how long it works, what goes wrong, and the seed of all that is left to chance."""
+    """A DLJob, the seconds that it works, its faults, and the seed of all else."""
 
     seed: int
     manifest: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Story:
 
 @dataclass(slots=True)
 class Ended:
-    """How a story went."""
+    """Result of a story."""
 
     problems: tuple[str, ...]
     phase: str
@@ -47,15 +47,16 @@ class Ended:
     attempts: int
     writes: int
     most: int
-    """The most writes with nothing happening between them."""
+    """The most writes in a row without an event from outside."""
     seconds: float
     trace: list[str] = field(default_factory=list[str])
 
 
 def story_of(seed: int, of: Collection[str] = ()) -> Story:
-    """The story of a seed; `of` these kinds of mishaps alone, if any are named.
+    """Return the story of a seed, with faults of the kinds in `of` alone, if any are named.
 
-    In a third of them, mishaps come close to what the operator does when nothing goes wrong.
+    In a third of the stories faults come close to what the operator does in the same story without them: an order and
+    its submission are 20 ms apart, which chance alone hardly ever hits.
     """
     rng = chance(f"operator {seed}")
     shared = rng.random() < 0.25
@@ -88,7 +89,7 @@ def _manifest(rng: Random, *, shared: bool) -> dict[str, Any]:
 
 
 def tell(story: Story, *, trace: bool = False) -> Ended:
-    """Let a story happen: everything that goes wrong, then peace until the end, then rest."""
+    """Run a story: first its faults, then none until the job has ended, then a time in which nothing may be written."""
     w, problems = _told(story, trace=trace)
     return Ended(
         problems=tuple(problems),
@@ -131,14 +132,14 @@ def _problems(story: Story, w: StoryState) -> list[str]:
 
 
 class _ShellLog(logging.Handler):
-    """The log of the operators, in which an error is a broken law: the shell outlives its bugs, and logs them."""
+    """Handler of the operators' log, in which an error is a violation: the shell survives its bugs, and logs them."""
 
     def __init__(self, w: StoryState) -> None:
         super().__init__()
         self._w = w
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take an error, or a warning with a traceback."""
+        """Report an error, or a warning with a traceback."""
         if record.exc_info and (error := record.exc_info[1]):
             self._w.broken(f"raised: {type(error).__name__}: {error}")
         elif record.levelno >= logging.ERROR:
@@ -147,7 +148,7 @@ class _ShellLog(logging.Handler):
 
 @contextlib.contextmanager
 def _listening(w: StoryState) -> Iterator[None]:
-    """Read the operators' log, and keep it from the terminal."""
+    """Handle the operators' log here, and keep it from the terminal."""
     shell, handler = logging.getLogger("dljob_operator"), _ShellLog(w)
     before = shell.level, shell.propagate
     shell.addHandler(handler)
@@ -162,7 +163,7 @@ def _listening(w: StoryState) -> Iterator[None]:
 
 
 def _harmless(story: Story, w: StoryState) -> list[str]:
-    """What only befalls operators and their calls costs no attempt, and changes no verdict."""
+    """Return the violation of a story whose faults hit only operators and their calls: they cost no attempt."""
     if not all(harmless(mishap) for mishap in story.mishaps):
         return []
     status = part(w.last, "status")
@@ -194,7 +195,7 @@ def _came_too_late(w: StoryState) -> bool:
 
 
 def one(story: Story) -> dict[str, Any]:
-    """All that happens in one story."""
+    """Run one story, and return its result and trace."""
     ended = tell(story, trace=True)
     return {
         "seed": story.seed,
@@ -210,7 +211,7 @@ def one(story: Story) -> dict[str, Any]:
 
 
 def many(seeds: Iterable[int]) -> dict[str, Any]:
-    """How many seeds end how; those that break a law with the least that it takes."""
+    """Run seeds; return counts of how they end, and each failure with the fewest faults that it needs."""
     ends: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     attempts: Counter[int] = Counter()
@@ -237,7 +238,7 @@ def many(seeds: Iterable[int]) -> dict[str, Any]:
 
 
 def failure(story: Story) -> dict[str, Any]:
-    """A story that breaks a law, with as few mishaps as it takes to break the same one."""
+    """Reduce a story to the fewest faults that violate the same invariant."""
     law = _law(story)
     mishaps = fewest(story.mishaps, lambda tried: _law(replace(story, mishaps=tried)) == law)
     least = replace(story, mishaps=mishaps)
@@ -250,7 +251,7 @@ def _law(story: Story) -> str:
 
 
 def dump(story: Story) -> dict[str, Any]:
-    """A story as JSON-able data."""
+    """Return a story as JSON data."""
     return {
         "operator": True,
         "seed": story.seed,
@@ -262,6 +263,6 @@ def dump(story: Story) -> dict[str, Any]:
 
 
 def load(data: Mapping[str, Any]) -> Story:
-    """What `dump` gave."""
+    """Return the story of data that `dump` made."""
     mishaps: Sequence[Mapping[str, Any]] = data["faults"]
     return Story(data["seed"], data["manifest"], data["work"], data["fails"], tuple(Mishap(**one) for one in mishaps))

@@ -1,4 +1,4 @@
-"""A job on Kubernetes with everybody around it: API server, KubeRay, heads, users, and operators that come and go."""
+"""State of a story: one DLJob, the API server, the cluster, the operators, and the faults that are due."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHARED = "shared"
 
 @dataclass(frozen=True, slots=True)
 class ApiTrouble:
-    """What happens to a call: `done` says whether it takes effect all the same."""
+    """Failure of one call after some seconds; `done`: it takes effect, and only its answer is lost."""
 
     status: int
     done: bool
@@ -45,7 +45,7 @@ class ApiTrouble:
 
 
 class StoryState:
-    """Where a story stands."""
+    """State of a story; its methods are what operators, heads and faults do to it."""
 
     def __init__(self, manifest: Mapping[str, Any], work: float, rng: Random) -> None:
         self.rng = rng
@@ -60,30 +60,30 @@ class StoryState:
         self.trace: list[str] | None = None
         self.troubles: list[ApiTrouble] = []
         self.fuse: int | None = None
-        """Calls until an operator dies."""
+        """Calls until an operator crashes; None: none does."""
         self.back_in = 1.0
-        """Seconds until the next one comes."""
+        """Seconds until another one starts when none is left."""
         self.behind, self.lag = 0, 0.0
-        """The changes that the next operator's first list lacks, and for how many seconds it does not hear of them."""
+        """Changes that the next operator's first lists lack, and the seconds until its watches bring them."""
         self.log: list[tuple[str, Body, bool]] = []
-        """All changes: (kind, object, gone)."""
+        """All changes, as (kind, object, whether it is gone)."""
         self.silent_until = 0.0
-        """Heads cannot be reached until then."""
+        """Time until which no head can be reached."""
         self.refuses = self.fails = False
-        """What the next launcher, or the user code of the next attempt, does."""
+        """Whether the next launcher refuses to start, and whether user code fails."""
         self.taken: dict[str, HeadProcess] = {}
-        """Submission -> the head that took it."""
+        """Submission id -> the head that accepted it."""
         self.wrote_at = 0.0
-        """When the DLJob changed last."""
+        """Time of the DLJob's last change."""
         self.lost = 0
-        """Attempts that were given up and count."""
+        """Lost attempts that count against maxClusterRestarts."""
         self.acted: list[float] = []
-        """When an operator decided to do something, in seconds from the beginning."""
+        """Seconds from the beginning at which an operator decided to act."""
         self.writes = self.unprovoked = 0
         self.most = 0
         self.writer: SimulatedOperator | None = None
         self.last: Body = {}
-        """The DLJob's status as the laws saw it last."""
+        """The DLJob as the invariants saw it last."""
         self.server.told.append(self._told)
         self._apply(manifest)
         self.start()
@@ -96,14 +96,14 @@ class StoryState:
         self.server.create("DLJob", {"metadata": meta, "spec": dict(part(manifest, "spec"))})
 
     def share(self) -> None:
-        """Somebody makes the RayCluster that the job runs on."""
+        """Create the RayCluster that the job refers to."""
         meta: Body = {"name": SHARED, "namespace": NAMESPACE, "labels": {}}
         self.server.create("RayCluster", {"metadata": meta, "spec": {"rayVersion": "2.60.0"}, "status": {}})
 
     # -- operators
 
     def start(self) -> None:
-        """An operator begins; its clock is its machine's."""
+        """Start an operator, whose wall clock may be wrong by seconds."""
         skew = self.rng.choice((0.0, 0.0, -1.5, 2.0))
         self.happened()
         self.operators.append(SimulatedOperator(self, len(self.operators) + 1, skew, self.behind, self.lag))
@@ -111,7 +111,7 @@ class StoryState:
         self.note(f"operator {len(self.operators)} begins")
 
     def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, Body, bool]]]:
-        """What was there so many changes ago, and the changes since."""
+        """Return the objects of so many changes ago by (kind, name), and the changes since."""
         there: dict[tuple[str, str], Body] = {}
         now = max(0, len(self.log) - behind)
         for kind, body, gone in self.log[:now]:
@@ -122,7 +122,7 @@ class StoryState:
         return there, self.log[now:]
 
     def end(self, operator: SimulatedOperator) -> None:
-        """An operator is gone; when it was the last, another one comes."""
+        """Crash an operator; when it was the last, another one starts later."""
         if not operator.alive:
             return
         operator.end()
@@ -132,17 +132,17 @@ class StoryState:
             self.agenda.after(self.back_in, lambda: self.alive or self.start())
 
     def close(self) -> None:
-        """End the story."""
+        """End all operators, so that no task is left."""
         for operator in self.operators:
             operator.close()
 
     @property
     def alive(self) -> list[SimulatedOperator]:
-        """The operators that live."""
+        """The operators that run."""
         return [each for each in self.operators if each.alive]
 
     def travel(self, *, fatal: bool) -> float:
-        """Seconds that a message takes; an operator may die meanwhile, if it is to be `fatal` to one."""
+        """Return the seconds that a message takes; a `fatal` one counts towards the next crash."""
         if fatal and self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
@@ -151,17 +151,17 @@ class StoryState:
         return TRAVEL_S * (0.1 + self.rng.random() ** 3)
 
     def trouble(self) -> ApiTrouble | None:
-        """What happens to the next call."""
+        """Return the failure of the next call, if any."""
         return self.troubles.pop(0) if self.troubles else None
 
     def reach(self, address: str) -> HeadProcess | None:
-        """The head that answers there."""
+        """Return the head that answers at an address."""
         return None if self.agenda.now < self.silent_until else self.nature.head_of(address)
 
     # -- what operators do
 
     def decided(self, operator: SimulatedOperator, seen: Observed, outcome: ReconcileResult) -> None:
-        """A pass has been decided."""
+        """Check and note the decision of a pass."""
         if outcome.actions or outcome.status is not None:
             self.acted.append(self.agenda.now - EPOCH_S)
         if self.trace is not None and (outcome.actions or outcome.status is not None):
@@ -171,17 +171,17 @@ class StoryState:
         laws.decided(self, seen, outcome)
 
     def wrote(self, operator: SimulatedOperator) -> None:
-        """Something is written to the API server."""
+        """Count a write to the API server."""
         self.writes += 1
         if self.writer is not operator:
-            self.unprovoked = 0  # each has its own view: two that differ provoke one another while they overlap
+            self.unprovoked = 0  # two operators whose views differ provoke each other while they overlap
         self.writer = operator
         self.unprovoked += 1
         self.most = max(self.most, self.unprovoked)
         laws.wrote(self, operator)
 
     def submitted(self, operator: SimulatedOperator, head: HeadProcess, posted: Body) -> None:
-        """A submission arrives at a head."""
+        """Let a submission arrive at a head."""
         id_, argv = posted["submission_id"], shlex.split(posted["entrypoint"])
         spec = self.server.find("ConfigMap", names.spec_map(head.cluster))
         handed = head.packages if self.shared else dict(part(spec, "data"))
@@ -198,18 +198,18 @@ class StoryState:
             self.happened()
 
     def broken(self, problem: str) -> None:
-        """A law is broken."""
+        """Record that an invariant does not hold."""
         self.note(f"broken: {problem}")
         self.problems.append(problem)
 
     # -- what happens
 
     def happened(self) -> None:
-        """Something that nobody here wrote: operators have reason to act."""
+        """Record an event from outside, which gives operators a reason to write."""
         self.unprovoked = 0
 
     def note(self, line: str) -> None:
-        """A line of the story."""
+        """Add a line to the trace."""
         if self.trace is not None:
             self.trace.append(f"{self.agenda.now - EPOCH_S:10.3f} {line}")
 
@@ -222,7 +222,7 @@ class StoryState:
             self.note(f"{head.session} {'lives' if head.alive else 'is gone'}: {masters}")
 
     def silence(self, seconds: float) -> None:
-        """No operator reaches a head for a while."""
+        """Cut operators off from all heads for a while."""
         self.silent_until = self.agenda.now + seconds
         for each in self.alive:
             each.tell()
@@ -242,5 +242,5 @@ class StoryState:
 
     @property
     def phase(self) -> str:
-        """The job's phase as its status has it, or had it last."""
+        """The phase in the DLJob's status, or its last one."""
         return text(self.job or self.last, "status", "phase")
