@@ -83,7 +83,7 @@ class SimulatedKube(Kube):
             else:
                 left = server.delete(kind, name, uid=text(only, "uid"), version=text(only, "resourceVersion"))
             return {**left, "kind": kind} if left is not None else {"kind": "Status"}
-        if isinstance(body, list):
+        if "json-patch" in content:
             return server.json_patch(kind, name, body)
         if "apply-patch" in content and server.find(kind, name) is None:
             return server.create(kind, body)

@@ -162,7 +162,7 @@ def merged(old: Object, patch: Object) -> Body:
         if value is None:
             made.pop(key, None)
         else:
-            made[key] = merged(part(old, key), value) if isinstance(value, Mapping) else value
+            made[key] = merged(part(old, key), part(patch, key)) if isinstance(value, Mapping) else value
     return made
 
 

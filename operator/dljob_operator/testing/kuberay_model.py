@@ -136,7 +136,7 @@ class Nature:
         self.pods += 1
         owner, uid = cluster["metadata"]["name"], f"pod-{self.pods}"
         name = f"{owner}-{'head' if head else 'worker'}-{self.pods}"
-        group = part(cluster, "spec", "headGroupSpec") if head else next(iter(_workers(cluster)), {})
+        group = _group(cluster, head=head)
         labels = {**part(group, "template", "metadata", "labels"), CLUSTER: owner}
         labels |= {"ray.io/node-type": "head" if head else "worker"}
         labels |= {"ray.io/group": "headgroup" if head else text(group, "groupName")}
@@ -174,9 +174,9 @@ class Nature:
         if container["restartCount"] != life:
             return
         id_ = self._boot(cluster_of(body), name).container if is_head(body) else ""
-        runs = {**container, "ready": True, "containerID": id_, "state": {"running": {}}}
+        runs: Body = {**container, "ready": True, "containerID": id_, "state": {"running": {}}}
         address = f"10.0.{uid.removeprefix('pod-')}.1"
-        told = {"phase": "Running", "podIP": address, "containerStatuses": [runs]}
+        told: Body = {"phase": "Running", "podIP": address, "containerStatuses": [runs]}
         self._change(body, {"status": {**told, "conditions": _conditions(body, "Ready", holds=True)}})
 
     def _boot(self, cluster: str, pod: str) -> HeadProcess:
@@ -205,9 +205,7 @@ class Nature:
             "desiredWorkerReplicas": 0 if held else RANKS,
             "readyWorkerReplicas": ready,
             "conditions": [{"type": "HeadPodReady", "status": up, "reason": "HeadPodRunningAndReady"}],
-            "head": {}
-            if head is None
-            else {"podIP": text(head, "status", "podIP"), "podName": head["metadata"]["name"]},
+            "head": _named(head) if head else {},
         }
         self.server.put("RayCluster", {**cluster, "status": status})
         for process in self.heads:
@@ -341,8 +339,8 @@ class Nature:
         old, uid = _container(body), body["metadata"]["uid"]
         life = old["restartCount"] + 1
         ended = {"terminated": {"exitCode": 137, "reason": reason}}
-        now = {**old, "restartCount": life, "ready": False, "state": {"waiting": {}}, "lastState": ended}
-        told = {"containerStatuses": [now], "conditions": _conditions(body, "Ready", holds=False)}
+        now: Body = {**old, "restartCount": life, "ready": False, "state": {"waiting": {}}, "lastState": ended}
+        told: Body = {"containerStatuses": [now], "conditions": _conditions(body, "Ready", holds=False)}
         self._change(body, {"status": told})
         self.agenda.soon(READY_S, lambda: self._up(name, uid, life))
 
@@ -364,8 +362,11 @@ class Nature:
         return any(not is_head(body) for body in self.server.each("Pod", head.cluster))
 
 
-def _workers(cluster: Object) -> tuple[Object, ...]:
-    return tuple(items(cluster, "spec", "workerGroupSpecs"))
+def _group(cluster: Object, *, head: bool) -> Object:
+    """Return the head's group or the workers' one; empty where the spec has none, as in others' RayClusters here."""
+    if head:
+        return part(cluster, "spec", "headGroupSpec")
+    return next(iter(items(cluster, "spec", "workerGroupSpecs")), part(None))
 
 
 def _named(head: Object) -> Object:

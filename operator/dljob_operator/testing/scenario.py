@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
@@ -147,7 +147,7 @@ class _ShellLog(logging.Handler):
 
 
 @contextlib.contextmanager
-def _listening(w: StoryState) -> Iterator[None]:
+def _listening(w: StoryState) -> Generator[None]:
     """Handle the operators' log here, and keep it from the terminal."""
     shell, handler = logging.getLogger("dljob_operator"), _ShellLog(w)
     before = shell.level, shell.propagate
