@@ -17,6 +17,7 @@ OTHERS = {
     "workers/dljob/runtime/process/worker_context.py": "a rank's, for user code",
     "workers/dljob/ray_private.py": "Ray's own, made quiet",
     "operator/dljob_operator/main.py": "those of libraries, made quiet",
+    "operator/dljob_operator/testing/scenario.py": "that of all rooms, which an invariant reads",
 }
 """Modules that ask for a logger beside the one of their room."""
 ROOT_CALLS = ("debug", "info", "warning", "error", "exception", "critical", "log")
