@@ -84,7 +84,7 @@ class ApiServer:
         """
         old = self.get(kind, name)
         self.unchanged(old, text(patch, "metadata", "resourceVersion"))
-        made = merged(old, {key: patch[key] for key in ((sub,) if sub else ("metadata", "spec")) if key in patch})
+        made = merged(old, {key: value for key, value in patch.items() if (key == sub if sub else key != "status")})
         if made.get("spec") != old.get("spec"):
             made["metadata"] = {**made["metadata"], "generation": old["metadata"]["generation"] + 1}
         done = self.put(kind, made)

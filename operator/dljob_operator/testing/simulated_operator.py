@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 KEY = TokenKey(b"simulated operators share one key")
 WORKERS = 4
+METRICS = Metrics("simulated")
+"""Metrics of all simulated operators, which nobody reads: to register them costs a millisecond."""
 
 
 class SimulatedOperator:
@@ -68,6 +70,7 @@ class SimulatedOperator:
         """Long polls that are unanswered."""
         self._first(behind, lag)
         self._main = self.loop.create_task(self._live(), name=f"operator {number}")
+        self._main.add_done_callback(self._ended)
 
     async def _live(self) -> None:
         """Do what the real process does: fill the caches, list again from time to time, and act."""
@@ -95,8 +98,13 @@ class SimulatedOperator:
         self.world.decided(self, seen, outcome)
         return outcome
 
+    def _ended(self, main: asyncio.Task[None]) -> None:
+        """Report a process that ends by itself: its tasks must not."""
+        if self.alive and not main.cancelled():
+            self.world.broken(f"raised: operator {self.number} ended: {main.exception()!r}")
+
     def end(self) -> None:
-        """Crash, wherever it stands."""
+        """Crash between two callbacks."""
         self.alive = False
         self.loop.kill(self._main)
 
@@ -108,7 +116,7 @@ class SimulatedOperator:
     # -- its watches
 
     def _first(self, behind: int, lag: float) -> None:
-        """Let the first lists be of so many changes ago, and the watches bring the rest later: its API server lags."""
+        """Make the first lists so many changes old, and let the watches bring the rest late: the API server lags."""
         there, since = self.world.past(behind)
         kinds = self._feeds if since else ()
         self._past = {kind: [body for (each, _), body in there.items() if each == kind] for kind in kinds}
@@ -117,11 +125,11 @@ class SimulatedOperator:
             self.hear(kind, body, gone=gone)
 
     def past(self, kind: str) -> list[Body] | None:
-        """Return the objects of its first list of a kind, if they are of the past."""
+        """Return the objects of the first list of a kind, if that list is to be old."""
         return self._past.pop(kind, None)
 
     def hear(self, kind: str, body: Body, *, gone: bool) -> None:
-        """Let a watch bring a change: in a while, and in order."""
+        """Let a watch bring a change, after a delay and in order."""
         feed = self._feeds.get(kind)
         if not self.alive or feed is None or not selects(SELECTORS.get(feed.resource.plural, ""), _labels(body)):
             return
@@ -143,11 +151,11 @@ class SimulatedOperator:
     # -- its calls
 
     async def travel(self, *, reads: bool = False) -> None:
-        """Let a message travel; a crash may come meanwhile, unless it only `reads` from a head."""
+        """Wait while a message travels; the operator may crash meanwhile, unless it only `reads` from a head."""
         await self.sleep(self.world.travel(fatal=not reads) if self.alive else 0.0)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; one that has crashed waits for ever."""
+        """Wait; after a crash, for ever."""
         waiting = self.loop.create_future()
         if self.alive:
             # Without `asyncio.sleep`, whose timer is one more callback: most of what a story waits for is calls.
@@ -178,7 +186,3 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 def _labels(body: Body) -> dict[str, str]:
     return dict(part(body, "metadata", "labels"))
-
-
-METRICS = Metrics("simulated")
-"""Of all simulated operators: nobody reads them."""
