@@ -93,7 +93,8 @@ class SimulatedKube(Kube):
         past = self._operator.past(kind)
         found = self._world.server.each(kind) if past is None else past
         labels, fields = str(query.get("labelSelector", "")), str(query.get("fieldSelector", ""))
-        return [body for body in found if selects(labels, _labels(body)) and selects(fields, _fields(body))]
+        named = [body for body in found if selects(fields, {"metadata.name": body["metadata"]["name"]})]
+        return [body for body in named if selects(labels, part(body, "metadata", "labels"))]
 
 
 def selects(selector: str, values: Mapping[str, str]) -> bool:
@@ -103,14 +104,6 @@ def selects(selector: str, values: Mapping[str, str]) -> bool:
         if values.get(name) != value if equals else name not in values:
             return False
     return True
-
-
-def _labels(body: Json) -> Mapping[str, str]:
-    return part(body, "metadata", "labels")
-
-
-def _fields(body: Json) -> Mapping[str, str]:
-    return {"metadata.name": body["metadata"]["name"]}
 
 
 @lru_cache(maxsize=4096)

@@ -37,7 +37,7 @@ class HeadClient:
         """Make a call. Raises HeadError when no head answers at the address."""
         reads = method == "GET"
         await self._operator.travel(reads=reads)
-        head = self._reached()
+        head = self._world.reach(self._host)
         if head is None:
             answer = None
         elif path.endswith("/status"):
@@ -50,9 +50,6 @@ class HeadClient:
         if answer is None:
             raise HeadError(0, f"cannot connect to {self._host}")
         return answer
-
-    def _reached(self) -> HeadProcess | None:
-        return self._world.reach(self._host)
 
     def _answer(self, head: HeadProcess, method: str, path: str, body: Any) -> Response:  # noqa: ANN401 - JSON
         *_, collection, name = path.split("/")
@@ -79,7 +76,7 @@ class HeadClient:
         """Answer with a snapshot that is newer than the known one, or with the present one when the time is over."""
         until = self._operator.loop.time() + float(query["timeout"])
         container = head.container
-        while self._reached() is head and head.container == container:
+        while self._world.reach(self._host) is head and head.container == container:
             master = head.master()
             if master is None:
                 return AWAY if head.masters else UNKNOWN

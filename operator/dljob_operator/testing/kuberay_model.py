@@ -56,11 +56,6 @@ def is_ready(pod: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in items(pod, "status", "conditions"))
 
 
-def phase_of(pod: Object) -> str:
-    """The phase of a pod."""
-    return text(pod, "status", "phase")
-
-
 def _conditions(pod: Object, type_: str, *, holds: bool, reason: str = "", message: str = "") -> list[Object]:
     """The conditions of a pod with one of them changed."""
     others = [each for each in items(pod, "status", "conditions") if each["type"] != type_]
@@ -125,7 +120,7 @@ class Nature:
     def _fill(self, cluster: Body, pods: list[Body]) -> None:
         """Create missing pods; one that is being deleted counts as present, and a failed one is replaced."""
         for body in pods:
-            if phase_of(body) == "Failed":
+            if text(body, "status", "phase") == "Failed":
                 self.remove(body["metadata"]["name"])
         if not any(is_head(body) for body in pods):
             self._make(cluster, head=True)
@@ -168,7 +163,7 @@ class Nature:
     def _up(self, name: str, uid: str, life: int) -> None:
         """Make a pod ready, unless its containers ended again meanwhile."""
         body = self._body(name, uid)
-        if body is None or is_leaving(body) or phase_of(body) == "Failed" or node_of(body) in self.dead:
+        if body is None or is_leaving(body) or text(body, "status", "phase") == "Failed" or node_of(body) in self.dead:
             return
         container = _container(body)
         if container["restartCount"] != life:
@@ -196,7 +191,10 @@ class Nature:
         """Write the status of a RayCluster, and tell the head how many workers are ready."""
         name = cluster["metadata"]["name"]
         pods = list(self.server.each("Pod", name))
-        head = next((pod for pod in pods if is_head(pod) and not is_leaving(pod) and phase_of(pod) != "Failed"), None)
+        head = next(
+            (pod for pod in pods if is_head(pod) and not is_leaving(pod) and text(pod, "status", "phase") != "Failed"),
+            None,
+        )
         ready = sum(is_ready(pod) and not is_leaving(pod) for pod in pods if not is_head(pod))
         held = bool(part(cluster, "spec").get("suspend"))
         up = "True" if head is not None and is_ready(head) and not held else "False"
@@ -331,7 +329,7 @@ class Nature:
     def restart(self, name: str, reason: str) -> None:
         """Restart the Ray container of a pod."""
         body = self.server.find("Pod", name)
-        if body is None or is_leaving(body) or phase_of(body) != "Running":
+        if body is None or is_leaving(body) or text(body, "status", "phase") != "Running":
             return
         process = self.process_of(name)
         if process is not None:

@@ -131,7 +131,9 @@ class SimulatedOperator:
     def hear(self, kind: str, body: Body, *, gone: bool) -> None:
         """Let a watch bring a change, after a delay and in order."""
         feed = self._feeds.get(kind)
-        if not self.alive or feed is None or not selects(SELECTORS.get(feed.resource.plural, ""), _labels(body)):
+        if not self.alive or feed is None:
+            return
+        if not selects(SELECTORS.get(feed.resource.plural, ""), part(body, "metadata", "labels")):
             return
         if gone and self.loses == kind:
             self.loses = ""
@@ -182,7 +184,3 @@ class SimulatedOperator:
 def _wake(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-def _labels(body: Body) -> dict[str, str]:
-    return dict(part(body, "metadata", "labels"))

@@ -102,14 +102,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Return False: no task notes where it was made."""
         return False
 
-    def is_running(self) -> bool:
-        """Return True: the agenda runs it."""
-        return True
-
-    def is_closed(self) -> bool:
-        """Return False."""
-        return False
-
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
