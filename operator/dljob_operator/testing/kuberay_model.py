@@ -62,10 +62,6 @@ def _conditions(pod: Object, type_: str, *, holds: bool, reason: str = "", messa
     return [*others, {"type": type_, "status": str(holds), "reason": reason, "message": message}]
 
 
-def _container(pod: Object) -> Object:
-    return items(pod, "status", "containerStatuses")[0]
-
-
 class Nature:
     """The cluster without API server and operators. `heads` keeps all process trees of heads, the newest last."""
 
@@ -165,7 +161,7 @@ class Nature:
         body = self._body(name, uid)
         if body is None or is_leaving(body) or text(body, "status", "phase") == "Failed" or node_of(body) in self.dead:
             return
-        container = _container(body)
+        container = items(body, "status", "containerStatuses")[0]
         if container["restartCount"] != life:
             return
         id_ = self._boot(cluster_of(body), name).container if is_head(body) else ""
@@ -334,7 +330,7 @@ class Nature:
         process = self.process_of(name)
         if process is not None:
             process.end()
-        old, uid = _container(body), body["metadata"]["uid"]
+        old, uid = items(body, "status", "containerStatuses")[0], body["metadata"]["uid"]
         life = old["restartCount"] + 1
         ended = {"terminated": {"exitCode": 137, "reason": reason}}
         now: Body = {**old, "restartCount": life, "ready": False, "state": {"waiting": {}}, "lastState": ended}

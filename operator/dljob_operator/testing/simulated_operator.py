@@ -108,11 +108,6 @@ class SimulatedOperator:
         self.alive = False
         self.loop.kill(self._main)
 
-    def close(self) -> None:
-        """Leave no task behind."""
-        self.alive = False
-        self.loop.bury(self._main)
-
     # -- its watches
 
     def _first(self, behind: int, lag: float) -> None:

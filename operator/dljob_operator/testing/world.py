@@ -134,7 +134,7 @@ class StoryState:
     def close(self) -> None:
         """End all operators, so that no task is left."""
         for operator in self.operators:
-            operator.close()
+            operator.end()
 
     @property
     def alive(self) -> list[SimulatedOperator]:

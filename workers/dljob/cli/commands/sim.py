@@ -148,11 +148,8 @@ def _replayed(path: Path) -> dict[str, Any]:
     data = _read(path)
     try:
         # Loaded here, run below: an error of the simulation itself must not be reported as a bad file.
-        if data.get("operator"):
-            stories = _operator_simulator()
-            told = partial(stories.one, stories.load(data))
-        else:
-            told = partial(report.one, _case(data))
+        stories = _operator_simulator() if data.get("operator") else None
+        told = partial(stories.one, stories.load(data)) if stories else partial(report.one, _case(data))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{path} is no case that --save wrote") from None
     return told()
