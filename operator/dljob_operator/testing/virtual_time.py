@@ -7,6 +7,10 @@ the others go on. Nothing waits, so a story of an hour takes milliseconds, and t
 from __future__ import annotations
 
 import asyncio
+from asyncio.events import (
+    _get_running_loop,  # pyright: ignore[reportPrivateUsage] - asyncio exports both, for loops such as this one
+    _set_running_loop,  # pyright: ignore[reportPrivateUsage] - the same
+)
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -62,7 +66,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._planned = self._runs = False
         """Whether the agenda holds the next turn of this loop, and whether it has its turn now."""
         self._stopped = False
-        self._outer = asyncio._get_running_loop()  # noqa: SLF001 - as the other one
+        self._outer = _get_running_loop()
 
     def kill(self, main: asyncio.Task[Any]) -> None:
         """Stop before the next callback, as a crash does; then cancel `main` and all that it waits for."""
@@ -81,7 +85,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn(self, *, buried: bool = False) -> None:
         """Run all that is ready, and what becomes ready meanwhile."""
         self._planned, self._runs = False, True
-        asyncio._set_running_loop(self)  # noqa: SLF001 - in asyncio's __all__, for loops such as this one
+        _set_running_loop(self)
         ready = self._ready
         try:
             while ready and (buried or not self._stopped):
@@ -90,7 +94,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     handle._run()  # noqa: SLF001 - as every loop does
         finally:
             self._runs = False
-            asyncio._set_running_loop(self._outer)  # noqa: SLF001 - the same
+            _set_running_loop(self._outer)
 
     # -- what asyncio asks of a loop
 
