@@ -256,6 +256,22 @@ def test_an_operator_that_was_away_hears_the_end_before_it_takes_the_job_for_sto
     assert world.master("Succeeded").settle().phase == "Succeeded"
 
 
+def test_an_operator_that_was_away_hears_the_launcher_first():
+    """Found by `dljob sim --operator`, seed 3913."""
+    world = World(dljob(activeDeadlineSeconds=20)).settle().head_ready().settle().later(100)
+    assert world.step().status["phase"] == "Stopping"
+    world.launcher("SUCCEEDED", exit_code=0)
+    assert world.look().status is None  # PrimeMaster is about to answer
+    assert world.master("Succeeded").settle().phase == "Succeeded"
+
+
+def test_a_launcher_that_ended_well_is_believed_when_nobody_else_answers():
+    world = World(dljob(activeDeadlineSeconds=20)).settle().head_ready().settle().later(100)
+    world.step()
+    world.launcher("SUCCEEDED", exit_code=0).silent(0.0).later(600).silent(600)
+    assert world.settle().phase == "Succeeded"
+
+
 def test_an_operator_that_was_away_orders_the_stop_before_it_takes_the_job_for_stopped():
     world = World(dljob(activeDeadlineSeconds=20)).running().later(30)
     world.step()
