@@ -131,7 +131,7 @@ class HeadProcess:
     # -- Ray's Job API
 
     def take(self, id_: str, metadata: Mapping[str, str], master: SimulatedMaster | None) -> bool:
-        """Accept a submission; return False for a known id. Without a master its launcher refuses to start."""
+        """Accept a submission; return False for a known id. Its launcher starts `master`, or fails if that is None."""
         if id_ in self.launches:
             return False
         launch = self.launches[id_] = Launch(id_, metadata)

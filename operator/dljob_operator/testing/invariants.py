@@ -47,7 +47,7 @@ def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
 
 
 def taken(w: StoryState, head: HeadProcess, id_: str) -> None:
-    """Check a submission: accepted by one head, named by the status, and no rank of another attempt lives."""
+    """Check a submission: no other head took its id, the status names it, and no rank under another head lives."""
     before = w.taken.setdefault(id_, head)
     if before is not head:
         w.broken(f"twice: {id_} is taken by {head.session}, and was by {before.session}")

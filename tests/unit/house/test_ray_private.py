@@ -26,9 +26,11 @@ OTHERS = {
     "_abort_process_group": "torch.distributed",
     "_asdict": "a named tuple's, public",
     "_current_frames": "sys",
+    "_get_running_loop": "asyncio, for loops that are not its own",
     "_Options": "torch.distributed",
     "_option_string_actions": "argparse",
     "_run_exitfuncs": "atexit",
+    "_set_running_loop": "asyncio, for loops that are not its own",
     "_shutdown": "threading",
     "_world": "torch.distributed",
 }

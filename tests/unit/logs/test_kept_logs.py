@@ -7,13 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from life_kit import info
 
 from dljob.api.logs import LogTail
 from dljob.logs import archive, cut
 from dljob.logs.archive import keep, keep_all
 from dljob.master.state.actions import RankStart
 from dljob.runtime.process.logfile import open_log
+from dljob.runtime.process.messages import JobInfo
+
+
+def info(folder: Path) -> JobInfo:
+    """Return the JobInfo of a job with this folder, in its second attempt."""
+    return JobInfo("0123456789abcdef" * 2, "j", str(folder), "dljob", "m", 30, 0.2, "", (("w", 1),), attempt=2)
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ async def _in_thread(call: Callable[[], T]) -> T:
 
 
 class _Outlet:
-    """Text stream that can be closed; a write after that raises, which ends the thread that follows the logs."""
+    """Text stream that can be closed. A later write raises: so the thread of a cancelled `AsyncJob.logs` ends."""
 
     def __init__(self, to: TextIO) -> None:
         self._to = to

@@ -1,4 +1,5 @@
-"""Logs of ranks on disk, in reading order: `cut` limits their size, `marks` record when each part was written.
+"""Log files of ranks and of PrimeMaster on disk.
 
-The thread in `watch` does both. `archive` keeps whole logs beside the checkpoints. `master` is PrimeMaster's own log.
+Modules in reading order: `cut` limits the size of a log, `marks` record when each part was written, `watch` has the
+thread that does both, `archive` copies whole logs to the volume of the checkpoints, `master` is PrimeMaster's own log.
 """

@@ -46,7 +46,7 @@ def test_questions_are_answered_until_the_block_ends(child: dict[str, Any]) -> N
 def test_a_ray_init_that_hangs_is_killed(child: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_relay, "JOIN_S", 0.3)
     child["does"] = "os.write(2, b'Failed to connect to GCS\\n')\ntime.sleep(1000)"
-    with pytest.raises(UnreachableError, match=r"within 0.3 s: no answer.*before that: no socket"):
+    with pytest.raises(UnreachableError, match=r"within 0.3 s: no answer.*other ways failed before: no socket"):
         socket_relay.Relay(ADDRESS, UID, {}, tried="no socket").__enter__()
     assert child["started"].returncode is not None
 
@@ -59,7 +59,7 @@ def test_a_child_that_ends_says_rays_last_words(child: dict[str, Any]) -> None:
 
 def test_a_refusal_of_ray_is_told(child: dict[str, Any]) -> None:
     child["does"] = 'line.sendall(b\'{"error": "UnreachableError", "message": "no token", "hint": "set it"}\\n\')'
-    with pytest.raises(UnreachableError, match="no token; before that: x\n  set it"):
+    with pytest.raises(UnreachableError, match="no token; other ways failed before: x\n  set it"):
         socket_relay.Relay(ADDRESS, UID, {}, tried="x").__enter__()
 
 

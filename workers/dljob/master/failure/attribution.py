@@ -29,7 +29,7 @@ DETAIL = 2048
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value, Reason.NODE_LOST.value, Reason.NETWORK.value})
 _OUTSIDE = _VAGUE | {Reason.PREEMPTED.value}
 """Reasons that later news about the node may explain: a pod reports its end, Kubernetes who deleted or evicted it."""
-# A rank as messages name it, "<role>/<rank>".
+# Ranks in the message of a failure: a failure of one of them can be its cause.
 _NAME = re.compile(r"[a-z][-a-z0-9]{0,23}/\d{1,6}\b")
 
 
@@ -83,7 +83,7 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
     if heard.ordered:  # it ended because PrimeMaster ended it
         return
     fault, cause = _root(d, mine[-1]), policy.describe(name, heard.outcome)
-    # A primary cause that is already known stays: the late failure is listed as one of its consequences.
+    # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
     if heard.secondary or not fault.secondary:
         _list(d, fault, (Consequence(name, incarnation, cause),))
         return

@@ -63,7 +63,7 @@ class RoleFacts:
         return f"{self.series}/{max(host.index, 0) * self.ranks_per_host // self.plan.group_size}"
 
     def hosts(self) -> Iterator[HostId]:
-        """All hosts of the role, the store first: a torch world cannot start without it."""
+        """All hosts of the role; in a torch world the store's host, which has no ranks, is first: all ranks need it."""
         if self.world:
             yield HostId(self.plan.name, STORE)
         for index in range(self.host_count):

@@ -1,4 +1,4 @@
-"""Advice: what to do next about a message of the kubelet, the scheduler, KubeRay or the API server about a pod."""
+"""Advice: the next step after a message of the kubelet, scheduler, KubeRay or API server on a RayCluster or a pod."""
 
 from __future__ import annotations
 

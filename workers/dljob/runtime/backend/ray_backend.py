@@ -149,7 +149,7 @@ class RayBackend:
         return group
 
     async def _wait_group(self, group: PlacementGroup, deadline_s: float) -> str:
-        """Wait for a group. Returns "" once it is created, else why it was not within the deadline."""
+        """Wait until a group is created, at most NO_ROOM_S; give up early where it cannot be. Return "" or why not."""
         loop = asyncio.get_running_loop()
         end = loop.time() + min(deadline_s, NO_ROOM_S)
         # An unread error of the future would be logged by asyncio.

@@ -102,7 +102,7 @@ class JournalBook:
         return folder.decide(RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"])))
 
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return PrimeMaster's answer; it may tell the caller to ask again."""
+        """Return PrimeMaster's answer about shards of data; with `again` in it, ask once more. None: nobody answers."""
         return self._ask({**question, "what": "shards"})
 
     def _heard(self, place: CheckpointLocation, question: dict[str, Any]) -> dict[str, Any]:

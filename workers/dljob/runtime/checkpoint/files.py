@@ -135,11 +135,11 @@ class Folder:
         return head_of(self.part(mark, rank)) is not None
 
     def write_part(self, mark: CheckpointId, rank: int, head: bytes, copy: Copy) -> int:
-        """Write one part and return its CRC-32.
+        """Write a rank's part of a checkpoint to its file, and return the CRC-32 of head and copy.
 
         Raises:
-            TornError: The copy changed meanwhile; nothing is left of the part.
-            OSError: The disk refused.
+            TornError: The rank overwrote the copy meanwhile. The new file is dropped; an older part stays.
+            OSError: The disk refused, with the same effect.
         """
         path = self.part(mark, rank)
         disk.make_folder(path.parent)

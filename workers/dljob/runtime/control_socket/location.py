@@ -41,7 +41,7 @@ def candidates(folder: Path, uid: str) -> Iterator[Path]:
         try:
             private(parent)
         except (OSError, UnreachableError) as error:
-            why = str(error)
+            why = error.message if isinstance(error, UnreachableError) else str(error)
             continue
         yield place
     raise UnreachableError(f"no place for the control socket: {why}", hint="set XDG_RUNTIME_DIR to a folder of yours")
@@ -79,7 +79,7 @@ def private(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise UnreachableError(f"{folder} belongs to user {found.st_uid}, not to user {os.geteuid()}")
     if found.st_mode & 0o077:
-        raise UnreachableError(f"{folder} is open to other users", hint=f"chmod 700 {folder}")
+        raise UnreachableError(f"{folder}, for control sockets, is open to other users", hint=f"chmod 700 {folder}")
 
 
 def note(folder: Path, path: str, trouble: str = "") -> None:

@@ -1,9 +1,10 @@
 """Hang watch: measures the pace of each rank's steps, has nodes inspect silent ranks, and reports hangs to the core.
 
-The judgement itself is pure (`dljob.master.state.hang`): a silence only makes suspect, and two inspections of the
-process decide (docs/adr/0024-hang-detection.md). Time is measured by the watch's own clock, which stands still while
-the event loop is late, as in `node_watch`. Steps are not journaled: a restarted PrimeMaster measures anew, and until
-it has a pace it convicts only by proof.
+It also reports ranks that are slower than their role. The judgement itself is pure (`dljob.master.state.hang`): a
+silence only makes suspect, and two inspections of the process decide (docs/adr/0024-hang-detection.md). Time is
+measured by the watch's own clock, which stands still while the event loop is late, as in `node_watch`. Steps are not
+journaled: a restarted PrimeMaster measures anew. Until ranks of a role have a measured pace, only those whose process
+is stopped are convicted.
 """
 
 from __future__ import annotations

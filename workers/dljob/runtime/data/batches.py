@@ -81,12 +81,12 @@ def global_batches(
         raise UsageError(f"global_batches(rank={here}, world={of}): ranks are counted from 0")
     per_epoch = _parts(size, batch)
 
-    # Micro-batches are counted by the largest share of any rank, so that all ranks make as many.
     def made(step: int) -> GlobalBatch:
         epoch, number = divmod(step, per_epoch)
         begin, end = number * batch, min(number * batch + batch, size)
         # Only the share depends on rank and world: another number of ranks makes the same steps.
         share = _piece((begin, end), here, of)
+        # By the largest share of any rank, so that all ranks have the same number of micro-batches.
         pieces = _parts(_parts(end - begin, of), micro or batch)
         places = (range(*_piece(share, piece, pieces)) for piece in range(pieces))
         parts = tuple(tuple(sample(epoch * size + place, size, seed) for place in own) for own in places)

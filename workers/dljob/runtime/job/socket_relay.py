@@ -44,7 +44,7 @@ class Relay:
         self._address = address
         self._uid = uid
         self._environment = {name: value for name, value in environment.items() if name in VARIABLES}
-        self._tried = f"; before that: {tried}" if tried else ""
+        self._tried = f"; other ways failed before: {tried}" if tried else ""
         self._child: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._words = -1

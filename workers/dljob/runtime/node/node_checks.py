@@ -232,7 +232,8 @@ def meet(order: Meet, listener: socket.socket | None) -> float:
         count = FLOATS[order.kind]
         dist.all_reduce(numbers := torch.ones(count, device=device))
         if float(numbers[0]) != order.size or float(numbers[-1]) != order.size:
-            raise RuntimeError(f"an all-reduce of ones gave {float(numbers[0])}, not {order.size}")
+            ends = f"{float(numbers[0])} first and {float(numbers[-1])} last"
+            raise RuntimeError(f"an all-reduce of ones gave {ends}, not {order.size}")
         # The first all-reduce made the connections; only later ones are timed.
         best = min(_timed(lambda: dist.all_reduce(numbers), module) for _ in range(_rounds(dist, module, numbers)))
         # The store lives in the first member: it must not leave while another one still uses it.

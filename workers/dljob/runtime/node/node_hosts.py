@@ -180,8 +180,8 @@ class NodeHosts:
 
     def _answered(self, told: _PendingAnswer, ask: AgentRequest) -> None:
         there = {id(host) for host in self._hosts.values()}
-        # The lease counts from the moment the report was made, as with a heartbeat of the host's own: PrimeMaster was
-        # still to hear of the host then. It is overdue after a quarter of the pause and SLACK_S.
+        # The lease counts from the report, not from its answer, as with a heartbeat of the host's own. The next renewal
+        # is overdue after a quarter of the pause and SLACK_S; then the host sends heartbeats itself.
         until = told.at + 1.25 * max(told.pause_s, ask.pause_s) + SLACK_S
         # A host may have gone since the report; its counters are unmapped, and must not be written.
         for host, numbers in told.counts:

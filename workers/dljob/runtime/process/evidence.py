@@ -1,8 +1,9 @@
 """Evidence on a machine about the end of a process: the kernel's log, and kills counted by the memory controller.
 
 All of it may be missing (a container without the kernel's log, other control groups). Then there is no clue, or one
-that says so, and never a guess. A clue must be about the process itself: its pid in the kernel's log, if pids there
-mean the same as here, or an additional kill counted in its own control group since just before.
+that says so, and never a guess. A line of the log that names a pid is a clue only about that process, and only if pids
+there mean the same as here; a line without a pid, such as an error of a device, is a clue about any process. An
+additional kill counted in the process's control group is a clue where the log cannot name its pid.
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ def _begin_anew() -> None:
     _lines = QueueSessions()
 
 
-os.register_at_fork(after_in_child=_begin_anew)  # on a shared session, a child's puts were taken for repeats
+os.register_at_fork(
+    after_in_child=_begin_anew
+)  # on a session shared with its parent, a child's puts would be taken for repeats
 
 
 def line_of(user: object, queue: str) -> QueueSession:

@@ -76,7 +76,10 @@ class RpcClient:
         self._unasked = UnawaitedCalls()
 
     def send(self, call: RankCall) -> Future[Reply]:
-        """Start a call. A callee that is known is called from this thread; any other is left to the loop."""
+        """Start a call; return the future of its reply.
+
+        This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
+        """
         call.id = f"{self._caller}:{self._process}:{next(self._ids)}"
         payload = self._large.stored_for(call)
         peer = self._peers.get((call.role, call.rank))

@@ -131,9 +131,7 @@ def bind(near: Mapping[str, Any]) -> str:
     """
     what = f"cores near {near['device']} (accelerator.numaBinding, --numa-binding={near['mode']})"
     if near["error"]:
-        raise BindingError(
-            f"not bound to {what}: {near['error']}; remove that setting, or give its ranks devices with such cores"
-        )
+        raise BindingError(f"not bound to {what}: {near['error']}; correct that, or remove the setting")
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, near["cores"])

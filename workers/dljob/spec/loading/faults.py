@@ -121,7 +121,7 @@ def load_file(path: str | os.PathLike[str], check: Check) -> tuple[FileFault, ..
 
 
 def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault, ...]:
-    """Return the faults of a text. Raises SpecError with every problem."""
+    """Return the faults of the text of a faults file. Raises SpecError with every problem."""
     faults: list[FileFault] = []
     problems: list[Problem] = []
     for document in tree.read(text):

@@ -303,7 +303,7 @@ class _Builder:
 
 
 def _number(text: str, *, whole: bool) -> int | float | None:
-    """Parse a number of YAML 1.2; None where it is no number, not finite, or longer than 64 digits."""
+    """Parse a YAML number: `whole` as an int of at most 64 characters, else as a finite float. None for other texts."""
     plain = text.replace("_", "")
     try:
         if not whole:

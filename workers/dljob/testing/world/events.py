@@ -171,7 +171,7 @@ def _notice(w: World, i: NodeOverdue) -> None:
 
 
 def _heard_on(w: World, node: str) -> list[str]:
-    """Return the actors on a node that PrimeMaster has a call to: those still being created have none."""
+    """Return the actors on a node whose loss PrimeMaster notices: it watches them, and their creation is over."""
     coming = {executor.made_by(action) for action in w.carrying.values()}
     return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
 

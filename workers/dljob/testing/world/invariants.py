@@ -234,7 +234,7 @@ def _budgets(w: World) -> Iterator[str]:
     state, policy = w.known, w.job.fault_tolerance
     for key, marks in state.marks.items():
         recent = sum(mark.at > w.last - policy.window_seconds for mark in marks)
-        # Other keys of marks, such as failures of a node, have no budget.
+        # Only "job" and roles are checked: "fail:<role>" has no budget, "master" and "rule:<name>" have other limits.
         most = policy.max_restarts if key == "job" else getattr(w.job.plan.roles.get(key), "max_restarts", recent)
         if recent > most:
             yield f"budget: {key} used {recent} of {most}"
