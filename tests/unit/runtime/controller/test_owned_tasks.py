@@ -42,7 +42,7 @@ MAKERS = {
     "operator/dljob_operator/controller/controller.py run": "of a TaskGroup: an exception ends all passes and the lead",
     "operator/dljob_operator/leader/lease.py run": "awaited between the rounds of the Lease, and at the end",
     "operator/dljob_operator/controller/poller.py follow": "an owner: an exception is logged, and the head asked later",
-    "operator/dljob_operator/testing/simulated_operator.py __init__": "its end is checked: an operator that ends by itself",
+    "operator/dljob_operator/testing/simulated_operator.py __init__": "an operator that ends by itself is reported",
     "operator/dljob_operator/testing/simulated_operator.py _live": "of a TaskGroup: an exception ends the operator",
     "operator/dljob_operator/webhook/process.py start": "awaited by who asks; one that failed is made anew",
     "workers/dljob/cli/kubernetes/run.py follow": "both are awaited; its result is taken",

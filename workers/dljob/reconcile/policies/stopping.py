@@ -100,8 +100,8 @@ def _never_ran(case: ReconcileContext) -> bool:
 def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionState) -> PolicyDecision:
     verdict = JobEnd(condition, ordered.reason, ordered.message, case.now)
     left = (seconds(ordered.since) or case.now) + commands.limit(case) - case.now
-    # The launcher failed before PrimeMaster ever reported: there is nothing to stop. One that succeeded proves a job that
-    # succeeded; an operator that was away may see it before PrimeMaster's report, and waits for that (`finish.verdict`).
+    # The launcher failed before PrimeMaster ever reported: there is nothing to stop. One that succeeded proves that the
+    # job did: an operator that was away may see it before PrimeMaster's report, and waits for that (`finish.verdict`).
     over = case.ray_job is not None and case.ray_job.status in ENDED and case.ray_job.status != "SUCCEEDED"
     over = over and not case.told
     id_ = command_id(case)

@@ -96,9 +96,8 @@ def _begin_anew() -> None:
     _lines = QueueSessions()
 
 
-os.register_at_fork(
-    after_in_child=_begin_anew
-)  # on a session shared with its parent, a child's puts would be taken for repeats
+# On a session shared with its parent, a child's puts would be taken for repeats.
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def line_of(user: object, queue: str) -> QueueSession:
