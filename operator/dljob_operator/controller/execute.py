@@ -237,6 +237,8 @@ class ActionExecutor:
     async def _finalize(self, key: Key, *, on: bool) -> None:
         # The list of finalizers is replaced as a whole: the resourceVersion keeps those that others add meanwhile.
         meta = part(self._cache.jobs.get(key), "metadata")
+        if not meta:
+            return  # a watch has reported its end since the decision
         kept = [name for name in meta.get("finalizers") or () if name != names.FINALIZER]
         wanted = [*kept, names.FINALIZER] if on else kept
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": wanted}}
