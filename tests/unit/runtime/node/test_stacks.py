@@ -123,6 +123,10 @@ SITE = f"{LIB}/site-packages"
         ([f"{SITE}/torch/distributed/distributed_c10d.py", "train.py"], Where.COLLECTIVE),
         (["train.py", f"{SITE}/torch/distributed/run.py"], Where.USER),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/rpc/rpc.py", "train.py"], Where.CALL),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/queues/data_queue.py", "train.py"], Where.CALL),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/weights/channel.py", "train.py"], Where.CALL),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/collectives/group.py", "train.py"], Where.CALL),
+        ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/data/shards.py", "train.py"], Where.CALL),
         (
             [
                 f"{SITE}/ray/_private/worker.py",

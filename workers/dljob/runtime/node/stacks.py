@@ -32,10 +32,12 @@ USER_THREAD = "user"
 _FREEZERS = ("freezer", "refrigerator")
 """Kernel functions in which a frozen process sleeps: of cgroup v2, and of cgroup v1 or a suspended machine."""
 _PLACES = (
-    ("dljob/runtime/rpc/rpc.py", Where.CALL),
-    ("dljob/runtime/rpc/futures.py", Where.CALL),
-    ("dljob/runtime/rpc/invocation.py", Where.CALL),
-    ("dljob/runtime/rpc/streams.py", Where.CALL),
+    # Folders, not files: a module that is moved within its room must not turn a wait into user code.
+    ("dljob/runtime/rpc/", Where.CALL),
+    ("dljob/runtime/queues/", Where.CALL),
+    ("dljob/runtime/weights/", Where.CALL),
+    ("dljob/runtime/collectives/", Where.CALL),
+    ("dljob/runtime/data/", Where.CALL),
     ("dljob/runtime/checkpoint/", Where.CHECKPOINT),
     ("dljob/runtime/process/worker_context.py", Where.ORDER),
     ("torch/distributed/checkpoint/", Where.CHECKPOINT),
@@ -43,7 +45,10 @@ _PLACES = (
     ("torch/nn/parallel/", Where.COLLECTIVE),
 )
 """Part of a file's path -> what a thread that has called into it is waiting for."""
-_OURS = ("/torch/", "/ray/_private/", "dljob/runtime/", "<frozen")
+_OURS = (
+    *("/torch/", "/ray/_private/", "<frozen"),
+    *("dljob/runtime/", "dljob/logs/", "dljob/linux/", "dljob/ray_private.py"),
+)
 """Parts of paths of files that are not user code."""
 
 
