@@ -17,6 +17,7 @@ from dljob.tasks import TaskOwner
 
 PREFIX = "dljob/lock/admission/"
 FREE = b"free"
+# Five renewals fit into a lease: a holder that is slow keeps its turn, one that died gives it up soon.
 LEASE_S = 5.0
 RENEW_S = 1.0
 RETRY_S = (0.02, 0.25)
@@ -37,6 +38,7 @@ class AdmissionLock:
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
         """Return a context manager that holds the lock; the last user of a shared turn frees it."""
+        # The gate makes one of several concurrent reservations take the turn; the rest share it.
         async with self._gate:
             if self._users == 0:
                 self._turn = await self._take()
@@ -55,11 +57,13 @@ class AdmissionLock:
         seen, since = b"", loop.time()
         while True:
             turn, value = await self._present()
+            # Silence is measured by this process's own clock from a changed value on: clocks of machines may differ.
             if value != seen:
                 seen, since = value, loop.time()
             # Held by an earlier master of this job: it is fenced, so its lease need not be waited for.
             mine = value.startswith(self._owner.encode() + b" ")
             if value == FREE or mine or not turn or loop.time() - since > LEASE_S:
+                # Two may find the turn free; put-if-absent lets one of them have it, and the other looks again.
                 if await self._kv.put_if_absent(_key(turn + 1), self._value(0)):
                     await self._forget(turn)
                     return turn + 1

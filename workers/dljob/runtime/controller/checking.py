@@ -106,7 +106,9 @@ class _Round:
     async def run(self) -> ev.NodesChecked:
         """Run all checks of the round, end its checkers, and return the result. Never raises but when cancelled."""
         try:
+            # An earlier round, or an earlier master, may have left checkers that still run.
             await self._clear()
+            # Nodes by themselves first: a team with a node that has failed would only fail again, and blame the others.
             facts = await asyncio.gather(*(self._look(place) for place in self.order.places))
             fit = {one.node: one for one in facts}
             # No node is in two teams of a wave: a checker takes part in one all-reduce at a time.
@@ -227,8 +229,10 @@ class _Round:
                 task.cancel()
             elif error := task.exception():
                 said[node] = _words(error)
+                # A checker that died says nothing about its node, so the all-reduce counts as not made.
                 lost = lost or (f"{node}: {said[node]}" if isinstance(error, ActorLostError) else "")
         if not said:
+            # Each reports a bandwidth: a team is as fast as its slowest member.
             return TeamFacts(team, round(min(task.result() for task in tasks), 4))
         for node in team:
             await self._drop(node)  # a process in which a collective has failed is not fit for another one

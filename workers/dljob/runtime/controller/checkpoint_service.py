@@ -44,6 +44,7 @@ class CheckpointService:
         world = str(question["world"])
         if question["what"] == "commit":
             mark = CheckpointId.of(question["mark"])
+            # A saver repeats its question when an answer is lost: a commit that is known is not journaled again.
             if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
                 await shell.offer(ev.CheckpointCommitted(world, mark))
             return {"why": checkpoints.refused(shell.state, world, mark)}
@@ -62,6 +63,7 @@ class CheckpointService:
         def known() -> bool:
             return bool(_decided(shell, world, life)["known"])
 
+        # One saver searches the disk for all; the others wait for what it decides.
         whose, ends = self._turns.get((world, life), ("", 0.0))
         if not known() and whose not in ("", node) and time.monotonic() < ends:
             await until(shell.changed, known, POLL_S)

@@ -50,6 +50,7 @@ class Inquiry:
                 self._known[node] = agent
                 found = await self._backend.call(agent, "end_of", pid)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
+            # The agent may have died: the next inquiry looks its name up again.
             self._known.pop(node, None)
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished

@@ -123,6 +123,7 @@ class Executor:
             todo = await self._queue.get()
             ends = [action for action in todo if isinstance(action, ENDINGS)]
             ending: list[asyncio.Future[list[None]]] = []
+            # Begun in slices, but awaited together: one slow kill must not hold up the others.
             for start in range(0, len(ends), AT_ONCE):
                 ending.append(asyncio.gather(*map(self._end, ends[start : start + AT_ONCE])))
                 await asyncio.sleep(0)  # heartbeats are answered between them
@@ -141,6 +142,7 @@ class Executor:
     async def _end(self, action: object) -> None:
         match action:
             case ac.KillHost():
+                # A host that was a spare keeps the spare's actor name, so the host's own name is only the fallback.
                 await self.hosts.end(action.actor or self.host_actor(action.host, action.life))
             case ac.KillSpare():
                 name = self.spare_actor(action.role, action.node, action.slot, action.life)
@@ -183,6 +185,7 @@ class Executor:
         name = self._reservation(action.unit, action.token)
         try:
             async with self._admission.turn():
+                # With the memory that was raised after OOM kills (ADR 34), which the plan does not have.
                 unit = unit_of(self._plan, action.unit, action.given)
                 await self._backend.reserve(unit, action.node, name, action.deadline_s)
         except ReservationRefusedError as error:
@@ -245,6 +248,7 @@ class Executor:
         self.hosts.bring_up(who, action.life, HostLaunch(spec, SPARE_DEADLINE_S))
 
     async def _start(self, action: ac.StartRanks) -> None:
+        # Before the order: whatever the actor reports from here on is the host's, not the spare's.
         self.hosts.become(action.actor, action.host, action.life)
         many, sizes = action.world_size, self.sizes()
         order = StartOrder(self._epoch(), action.life, action.ranks, many, action.generation, action.store, sizes)
@@ -278,8 +282,10 @@ class Executor:
         Hearing stops first: the deaths that the sweep causes are no news.
         """
         self.hosts.close()
+        # A reservation granted behind the sweep would hold its room for ever.
         for task in self._reserving.values():
             task.cancel()
+        # Before the sweep: a round of checks that still runs spawns checkers.
         await self._checks.end()
         await self.sweep()
 
@@ -315,6 +321,7 @@ class Executor:
         # The master is left out by its whole name: a user's queue may be called master, too.
         actors = [name for name in await self._backend.actors(self._prefix) if name != self.job.master]
         answered = await self._kill(actors)
+        # After the actors, which run inside of the reservations.
         groups = await self._backend.reservations(self._prefix)
         await asyncio.gather(*(self._backend.release(name) for name in groups))
         over = not actors and not groups

@@ -47,6 +47,7 @@ class Coming:
     def come(self, who: tuple[str, int], offer: str, wanted: int) -> bool:
         """Note that a member of a group of `wanted` joins; return whether that is news for the others."""
         self.asking[who] = self.asking.get(who, 0) + 1
+        # An offer that comes now is ignored: others may have been told the earlier one already.
         if self.whole:
             return False
         self._forget(time.monotonic() - GIVEN_UP_S)
@@ -121,9 +122,11 @@ class GroupRendezvous:
         # A thread of an earlier incarnation may live on in a host: it must not join in place of its successor.
         if (role, rank, incarnation) not in now.members:
             return {"over": f"this process is no member of it: it was {role}/{rank} in incarnation {incarnation}"}
+        # A member without an epoch asks who is in the group: only a roster that can form is worth an answer.
         if not epoch:
             await self._until(lambda: (own := seen()) is None or bool(own.over) or not own.absent)
             return {**_told(seen(), whole=True), "job": self._job}
+        # By incarnation: the word of an old process must not make its successor look busy.
         self._at_work((name, role, rank, incarnation), busy=bool(question.get("busy")))
         there = self._come(name, question, len(now.members))
         try:
@@ -143,6 +146,7 @@ class GroupRendezvous:
 
         await self._until(lambda: changed() or (there.whole and not met))
         now = seen()
+        # A change comes first, also where all have joined: the group that met is not the present one.
         if now is None or changed():
             return {**_told(now, whole=False), "busy": self._still(now)}
         if there.whole and not met:
@@ -159,6 +163,7 @@ class GroupRendezvous:
         """Return the absent members that are inside an operation: a thread may be, though its rank has ended."""
         if now is None:
             return []
+        # A thread that was killed inside an operation cannot take its word back, so the word expires.
         since, gone = time.monotonic() - BUSY_S, dict(now.absent)
         return [
             [role, rank]
@@ -194,6 +199,7 @@ class GroupRendezvous:
         """Evaluate the roster of a group; return whether it has changed."""
         now = roster(shell.state, name)
         if shell.final is not None and now is not None:
+            # The loop's final status is not part of the state, yet members must not wait for ranks that never come.
             now = Roster(name, now.epoch, now.members, now.absent, "the job is over", ended=True)
         other = name not in self._rosters or self._rosters[name] != now
         self._rosters[name] = now

@@ -68,6 +68,7 @@ class GroupWatch:
         self._since = {id_: self._since.get(id_, now) for id_ in waiting}
         self._told = {id_: at for id_, at in self._told.items() if id_ in waiting}
         due = [group for id_, group in waiting.items() if self._due(id_, now)]
+        # By the core's list, not this object's: a group that an earlier master reported must be taken back, too.
         events = [
             ev.GroupAsked(id_, owner, GONE, waits=False)
             for id_, (owner, _) in sorted(state.groups.items())

@@ -122,6 +122,7 @@ class HangWatch:
             if told is self._told.get(key) or key not in state.ranks:
                 continue
             self._told[key] = told
+            # A step ends the silence; the next one is looked into without the pauses that the old one had earned.
             self._next.pop(key, None)
             role, rank = key
             paces = self._paces.setdefault(role, {})
@@ -173,8 +174,10 @@ class HangWatch:
         paces = self._of(state, role)
         silent = hang.silent(paces, self._clock)
         measured = {rank for rank, pace in paces.items() if pace.measured}
+        # Where a whole world is silent all may wait for a rank without a pace, so every ready rank is inspected.
         together = world and measured == set(silent)
         asked = self._ready(state, role) if together else silent
+        # py-spy takes a second or more, so early looks, at which only a stopped process counts, do without.
         stacks = hang.wants_stacks({rank: paces[rank] for rank in silent}, self._clock, policy)
         before = {rank: state.ranks[role, rank].incarnation for rank in asked}
         looks = await self._twice(role, asked, stacks=stacks)
@@ -189,6 +192,7 @@ class HangWatch:
         """Tell the core of those who hang. `before`: rank -> the incarnation that was looked at."""
         state = self._state()
         paces, policy = self._of(state, role), state.job.fault_tolerance.hang
+        # A rank that restarted meanwhile is another process: nothing seen of the old one counts against it.
         still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
         for verdict in hang.judge(paces, still, self._clock, policy, world=state.job.roles[role].world):
             await self._convict(state, role, verdict, still)
@@ -211,6 +215,7 @@ class HangWatch:
         rank = verdict.rank if verdict.rank is not None else min(looks)
         incarnation = state.ranks[role, rank].incarnation
         pace = self._paces.get(role, {}).get(rank)
+        # Incarnation and last step name one silence: it is reported once, and a later one anew.
         mark = (incarnation, pace.at if pace is not None else 0.0)
         if self._found.get((role, rank)) == mark:
             return
@@ -231,6 +236,7 @@ class HangWatch:
             The path of the file, empty when it could not be written; and the sample of `rank`, None when its node did
             not answer.
         """
+        # The culprit first: the file is cut at SHOWN ranks.
         ranks = [rank, *(other for other in self._ready(self._state(), role) if other != rank)]
         found = await self._ask(role, ranks[:SHOWN], stacks=True)
         parts = [f"{role}/{rank}: {why}\n"]
@@ -254,6 +260,7 @@ class HangWatch:
             before = self._slow.get(role, frozenset())
             slow = hang.stragglers(paces, before)
             self._slow[role] = frozenset(slow)
+            # Only those that have become slow: a straggler is reported once until it is fast again.
             for rank in slow.keys() - before:
                 why = f"median step {paces[rank].median:.3g} s, {slow[rank]:.1f} times that of its role"
                 await self._offer(ev.HangFound(role, rank, paces[rank].incarnation, Reason.STRAGGLER.value, why))

@@ -39,6 +39,7 @@ class StepRate:
             return
         if self._at is None or (before is not None and step < before):  # a later life goes on from a checkpoint
             self._top, self._top_at = step, now
+        # Only a step beyond the highest counts: ranks of one world report the same step one after the other.
         elif step > self._top:
             self._gaps.append((now - self._top_at) / (step - self._top))
             self._top, self._top_at = step, now
@@ -83,6 +84,7 @@ class HeartbeatLog:
                 self.rate.told(step, self.progress[key][0] if key in self.progress else None, now)
             self._step(key, step, metrics, now)
             own = state.ranks.get(key)
+            # Steps of an earlier incarnation, or of a rank that ends, are shown but decide nothing.
             if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
                 continue
             if step >= own.goal or not own.stepped:
@@ -124,6 +126,7 @@ class HeartbeatLog:
         """Return an event with the fields filled in that only heartbeats tell; others are returned as they are."""
         match event:
             case ev.HostLost():
+                # By life: heartbeats of the actor that has taken its place say nothing about the lost one.
                 host = state.hosts.get(event.host)
                 actor = host.actor if host is not None and host.life == event.life else ""
                 outcome = dataclasses.replace(event.outcome, advanced=self._advanced)
@@ -159,6 +162,7 @@ class HeartbeatLog:
 
     def _silent(self, state: JobState, nodes: set[str]) -> tuple[tuple[str, float], ...]:
         """Return (node, time of its last heartbeat) for the nodes that are gone."""
+        # The usual case, answered without a walk over all hosts.
         if all(node.id in nodes for node in state.nodes):
             return ()
         last: dict[str, float] = {}

@@ -33,6 +33,7 @@ class NodeChangeFilter:
     def news(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
         """Return whether PrimeMaster has to hear of these nodes; if so, count them as told."""
         settled = _settled(state)
+        # Free capacity counts only while nothing is being placed; otherwise every change is news.
         change = self._room(state, nodes) if settled else 0
         self._lasts = self._lasts if settled else 0
         if _view(nodes, settled=settled) == self._told and change >= 0 and self._lasts < ROOM_LOOKS:

@@ -135,6 +135,7 @@ class NodeWatch:
             for node, heard in self._heard.items()
             if node not in state.exclusions or not state.exclusions[node].silent
         }
+        # An agent may hold back its answer for `pauses()[0]` without being silent.
         found, why = frozen(silences, state.job.fault_tolerance.node, self.pauses()[0])
         if why and why != self._why:
             log.warning("%s", why)
@@ -213,6 +214,7 @@ class NodeWatch:
 
     def pauses(self) -> tuple[float, float]:
         """Return how long (s) an agent holds back its answer without news, and with news; longer in large clusters."""
+        # CALLS_S bounds the requests until two in `freezeSeconds` are at risk; MOST_S bounds them even then.
         freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
         turn, least = len(self._agents) / CALLS_S, len(self._agents) / MOST_S
         pause = max(min(max(freeze_s / BEATS, turn), freeze_s / 2), least)
@@ -242,6 +244,7 @@ class NodeWatch:
         while True:
             pulse = Pulse.unpacked(await self._backend.call(agent, "beat", ask.packed()))
             self._heard[node] = self._clock
+            # The next request tells the agent: hosts that PrimeMaster has replaced must end themselves.
             unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
             # The pod's preStop told the agent: the node is announced to go.
             if pulse.leaving and pulse.leaving != leaving:
@@ -251,6 +254,7 @@ class NodeWatch:
                 self._epoch(), *self.pauses(), pulse.number, unknown, self.all_go or may_go(self._state(), node)
             )
             own = self._state().exclusions.get(node)
+            # It was reported frozen, and answers: the core may count on it again once its lease has passed.
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
                 self._begin(
@@ -260,6 +264,7 @@ class NodeWatch:
     async def _bear(self, name: str, node: str) -> ActorRef:
         """Spawn an agent; kill it at once where the job ended meanwhile, as the sweep would have missed it."""
         agent = await self._backend.spawn(self._spec(name, node))
+        # The sweep may have listed the actors before this one existed.
         if self._over:
             await self._backend.kill(agent)
         return agent

@@ -61,6 +61,7 @@ class ParkedCalls:
     async def _look(self, state: Callable[[], JobState], changed: asyncio.Condition) -> None:
         seen = dict[tuple[str, int], object]()
         verdict: object = None
+        # The condition's lock is held except in `wait`, so no change is missed between a look and the wait.
         async with changed:
             while self._parked:
                 now = state()

@@ -34,6 +34,7 @@ async def serve(shell: MasterLoop, uid: str) -> None:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ValueError, KeyError):
+            # An abstract socket has no file permissions, so the kernel's word about the caller's user decides.
             if peer(writer.get_extra_info("socket"))[1] == os.getuid():
                 said = await part(shell, json.loads(await reader.readline()))
                 writer.write(json.dumps({"said": said}).encode())

@@ -89,11 +89,13 @@ class MasterServer:
                 _Guard(shell)
             await shell.run()
         except FencedError as error:
+            # At once and without clean-up: actors, keys and journal belong to the later master now.
             _end(0, str(error))
         except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
             log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
             if not self._made.done():
                 self._made.set_exception(error)
+            # The job's keys go all the same, or it would count as running for ever.
             await forget(backend.kv, self._order.uid)
         self._control.close()
         await self._leave(backend)
@@ -145,6 +147,7 @@ class MasterServer:
     async def _ready(self) -> MasterLoop:
         """Return the loop once its state is rebuilt; a call never sees the state of a half-read journal."""
         shell = await asyncio.shield(self._made)  # shielded: a caller that gives up must not cancel it for the others
+        # An aborted master never recovers: its callers get the final status.
         if not shell.recovered and shell.final is None:
             await until(shell.changed, lambda: shell.recovered or shell.final is not None, None)
         return shell
@@ -217,6 +220,7 @@ class MasterServer:
         """Take a command from outside: it is journaled when this returns, and an id that is sent twice acts once."""
         async with self._client() as shell:
             if shell.final is None:
+                # A scale command has role and size in one string (`rollout=8`): the call has one field for the target.
                 whom, _, count = target.partition("=") if kind == "scale" else (target, "", "")
                 await shell.offer(ev.Commanded(id, kind, whom, by, int(count) if count.isdecimal() else 0))
 
@@ -264,6 +268,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
             raise NotFoundError(f"job {order.uid} has no spec, neither in the key-value store nor at {path}")
         text = path.read_bytes()
     manifest = DLJobManifest.model_validate(json.loads(text))
+    # Once, here: ranks, savers and the core must reckon with the same lease.
     spec = leased(manifest.spec)
     extensions.check(spec, order.code_dir)
     made = plan(manifest)
@@ -342,6 +347,7 @@ class _Guard:
         threading.Thread(target=self._watch, name="dljob-guard", daemon=True).start()
 
     def _watch(self) -> None:
+        # A pidfd becomes readable when its process ends, so the raylet's end is seen at once and not at the next look.
         watched = [self._raylet] if self._raylet is not None else []
         errors = ErrorLog("the look for a later master", log)
         while True:

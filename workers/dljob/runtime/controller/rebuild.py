@@ -152,6 +152,7 @@ class _Foreign(_Reading):
             case "begin":
                 self._plan, self._begun = record["plan"], record["at"]
             case "snapshot":
+                # A whole snapshot heals an earlier record that could not be read, and includes the events before it.
                 data = self.snapshot(record)
                 if data is not None:
                     self._written, self._plan, self._trouble = Written(data), record.get("plan", self._plan), ""
@@ -163,6 +164,7 @@ class _Foreign(_Reading):
                 with suppress(JournalError):
                     self.evidence.ended(read_event(record["e"]), record["at"])
             case "change" if self._written is not None:
+                # As written, not folded: this version might decide otherwise than the one that acted upon it.
                 self._written.lay(record["d"])
                 self._events.clear()
                 self.note((ac.Note(current(reason), *said) for reason, *said in record["notes"]), record["at"])
@@ -174,6 +176,7 @@ class _Foreign(_Reading):
         fresh = self.setup.initial(self._begun or self.last)
         data = encode_state(fresh) if self._written is None else self._written.data()
         tail = [record["e"] for record in self._events]
+        # A change that could not be laid leaves a state that never was: it is not gone on with.
         if self._trouble:
             taken = begin_anew({**data, TAIL: tail}, fresh, self._trouble, self.last)
         else:

@@ -38,6 +38,7 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
         return {"why": f"data set {event.name}: a later process of {event.role}/{event.rank} has begun"}
     runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
     feed = shell.state.feeds.get(event.name)
+    # Leases that the rank holds are repeated: the answer that told it of them may have been lost.
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
         return {"why": "", "runs": runs, "over": not runs}
     if (news := waits.get(event.name)) is None or news.done():

@@ -32,6 +32,7 @@ async def looked(
         agents: cache of agents between calls, which this updates.
     """
     known = {} if agents is None else agents
+    # One call per node, whatever the number of its ranks.
     by_node: dict[str, list[int]] = {}
     for rank in ranks:
         node = state.hosts[state.job.roles[role].host_of(rank)].node

@@ -25,6 +25,7 @@ from dljob.tasks import TaskOwner
 log = logging.getLogger(__package__)
 
 Offer = Callable[..., Awaitable[None]]
+# Ray reports a broken connection as a lost actor, too: a second of retries tells the two apart.
 RETRIES = 4
 RETRY_S = 0.25
 BY_RAY_KILL = "killed by `ray.kill`"
@@ -111,6 +112,7 @@ class WorkerHosts:
 
     def bring_up(self, who: HostId | SpareId, life: int, birth: HostLaunch) -> None:
         """Spawn the actor, or find the one that an earlier master spawned, and poll it. Idempotent by its name."""
+        # Idempotent because a recovered master repeats SpawnHost: the actor may exist, and be polled already.
         self._expected.discard(birth.spec.name)
         if birth.spec.name not in self._watched:
             watched = self._watch(birth.spec.name, who, life)
@@ -227,6 +229,7 @@ class WorkerHosts:
         except (DLJobError, ValueError) as error:
             await self._gone(watched, await self._outcome(error))
             return
+        # Before the event: from here on a death is looked into on that node, by that pid.
         watched.node, watched.pid = hello.node, hello.pid
         slots = tuple(dict(part).get(birth.kind, ()) for part in parts) if birth.kind else ()
         await self._offer(_ready(watched, hello, slots))
@@ -278,6 +281,7 @@ class WorkerHosts:
                 continue
             failures = 0
             if reports:
+                # Held back only where all ends blame a peer: a real cause among them can be journaled at once.
                 ends = [report.outcome for report in reports if report.outcome is not None]
                 if ends and all(_blames(outcome) for outcome in ends):
                     await asyncio.sleep(BLAME_S)
