@@ -26,6 +26,7 @@ class Arrivals:
     def take(self) -> Future[int]:
         """The index of the next future that completes, or has completed and was not taken, as a future itself."""
         taken: Future[int] = Future()
+        # Running: a cancelled coroutine must not cancel it, or the index that it gets would be lost.
         taken.set_running_or_notify_cancel()
         with self._lock:
             if not self._ended:
@@ -61,6 +62,7 @@ class Arrivals:
             if taken in self._waiting:
                 self._waiting.remove(taken)
                 return
+        # To the front: an index that is given back is older than those that have arrived since.
         self._arrived(taken.result(), again=True)
 
     def _arrived(self, number: int, *, again: bool = False) -> None:
@@ -69,4 +71,5 @@ class Arrivals:
                 (self._ended.appendleft if again else self._ended.append)(number)
                 return
             taken = self._waiting.popleft()
+        # Outside the lock: a waiter's callbacks run in here, and may take the next index.
         taken.set_result(number)

@@ -70,6 +70,7 @@ class RpcClient:
         self._idempotent: dict[tuple[str, str], bool] = {}
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
+        # Part of each call's id: a caller that restarted counts from 1 again, and its ids must not repeat.
         self._process = secrets.token_hex(4)
         self._large = LargeArguments()
         self._master: Any = None
@@ -81,9 +82,11 @@ class RpcClient:
         This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
         """
         call.id = f"{self._caller}:{self._process}:{next(self._ids)}"
+        # In the calling thread: storing large arguments on the loop would hold up all other calls.
         payload = self._large.stored_for(call)
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
+        # Looking up a callee, or waiting for a restart, takes long: that is for the loop.
         if peer is None or handle is None or known_dead(handle):
             return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
         call.waiting = FOR_ANSWER
@@ -102,6 +105,7 @@ class RpcClient:
         return storage_actors.made(self._job, address)[1]
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
+        # Remembered for a later loss, when the callee that knows it is gone.
         self._idempotent[call.role, call.method] = reply.idempotent
 
     def _take_over(self, future: DirectCall, call: RankCall, peer: Peer, payload: Payload) -> None:
@@ -134,6 +138,7 @@ class RpcClient:
             except rx.RayTaskError as error:
                 raise error.cause or error from None
             except (rx.RayError, ValueError) as error:
+                # The handle may be of a master that died: it is looked up by name again.
                 self._master, why = None, error
                 await asyncio.sleep(min(RETRY_S, left))
             except TimeoutError:
@@ -141,6 +146,7 @@ class RpcClient:
         raise UnreachableError(f"PrimeMaster of job {self._job.name} gave no answer within {timeout_s:g} s: {why}")
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        # Made at the first call, under a lock: several threads of a rank may make it at once.
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -159,11 +165,13 @@ class RpcClient:
                     peer = await self._peer(call)
                     answer = await self._sent(call, peer, payload)
                 reply = None if answer is None else await self._answered(call, peer, answer)
+                # Awaited once: from here on a further turn sends the call again.
                 answer = None
                 # A stream lives in one incarnation: its later calls have no other to go to.
                 if reply is None and call.method in (PULL, CLOSE):
                     raise call.lost_with(peer)
                 if reply is not None:
+                    # A refusal says nothing about the method: its `idempotent` is only the default.
                     if reply.refused is None:
                         self._learn(call, reply)
                     return reply
@@ -174,6 +182,7 @@ class RpcClient:
     async def _sent(self, call: RankCall, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
         """Send a call to one incarnation; None when that one has ended."""
         handle = await self._in_time(self._handle(peer), call)
+        # Known without a send: a call to a dead actor would only come back as lost, and count as tried.
         if handle is None or known_dead(handle):
             self._forget(call, peer)
             return None
@@ -218,10 +227,12 @@ class RpcClient:
     async def _cancel(self, call: RankCall, peer: Peer) -> str:
         """Tell the callee that its caller has given up; returns what the caller's error says the call waited for."""
         handle = self._handles.get(peer.actor)
+        # Pulls, descriptors and storage actors are not cancelled: a pull takes nothing from a closed stream (ADR 63).
         if handle is None or call.method in GROUPS or call.role.startswith(KEEPER):
             return call.waiting
         who = f"{call.role}/{call.rank}"
         message = Call(call.id, call.rank, peer.incarnation, CANCEL, CANCEL_S, self._caller).packed(b"")
+        # The caller is late already, and must not wait long to hear why.
         within_s = min(CANCEL_S, CANCEL_LEAST_S + (call.timeout_s or 0))
         try:
             said = await asyncio.wait_for(_plain(invoke(handle, CANCEL, message, ())), within_s)
@@ -258,6 +269,7 @@ class RpcClient:
 
         Returns when the call may be sent again; raises PeerLostError when it may not.
         """
+        # A death needs no further words; any other loss is reported with Ray's.
         died = isinstance(error, rx.RayActorError)
         call.lost = "" if died else f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
         self._may_go_again(call, peer)
@@ -277,6 +289,7 @@ class RpcClient:
         if idempotent is False:
             self._forget(call, peer)
             raise call.lost_with(peer)
+        # `again` asks the callee to refuse what is not idempotent; a caller that declared it so overrides the method.
         call.again, call.tried = not call.idempotent, True
 
     # -- who is who
@@ -285,10 +298,12 @@ class RpcClient:
         """The callee's living incarnation; waits until there is one."""
         key = (call.role, call.rank)
         known = self._peers.get(key)
+        # Not the incarnation that the call was lost with, which another call may have named meanwhile.
         if known is not None and known.incarnation > call.after:
             return known
         if call.role.startswith(KEEPER):
             return await self._storage_actor(call)
+        # Parked in PrimeMaster, not polled: the answer comes as soon as the rank is ready.
         call.waiting = f"for {call.role}/{call.rank} to be " + ("back" if call.after else "ready")
         while True:
             try:
@@ -300,12 +315,14 @@ class RpcClient:
                 await self._pause(call)
                 continue
             self._note_size(call, peer)
+            # A call that may have run is reported as lost, not as one that nobody could take.
             if peer.gone and call.again:
                 raise call.lost_with(peer)
             if peer.gone:
                 raise CallError(f"{call.name}: {peer.gone}", role=call.role, rank=call.rank)
             if peer.ready and peer.actor and peer.incarnation > call.after:
                 self._peers[key] = peer
+                # A restart of rank 0 makes the role's descriptor stale: its methods or its mesh may have changed.
                 if call.rank == 0:
                     self.lives[call.role] = peer.incarnation
                 return peer
@@ -315,6 +332,7 @@ class RpcClient:
         """The storage actor at an address. It has no incarnation of its own: each later actor counts as the next."""
         call.waiting = "for what keeps it to be there"
         while True:
+            # Its actor is created by name at once, so a loss that repeats must not become a busy loop.
             if call.after:
                 await self._pause(call)
             try:
@@ -342,6 +360,7 @@ class RpcClient:
         """Drop an incarnation that has ended: this call and later ones go to the next."""
         key = (call.role, call.rank)
         known = self._peers.get(key)
+        # Another call may have learned the next incarnation meanwhile, which stays.
         if known is not None and known.incarnation <= peer.incarnation:
             del self._peers[key]
             self._handles.pop(peer.actor, None)
@@ -351,6 +370,7 @@ class RpcClient:
         """The handle of a callee's actor; None when the actor is gone."""
         if peer.actor not in self._handles:
             try:
+                # In a thread: the look-up asks Ray's GCS, and blocks while that restarts.
                 handle = await asyncio.to_thread(ray.get_actor, peer.actor, self._job.namespace)
             except (ValueError, rx.RayError):
                 return None

@@ -49,10 +49,12 @@ class UnawaitedCalls:
     def add(self, call: DirectCall, loop: asyncio.AbstractEventLoop) -> None:
         """Count a call's age from now on."""
         with self._lock:
+            # A weak reference: a future that was dropped goes to the loop by `__del__`, and must not be kept for this.
             self._calls.append((time.monotonic(), weakref.ref(call)))
             if self._looks:
                 return
             self._looks = True
+        # One timer for all calls: it stops when none is left.
         loop.call_soon_threadsafe(self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,6 +79,7 @@ class DirectCall(Future[Reply]):
         self, ref: Any, call: RankCall, take_over: Callable[[DirectCall], None], learn: Callable[[Reply], None]
     ) -> None:
         super().__init__()
+        # A future that can be cancelled would be, by an awaiting task, while its call runs on.
         self.set_running_or_notify_cancel()
         self.ref = ref
         self._call = call
@@ -122,9 +125,11 @@ class DirectCall(Future[Reply]):
         self._took(reply)
 
     def _took(self, reply: Reply) -> None:
+        # A refusal may mean another incarnation, or an error of the call: the loop has the rules.
         if reply.refused is not None:
             self.hand_over()
             return
+        # A thread may read the answer just as the loop takes the call: the first of the two sets the result.
         with self._own:
             if not self._handed_over and not super().done():
                 self._learn(reply)
@@ -142,6 +147,7 @@ class DirectCall(Future[Reply]):
                 reply = unpacked(ray.get(self.ref, timeout=max(0.0, min(bounds))))
             except GetTimeoutError:
                 left = self._call.left
+                # The call's own deadline, which the loop reports, after it has told the callee.
                 if left is not None and left <= 0:
                     self.hand_over()
                 elif end is not None and end <= time.monotonic():

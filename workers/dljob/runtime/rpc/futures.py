@@ -88,12 +88,14 @@ class Invocation:
 
     def over(self) -> bool:
         """Whether `value` would return, or raise, at once."""
+        # Its value needs no answer: `as_completed` waits when it is iterated.
         if self.comes_at_once:
             return True
         ended = [future.done() for future in self.futures]
         if all(ended):
             return True
         try:
+            # An error that has arrived ends the wait, though other ranks still work.
             self.check()
         except Exception:  # noqa: BLE001 - whatever it is, it is the end of the wait
             return True
@@ -104,6 +106,7 @@ class Invocation:
             return
         rank = self.sent.sends[number].rank
         what = f"{self.role}/{rank}.{self.method} raised {reply.error_type}: "
+        # These messages name the rank and method already.
         whole = reply.refused or reply.error_type == wire.WireError.__name__
         said = reply.message if whole else what + reply.message
         raise RemoteError(said, role=self.role, rank=rank, remote_traceback=reply.traceback)
@@ -236,6 +239,7 @@ class FutureSequence(Sequence[T]):
             return [self[i] for i in range(*index.indices(self._size))]
         if not -self._size <= index < self._size:
             raise IndexError(f"{self._what} has items 0 to {self._size - 1}, not {index}")
+        # Not all answers are needed for one item: only the rank that has it is waited for.
         at = index % self._size
         started = self._started.result()
         for number, chunk in zip(started.wanted, started.shares, strict=True):
@@ -249,10 +253,12 @@ class FutureSequence(Sequence[T]):
         started = self._started.result()
         coming = Arrivals(started.futures)
         for number, chunk in zip(started.wanted, started.shares, strict=True):
+            # Any answer may be an error, also one of a rank whose items come later.
             while not started.futures[number].done():
                 coming.wait()
                 started.check()
             yield from self._chunk(started, number, chunk)
+        # Quiet ranks and ranks without rows: their errors count, too.
         self._call.answered()
 
     def result(self, timeout: float | None = None) -> list[T]:
@@ -285,6 +291,7 @@ class FutureSequence(Sequence[T]):
             raise UsageError(
                 f"{self._what}: {started.role}/{rank} was given {counted(size, 'item')} and answered {got}"
             )
+        # The first of two threads that unpickle the same answer: both get the same items.
         return self._chunks.setdefault(number, answer)
 
 
@@ -310,6 +317,7 @@ def fetch(started: Invocation, left: _Left) -> None:
         together(futures, left, started.check)
     under_way = [future for future in futures if not future.done()]
     started.check()
+    # In the order of arrival, so that the first error is raised at once and not after slower ranks.
     coming = Arrivals(under_way)
     for _ in under_way:
         coming.take().result(left())
@@ -333,6 +341,7 @@ def ready(value: Any) -> Future[Any]:
 def then(first: Future[Any], make: Any) -> Future[Any]:
     """The future of `make(value of first)`; it raises what `first` or `make` raises."""
     made: Future[Any] = Future()
+    # Running from the start: a future that asyncio wraps would else be cancelled with its awaiting task.
     made.set_running_or_notify_cancel()
 
     def finish(done: Future[Any]) -> None:

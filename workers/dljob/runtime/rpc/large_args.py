@@ -33,6 +33,7 @@ class LargeArguments:
 
     def stored_for(self, call: RankCall) -> Payload:
         """Store a call's large arguments and keep them in the call; the same bytes object is stored once."""
+        # The usual call: nothing is large, and all arguments travel inside of the message.
         if len(call.payload) < LARGE and not call.common:
             return ()
         return self._part(call, call.payload), self._part(call, call.common)
@@ -46,5 +47,6 @@ class LargeArguments:
             stored = _Stored(data, ray.put(data))  # outside the lock: other threads would wait for the copy
             with self._lock:
                 self._stored[id(data)] = stored
+        # The call keeps it alive: the table is weak, so Ray frees the bytes with the last call that has them.
         call.stored.append(stored)
         return stored.ref

@@ -86,6 +86,7 @@ def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[
 def mark_of(cls: type, name: str) -> RpcMark | None:
     """The `@rpc` mark of a method, also where a subclass overrides it without the decorator; None without a mark."""
     for base in cls.__mro__:
+        # The class's own dict, base by base: an override without the decorator hides its parent's mark from getattr.
         mark = getattr(base.__dict__.get(name), _MARK, None)
         if mark is not None:
             return mark
@@ -98,6 +99,7 @@ def parameters_of(cls: type, name: str) -> tuple[str, ...]:
         found = inspect.signature(getattr(cls, name)).parameters.values()
     except (TypeError, ValueError):
         return ()
+    # Without the first: it is `self`, as the function is read from the class.
     return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))[1:]
 
 
@@ -120,6 +122,7 @@ class _Handle:
     if not TYPE_CHECKING:  # where `dljob.runtime.worker.typed` says which roles take any name
 
         def __getattr__(self, method: str) -> Method:
+            # copy, pickle and inspect probe private names: these must not look like methods of the callee.
             if method.startswith("_"):
                 raise AttributeError(method)
             return Method(self, method)
@@ -189,6 +192,7 @@ class RoleGroup(_Handle):
         index = operator.index(index)  # the wire format has no NumPy integers
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
+        # A rank takes only what concerns its call: dispatch, collect and mesh say how to treat several ranks.
         own = {name: value for name, value in self._target.options.items() if name in _OPTIONS[:2]}
         return Rank(self._context, self.role, index % len(self), own)
 
@@ -212,9 +216,11 @@ class RoleGroup(_Handle):
         Raises:
             UsageError: `size` is no whole number from 0. The future raises it where the rows are not as many.
         """
+        # True is an int in Python, and would pass for a batch of one row.
         if isinstance(size, bool) or not hasattr(size, "__index__") or size < 0:
             raise UsageError(f"call_batch({method!r}, size={size!r}): wanted a whole number from 0")
         size = operator.index(size)
+        # `uneven`: a padded batch would have more answers than rows.
         target = self.options(dispatch="shard", collect="list", pad="uneven")._target
         started = begin(target, method, args, kwargs, rows=size)
         return FutureSequence(started, size, f"{self.role}.{method}")
@@ -228,4 +234,5 @@ def _laid_over(options: Mapping[str, Any], changes: Mapping[str, Any], known: Se
     """Merge options after checking each by itself; whether they fit a method is checked at its call."""
     made = {**options, **changes}
     mark = _read("options", _ANY, made, known)
+    # As the mark has read it, so that None and every number that `timeout` accepts mean the same later.
     return {**made, "timeout": mark.timeout_s} if "timeout" in made else made

@@ -77,6 +77,7 @@ class CallTarget:
         mark = card.methods.get(method, RpcMark())
         if self.options:
             mark = changed(mark, self.options, dispatch.registered(), collect.registered())
+        # Only the caller's own timeout: that of the method counts from the descriptor on (ADR 44).
         if spent_s and "timeout" in self.options and mark.timeout_s is not None:
             return replace(mark, timeout_s=max(0.001, mark.timeout_s - spent_s))
         return mark
@@ -115,6 +116,7 @@ def begin(
     Raises:
         WireError: an argument cannot be pickled.
     """
+    # The plan needs the methods' options and the mesh, which only the callee knows (ADR 44).
     if (card := card or target.card) is None:
         return _after_card(target, method, args, kwargs, rows=rows, stream=stream)
     begun: Future[Invocation] = Future()
@@ -127,6 +129,7 @@ def begin(
         begun.set_result(
             Invocation(target.role, method, mark, sent, futures, _count(target, method, mark, futures, sent))
         )
+    # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
         begun.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))
     return begun
@@ -163,6 +166,7 @@ def plan(
     expected: int | None = None,
 ) -> Dispatched:
     """Decide which ranks get which arguments; raises UsageError when the rows are not as many as `expected`."""
+    # One rank: there is nothing to split, so `whole(...)` is only unwrapped.
     if target.rank is not None:
         return Dispatched((Send(target.rank, 0),), (rows.bare(args, kwargs),), single=True)
     if expected is not None and (found := batch.count_rows(args, kwargs, mark.parameters)) != expected:
@@ -173,6 +177,7 @@ def plan(
         target.ranks,
         card.mesh,
         (context.rank, context.world_size),
+        # Counted only for dispatches that use it: a turn that is taken must belong to a call.
         context.cards.in_flight(role) if mark.dispatch == "least_loaded" else {},
         context.cards.turn(role) if mark.dispatch in TAKES_TURNS else 0,
     )
@@ -181,6 +186,7 @@ def plan(
 
 def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched) -> list[RankCall]:
     """The calls of a plan, one for each rank; arguments are pickled once, however many ranks receive them."""
+    # Before any request goes out: an argument that cannot be pickled must not reach some of the ranks.
     common, payloads = pickled(f"{target.name}.{method}", sent.arguments)
     return [
         RankCall(
@@ -193,6 +199,7 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
             common,
             quiet=one.quiet,
             window=AHEAD if mark.stream is True else int(mark.stream),
+            # The callee's size must still be that of the plan; a call of a single rank does not depend on it.
             ranks=0 if target.rank is not None else target.ranks,
         )
         for one in sent.sends
@@ -209,6 +216,7 @@ def _count(
     left: Future[None] | None = None
     if mark.dispatch == "least_loaded":
         left = Future() if mark.stream else None
+        # A stream counts until its end, an answer until it arrives.
         target.context.cards.count(target.role, sent.sends[0].rank, left or futures[0])
     if mark.collect == "none" and not mark.stream:
         for future in futures:
@@ -218,6 +226,7 @@ def _count(
 
 def _forgotten(target: CallTarget, what: str, done: Future[Reply]) -> None:
     """Log the error of a call whose answer nobody waits for."""
+    # Two kinds of failure: the call was lost, or the callee's method raised.
     error = done.exception()
     said = str(error) if error else done.result().message if done.result().error_type else ""
     if said:
@@ -237,6 +246,7 @@ def pickled(what: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, lis
     if not same and not named:
         return b"", [_pickled(what, args, kwargs) for args, kwargs in arguments]
     common = _pickled(what, tuple(same.items()), named)
+    # Small shared arguments stay inside of each request: an entry in the object store would cost more.
     if len(common) < wire.LARGE:
         return b"", [_pickled(what, args, kwargs) for args, kwargs in arguments]
     hole = wire.Apart()
@@ -251,5 +261,6 @@ def pickled(what: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, lis
 
 
 def _pickled(what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    # Named one by one, so that an error says which argument cannot be pickled.
     parts = itertools.chain(((f"argument {i}", a) for i, a in enumerate(args, 1)), kwargs.items())
     return wire.dump((args, dict(kwargs)), what, tuple(parts))

@@ -30,6 +30,7 @@ class RpcServer:
 
     def __init__(self, role: str) -> None:
         self._role = role
+        # One lock for all: what a call waits for (setup, the end, a cancel) is changed under it.
         self._changed = threading.Condition()
         self._open = False
         self._object: Any = None
@@ -58,6 +59,7 @@ class RpcServer:
             self._cut = self._cut or cut
             self._changed.notify_all()
             streams = list(self._streams.values())
+        # Outside the lock: a producer that ends calls back into `_ended`, which takes it.
         for stream in streams:
             stream.close(cut=True)
 
@@ -71,6 +73,7 @@ class RpcServer:
         with self._changed:
             if self._closed:
                 return _refuse(NotRun.ENDED, f"{name} {self._closed}")
+            # A cancel that came while the call waited for its turn: its caller has been told "not run".
             if not self._pending.begin(call.id):
                 return _cancelled(name)
             self._running += 1
@@ -81,10 +84,12 @@ class RpcServer:
         name = f"{self._role}/{call.rank}"
         if stale:
             return _refuse(NotRun.ENDED, f"{name} is another process now")
+        # Before `setup`: a cancel waits for nothing, least of all for what the cancelled call waits for.
         if call.method == CANCEL:
             return self._cancel(call.id)
         if call.method in _ASKED:
             return self._not_up(call, name) or self._asked(call, payload.decode(), name)
+        # One deadline for all that the call waits for here, `setup` and its turn included (ADR 63).
         end = None if call.timeout_s is None else time.monotonic() + call.timeout_s
         with self._changed:
             if not self._pending.arrive(call.id):
@@ -109,6 +114,7 @@ class RpcServer:
         """Withdraw a call whose caller gave up: it never starts, or its stream is closed. Answers with its `Fate`."""
         with self._changed:
             fate = self._pending.cancel(call)
+            # A stream is known by the id of the call that opened it, so a late cancel finds what it opened.
             stream = self._streams.pop(call, None)
         if stream is not None:
             stream.close()
@@ -125,6 +131,7 @@ class RpcServer:
             stream.close()
         if call.method == CLOSE:
             return Reply(payload=wire.dump(None, name))
+        # Its caller was slow, not wrong: it hears why the items are gone.
         if stream is None and key in self._lapsed:
             return self._lapsed[key]
         if stream is None or not goes_on:
@@ -155,6 +162,7 @@ class RpcServer:
             self._streams.pop(key, None)
             self._lapsed[key] = said
             if len(self._lapsed) > LAPSED:
+                # The oldest one: a dict keeps the order of insertion.
                 del self._lapsed[next(iter(self._lapsed))]
 
     def _describe(self, name: str) -> Reply:
@@ -183,6 +191,7 @@ class RpcServer:
 
     def _run(self, mark: RpcMark, call: Call, payload: bytes, common: bytes, *, end: float | None) -> Reply:
         name = f"{self._role}/{call.rank}"
+        # The caller could not know, as no answer of the method ever reached it: the callee decides.
         if call.again and not mark.idempotent:
             return _refuse(NotRun.NOT_AGAIN, f"{name}.{call.method} is not declared idempotent")
         try:
@@ -190,6 +199,7 @@ class RpcServer:
         except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
             said = f"{name}.{call.method}: the arguments cannot be read here: {type(error).__name__}: {error}"
             return _refuse(NotRun.BAD_ARGUMENTS, said, user_traceback(error))
+        # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
         slot = self._slot(call.method, mark)
         if slot is not None and not slot.acquire(timeout=None if end is None else max(0.0, end - time.monotonic())):
             return _cancelled(name)
@@ -202,6 +212,7 @@ class RpcServer:
             return self._open_stream(call, args, kwargs, name, ended)
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
+            # The caller discards it, and a result that cannot be pickled is no error then.
             payload = b"" if call.quiet else wire.dump(value, f"the result of {name}.{call.method}")
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
@@ -218,6 +229,7 @@ class RpcServer:
 
     def _failed(self, error: BaseException, name: str, *, idempotent: bool) -> Reply:
         said, trace = _text(error), user_traceback(error)
+        # The rank is being broken off: the error comes from that, and not from the method.
         if self._cut:
             return _refuse(NotRun.CUT_OFF, f"{name} starts again; {said}", trace)
         return Reply(error_type=type(error).__name__, message=said, traceback=trace, idempotent=idempotent)
@@ -244,6 +256,7 @@ class RpcServer:
                 items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience, lapsed=lapsed
             )
             self._streams[call.id] = stream
+            # Both may have happened while the generator was made: nobody else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
         if closed or unwanted:
             stream.close(cut=closed)

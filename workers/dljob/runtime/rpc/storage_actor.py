@@ -46,6 +46,7 @@ class StorageActor:
         self.changes = ChangeSignal()
         lease = Lease(job.lease_s)
         self._guard = Guard(lease, lambda: end(EndCode.SIGTERM, "SIGTERM from outside"))
+        # A detached actor outlives its creator: without the lease it would outlive the job, too.
         storage_actors.follow_master(job, lease)
 
     async def invoke(self, packed: bytes, payload: bytes = b"", common: bytes = b"") -> bytes | Reply:
@@ -57,6 +58,7 @@ class StorageActor:
             reply = Reply(payload=wire.dump(value, call.method), idempotent=True)
         except Exception as error:  # noqa: BLE001 - the caller receives it
             reply = Reply(error_type=type(error).__name__, message=str(error), idempotent=True)
+        # A large reply stays an object, which Ray passes through shared memory without a copy.
         return reply.packed() if len(reply.payload) < wire.LARGE else reply
 
     async def pid(self) -> int:

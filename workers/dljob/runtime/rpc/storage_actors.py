@@ -30,6 +30,7 @@ def made(job: JobInfo, address: str) -> tuple[str, Any]:
     kind, _, name = address.removeprefix(KEEPER).partition(":")
     module, cls, resources = _KINDS[kind]
     actor = f"{job.uid[:8]}/{kind}/{name}"
+    # By name first: only one of a job's processes creates it, the others look it up.
     with contextlib.suppress(ValueError):
         return actor, ray.get_actor(actor, job.namespace)
     remote: Any = ray.remote
@@ -37,12 +38,15 @@ def made(job: JobInfo, address: str) -> tuple[str, Any]:
         "name": actor,
         "namespace": job.namespace,
         "lifetime": "detached",
+        # Two ranks may ask at once: the second gets the first one's actor.
         "get_if_exists": True,
+        # Not restarted by Ray: the next caller creates it anew.
         "max_restarts": 0,
         "max_concurrency": 10_000,
         "resources": resources,
     }
     if not resources:
+        # The asking rank holds the weights; where its node cannot take the actor any other node will do.
         options["label_selector"] = {NODE_ID: ray.get_runtime_context().get_node_id()}
         options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
     made = remote(num_cpus=0)(getattr(importlib.import_module(module), cls))

@@ -70,10 +70,12 @@ class StreamProducer:
             self._moved = time.monotonic()
             if self._cut:
                 raise CutOffError
+            # Half a window: the generator fills the other half while the caller uses this one.
             count = min(len(self._made), max(1, self._window // 2))
             taken = [self._made.popleft() for _ in range(count)]
             self._handed = count
             over = not self._made and (self._over or self._closed)
+            # The items before an error come first; the error waits for the next take.
             fails = over and self._error is not None and not self._closed
             self._told = over and not (fails and taken)
             self._changed.notify_all()
@@ -87,6 +89,7 @@ class StreamProducer:
         `cut`: the rank ends; a caller that still takes gets CutOffError, not the end of a complete stream.
         """
         with self._changed:
+            # A stream that was closed, or whose items were all taken, is complete, whatever becomes of its rank.
             self._cut = self._cut or (cut and not self._closed and not (self._over and not self._made))
             self._closed = True
             self._made.clear()
@@ -96,6 +99,7 @@ class StreamProducer:
         patient = True
         try:
             for item in _iterate(self._items):
+                # Outside the lock: pickling an item may take long, and takes of earlier items go on.
                 packed = self._pack(item)
                 with self._changed:
                     self._made.append(packed)
@@ -108,6 +112,7 @@ class StreamProducer:
             self._error = error
         finally:
             self._shut()
+        # The thread stays until the caller has the end, so that items which nobody takes are dropped in time.
         if patient:
             with self._changed:
                 self._await(lambda: self._told or self._closed)

@@ -39,6 +39,7 @@ class Stream:
         self._turn: deque[int] = deque()
         """Requests whose items are all with this process: each is asked for more when these are used up."""
         self._closed = False
+        # Before the first request: `__del__` needs it from then on.
         self._forgotten = _forgotten()
         self._opened = sending.begin(target, method, args, kwargs, stream=True)
         self._started: Invocation | None = None
@@ -80,10 +81,12 @@ class Stream:
         self._closed = True
         if self._started is None:
             self._opened.add_done_callback(_close_all(self._send))
+        # Generators whose key is known are closed now, those still opening once their key arrives.
         for number, key in self._ids.items():
             self._send(number, CLOSE, key)
         for number in self._pulls.keys() - self._ids.keys():
             self._pulls[number].add_done_callback(_close_one(self._send, number))
+        # Items that have arrived are dropped: a closed stream gives none.
         for kept in (self._ids, self._pulls, self._items, self._turn):
             kept.clear()
         _leave(self._started)
@@ -103,6 +106,7 @@ class Stream:
         """Whether an item or the end is at hand; asks ranks whose items are used up for more."""
         if self._items:
             return True
+        # Asked only when the items are used up: a rank counts them as used, and makes as many more.
         while self._turn:
             number = self._turn.popleft()
             self._pulls[number] = self._send(number, PULL, self._ids[number])
@@ -126,6 +130,7 @@ class Stream:
                 self._ids.pop(number, None)
             self.close()
             raise
+        # The answer to the opening is the generator's key, and has no items.
         if number not in self._ids:
             self._ids[number] = said
             self._turn.append(number)
@@ -143,6 +148,7 @@ class Stream:
             self._turn.append(number)
 
     def _send(self, number: int, what: str, key: str) -> Future[Reply]:
+        # Each pull has the method's whole timeout: it bounds the wait for an item, not the stream.
         rank, timeout = self._of.sent.sends[number].rank, self._of.mark.timeout_s
         out = RankCall(self._of.role, rank, what, key.encode(), timeout, idempotent=False, label=self._method)
         return self._target.context.calls.send(out)
