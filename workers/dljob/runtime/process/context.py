@@ -56,6 +56,7 @@ def progress(step: int, **metrics: float) -> None:
     Raises:
         TypeError: The step is no integer, or a metric no number; the message says which.
     """
+    # True is an int in Python, and no step.
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise TypeError(f"progress(step): the step must be an integer, got {type(step).__name__}")
     numbers: dict[str, float] = {}

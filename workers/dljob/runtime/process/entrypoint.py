@@ -51,6 +51,7 @@ def _import(module_name: str, name: str) -> tuple[Any, list[str]]:
                 package = importlib.import_module(parent)
             except ModuleNotFoundError:
                 raise error from None
+            # Neither a module nor a nested class: the first error names what the user wrote.
             if not hasattr(package, last):
                 raise error from None
             module_name, attributes = parent, [last, *attributes]

@@ -82,6 +82,7 @@ def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[st
     said = dict(role.env)
     if role.quota is not None or said.get(HIDES, "1").lower() in ("0", "false"):
         return {}
+    # What the role's `env` sets stays as the user wrote it.
     variables = {variable_of(kind) for kind in known_kinds() if not taken.get(kind)} - {"", *said}
     alone = {variable for variable in variables if left_alone(variable, env)}
     return {
@@ -120,6 +121,7 @@ def variable_of(resource: str) -> str:
 def kept(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
     """Give a restarted rank the devices that its process saw first: the device's runtime has read them by then."""
     seen, now = dict(before.devices if before else ()).get(kind, ()), dict(start.devices).get(kind, ())
+    # Devices that the process has not seen cannot be shown to it any more: then the plan's choice stands.
     if before is None or not seen or not now or now[start.device_index] not in seen:
         return start
     return replace(start, devices=before.devices, device_index=seen.index(now[start.device_index]))
@@ -134,6 +136,7 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
     env = {**os.environ, **dict(role.env)}
     if not ids or not left_alone(variable, switches(role, env)):
         return start.device_index
+    # Nothing is restricted: the index is that in the machine's own list of visible devices, or the device's id itself.
     own, seen = ids[start.device_index], env.get(variable, "").split(",")
     return seen.index(own) if own in seen else int(own) if own.isdecimal() else start.device_index
 
@@ -141,6 +144,7 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
 def located(spec: HostSpec) -> HostSpec:
     """Fill in the folder of user code: if the job names none, the one in which Ray started this process."""
     here = str(Path.cwd())
+    # The root folder is nobody's code: the job then goes without a folder of its own.
     if spec.job.code_dir or here == "/":
         return spec
     return replace(spec, job=replace(spec.job, code_dir=here))

@@ -46,6 +46,7 @@ class KernelLog:
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # From the end: what was logged before this process started cannot be the end of one that it watches.
             os.lseek(self._fd, 0, os.SEEK_SET if whole else os.SEEK_END)
         except OSError as error:
             self.why_not = error.strerror or type(error).__name__
@@ -61,6 +62,7 @@ class KernelLog:
                 break
             if not record:
                 break
+            # A record is `priority,number,microseconds since the boot,flags;text`, then lines of keys, which say nothing here.
             head, _, text = record.decode(errors="replace").partition("\n")[0].partition(";")
             if _WANTED.search(text):
                 self._lines.append((float(head.split(",")[2]) / 1e6, text))
@@ -88,6 +90,7 @@ class MemoryKills:
         """Sample the counter, at most once a second. A kill before the last but one sample counts as past."""
         if time.monotonic() - self._at >= SAMPLE_S:
             self._at = time.monotonic()
+            # Two samples back: the death of a process is noticed after its kill, which the last sample may contain.
             self._before, self._last = self._last, self._count()
 
     def clue(self) -> Clue | None:
@@ -96,11 +99,13 @@ class MemoryKills:
         if now is None or self._before is None or now <= self._before:
             return None
         more = now - self._before
+        # Both, so that the same kill is no clue for the next death.
         self._before = self._last = now
         peak = memory_limit.peak(self._group)
         return Clue("cgroup", f"oom_kill +{more}{f', {peak}' if peak else ''}")
 
     def _count(self) -> int | None:
+        # The two versions of control groups have the same line in different files.
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError, ValueError, StopIteration):
                 lines = (self._group / name).read_text().splitlines()
@@ -135,6 +140,7 @@ def about(lines: Iterable[str], pid: int | None) -> tuple[Clue, ...]:
     found: list[Clue] = []
     for line in lines:
         named = _PID.search(line)
+        # A line without a pid (an Xid of the driver) may be about any process, so it stays a clue.
         if named is None or (pid is not None and int(named[1] or named[2]) == pid):
             found.append(Clue("kernel", line[:1000]))
     return tuple(found)

@@ -28,6 +28,7 @@ class Frames:
         whole = _LENGTHS.pack(len(text), len(body)) + text
         # Frames of different threads must not mix.
         with self._sending:
+            # Descriptors ride on the first bytes; the kernel may take only some of these, and the rest follows.
             sent = socket.send_fds(self._connection, [whole], fds) if fds else 0
             self._connection.sendall(whole[sent:])
             if body:

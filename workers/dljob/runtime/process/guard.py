@@ -76,6 +76,7 @@ class Lease:
         self._seconds = seconds
         self._clock = clock
         self._excused = excused
+        # The first lease needs no answer: PrimeMaster may be away while this process starts.
         self._until = clock() - excused() + seconds
 
     def renew(self, sent_at: float) -> None:
@@ -100,12 +101,14 @@ class Guard:
     def __init__(self, lease: Lease, on_sigterm: Callable[[], None]) -> None:
         self._lease = lease
         self._on_sigterm = on_sigterm
+        # Opened at once: later the raylet's pid might be another process's.
         self._raylet = raylet_pidfd()
         self._signals = _catch_signals()
         self._told = False
         threading.Thread(target=self._watch, name="dljob-guard", daemon=True).start()
 
     def _watch(self) -> None:
+        # A poll, not a sleep: signals and the raylet's end wake it at once, the lease alone is looked at by time.
         poll = select.poll()
         for fd in (self._raylet, self._signals):
             if fd is not None:
@@ -144,6 +147,7 @@ def _catch_signals() -> int | None:
     if threading.current_thread() is not threading.main_thread():
         return None
     reader, writer = os.pipe()
+    # Not blocking: a handler that waits for room in the pipe would stop the main thread.
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
     # SIGCONT, because a process that was stopped and resumed must check its lease before it does anything else.

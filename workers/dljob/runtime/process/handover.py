@@ -55,6 +55,7 @@ class Handover(Generic[T]):
         threading.Thread(target=body, name="dljob-aio", daemon=True).start()
         try:
             value = await self._answer
+            # Set in the coroutine: only here is it certain that the value arrived, and was not dropped by a cancel.
             self._taken = True
             return value
         finally:
@@ -62,6 +63,7 @@ class Handover(Generic[T]):
 
     def _post(self, set_it: Callable[[Any], None], value: object) -> None:
         def settle() -> None:
+            # The coroutine may have been cancelled since the thread posted the value.
             if not self._answer.done():
                 set_it(value)
 

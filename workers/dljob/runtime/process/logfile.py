@@ -25,6 +25,7 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
     line = f"[dljob] {time.strftime('%H:%M:%S')} {_begins(role, start.rank, start.incarnation)}{why}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Appended to: all incarnations of the rank share the file.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # Before the first line is written: mark and archive count this incarnation's output from here.
         size = os.fstat(fd).st_size
@@ -45,10 +46,12 @@ def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
     """Return the tail of what one incarnation of a rank wrote; empty if nothing can be read."""
     try:
         with (logs / _name(role, rank)).open("rb") as log:
+            # Only the end: an outcome holds no more, and logs may be huge.
             log.seek(max(0, log.seek(0, os.SEEK_END) - DETAIL_BYTES))
             text = log.read().decode(errors="replace")
     except OSError:
         return ""
+    # Lines before the incarnation's own first line are those of earlier ones; where it is cut off, all are its own.
     begins = _begins(role, rank, incarnation)
     return clip(text.rpartition(begins)[2].partition("\n")[2] if begins in text else text)
 

@@ -41,6 +41,7 @@ def settle(value: Any) -> Any:
         future = asyncio.run_coroutine_threadsafe(_await(value, tasks), user_loop())
         return _result(future)
     except ThreadInterrupted:
+        # Cancelled, but not waited for: the other ranks of the group wait for this thread.
         if future is not None:
             future.cancel()
         raise

@@ -182,6 +182,7 @@ class AgentRequest:
     @classmethod
     def unpacked(cls, data: bytes) -> AgentRequest:
         """Decode the result of `packed`."""
+        # JSON has no tuples, and a message must compare equal to what was sent.
         request = cls(*json.loads(data))
         return replace(request, unknown=tuple(request.unknown))
 
@@ -351,4 +352,5 @@ def queue_folder(job: JobInfo) -> Path:
 
 def is_saver(actor: str) -> bool:
     """Whether an actor's name is that of a saver."""
+    # Both: a role of the user may be called saver, and its hosts have more parts in their names.
     return actor.split("/")[1:2] == ["saver"] and actor.count("/") == 2

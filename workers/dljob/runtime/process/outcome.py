@@ -34,6 +34,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     """Return the outcome of user code that raised: `sys.exit` gives its exit code, any other exception exit code 1."""
     if isinstance(error, SystemExit):
         return _exited(error, phase)
+    # Only while the entrypoint is imported: a later ImportError is an error of the code that ran.
     importing = isinstance(error, ImportError) and phase == "import"
     frame = user_frame(error, code_dir)
     unseen = isinstance(error, ModuleNotFoundError) and not frame and code_dir
@@ -41,6 +42,7 @@ def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bo
     return Outcome(
         ok=False,
         reason=Reason.IMPORT_ERROR if importing else Reason.USER_ERROR,
+        # A shell's code for Ctrl-C: 128 + SIGINT.
         code=130 if isinstance(error, KeyboardInterrupt) else 1,
         error_type=type(error).__name__,
         frame=frame,
@@ -55,6 +57,7 @@ def _exited(error: SystemExit, phase: str) -> Outcome:
     if code is None or code == 0:
         return Outcome(ok=True, code=0)
     if isinstance(code, int):
+        # As the kernel does it: an exit code has eight bits.
         number, said = code & 0xFF, f"sys.exit({code})"
     else:
         number, said = 1, f"sys.exit({str(code)[:500]!r})"
@@ -124,6 +127,7 @@ def user_frame(error: BaseException, code_dir: str) -> str:
     frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]
     # Most errors surface inside a library, but the user looks for the line of their own that led there.
     own = [frame for frame in frames if is_users(frame[0], code_dir)]
+    # Without a line of the user's the library's own is better than none.
     chosen = own or frames
     if not chosen:
         return ""
@@ -159,6 +163,7 @@ def clip(text: str, limit: int = DETAIL_BYTES) -> str:
         return text
     mark = b"...\n"
     tail = data[-(limit - len(mark)) :]
+    # A cut line would read as another message, so the tail begins behind it.
     newline = tail.find(b"\n")
     if 0 <= newline < len(tail) - 1:
         tail = tail[newline + 1 :]

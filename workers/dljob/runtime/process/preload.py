@@ -48,6 +48,7 @@ def _import(names: tuple[str, ...]) -> None:
 def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
     """Return the top-level packages that a role's code imports while being imported, as far as its folder shows."""
     kind, target = entrypoint[0], entrypoint[1]
+    # A command's program is not known to be Python.
     if kind == "command":
         return frozenset()
     root = Path(code_dir)
@@ -81,8 +82,10 @@ def _names(path: Path, root: Path) -> Iterator[str]:
     """The modules that a file imports when it is executed, as absolute names."""
     try:
         tree = ast.parse(path.read_bytes())
+    # The user's own import reports it better: here it only means that nothing is preloaded.
     except (OSError, SyntaxError, ValueError):
         return
+    # The package of the file, from which relative imports are resolved.
     package = path.parent.relative_to(root).parts if path.is_relative_to(root) else ()
     for node in _run_at_import(tree):
         if isinstance(node, ast.Import):
@@ -91,6 +94,7 @@ def _names(path: Path, root: Path) -> Iterator[str]:
             base = list(package[: len(package) - node.level + 1]) if node.level else []
             base += node.module.split(".") if node.module else []
             yield ".".join(base)
+            # A name imported from a package may be a module of it, whose imports run, too.
             yield from (".".join([*base, alias.name]) for alias in node.names)
 
 

@@ -51,6 +51,7 @@ def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
             fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
         except OSError:
             return None
+        # The kernel says in the mask what it filled in: without that bit the status is not there yet.
         given, status = _INFO.unpack(info)
         if given & _EXIT:
             return status

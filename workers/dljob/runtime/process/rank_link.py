@@ -56,6 +56,7 @@ class RankLink:
         answer, fds = None, list[int]()
         with contextlib.suppress(OSError):  # the host is closing its socket
             self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
+            # Before the frame itself: the kernel delivers descriptors with its first byte.
             fds = self._frames.receive_fds(1)
             answer = self._frames.receive()
         # The host closes the connection of a rank that it does not know in this incarnation.
@@ -83,9 +84,11 @@ class RankLink:
     def send(self, call: RankCall) -> Future[Reply]:
         """Start a call, which the host sends on."""
         future: Future[Reply] = Future()
+        # Running: a future that is cancelled would break the thread that sets its answer.
         future.set_running_or_notify_cancel()
         number = next(self._ids)
         with self._lock:
+            # Before the send: the answer may arrive before `send` returns.
             self._waiting[number] = (call, future)
         head = {"op": "call", "id": number, "apart": len(call.common), **{name: getattr(call, name) for name in ASKED}}
         try:
@@ -129,6 +132,7 @@ class RankLink:
             if head["op"] == "said":
                 self._told(head)
                 continue
+            # With each answer, so that a script knows of a resize without asking.
             self.sizes.update(head["sizes"])
             self.lives.update(head["lives"])
             with self._lock:
@@ -154,6 +158,7 @@ class RankLink:
     def _lost(self) -> None:
         """Fail everything that waits: the host is gone, and no answer will come."""
         with self._lock:
+            # Taken under the lock, failed outside of it: callbacks of a future may start other calls.
             waiting, self._waiting = self._waiting, {}
             places, self._places = [*self._places, *self._asked.values()], []
             self._asked = {}
@@ -174,6 +179,7 @@ def connect(path: str) -> WorkerContext:
     """Connect this process to its host as a rank; return its context for `current_worker()`."""
     link = RankLink(path)
     said = link.hello(int(os.environ["DLJOB_RANK"]), int(os.environ["DLJOB_INCARNATION"]))
+    # The order to stop may have come before this process connected.
     if said["stopping"]:
         link.stopping.order(said["stopping"])
     return WorkerContext(

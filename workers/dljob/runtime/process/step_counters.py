@@ -36,6 +36,7 @@ _HEART = struct.Struct("=q")
 """Nanoseconds of CLOCK_BOOTTIME at the host's last heartbeat."""
 _LEASE = struct.Struct("=qqq?")
 """Epoch, sent_at and until in nanoseconds, known; see Renewal."""
+# Heartbeat and lease have fixed places in the first page, apart from each other: each has a writer of its own.
 _HEART_AT, _LEASE_AT, _SMALL = 0, 256, 64
 _RANKS_AT, ROOM = 4096, 8192
 """Where the rank counters begin, and the length of one copy of a counter, in bytes."""
@@ -63,6 +64,7 @@ class SharedValue:
     def read(self) -> tuple[int, bytes] | None:
         """Return the number of the last complete write and its value; None before the first write."""
         for _ in range(TRIES):
+            # Both copies are torn only if a writer overtook the reader twice, so a few tries are enough.
             whole = [copy for at in self._offsets if (copy := self._copy(at)) is not None]
             if whole:
                 return max(whole)
@@ -81,6 +83,7 @@ class SharedValue:
 
     def _copy(self, at: int) -> tuple[int, bytes] | None:
         number, length, checksum = _HEAD.unpack_from(self._memory, at)
+        # Checked before the length is used: the memory may hold half of a write, or nonsense.
         if not number or length > self._room:
             return None
         value = self._memory[at + _HEAD.size : at + _HEAD.size + length]
@@ -88,6 +91,7 @@ class SharedValue:
 
 
 def _checksum(number: int, value: bytes) -> int:
+    # The number is part of it: an old value below a new number would else pass for the newer one.
     return zlib.crc32(value, number & 0xFFFFFFFF)
 
 
@@ -204,6 +208,7 @@ class StepCounters:
     @classmethod
     def opened(cls, fd: int) -> StepCounters:
         """Open a segment of another process and take over the descriptor. Raises ValueError when it is none."""
+        # The descriptor came from another process: a file of another length is no segment, and must not be mapped.
         rest = os.fstat(fd).st_size - _RANKS_AT
         if rest < 0 or rest % (2 * ROOM):
             raise ValueError(f"{rest + _RANKS_AT} bytes are no segment of step counters")

@@ -91,6 +91,7 @@ class ThreadInterrupt:
             if self._ident and self._locking < LOCKING and takes_lock(self._ident):
                 self._locking += 1
                 return False
+            # Counted in a row: a thread that got out of the lock meanwhile has its grace again.
             self._locking = 0
             if self._ident:
                 self._sent = True
@@ -109,6 +110,7 @@ class ThreadInterrupt:
             try:
                 with self._gate:
                     self._ident = 0
+                # Nothing was sent, so nothing can be pending: the usual end of user code costs one lock.
                 if self._sent:
                     _raise_in(threading.get_ident())
                     # Spin: the exception strikes only between bytecodes, and it is pending already.
@@ -143,4 +145,5 @@ def takes_lock(ident: int) -> bool:
 
 def _raise_in(ident: int) -> None:
     """Make CPython raise ThreadInterrupted in a thread."""
+    # The only way into another thread: it sets the exception, and the thread's next bytecode raises it.
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(ThreadInterrupted))

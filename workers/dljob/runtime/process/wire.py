@@ -52,8 +52,10 @@ def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str,
 def _dumps(value: Any) -> bytes:
     """Pickle plainly; where that fails (lambdas, classes of `__main__`) by cloudpickle, which comes with Ray."""
     try:
+        # pickle first: it is the faster of the two, and does for most arguments.
         return pickle.dumps(value, protocol=5)
     except Exception:  # cloudpickle raises the same again where it cannot do better
+        # A script's process has no Ray, and must not import it for this.
         ray = sys.modules.get("ray")
         if ray is None:
             raise

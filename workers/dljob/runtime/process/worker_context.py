@@ -145,6 +145,7 @@ class ProgressCounter:
     """The last step of a rank's process and its metrics, in a step counter that the heartbeat reads."""
 
     def __init__(self, slot: StepCounter | None = None, rank: int = 0, incarnation: int = 1) -> None:
+        # A host has no rank until one is ordered: until then the counter is its own, and nobody reads it.
         self._slot = StepCounters.made(1).slots[0] if slot is None else slot
         self._who = rank, incarnation
         self._taken = 0
@@ -167,6 +168,7 @@ class ProgressCounter:
         if self._slot.number() == self._taken:
             return None
         last = self._last()
+        # A write that was torn looks like the last one again, until its writer is done.
         if last is None or last.step is None or last.number == self._taken:
             return None
         self._taken = last.number
@@ -178,6 +180,7 @@ class ProgressCounter:
 
     def _last(self) -> Count | None:
         last = self._slot.read()
+        # The slot is shared with the rank's later processes: their steps are not this one's.
         told = last is not None and last.step is not None and (last.rank, last.incarnation) == self._who
         return last if told else None
 
@@ -248,6 +251,7 @@ def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def peers_of(job: JobInfo, order: StartOrder) -> Mapping[str, int]:
     """Role -> number of ranks, at the start of a rank."""
+    # The order's sizes win: an elastic role may have changed since the job was planned.
     return MappingProxyType({**dict(job.roles), **dict(order.sizes)})
 
 
@@ -260,6 +264,7 @@ def make_log(role: str, rank: int) -> logging.Logger:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
         log.setLevel(os.environ.get("LOG_LEVEL", "INFO").upper() if _level_ok() else "INFO")
+        # The root logger is user code's: it would print each line a second time.
         log.propagate = False
     return log
 
