@@ -40,6 +40,7 @@ def connect(address: str | None = None, code_dir: Path | None = None, *, within_
     begin = time.monotonic()
     import ray
 
+    # A process can join only one Ray.
     if ray.is_initialized():
         joined = str(ray.get_runtime_context().gcs_address)
         if address is None or address == joined:
@@ -100,6 +101,7 @@ def _join_within(address: str, code_dir: Path | None, seconds: float) -> str:
         except BaseException as error:  # noqa: BLE001 - raised where the thread is waited for
             ended.set_exception(error)
 
+    # A daemon: a join that hangs for ever must not keep the process alive.
     threading.Thread(target=join, name=JOINING, daemon=True).start()
     end = time.monotonic() + seconds
     while not ended.done() and time.monotonic() < end:
@@ -126,6 +128,7 @@ def _join(address: str, code_dir: Path | None) -> str:
             )
     except Exception as error:  # Ray raises RuntimeError, ConnectionError, AuthenticationError, ...
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        # Ray has several errors for a missing or wrong token: the word is in the text or in the name of each.
         token = "authent" in str(error).lower() or "authent" in type(error).__name__.lower()
         raise UnreachableError(
             f"the Ray at {address} refused the connection: {reason}",

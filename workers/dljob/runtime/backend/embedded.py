@@ -134,6 +134,7 @@ class EmbeddedRay:
         # Numbers of nodes are never reused: they name folders and sockets.
         first = len(self._nodes) + 1
         self._nodes = (*self._nodes, *nodes)
+        # Errors of an earlier `add` would fail this one.
         self._errors.clear()
         for name in {name for node in nodes for name in node.pretended} & os.environ.keys():
             self._saved.setdefault(name, os.environ.pop(name))
@@ -158,6 +159,7 @@ class EmbeddedRay:
         with _quicker(self.folder, self):
             self._spawn("head", self._run_head)
             # Nodes need the GCS's address, and nothing else of the head.
+            # The event is set by an error, too, so that nobody waits the whole time for a head that failed.
             if not self._gcs_up.wait(START_S) or self._errors:
                 self._fail("Ray's head did not start")
             self._start_nodes(self._nodes, first=1, wanted=len(self._nodes) + 1)
@@ -248,6 +250,7 @@ class EmbeddedRay:
 
     def _run_head(self) -> None:
         def serves(head: Any) -> None:
+            # Set while the head still starts: nodes need nothing but the GCS's address.
             self._head = head
             self._gcs_up.set()
 
@@ -259,6 +262,7 @@ class EmbeddedRay:
 
     def _run_node(self, index: int, node: EmbeddedNode) -> None:
         resources = dict(node.resources)
+        # By thread: nodes start at once, and each raylet sees its own devices.
         _LOCAL.env = dict(node.visible)
         params = self._params(
             index,
@@ -329,6 +333,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
 def with_light_agent(command: list[str]) -> list[str]:
     """Put the stand-in for the dashboard agent into a raylet's command; unchanged if the command looks unfamiliar."""
     given = dict(word.lstrip("-").split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    # Another Ray may have another command line: its own agent costs more, but it works.
     if not {"dashboard_agent_command", "session_dir", "node_id"} <= given.keys():
         return command
     files = [f"{given['session_dir']}/{name}_{given['node_id']}" for name in _PORT_FILES]
@@ -350,6 +355,7 @@ def send_signal_on_death(deaths: list[str]) -> Callable[[str], None]:
 
     def told(words: str) -> None:
         deaths.append(words)
+        # A signal, as the main thread may be in a wait that nothing else interrupts.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     return told

@@ -21,6 +21,7 @@ def main(files: list[str]) -> None:
         part = Path(f"{name}.part")
         part.write_text("-1")
         part.replace(name)
+    # An agent that ended sooner would take its raylet with it.
     select.select([raylet], [], [])
 
 

@@ -58,10 +58,12 @@ def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for kind, pattern in _DEVICE_FILES.items():
         count, variable = sum(f.name[-1].isdigit() for f in root.glob(pattern)), VISIBLE[kind]
+        # Without NVIDIA's files there may be GPUs of other vendors, which Ray can count.
         if kind == "GPU" and not count and any(any(root.glob(driver)) for driver in _OTHER_DRIVERS):
             count, variable = ray_private.gpu_count(), variable_of(kind)
         ids = tuple(str(index) for index in range(count))
         said = os.environ.get(variable)
+        # The list ends at the first value that hides a device, as the vendors' runtimes read it.
         found[kind] = ids if said is None else tuple(takewhile(lambda each: each not in _NONE, said.split(",")))
     return found
 
@@ -132,6 +134,7 @@ def lay_out_beside(
     Raises:
         PlacementError: There would be more nodes than MOST_NODES in all, or devices are missing or held.
     """
+    # Idle nodes first: a new raylet takes seconds to start.
     left, taken, missing = list(idle), list[EmbeddedNode](), list[MachineGroup]()
     for group in (replace(each, replicas=1) for each in groups for _ in range(each.replicas)):
         wanted = (_resources(group, pretend), dict(group.labels))
@@ -149,6 +152,7 @@ def lay_out_beside(
         )
     free = dict(here)
     for kind in here:
+        # Idle nodes keep their devices, too: they are restricted to these for as long as they run.
         used = {each for node in there for each in node.visible.get(_visible(kind), "").split(",")}
         free[kind] = tuple(each for each in here[kind] if each not in used)
     return taken, list(lay_out(missing, pretend, free))
@@ -163,6 +167,7 @@ def _check_devices(
         for kind, amount in group.resources:
             if kind in _NOT_DEVICES:
                 continue
+            # Rounded up: a raylet holds whole devices.
             each = -(-amount // GRAIN)
             if kind in pretend and each > pretend[kind]:
                 raise PlacementError(

@@ -70,6 +70,7 @@ def amounts(resources: Resources) -> dict[str, float]:
 def actor_options(resources: Resources) -> dict[str, Any]:
     """Convert resources to the options of an actor; CPU, GPU and memory have options of their own."""
     wanted = amounts(resources)
+    # 0 and not Ray's default, by which an actor takes a CPU while it is placed.
     options: dict[str, Any] = {"num_cpus": wanted.pop("CPU", 0)}
     if "GPU" in wanted:
         options["num_gpus"] = wanted.pop("GPU")
@@ -133,6 +134,7 @@ class RayBackend:
             group = self._groups[name] = self._tables.group_of(row)
         why = await self._wait_group(group, deadline_s)
         if why:
+            # A pending group would else be created later, when nobody wants it any more.
             await self.release(name)
             raise ReservationRefusedError(f"unit {unit.name} could not be had on node {node[:8]}: {why}")
 
@@ -158,6 +160,7 @@ class RayBackend:
         while True:
             with contextlib.suppress(TimeoutError, RayError):
                 await asyncio.wait_for(asyncio.shield(ready), max(0.0, min(LOOK_S, end - loop.time())))
+            # By the table, not by `ready`: that never tells why a group is pending.
             row = await self._thread(self._tables.group_by_id, group)
             if row["state"] == "CREATED":
                 return ""
@@ -229,6 +232,7 @@ class RayBackend:
         try:
             return cls.options(**options).remote(*spec.args)
         except ValueError as error:
+            # Ray has no class of its own for this error: only its words tell it apart.
             if "already taken" not in str(error) and "already exists" not in str(error):
                 raise
             raise UsageError(f"an actor named {spec.name} is there already") from error

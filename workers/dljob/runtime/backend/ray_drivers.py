@@ -86,6 +86,7 @@ class Left:
 def left_by(prefix: str) -> Left:
     """Return what Ray jobs with this owner prefix created. Blocks for some milliseconds."""
     jobs = _jobs(prefix)
+    # The usual case: without a Ray job of that owner the larger tables need not be read.
     if not jobs:
         return Left()
     actors = [

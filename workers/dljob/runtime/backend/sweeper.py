@@ -63,6 +63,7 @@ def sweep(mark: str) -> None:
 
 def main(mark: str, folder: str) -> None:
     """Wait for the end of stdin, then sweep and remove the folder."""
+    # An empty read is the end of the pipe: the runner closed it, or died.
     while os.read(0, 4096):
         pass
     sweep(mark)

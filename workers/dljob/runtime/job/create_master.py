@@ -60,6 +60,7 @@ async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, ui
     """
     if spawn is not None:
         await _take_back(backend, await spawn, uid)
+    # Cancelled before the spawn: the keys are this caller's unless a master of that name lives.
     elif await backend.lookup(master_name(uid)) is None:
         await forget(backend.kv, uid)
 
@@ -81,6 +82,7 @@ async def _first_answer(backend: Backend, ref: ActorRef, entry: JobRecord, timeo
 
 async def _take_back(backend: Backend, ref: ActorRef, uid: str) -> None:
     """Kill a master, and the actors and reservations it may have made by now."""
+    # The master first: it would bring up again what is killed below.
     await backend.kill(ref)
     with suppress(Exception):  # actors that are left end with their lease
         for name in await backend.actors(f"{uid[:8]}/"):
@@ -107,6 +109,7 @@ async def _hello(backend: Backend, ref: ActorRef) -> None:
         try:
             await backend.call(ref, "hello")
         except ActorLostError:
+            # Ray drops the name only when no restart is left: until then the master is merely starting again.
             if await backend.lookup(ref.name) is None:
                 raise
             await asyncio.sleep(RETRY_S)

@@ -34,6 +34,7 @@ TERMINATED = 143
 
 def drive(args: argparse.Namespace) -> int | Incompatible:
     """Run the job to its end; return an exit code of CODES, 1 for an error, or a refusal for the operator."""
+    # Kept outside of the try: where the text was read, `explain` can say more than the exception.
     text = b""
     # The launcher does not validate: PrimeMaster does, from the same text (docs/adr/0011).
     try:
@@ -123,6 +124,7 @@ def _begin(job: Outline, args: argparse.Namespace) -> JobConnection | Incompatib
         say(f"{job.name} ({uid[:8]}) exists already; waiting for its end")
         return found
     if found is not None:
+        # Its master holds the actor name that this attempt's master needs.
         found.let_leave()
     try:
         return _start(job, folder, args)

@@ -115,4 +115,5 @@ class Gateway:
 
     async def address(self) -> str:
         """Return the address as host:port once it serves; raises the error that keeps it from serving."""
+        # Shielded: a caller that gives up must not cancel it for the others.
         return await asyncio.shield(self._bound)

@@ -134,6 +134,7 @@ class HttpServer:
 
 async def serve(jobs: Jobs, token: str | None, about: Mapping[str, str], host: str, port: int) -> HttpServer:
     """Start to serve; return the server. Raises OSError when it cannot listen there."""
+    # No signal handlers: the server runs inside of an actor, whose process Ray ends.
     runner = web.AppRunner(make_app(jobs, token, about), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -223,6 +224,7 @@ class _Routes:
         if read is None:
             return _json(await self._jobs.tails(uid, _whole(request, "bytes", ALL_LOGS_BYTES, MOST_BYTES)))
         limit = _whole(request, "bytes", ONE_LOG_BYTES, MOST_BYTES)
+        # Text for people and curl; a reader that follows needs the offset, so it gets JSON.
         if not _whole(request, "follow", 0, 1):
             return web.Response(text=(await read(None, limit, None)).text)
         since = _whole(request, "since", 0, VERSION_MAX) / 1000 if "since" in request.query else None
@@ -266,6 +268,7 @@ def _whole(request: web.Request, name: str, default: int, most: int) -> int:
 def _timeout(request: web.Request) -> float:
     """Return the query's timeout in seconds, at most LONGEST_S."""
     text = request.query.get("timeout", "0")
+    # Not by float() alone, which also takes nan, inf and numbers with underscores.
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
         raise UsageError(f"timeout is {text[:64]!r}; it must be a number of seconds, from 0 to {LONGEST_S:g}")
     return min(float(text), LONGEST_S)

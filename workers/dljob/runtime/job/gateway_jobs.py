@@ -71,6 +71,7 @@ class RayJobs:
     async def brief(self, uid: str, after: int, timeout_s: float) -> dict[str, Any]:
         """Return the brief snapshot once its version is greater than `after`, or after `timeout_s`."""
         answer = await self._ask(uid, timeout_s, lambda left: ("brief", after, left))
+        # Remembered for `_master_node`, which is asked when the master is away.
         if answer:
             self._nodes_of_masters[uid] = str(answer.get("masterNode") or "")
             return answer
@@ -85,6 +86,7 @@ class RayJobs:
     async def events(self, uid: str, after: int, timeout_s: float) -> list[dict[str, Any]]:
         """Return the events with a number greater than `after`, once there are some; at most EVENTS_AT_ONCE."""
         answer = await self._ask(uid, timeout_s, lambda left: ("notes", after, left))
+        # The job has ended: its notes are in its folder.
         if answer is None:
             answer = await asyncio.to_thread(read_notes, await self._folder(uid), after)
         return answer[:EVENTS_AT_ONCE]
@@ -100,6 +102,7 @@ class RayJobs:
 
     async def command(self, uid: str, order: CommandRequest) -> None:
         """Pass a command to PrimeMaster. For a job that has ended it does nothing, and raises nothing."""
+        # Checked here, so that the caller learns of a mistake: a command is answered before it is carried out.
         why = wrong(order, await self.brief(uid, 0, 0.0))
         if why:
             raise UsageError(why)
@@ -122,6 +125,7 @@ class RayJobs:
             raise NotFoundError(f"the job has no rank {rank[0]}/{rank[1]}")
         log = tails.of_rank(await self._folder(uid), row)
         part = await tails.read(self._readers.ask, log, offset, limit, since=since)
+        # Complete only if both hold: a rank of a live job may write on.
         end = seen["phase"] in FINAL and part.offset >= part.size
         return LogPart(part.text, part.offset, end, part.timed)
 
@@ -181,6 +185,7 @@ class RayJobs:
         while True:
             with suppress(ActorLostError):  # it has ended, or Ray restarts it: the lines below tell which
                 return await self._call(uid, end, call)
+            # The folder before the registry: a job that ends is in both for a moment.
             if await self._ended_in(uid) is not None:
                 return None
             if not await self._registered(uid):
@@ -193,11 +198,13 @@ class RayJobs:
         """Ask once. Raises ActorLostError when no master is there to answer."""
         loop = asyncio.get_running_loop()
         try:
+            # The grace counts from now on if the caller's time is over: a call without a timeout needs it, too.
             async with asyncio.timeout_at(max(end, loop.time()) + GRACE_S):
                 ref = self._masters.get(uid) or await self._backend.lookup(master_name(uid))
                 if ref is None:
                     raise ActorLostError("no such actor")
                 self._masters[uid] = ref
+                # By what is left: a call that is repeated must not wait its whole time again.
                 method, *args = call(max(0.0, end - loop.time()))
                 return await self._backend.call(ref, method, *args)
         except ActorLostError:  # the next try looks the actor up anew
@@ -217,6 +224,7 @@ class RayJobs:
 
     async def _entry(self, uid: str) -> JobRecord | None:
         try:
+            # Ray's own calls wait for a minute for a head that does not answer.
             async with asyncio.timeout(GRACE_S):
                 text = await self._backend.kv.get(REGISTRY + uid)
         except TimeoutError:
@@ -278,6 +286,7 @@ class RayJobs:
 
     async def _learn_pods(self, nodes: set[str]) -> None:
         """Learn the pods of these nodes, and forget those of nodes that are gone."""
+        # Only for nodes that are new: the pods of the others do not change.
         if not nodes <= self._pods.keys():
             seen = await asyncio.to_thread(pods_of_nodes)
             self._pods = {node: seen.get(node, "") for node in seen.keys() | nodes}
@@ -307,6 +316,7 @@ def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
         return f"only the job can be {ENDS[order.kind]}, not {order.target}"
     roles = {role["name"]: role["desired"] for role in seen["roles"]}
     role, slash, number = order.target.partition("/")
+    # isascii, too: `isdigit` alone takes digits of other scripts.
     if role in roles and (not slash or (number.isascii() and number.isdigit() and int(number) < roles[role])):
         return ""
     return f"the job has no {order.target!r}; targets are job, a role ({', '.join(roles)}), or a rank as {role}/0"
@@ -314,6 +324,7 @@ def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
 
 def _unscalable(target: str, seen: Mapping[str, Any]) -> str:
     role, _, count = target.partition("=")
+    # Only roles whose number of ranks may change have this field.
     able = [row["name"] for row in seen["roles"] if "wanted" in row]
     if role in able and count.isascii() and count.isdecimal() and len(count) <= 6:
         return ""

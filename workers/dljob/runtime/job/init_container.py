@@ -58,6 +58,7 @@ def brought() -> tuple[str, ...]:
         except metadata.PackageNotFoundError:
             continue  # a requirement under a marker for another Python or system
         found.append(name)
+        # Extras are left out: a pod needs what dljob itself imports.
         waiting += [_name(line) for line in requires if "extra ==" not in line]
     return tuple(found)
 
@@ -120,6 +121,7 @@ def _unzip(archive: Path, folder: Path) -> int:
     left, count = UNPACKED_BYTES, 0
     try:
         with zipfile.ZipFile(archive) as packed:
+            # Before anything is unpacked: a bomb may also consist of very many small files.
             if len(packed.infolist()) > FILES:
                 raise _refused(f"holds more than {FILES} entries")
             for entry in packed.infolist():
@@ -179,8 +181,10 @@ def _fresh(folder: Path) -> Path:
 
 def _settle(fresh: Path, folder: Path) -> None:
     """Move the new folder into place, readable by every user of the pod."""
+    # The init container may run as another user than the pod's containers.
     for path in (fresh, *fresh.rglob("*")):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    # A rename cannot replace a folder that is not empty.
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
 

@@ -88,6 +88,7 @@ class JobConnection:
 
     def command(self, kind: str, target: str = "job", *, by: str = "", id: str = "") -> None:  # noqa: A002
         """Send a command. It takes effect once, even if PrimeMaster dies meanwhile; an ended job ignores it."""
+        # The id makes a repeated call one order: an answer may be lost with the master.
         self._call("command", id or uuid.uuid4().hex, kind, target, by)
 
     def learned(self, target: str, incarnation: int, clue: Clue) -> None:
@@ -111,6 +112,7 @@ class JobConnection:
         """Wait for the end; return the final status. Raises DeadlineError when the job does not end in time."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            # In polls: the master bounds each one, and the caller's deadline may be far away.
             left = 30.0 if end is None else end - time.monotonic()
             if left <= 0:
                 raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
@@ -138,6 +140,7 @@ class JobConnection:
     async def _let_leave(self) -> None:
         end = time.monotonic() + LEAVES_S
         while (ref := await self._backend.lookup(master_name(self.uid))) is not None:
+            # It answers nobody any more, yet holds the name that the next master of this uid needs.
             if time.monotonic() > end:
                 await self._backend.kill(ref)
             await asyncio.sleep(RETRY_S)
@@ -164,6 +167,7 @@ class JobConnection:
                 heard = ref is not None
             except ActorCallError as error:
                 raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
+            # The end may be in Ray's store alone: the folder of a master on another node is out of reach.
             if heard and await over(self._backend.kv, self.uid, self.dir):
                 return None
             # An actor that Ray still lists is only restarting, however long that takes: time counts without one.
@@ -198,6 +202,7 @@ def launch(
     backend: str | None = None,
 ) -> JobConnection:
     """Start a job on the Ray that this process has joined, from the manifest as it is now. Arguments as in `begin`."""
+    # As JSON, with the names of the file: PrimeMaster validates the same text that a launcher sends.
     text = manifest.model_dump_json(by_alias=True, exclude_none=True)
     register_when_used({backend.name: backend.class_ for backend in manifest.spec.collectives.backends})
     return begin(outline(text), job_dir=job_dir, code_dir=code_dir, uid=uid, backend=backend)
@@ -242,6 +247,7 @@ def begin(
         order = replace(order, options=options, roams=True)
     entry = JobRecord(uid, job.name, str(job_dir), time.time())
     try:
+        # Private to this user: the job's logs are in it.
         job_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(job_dir / SPEC, job.text)
     except OSError as error:
@@ -267,6 +273,7 @@ def list_jobs(backend: str | None = None) -> tuple[JobRecord, ...]:
 
 
 async def _entries(backend: Backend) -> tuple[JobRecord, ...]:
+    # A job may end between the list of keys and a read: its value is None then.
     values = [await backend.kv.get(key) for key in await backend.kv.keys(REGISTRY)]
     found = [JobRecord(**json.loads(value)) for value in values if value]
     return tuple(sorted(found, key=lambda entry: entry.started))
@@ -284,6 +291,7 @@ def attach(job: str, backend: str | None = None) -> JobConnection:
     for entry in reversed(entries):
         if job in (entry.uid, entry.uid[:8], entry.name):
             return JobConnection(made, entry)
+    # Live jobs first: the registry is one look, and an ended job is only found by its whole uid.
     if (left := settle(bring(made.kv, job))) is not None:
         return JobConnection(made, JobRecord(job, read_status(left)["name"], str(left), 0.0))
     there = ", ".join(sorted({entry.name for entry in entries})) or "none"

@@ -38,6 +38,7 @@ def outline(text: str) -> Outline:
     """Parse a DLJob in JSON. Raises ValueError, TypeError, KeyError or AttributeError when it is none."""
     data = json.loads(text)
     spec = data["spec"]
+    # `or {}` and not a default: a key that is written without a value is None.
     backend = spec.get("backend") or {}
     master = spec.get("master") or {}
     journal = str((master.get("journal") or {}).get("path") or "")

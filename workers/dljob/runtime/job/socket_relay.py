@@ -116,6 +116,7 @@ class Relay:
         line = self._line
         found: list[bytes] = []
         while line is not None and (not found or not found[-1].endswith(b"\n")):
+            # One deadline for all parts of an answer; never 0, which would mean not to wait at all.
             line.settimeout(max(0.01, end - time.monotonic()))
             try:
                 part = line.recv(2**20)
@@ -130,6 +131,7 @@ class Relay:
         """Return the last line of the child's output, which is mostly Ray's."""
         if self._words < 0:
             return ""
+        # By offset: the child goes on writing at the position that it shares with this process.
         text = os.pread(self._words, 2**16, max(0, os.fstat(self._words).st_size - 2**16)).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f"; Ray said: {lines[-1][-300:]}" if lines else ""
@@ -137,6 +139,7 @@ class Relay:
     def close(self) -> None:
         """Kill the child, whatever it does; idempotent."""
         if self._child is not None:
+            # SIGKILL: `ray.init` may hang in C++, where no other signal is handled.
             self._child.kill()
             self._child.wait()
             self._child = None
@@ -149,6 +152,7 @@ def main(descriptor: int, address: str, uid: str) -> None:
     """Join Ray, report whether that worked, then answer requests until the command closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as line:
+        # Before Ray is joined: from then on the main thread may hang.
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         try:
             job = _join(address, uid)

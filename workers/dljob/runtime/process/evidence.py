@@ -62,7 +62,7 @@ class KernelLog:
                 break
             if not record:
                 break
-            # A record is `priority,number,microseconds since the boot,flags;text`, then lines of keys, which say nothing here.
+            # A record is `priority,number,microseconds since the boot,flags;text`, then lines of keys.
             head, _, text = record.decode(errors="replace").partition("\n")[0].partition(";")
             if _WANTED.search(text):
                 self._lines.append((float(head.split(",")[2]) / 1e6, text))

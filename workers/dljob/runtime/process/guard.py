@@ -147,7 +147,7 @@ def _catch_signals() -> int | None:
     if threading.current_thread() is not threading.main_thread():
         return None
     reader, writer = os.pipe()
-    # Not blocking: a handler that waits for room in the pipe would stop the main thread.
+    # `set_wakeup_fd` demands it: a handler that waits for room in the pipe would stop the main thread.
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
     # SIGCONT, because a process that was stopped and resumed must check its lease before it does anything else.
