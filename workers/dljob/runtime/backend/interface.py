@@ -188,6 +188,7 @@ async def found(backend: Backend, name: str) -> ActorRef | None:
         try:
             return await backend.lookup(name)
         except ActorLostError as error:
+            # Not there for certain, as for a lookup that finds nothing; every other error leaves it open.
             if error.certain:
                 return None
         await asyncio.sleep(AGAIN_S)

@@ -138,7 +138,9 @@ def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> t
     """Return the actors, given as (owner, row of the GCS), without room; those of equal resources become one entry."""
     found: dict[tuple[str, Resources], list[str]] = {}
     for owner_, row in actors:
+        # An actor that names no resources still needs room for what it takes while it is placed.
         wants = _amounts(row.required_resources) or _amounts(PLACED)
+        # Only those without room: an actor may also wait for its process to start, which passes by itself.
         if wants in demands:
             found.setdefault((owner_, wants), []).append(row.name or row.class_name)
     return tuple(

@@ -193,6 +193,7 @@ class CheckpointClient:
         for slot in self._slots:
             slot.close()
         self._slots = []
+        # Whole pages, and a little more: a state that grows must not need new memory at once.
         capacity = -(-(size + size // SLACK) // PAGE) * PAGE
         try:
             check_room(place.name, capacity)
@@ -245,6 +246,7 @@ class CheckpointClient:
             except OSError as error:
                 connection.close()
                 raise CheckpointError(f"{place.name}: the saver does not answer: {error.strerror}") from error
+            # Fenced: a later life has begun on this node, and what this process saves would not count.
             if got is None or got[0]["fenced"]:
                 connection.close()
                 raise CheckpointError(f"{place.name} cannot save: {got[0]['fenced'] if got else 'the saver went away'}")
@@ -289,6 +291,7 @@ class CheckpointClient:
         with self._lock:
             while True:
                 said, _ = self._request({"op": "shards", "question": dict(question)})
+                # A refusal does not pass; `again` is an answer that may change.
                 if said["why"]:
                     raise CheckpointError(said["why"])
                 if "again" not in said:

@@ -40,6 +40,7 @@ def read_state(folder: Folder, mark: CheckpointId, rank: int, *, trust: bool, sa
         CheckpointError: The checkpoint is damaged, or pieces are missing.
         UsageError: There is no such rank, or the state needs classes that are not on the allow-list.
     """
+    # Before anything is unpickled: a corrupt index may name any class.
     if why := folder.check(mark):
         raise CheckpointError(f"{mark} cannot be exported: {why}", hint="see dljob checkpoint verify")
     manifest = folder.manifest(mark)
@@ -154,6 +155,7 @@ def write(state: Any, out: Path, form: Format) -> list[str]:
     Raises:
         UsageError: `out` exists, or the format cannot hold all of the state.
     """
+    # lexists: a link that leads nowhere would be written through.
     if os.path.lexists(out):
         raise UsageError(f"{out} exists and stays as it is", hint="name a file or folder that does not exist yet")
     if not isinstance(state, Mapping):
@@ -252,6 +254,7 @@ def _write_dcp(state: Mapping[Any, Any], out: Path) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
+    # Not with exist_ok: a folder that exists must stay as it is.
     out.mkdir()
     try:
         with warnings.catch_warnings():  # it is meant: one process writes the checkpoint of all ranks

@@ -152,6 +152,7 @@ class Folder:
                 ):
                     crc = zlib.crc32(piece, crc)
                     disk.write_all(file, piece)
+                    # The memory cannot be unmapped while a view of it is left.
                     piece.release()
             disk.write_all(file, _TRAILER.pack(_END, crc, copy.total & 0xFFFFFFFF))
             # Last of all: the rank may have begun to overwrite the copy at any moment before. What was read then is a
@@ -172,6 +173,7 @@ class Folder:
         Returns:
             "committed"; "waiting" for parts of other ranks or for an answer; "fenced: ..." with the reason.
         """
+        # The files first: they are cheaper to ask than PrimeMaster.
         decisions = self.decisions()
         if why := fence(mark, decisions) or _forgotten(mark, decisions):
             return f"fenced: {why}"
@@ -416,6 +418,7 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
     """
     try:
         own = CheckpointId(RunId(**body["life"]), body["step"], body.get("revision", 0))
+        # A manifest that was copied to another folder would vouch for parts that it never saw.
         if own != mark:
             raise DamagedError(f"it is that of {own}")
         if body["world"] < 1 or len(body["parts"]) != body["world"]:

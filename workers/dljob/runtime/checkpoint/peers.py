@@ -111,6 +111,7 @@ class Sender:
                 self._changed.wait_for(lambda: self._closed or self._rows or self._next())
                 if self._closed:
                     return
+                # Before the next copy: what the peer drops makes room for it.
                 rows, self._rows = self._rows, []
                 work = self._next()
                 # A descriptor of its own: the holding may drop its memory while the copy is on its way.
@@ -184,6 +185,7 @@ class Keeper:
             newest = self._newest(offer.place.folder)
             if newest is not None and offer.place.life < newest:
                 return f"life {newest} has begun here", -1
+            # A rank's transfers do not overlap: an earlier one that still arrives was abandoned by its sender.
             self._give_up(offer.key)
             kept = self._kept.get(offer.key, [])
             # Before the new memory: at no time is there memory for three copies of a rank.
@@ -211,6 +213,7 @@ class Keeper:
         """
         with self._changed:
             found = self._coming.pop(offer.key, None)
+        # Given up meanwhile: a later copy of the rank began, or the world's new life decides already.
         if found is None:
             return "its memory was given up on the way"
         slot = found[1]

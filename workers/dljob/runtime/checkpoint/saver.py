@@ -361,6 +361,7 @@ class Saver:
                     old.drop()
                     many.remove(old)
                     if self._sender is not None:
+                        # The peer keeps a copy for a process that is gone: it may drop it, too.
                         self._sender.gone(old)
             if not many:
                 del self._holdings[key]

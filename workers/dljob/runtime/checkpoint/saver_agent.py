@@ -97,6 +97,7 @@ class SaverAgent:
 
         Return what failed, else empty.
         """
+        # Copies that are still arriving come too late for the decision.
         self._inbox.drop(folder)
         return self._ordered({"op": "bring", "timeout_s": timeout_s, "folder": folder}, timeout_s)
 

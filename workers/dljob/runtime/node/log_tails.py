@@ -92,6 +92,7 @@ def share(sizes: Sequence[int], budget: int) -> list[int]:
     given = [0] * len(sizes)
     left = budget
     for count, index in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
+        # From the smallest on: what a small log leaves is shared by all that follow.
         given[index] = min(sizes[index], left // (len(sizes) - count))
         left -= given[index]
     return given
@@ -162,6 +163,7 @@ def _tail_of(path: Path, offset: int | None, limit: int) -> tuple[int, bytes, in
     A part that was cut out of the log (a hole in the file) is skipped: the bytes begin behind it.
     """
     try:
+        # O_NONBLOCK, as the open of a FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return -1, b"", 0
@@ -185,6 +187,7 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
     log on a node that does not answer is a line that says so, behind what the checkpoint volume still has of it.
     """
     ranks = order(snapshot)
+    # More than an equal share, as ranks with short logs leave theirs to others, but never the whole budget of each.
     limit = min(budget, max(LEAST_BYTES, AHEAD * budget // max(1, len(ranks))))
     by_node: dict[str, list[str]] = {}
     for row in ranks:
@@ -197,6 +200,7 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
             async with asyncio.timeout_at(end), at_once:
                 ends = await on_node(node, read_ends, str(folder), names, limit)
         except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
+            # Behind what the volume has: a reader sees at the end of the log why it stops there.
             word = f"[dljob] {_lost(node, error)}\n".encode() if node else b""
             kept = await _kept(folder, names, limit) if node else {}
             return {name: kept.get(name, b"") + word for name in names}
@@ -306,6 +310,7 @@ async def _task(node: str, function: Any, *args: Any) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    # No CPUs: the node's are taken by ranks, and the task must run beside them.
     task: Any = ray.remote(num_cpus=0, max_retries=1)(function)
     ref = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args)
     try:

@@ -97,6 +97,7 @@ def look(order: CheckRequest, ip: str) -> NodeFacts:
 def ports(ip: str) -> str:
     """Return why a connection to this node's own address fails; empty when it works."""
     try:
+        # By the node's own address, which other nodes use, too: the loopback would prove nothing.
         with listen(ip) as server, socket.create_connection(server.getsockname()[:2], 2.0) as client:
             server.settimeout(2.0)
             with server.accept()[0] as other:
@@ -111,6 +112,7 @@ def disks(paths: tuple[str, ...]) -> Iterator[Disk]:
     """Yield the free bytes and inodes of each folder, or of its nearest parent that exists."""
     for name in paths:
         path = Path(name)
+        # A folder that does not exist yet will be made on the volume of its parent.
         while not path.is_dir() and path != path.parent:
             path = path.parent
         with suppress(OSError):
@@ -183,6 +185,7 @@ def _product(device: torch.device, module: Any) -> float:
 
     size, cpu = SIZE[device.type], device.type == "cpu"
     one = torch.ones(size, size, device=device, dtype=torch.float32 if cpu else torch.bfloat16)
+    # Sums of ones are exact here, so any difference is an error of the device.
     if wrong := int((one @ one != size).sum()):
         raise RuntimeError(f"a product of two matrices of ones has {wrong} wrong numbers of {size * size}")
     # A CPU product runs in this thread: thread time leaves out the turns of other processes.
@@ -247,6 +250,7 @@ def meet(order: Meet, listener: socket.socket | None) -> float:
 def _rounds(dist: Any, module: Any, numbers: torch.Tensor) -> int:
     """Return the number of repetitions, the same for all members: it follows from the slowest member's time."""
     took = numbers.new_full((1,), _timed(lambda: dist.all_reduce(numbers), module))
+    # The maximum: members that repeat a different number of times would wait for each other for ever.
     dist.all_reduce(took, dist.ReduceOp.MAX)
     return max(LEAST, min(50, int(REDUCE_S / max(float(took), 1e-4))))
 

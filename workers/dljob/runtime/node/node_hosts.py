@@ -150,6 +150,7 @@ class NodeHosts:
             known = self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.lives())
             if known is None or known.pidfd < 0:
                 return None
+            # A copy: waiting happens without the lock, and the host's own may be closed meanwhile.
             pidfd = os.dup(known.pidfd)
         try:
             status = process_end.wait_status(pidfd)
@@ -225,6 +226,7 @@ class NodeHosts:
                 if key.fileobj is server:
                     with suppress(OSError):
                         line, _ = server.accept()
+                        # One thread serves all: a host that stops in mid-message must not hold up the others.
                         line.setblocking(False)
                         selector.register(line, selectors.EVENT_READ)
                 elif isinstance(key.fileobj, socket.socket) and not self._one(key.fileobj):
@@ -289,6 +291,7 @@ class NodeHosts:
             earlier.close()
         # The open pidfd keeps the wait status readable, and the pid cannot be mistaken for another process's.
         self._ended[gone.pid] = _Ended(gone.role, gone.pidfd, gone.lives())
+        # Unmapped at once: `_answered` skips hosts that are gone.
         gone.counters.close()
         if len(self._ended) > ENDED:
             self._ended.pop(next(iter(self._ended))).close()
@@ -320,6 +323,7 @@ def _news(host: NodeHost, epoch: int) -> tuple[Heartbeat, Mapping[int, int]]:
     numbers: dict[int, int] = {}
     for index, slot in enumerate(host.counters.slots):
         last = slot.read() if slot.number() != host.told.get(index, 0) else None
+        # A count without a step is acknowledged, too: it would else be news for ever.
         if last is not None:
             numbers[index] = last.number
             if last.step is not None:

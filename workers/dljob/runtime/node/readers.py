@@ -89,6 +89,7 @@ class Readers:
             raise
         finally:
             known.asked -= 1
+            # Only the last question starts the timer, and only on a reader that is still in use.
             if not known.asked and self._known.get(node) is known:
                 known.end = asyncio.get_running_loop().call_later(self._idle_s, self._forget, node, known)
 

@@ -79,6 +79,7 @@ def look(targets: Sequence[DumpTarget], *, stacks: bool) -> tuple[ProcessStack, 
 def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     # A host that cannot run is proof of a hang for its ranks, too (docs/adr/0024).
     stopped = why_stopped(target.pid) or (target.pid != target.host_pid and why_stopped(target.host_pid)) or ""
+    # With all below it: a rank may do its work in processes of its own, such as data loaders.
     pids = (target.pid, *below(target.pid))
     used = sum(cpu_seconds(pid) for pid in pids)
     if end is None:
@@ -195,6 +196,7 @@ def user_frames(threads: Threads, pid: int) -> list[dict[str, Any]]:
     """Return the frames of the thread that runs user code, innermost first."""
     named = [thread for thread in threads if thread.get("thread_name") == USER_THREAD]
     main = [thread for thread in threads if thread.get("os_thread_id") == pid]
+    # A thread host names its user thread; in a script the main thread runs user code.
     return next((thread["frames"] for thread in (*named, *main)), [])
 
 

@@ -109,6 +109,7 @@ class ForkHost(Host):
         fd, log = open_log(spec.job, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
         if spec.role.quota is not None:
+            # Beneath the rank's own variables: what the role's `env` says about Ray wins.
             env = {**self._for_driver(start, fd if log else 2), **env}
         env[SOCKET_ENV] = self._socket.path
         paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
@@ -119,6 +120,7 @@ class ForkHost(Host):
             self.logs.begin(log, size)
         with self._lock:
             old = self._ranks.get(start.rank)
+            # A restarted rank keeps its slot: the agent and the heartbeat know the rank by it.
             slot = len(self._ranks) if old is None else old.slot
             progress = ProgressCounter(self.counters.slots[slot], start.rank, start.incarnation)
             facts = self._facts(order, start)
@@ -172,6 +174,7 @@ class ForkHost(Host):
         with self._lock:
             ranks = [rank for n in numbers if (rank := self._ranks.get(n)) is not None and not rank.ended.is_set()]
         for rank in ranks:
+            # The first reason stays: a second order only repeats what ends the rank.
             rank.why = rank.why or reason
             self._socket.stopping(rank.start.rank, reason)
             self._helper.order("term", rank.start.rank, rank.start.incarnation)
@@ -216,9 +219,11 @@ class ForkHost(Host):
         """Combine the rank's own report with its true exit code; without a report, the status and its log's tail."""
         bare = from_status(event["status"], detail=_tail(rank))
         words = event["words"]
+        # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
         if words and not bare.ok:
             said = Outcome(**words)
             bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
+        # Evidence is only for ends that nobody ordered.
         if not bare.ok and not rank.why:
             bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
         if rank.why and not bare.ok:
@@ -231,6 +236,7 @@ class ForkHost(Host):
             left = [rank for rank in self._ranks.values() if not rank.ended.is_set()]
         for rank in left:
             self._ended(rank, UNSEEN)
+        # The host ends for another reason, which `terminated` reports.
         if self._leaving:
             return
         self.reports.wait_acked(self._last_report, HEARD_S)
@@ -275,6 +281,7 @@ class ForkHost(Host):
 
     def _calls_of(self, number: int) -> CallTransport:
         with self._lock:
+            # One client per rank, not per connection: a rank's forks share its callees and their descriptors.
             if number not in self._calls:
                 self._calls[number] = RpcClient(self.spec.job, f"{self.spec.role.name}/{number}")
             return self._calls[number]

@@ -78,6 +78,7 @@ class ForkServer:
         """Fork a rank and its supervisor; True in the rank."""
         pid = supervise.fork_supervised(self._link, order)
         if pid is None:
+            # The rank must not hold descriptors of other ranks' supervisors.
             for fd in self._pidfds:
                 os.close(fd)
             return True
@@ -101,6 +102,7 @@ class ForkServer:
         # The pid is collected only here, so it cannot be reused while it stands in `_supervisors`.
         _, status = os.waitpid(pid, 0)
         self._supervisors.pop((rank, incarnation), None)
+        # A supervisor that ended well has exit status 0; any other end left its rank unreported.
         if status:
             event = {"event": "ended", "rank": rank, "incarnation": incarnation, "pid": 0, "status": signal.SIGKILL}
             with contextlib.suppress(OSError):
@@ -127,6 +129,7 @@ def _step_aside(link: socket.socket) -> None:
 def main(fd: int, preload: tuple[str, ...]) -> None:
     """Serve on an inherited socket until the host is gone. Forked ranks end in this function, too."""
     link = socket.socket(fileno=fd)
+    # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
     _step_aside(link)
     for module in preload:

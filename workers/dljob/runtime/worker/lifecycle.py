@@ -70,6 +70,7 @@ class Lifecycle:
             self.shutdown()
             self._phase = "run"
             result = self._result(value)
+            # Only after a good end: after a bad one peers may be gone, and the group can only be broken off.
             if self._leave is not None:
                 self._leave()
         except EntrypointError as error:
@@ -89,6 +90,7 @@ class Lifecycle:
 
         False when the object is half set up, or shut down: what it left behind is unknown.
         """
+        # Before `__init__` nothing of the user's exists that a next incarnation could find half made.
         if self._phase in ("import", "process group") or self._settled:
             return not self._shut, self._kept if self._object is None else self._object
         return False, None
@@ -99,6 +101,7 @@ class Lifecycle:
             if self._shut:
                 return
             self._shut = True
+        # A restart in process that failed before it took the kept object over still has to shut it down.
         owner = self.left_over[1] if self._object is None else self._object
         if isinstance(owner, Worker):
             try:
@@ -145,6 +148,7 @@ class Lifecycle:
         self._phase = "run"
         if run:
             return settle(self._object.run())
+        # A role that only serves calls: it ends when it is told to.
         self._context.stopping.wait()
         return None
 
@@ -221,6 +225,7 @@ class Lifecycle:
         ended = outcome.from_exception(error, code_dir=self._code_dir, phase=self._phase, fatal=fatal)
         if ended.detail:
             print(ended.detail, flush=True)  # noqa: T201 - the user's traceback belongs into the rank's log
+        # The process or its machine is at fault, not a line of the user's code.
         if isinstance(error, SelfCheckError):
             return replace(ended, reason=Reason.UNKNOWN, frame="", detail="")
         return ended

@@ -84,6 +84,7 @@ def look(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
         said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         words = f"the process that asked torch for its cores ended with code {ended.returncode}: {said}"
         return dict.fromkeys(devices, Near(error=words))
+    # The last line: what is imported in the probe may print, too.
     found = json.loads(ended.stdout.splitlines()[-1])
     return {device: Near(tuple(cores), error) for device, (cores, error) in found.items()}
 

@@ -102,6 +102,7 @@ def _enter(order: Mapping[str, Any]) -> None:
 
 
 def _redirect(log: str) -> None:
+    # No terminal behind a rank: a read of stdin ends at once instead of waiting for ever.
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -124,11 +125,13 @@ def _path_body(target: str) -> Callable[[], None]:
     def body() -> None:
         if not path.is_file():
             raise FileNotFoundError(f"there is no {target} in {Path.cwd()}")
+        # A new module, as the fork server's own `__main__` has its names.
         main = ModuleType("__main__")
         main.__file__ = str(path)
         main.__dict__["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
         sys.path.insert(0, str(path.parent))
+        # Bytes, not text: the script's own encoding line counts.
         code = compile(path.read_bytes(), str(path), "exec")
         exec(code, main.__dict__)  # noqa: S102 - running the user's script is what a rank is for
 
@@ -217,6 +220,7 @@ def _ended(order: Mapping[str, Any], error: BaseException, phase: str, *, fatal:
 def _say(order: Mapping[str, Any], said: Outcome) -> None:
     """Pass the rank's report of its end to its supervisor, if it fits into the pipe."""
     data = json.dumps(asdict(said)).encode()
+    # A longer one would block this process: nobody reads the pipe before its end.
     if len(data) <= supervise.WORDS_BYTES:
         with contextlib.suppress(OSError):
             os.write(order["words"], data)

@@ -62,6 +62,7 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
             os._exit(1)
         os.close(reader)
         link.close()
+        # A session of its own: SIGTERM goes to the rank's whole group, and to nothing else.
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         order["words"] = writer

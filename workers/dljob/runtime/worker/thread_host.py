@@ -112,6 +112,7 @@ class ThreadHost(Host):
         """Interrupt user code until it returns, however long that takes: the deadline is PrimeMaster's."""
         with self._lock:
             early = self._start is None or self._start.incarnation < order.incarnation
+            # Orders may arrive late: an older one must not void a newer start.
             if order.incarnation > self._left:
                 self._left = order.incarnation
                 if early:  # leave overtook start, which will be ignored: report the end now
@@ -125,6 +126,7 @@ class ThreadHost(Host):
             recall.order()
             if order.parts:
                 self._parts = order.incarnation
+            # Calls end as lost, not as failed: their callers may send them to the next incarnation.
             self._callee.close(LEFT, cut=True)
             self._stopping.order(f"{'leaves for good' if order.parts else 'restart in process'}: {order.reason}")
         tells = threading.Timer(PATIENCE_S, _tell_where)  # a timer, because breaking off may itself hang in C code
@@ -150,6 +152,7 @@ class ThreadHost(Host):
     def _break_off(self, recall: ThreadInterrupt) -> None:
         """Abort the process groups of the incarnation that `recall` belongs to, never those of a later one."""
         with self._lock:
+            # The incarnation may have ended, and the next one have begun, while this thread waited for the lock.
             if self._recall is recall and self._order is not None:
                 torch_group.abort(self._order.store)
 
@@ -168,6 +171,7 @@ class ThreadHost(Host):
 
     def _has_left(self, start: RankStart) -> None:
         """Report that user code has left its group. A process that cannot run a next incarnation ends instead."""
+        # Calls that still run may use the old group: the next incarnation begins after them.
         self._callee.wait_idle()
         last_save.close(ok=False)
         life = self._life
@@ -302,6 +306,7 @@ class ThreadHost(Host):
                 said = self._progress.told_by(outcome)
                 if not said.ok:
                     said = replace(said, clues=self.evidence.clues(os.getpid(), killed=False))
+                # Before the report: once PrimeMaster knows of the end, no call may reach this incarnation.
                 self._callee.close(outcome)
                 self._report = self.reports.add(start.rank, start.incarnation, os.getpid(), said)
                 self._done.set()
@@ -334,6 +339,7 @@ class ThreadHost(Host):
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call on the rank's object, once `setup` is done."""
         start = self._start
+        # A caller may still hold the address of an earlier incarnation in the same process.
         mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)
         return self._callee.answer(call, payload, common, stale=mismatch)
 
