@@ -99,6 +99,7 @@ class _Packer(pickle.Pickler):
         self.plain: list[int] = []
         self.pieces = False
         self._seen: dict[Any, int] = {}
+        # Not imported: without it nothing can have made a tensor, and the import takes seconds.
         self._torch: Any = sys.modules.get("torch")
 
     def _buffer(self, buffer: pickle.PickleBuffer) -> None:
@@ -149,6 +150,7 @@ class Unpacker(pickle.Unpickler):
             return shards.TensorPiece(self._at[number], dtype, shape, more)
         if not self._tensors:
             return None
+        # Tied weights share a number: they must be one tensor again after the load.
         if number not in self._made:
             made = shards.read_tensor(self._data, self._at[number], dtype, shape)
             if kind == "parameter":
@@ -209,6 +211,7 @@ def unpack(
 
     Raises whatever the user's own classes raise when they are unpickled.
     """
+    # The index names no class, so a damaged one can run nothing before its data is read.
     relative, sizes, plain, stream = _IndexUnpickler(io.BytesIO(data[at : at + index_size])).load()
     start = at + _round(index_size, PAGE)
     offsets = [start + offset for offset in relative]

@@ -125,6 +125,7 @@ class Restorer:
         Copies that are kept for another node do not count: that node may hold a newer one, and is asked for it.
         """
         with self._changed:
+            # Ranks beyond the present world do not count: the role may have shrunk since.
             held = [h for h in self._held(place.folder) if h.place.rank < place.world and not h.kept]
             marks = {head.mark: h.place.world for h in held for _, head in h.whole() if h.place.life < place.life}
             return [
@@ -177,6 +178,7 @@ def _newest(
     """
     passed = list[str]()
     for one in folder.found():
+        # Newest first: from here on all checkpoints are of earlier lives, of which the decision has chosen one.
         if one.mark.life < place.life:
             break
         if one.mark.life > place.life or folder.torn(one.mark):

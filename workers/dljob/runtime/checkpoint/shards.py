@@ -84,6 +84,7 @@ def fit(states: Sequence[tuple[Any, mmap.mmap]], into: Any) -> None:
             "the checkpoint has sharded tensors, and nothing says how they are to be sharded now",
             hint="load(into=state) fills the DTensors of a state of the same shape",
         )
+    # Only what this rank holds is read: the planner finds the overlaps with the saved pieces.
     wanted = {path: leaf for path, leaf in walk(into) if is_shard(leaf)}
     pieces = [
         (path, leaf, data) for state, data in states for path, leaf in walk(state) if isinstance(leaf, TensorPiece)

@@ -159,6 +159,7 @@ class CollectiveGroup:
             # A later object of the same name may be in use already.
             if _open.get(self.name) is self:
                 del _open[self.name]
+        # First: the end of the connections must not be taken for the loss of a member.
         self._watch.close()
         self._forget()
         self._runner.end()

@@ -53,6 +53,7 @@ class Assembly:
                 found[f"{role}/{rank}"] = why[role, rank]
             elif (role, rank) not in now:
                 found[f"{role}/{rank}"] = "is no rank of its role any more"
+            # The rank is there, but its process is another one, which knows nothing of this group.
             elif now[role, rank] != incarnation:
                 found[f"{role}/{rank}"] = "was started again"
         return found
@@ -108,6 +109,7 @@ class RendezvousClient:
         try:
             return self._ask({**asked, "offer": offer, "met": met, "busy": busy})
         except UnreachableError as error:
+            # A pause, or a master that is away would be asked in a tight loop.
             time.sleep(AGAIN_S)
             return {"away": error.message}
 
@@ -156,6 +158,7 @@ class MemberLossWatch:
     def at_work(self) -> Generator[None]:
         """Mark an operation as in progress."""
         mark = object()
+        # By a mark of its own: several threads may be in operations of the same group.
         self._works[mark] = time.monotonic()
         try:
             yield
@@ -176,6 +179,7 @@ class MemberLossWatch:
                 self._rest()
                 continue
             self.lost.set()
+            # Closed meanwhile: its user has left the group, and there is nothing to break off.
             if not self._closed.is_set():
                 self._break_off()
             return

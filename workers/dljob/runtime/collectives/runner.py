@@ -66,6 +66,7 @@ class OperationRunner:
         Raises:
             CollectiveAbortedError: A member is lost, or the connection to one is.
         """
+        # Before the operation: in a group that has lost a member it would wait for its timeout.
         self.check(what)
         with self._watch.at_work():
             self._run(what, operation)
@@ -104,6 +105,7 @@ class OperationRunner:
         while not wait([future], LOOK_S).done:
             if self._watch.lost.is_set():
                 raise self._error(what)
+        # The operation's own error is raised here, in its caller's thread.
         future.result()
 
     @staticmethod

@@ -57,6 +57,7 @@ meetings: dict[str, Meeting] = {}
 
 def open_store() -> tuple[str, Any]:
     """Open a store for one group in this process. Returns its address, and the object that keeps it open."""
+    # Ray's address of the node, which all members can reach; port 0: the kernel chooses a free one.
     ip = ray.util.get_node_ip_address()
     store = TCPStore(ip, 0, None, is_master=True, wait_for_workers=False)
     return f"{ip}:{store.port}", store
@@ -163,6 +164,7 @@ class Isolated(BaseGroup):
         """Reduce the tensors of all members, into the root's."""
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = _op(reduce_options), _root(reduce_options)
+        # Only the root's tensor is written, so only there must it be writable.
         root = self.rank == _root(reduce_options)
         with self._lent(tensor, into="reduce" if root else "") as own:
             # On clones: torch may leave partial results in the tensors of members that are not the root.
@@ -229,6 +231,7 @@ class IsolatedGloo(Isolated):
         super().__init__(world_size, rank, group_name)
 
     def _copies(self, tensor: Any) -> Any:
+        # No copy for a tensor that is on the CPU and contiguous already: `_same` tells by its memory.
         return torch.as_tensor(tensor).detach().cpu().contiguous()
 
     def abort(self) -> None:
@@ -241,6 +244,7 @@ class IsolatedGloo(Isolated):
         options = dist.AllreduceOptions()
         options.reduceOp = _op(reducescatter_options)
         with self._lent(tensor_list[0]) as inputs, self._lent(tensor, into="reducescatter") as own:
+            # A copy: an allreduce in place would overwrite the caller's own parts.
             parts = torch.stack(inputs)
             self._done(self._pg.allreduce([parts], options))
             own[0].copy_(parts[self.rank])

@@ -82,6 +82,7 @@ class SocketLine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        # Root, too: it could replace the socket anyway.
         self._owners = {0, folder.stat().st_uid}
 
     def ask(self, request: bytes, seconds: float) -> bytes:
@@ -103,6 +104,7 @@ class SocketLine:
 
     def _exchange(self, path: str, request: bytes, end: float) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            # One deadline for connecting and reading; never 0, which would mean not to wait.
             line.settimeout(max(0.01, end - time.monotonic()))
             line.connect(path)
             pid, uid = peer(line)
@@ -186,6 +188,7 @@ class LocalConnection:
             left = LONGEST_S if end is None else end - time.monotonic()
             if left <= 0:
                 raise DeadlineError(f"job {self.name} was not over after {timeout_s:g} s")
+            # In polls: PrimeMaster ends each one by itself, and a restart of it is noticed in between.
             if (found := self.final(min(left, LONGEST_S))) is not None:
                 return found
 

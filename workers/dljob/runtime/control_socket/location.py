@@ -71,6 +71,7 @@ def private(folder: Path) -> None:
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
+    # lstat: a link must be seen as a link, whatever it leads to.
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise UnreachableError(f"{folder} is a link: its owner could put another folder in its place")
@@ -111,6 +112,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def write(path: Path, said: dict[str, Any]) -> None:
     """Replace a file in one step by JSON that only its owner can read."""
+    # Written beside it and renamed: a command never reads half of it.
     part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:

@@ -58,6 +58,7 @@ def parse(line: bytes, uid: str) -> tuple[str, list[Any]]:
     if not isinstance(said, dict):
         raise UsageError("the request is not an object")
     found = cast("dict[str, Any]", said)
+    # The path may have been reused by another job: a command must not stop that one.
     if found.get("job") != uid:
         raise UnreachableError(f"this is the socket of job {uid}")
     call, args = found.get("call"), found.get("args")

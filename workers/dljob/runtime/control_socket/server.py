@@ -78,6 +78,7 @@ class ControlSocket:
                 line.close()
                 location.remove(part)
                 continue
+            # Remembered, so that `close` removes this very socket, and never that of a later PrimeMaster.
             found = path.lstat()
             self.path, self._inode = path, (found.st_dev, found.st_ino)
             return line
@@ -90,6 +91,7 @@ class ControlSocket:
 
     def close(self) -> None:
         """Accept no more clients, and remove the socket unless a later PrimeMaster has put its own there."""
+        # `open` may come later, and must not put a socket there any more.
         self._closed = True
         if self._server is not None:
             self._server.close()
@@ -107,11 +109,13 @@ class ControlSocket:
             pass  # the client left, was silent, or the loop ends: no answer would reach it
         finally:
             self._clients -= 1
+            # abort, not close: a client that does not read would keep the connection open.
             writer.transport.abort()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         uid = peer(writer.get_extra_info("socket"))[1]
         if uid not in self._owners:
+            # Refused with words: a closed connection would look like a PrimeMaster that is away.
             await self._send(writer, refusal(UsageError(f"user {uid} may not control a job of user {os.geteuid()}")))
             return
         if self._clients > CLIENTS:

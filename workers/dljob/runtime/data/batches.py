@@ -75,6 +75,7 @@ def global_batches(
     here, of = (current_worker().rank, current_worker().world_size) if rank is None or world is None else (rank, world)
     least |= {"world": (of, 1), "rank": (here, 0)}
     for name, (value, lowest) in least.items():
+        # True is an int in Python, and no number of samples.
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < lowest:
             raise UsageError(f"global_batches({name}={value!r}): wanted a whole number from {lowest}")
     if here >= of:
@@ -83,6 +84,7 @@ def global_batches(
 
     def made(step: int) -> GlobalBatch:
         epoch, number = divmod(step, per_epoch)
+        # The last batch of an epoch may be smaller: no sample is used twice in one epoch.
         begin, end = number * batch, min(number * batch + batch, size)
         # Only the share depends on rank and world: another number of ranks makes the same steps.
         share = _piece((begin, end), here, of)

@@ -42,6 +42,7 @@ def sample(position: int, size: int, seed: int | None) -> int:
     epoch, place = divmod(position, size)
     if seed is None:
         return place
+    # An even number of bits, halved: each round mixes one half into the other.
     half = max(1, (size - 1).bit_length() + 1 >> 1)
     low = (1 << half) - 1
     keys = [_mixed(_mixed(seed & _MASK) ^ _mixed((epoch << 8 | n) & _MASK)) for n in range(_ROUNDS)]
@@ -126,6 +127,7 @@ class Shards:
     def close(self) -> None:
         """Report what is done; leases that are still held return when this process ends."""
         with suppress(CheckpointError, OSError):
+            # Without anything done there is nothing to report: leases return with the process.
             if self._done:
                 self._ask(0)
         with self._lock:  # the next incarnation in this process gets its own leases
@@ -142,6 +144,7 @@ class Shards:
 
     def _finished(self, start: int, end: int) -> None:
         with self._lock:
+            # Otherwise the lease was lost with an earlier incarnation, and the work counts for nobody.
             if (start, end) in self._leased:
                 self._leased.remove((start, end))
                 self._given.discard((start, end))

@@ -99,6 +99,7 @@ class FaultInjector:
         now = time.time()
         for note in notes:
             self._events[note["reason"]] += 1
+            # Times in a file count from the moment when the job runs: how long its start takes differs.
             if note["reason"] == reasons.JOB_RUNNING and self._begin is None:
                 self._begin = note["time"]
         self._hear(status)
@@ -155,6 +156,7 @@ class FaultInjector:
             # The job was healthy until this fault: all ranks that it does not excuse must keep these processes.
             if self._since.pids is None:
                 self._since.pids = pids
+            # A fault hits all that restarts with its victim: only other ranks must keep their processes.
             self._since.excused |= excused(victims, self._plan) | {n for n in victims if n == MASTER}
             self._since.why.append(fault.target)
             del self._waiting[number]
@@ -178,6 +180,7 @@ class FaultInjector:
             ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
             names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
             here = self._here(status) & pids.keys()
+            # All or nothing: a fault on a part of its target would be another fault.
             return {name: pids[name] for name in names} if here.issuperset(names) else {}
         # Raylets are read anew for each fault: nodes come and go while a file is at work.
         raylets = self._raylets()

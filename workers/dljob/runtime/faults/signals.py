@@ -105,6 +105,7 @@ def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
         if folder.name.isdigit():
             with suppress(OSError):
                 words = (folder / "cmdline").read_text(errors="replace").split("\0")
+                # By the GCS's address: another Ray on this machine must not be hit.
                 if Path(words[0]).name == "raylet" and f"--gcs-address={address}" in words and "--head" not in words:
                     node = next((w.removeprefix("--node_id=") for w in words if w.startswith("--node_id=")), "")
                     found[node] = int(folder.name)

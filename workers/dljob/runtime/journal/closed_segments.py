@@ -29,6 +29,7 @@ def put_away(old: Sequence[Path], folder: Path) -> str:
     folder.mkdir(mode=0o700, exist_ok=True)
     dropped: list[str] = []
     for path in old:
+        # Compressing it first would take minutes, only to drop the result.
         if path.stat().st_size > RATIO * KEPT_BYTES:
             dropped.append(path.name)
         else:
@@ -52,6 +53,7 @@ def _compress(path: Path, target: Path) -> None:
         with path.open("rb") as source, part.open("wb") as file:
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed:
                 shutil.copyfileobj(source, packed, 2**20)
+            # Synced before the rename, and the folder after it: the original is deleted next.
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)

@@ -139,13 +139,16 @@ async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes:
             await _drop_older(kv, setup.info.uid)
         except Exception as error:  # noqa: BLE001 - the job has ended in any case; only its launcher misses how
             log.warning("the end of job %s is kept in its folder alone: %r", setup.info.uid, error)
+    # After the end is kept: whoever misses the job's keys looks for it there.
     await forget(kv, setup.info.uid)
 
 
 async def _drop_older(kv: KeyValue, uid: str) -> None:
     """Keep the newest ends and this one: their readers may never come, and a Ray may live for months."""
+    # The number has a fixed width, so that the order of the keys is that of time.
     await kv.put(f"{ENDED_AT}{time.time_ns() // 1_000_000:015d}/{uid}", b"1")
     for key in (await kv.keys(ENDED_AT))[:-ENDS_KEPT]:
+        # The end first: a death in between leaves a place of nothing, which the next call deletes.
         await kv.delete(ENDED + key.rpartition("/")[2])
         await kv.delete(key)
 

@@ -106,6 +106,7 @@ class Journal:
         await self._append(encode_header(Header(self.epoch, prev, core=self._core)), 1)
         lines = [(record, seg.header.core) for seg in chain if seg.header is not None for record in seg.records]
         records = [record for record, _ in lines]
+        # What is older is part of the snapshot.
         first = _last_snapshot(records)
         return Replay(self.epoch, tuple(records[first:]), frozenset(core for _, core in lines[first:]), self._core)
 
@@ -113,6 +114,7 @@ class Journal:
         while True:
             epochs = await self._patiently(self.store.epochs)
             number = max(epochs, default=0) + 1
+            # Two masters may try the same number: the one that loses reads the numbers again.
             if await self._patiently(lambda number=number: self.store.claim(number)):
                 self.epoch = self.segment = self._claimed = number
                 return epochs
@@ -126,8 +128,10 @@ class Journal:
                 break
         else:
             return [], None  # every earlier master died before it had written its header
+        # The new segment's header names this offset: what a fenced predecessor still appends behind it does not count.
         end = (_name(newest.header.epoch), newest.valid_bytes)
         chain, segment = [newest], newest
+        # Backwards to a snapshot: the segments before it need not even exist any more.
         while segment.header is not None and segment.header.prev is not None and not snapshot_at(segment.records, 0):
             name, fence = segment.header.prev
             segment = await self._scan(int(name), fence)
@@ -161,9 +165,11 @@ class Journal:
 
     async def snapshot(self, records: Sequence[Record]) -> None:
         """Write a snapshot, in a new segment unless this one is short; a replay starts from it."""
+        # A short segment needs no successor: the snapshot at the start of an epoch would roll it at once.
         if self._lines > FEW:
             await self._roll()
         await self.commit(records, aside=len(records) > FEW)
+        # Only after the commit: a snapshot that was not written must be tried again.
         self.since_snapshot = 0
 
     async def forget(self) -> str:

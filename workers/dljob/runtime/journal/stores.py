@@ -74,6 +74,7 @@ class FileStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # One thread: appends keep their order, and a look for a later claim comes after all of them.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dljob-journal")
         self._fds: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
@@ -159,6 +160,7 @@ class FileStore:
 
     def superseded_now(self, epoch: int) -> bool:
         """Return whether a later file exists."""
+        # The usual answer is one look: numbers have no gap, so a successor has mostly claimed the next one.
         return self._path(epoch + 1).exists() or any(other > epoch for other in self._epochs())
 
     async def forget(self, before: int) -> str:
@@ -203,6 +205,7 @@ class KeyValueStore:
     async def claim(self, epoch: int) -> bool:
         """Put the segment's first, empty value if it is absent."""
         won = await self._kv.put_if_absent(self._key(epoch, 0), b"")
+        # 0 is the claim itself, so the first commit has number 1.
         if won:
             self._next[epoch] = 1
         return won
@@ -211,6 +214,7 @@ class KeyValueStore:
         """Return the result of `work` on all values of the segment; AT_ONCE of them are read at a time."""
         keys = await self._kv.keys(f"{self._prefix}{epoch:06d}/")
         values: list[bytes | None] = []
+        # Some at a time: a journal may have thousands of values, and the head answers others, too.
         for start in range(0, len(keys), AT_ONCE):
             values += await asyncio.gather(*(self._kv.get(key) for key in keys[start : start + AT_ONCE]))
         data = b"".join(value or b"" for value in values)

@@ -128,6 +128,7 @@ class PodEnd:
         self.said += ["ranks could not be moved: the node has no agent"] * bool(alone(self._lines))
         last = [self._start(lambda line=line: self._save(line, "last")) for line in self._of("saver")]
         last += [self._start(lambda line=line: self._end_all(line)) for line in self._of("master")]
+        # Beside the saves, not after them: all share the time that is left.
         last.append(self._start(self._keep_logs))
         for thread in last:
             thread.join(self._left)
@@ -201,6 +202,7 @@ def opened(node: str, within_s: float) -> list[AgentConnection]:
             for kind, address in addresses(table.read(), node):
                 with suppress(OSError):
                     lines += [AgentConnection(one, address) for one in KINDS[kind]]
+        # A saver without an agent: the agent is about to come, and without it no rank is moved.
         if not alone(lines) or time.monotonic() >= end:
             return lines
         for line in lines:

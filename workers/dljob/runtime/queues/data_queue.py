@@ -39,6 +39,7 @@ class DataQueue:
 
     def __init__(self, name: str, *, max_items: int = ITEMS, max_bytes: int = BYTES) -> None:
         for key, value in (("max_items", max_items), ("max_bytes", max_bytes)):
+            # True is an int in Python, and no bound.
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
                 raise UsageError(f"DataQueue({name!r}, {key}={value!r}): wanted a whole number from 1")
         self.name = name
@@ -69,6 +70,7 @@ class DataQueue:
         self, line: QueueSession, item: Any, timeout: float | None, unless: Callable[[], bool] = lambda: False
     ) -> None:
         """Do a `put` by a session; gives up once `unless` returns True."""
+        # Before the lock and the number: an item that cannot be pickled is no put.
         body = wire.dump(item, f"DataQueue({self.name!r}).put: the item")
         deadline = Deadline(timeout)
         with _held(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
@@ -127,6 +129,7 @@ class DataQueue:
             while not unless():
                 line.turn += 1
                 turn, turns = line.turn, (line.turn, line.seen, line.bad)
+                # In slices: between two of them the thread can be interrupted, and `unless` is looked at.
                 items = self._ask(line, "get", turns, size, deadline.slice_s, deadline=deadline, unless=unless)
                 if items is not None:
                     made, faults = _read(items)

@@ -126,6 +126,7 @@ class QueueFiles:
             return None
         magic, text_size, length, crc = _HEAD.unpack(begin)
         start = at + _HEAD.size + text_size
+        # Lengths of a torn head may be anything: they must not lead beyond the file.
         if magic != _MAGIC or start + length > size:
             return None
         text = os.pread(file, text_size, at + _HEAD.size)

@@ -42,6 +42,7 @@ class QueueStore:
     def meet(self, who: Who) -> bool:
         """Register a session; see `Backlog.meet`."""
         known = self.backlog.lives.get(who.rank, 0) == who.life and who.line in self.backlog.lines
+        # A session of an earlier life is refused by `meet`, and refusals are not written.
         if not known and self.backlog.lives.get(who.rank, 0) <= who.life:
             self._write({"op": "meet", **_told(who)})
         return known or self.backlog.meet(who)
@@ -50,6 +51,7 @@ class QueueStore:
         """Append an item; return why not if it is refused."""
         why = self.backlog.refused(who, put, len(body))
         if why is None:
+            # On disk first: a put that was answered must not be lost with this process.
             place = self._write({"op": "put", **_told(who), "put": put, "size": len(body)}, body)
             self._places[self.backlog.put(who, put, len(body))] = place
             self._live[place[0]] += 1
@@ -72,6 +74,7 @@ class QueueStore:
             turn = self.backlog.lines[who.line].turn
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
+                # Before the items leave: a repeated get must return the same ones after a restart.
                 self._write({"op": "take", **_told(who), "turn": turn, "count": count})
             ids = self.backlog.take(who, count)
         return None if ids is None else [self._files.read(self._places[number]) for number in ids]
@@ -89,6 +92,7 @@ class QueueStore:
     def _done(self, ids: tuple[int, ...]) -> None:
         before = len(self._live)
         self._live -= Counter(self._places.pop(number)[0] for number in ids)
+        # Only when a segment has lost its last item is there something to delete.
         if len(self._live) < before:
             self._files.keep(self._live)
 

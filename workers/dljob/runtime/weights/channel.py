@@ -86,6 +86,7 @@ class WeightChannel:
             UsageError: The version is not newer; another rank publishes here; a later process of this rank has started;
                 or a part of the state cannot be sent, which the message names.
         """
+        # True is an int in Python, and no version.
         if isinstance(version, bool) or not hasattr(version, "__index__"):
             raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
         what = f"{self._keeper.name}.publish"
@@ -114,6 +115,7 @@ class WeightChannel:
             CallError: A bucket arrived damaged twice.
             CollectiveAbortedError: A member of its group is lost, and the group's `onRestart` is Fail.
         """
+        # The mark only after a whole version: one that failed half-way is received again.
         self._mark, version, state = self._newest(timeout)
         return version, state
 
@@ -127,6 +129,7 @@ class WeightChannel:
             left = deadline.left
             late = None if left is None else left + SLACK_S
             try:
+                # In slices: a waiting thread can be interrupted between two of them.
                 found = self._carried().newer(self._mark, deadline.slice_s, late)
             except CallTimeoutError as error:
                 raise TimeoutError(error.message) from None

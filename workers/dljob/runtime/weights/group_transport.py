@@ -52,6 +52,7 @@ def member(keeper: StorageClient, group: str) -> ChannelMember:
     group_spec(group, table(), context)
     with _lock:
         known = _members.get(group)
+        # A rank that restarted in its process needs a member of its own: the old one leaves with the old group.
         if known is not None and known.incarnation == context.incarnation:
             if known.channel != keeper.name:
                 hint = "declare a group for each channel in spec.collectives.groups"
@@ -199,6 +200,7 @@ class ChannelMember:
             coming = self._keeper.ask("announced", group.full_name, last, SLICE_S, timeout_s=None, unless=over)
             if coming is not None:
                 last = coming.nonce
+                # The publisher is a member, too, and has the version already.
                 if coming.root != group.rank:
                     self._take_in(group, coming)
 

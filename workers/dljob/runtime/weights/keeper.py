@@ -34,6 +34,7 @@ class WeightsKeeper(StorageActor):
 
     def __init__(self, job: JobInfo, name: str) -> None:
         super().__init__(job, name)
+        # New in each keeper: readers see by it that numbers of an earlier keeper mean nothing here.
         self._token = secrets.token_hex(8)
         self._count = 0
         self._versions: list[Version] = []
@@ -77,6 +78,7 @@ class WeightsKeeper(StorageActor):
 
     async def lost(self, mark: Mark) -> None:
         """Drop a version that a reader could not fetch: its publisher died before the keeper had copied it."""
+        # A copied version is this process's own, so the reader's loss was another's: it can fetch again.
         self._versions = [one for one in self._versions if one.mark != mark or one.copied]
 
     async def hand(self, nonce: str, refs: Sequence[Any]) -> None:
@@ -91,6 +93,7 @@ class WeightsKeeper(StorageActor):
 
     async def on_announce(self, who: Who, version: int, coming: Broadcast) -> None:
         """Announce to the members of a group that a version is broadcast there next."""
+        # A publisher repeats its announcement: only the first one wakes members.
         if self._coming is None or self._coming.nonce != coming.nonce:
             self._may(who, version)
             self._coming = coming
@@ -159,12 +162,15 @@ class WeightsKeeper(StorageActor):
         if newest is not None and newest.nonce == version.nonce:
             return newest.mark
         self._may(who, version.version)
+        # After the check: a refused publisher must not take the channel over.
         self._publisher = who
         self._count += 1
         made = replace(version, mark=(self._token, self._count))
         self._versions = [*self._versions, made][-KEPT:]
+        # After the new list is known: references of versions that fell out of it go.
         self._drop()
         self.changes.happened()
+        # Bytes are this process's own already, and the datasystem's outlive it.
         if not made.copied and not made.stored:
             self._tasks.repeat("copy of weights", partial(self._copy, made))
         return made.mark

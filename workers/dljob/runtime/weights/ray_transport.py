@@ -35,6 +35,7 @@ class RayCarrier:
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Put each bucket once and offer the version to the keeper; the checksums follow from a thread."""
+        # By value, now: the state may be changed once `publish` returns.
         refs = [ray.put(parcel(bucket)) for bucket in buckets]
         made = replace(version, node=self._node, refs=refs)
         said = self.ask("offer", self._keeper.who, made)
@@ -63,6 +64,7 @@ class RayCarrier:
         try:
             found: Any = _got(list(version.refs), None)
         except RayError:
+            # Its publisher died before the keeper had a copy: without this report each reader would try in vain.
             self.ask("lost", version.mark)
             return None
         buckets = [[memoryview(part) for part in bucket] for bucket in found]
@@ -104,6 +106,7 @@ class RayCarrier:
                 said = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
                 raise CallTimeoutError(said, role="", rank=0) from None
             except (RayActorError, ValueError):
+                # The keeper died: the next look-up by its address creates another one.
                 self._actor = None
                 if end is not None and time.monotonic() > end:
                     said = f"{self._keeper.name}: its keeper was not there within {timeout_s:g} s"

@@ -101,6 +101,7 @@ class RdtWay:
         """Fetch the buckets from the publisher's process; None when it or they are gone."""
         refs: Sequence[Any] | None = None
         try:
+            # From the keeper, which holds them: Ray frees the tensors with the last reference.
             refs = self._ask("handed", version.nonce)
             return (
                 None if refs is None else [_fetched(ref, sizes) for ref, sizes in zip(refs, version.sizes, strict=True)]

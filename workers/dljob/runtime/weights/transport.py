@@ -62,6 +62,7 @@ class ByteCarrier:
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """See Carrier."""
+        # The keeper checks what arrives, so the checksums go along.
         sums = version.sums or tuple(checksum(bucket) for bucket in buckets)
         parts = [[bytes(view) for view in bucket] for bucket in buckets]
         self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
@@ -75,6 +76,7 @@ class ByteCarrier:
         sums = version.sums
         if sums is None:
             sums = self._keeper.ask("sums", version.mark, SLICE_S, timeout_s=None)
+        # They did not come: the publisher died, or the version was dropped. The caller looks for a newer one.
         if sums is None:
             return None
         buckets = list[Sequence[memoryview]]()
@@ -92,6 +94,7 @@ class ByteCarrier:
 
 def checked(fetch: Any, said: int, what: str) -> Sequence[memoryview] | None:
     """Return a bucket with the right checksum; fetch a wrong one once more. Raises CallError when both are wrong."""
+    # Twice: a damaged transfer passes, damaged memory does not.
     for _ in range(2):
         bucket = fetch()
         if bucket is None or checksum(bucket) == said:

@@ -78,6 +78,7 @@ def _connected(host: str, port: int, _pid: int) -> BufferClient:
     """Return one client for each process: a fork must not use its parent's connection."""
     folder = Path(current_worker().job_dir) / "logs"
     if folder.is_dir():
+        # Its logs belong to those of the job.
         os.environ.setdefault(LOGS, str(folder / "datasystem"))
     from yr.datasystem import KVClient
 
@@ -108,6 +109,7 @@ class DatasystemCarrier:
         except UsageError:  # refused by the keeper: nobody will ever read these
             self._delete(stored)
             raise
+        # After the keeper has dropped them: no reader is told of these any more.
         self._delete(gone)
 
     def _set(self, where: Stored, bucket: Sequence[memoryview]) -> None:

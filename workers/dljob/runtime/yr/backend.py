@@ -96,6 +96,7 @@ class YrBackend:
 
     async def reserve(self, unit: Unit, node: str, name: str, deadline_s: float) -> None:
         """Hold a unit by a resource group. Refused with several nodes: a group cannot be pinned to one of them."""
+        # Asked anew: a node may have joined since the plan was made, and then the group could land anywhere.
         there = [view.id for view in await self.nodes()]
         if node not in there:
             raise ReservationRefusedError(f"unit {unit.name} cannot be reserved on node {node[:8]}: the node is gone")
@@ -117,6 +118,7 @@ class YrBackend:
     def _reserve(self, unit: Unit, name: str, deadline_s: float) -> None:
         bundles = [bundle_of(bundle.resources) for bundle in unit.bundles]
         group = self._yr.create_resource_group(bundles, instance_name(name), "STRICT_PACK")
+        # The SDK takes whole seconds.
         group.wait(max(1, round(deadline_s)))
 
     async def release(self, name: str) -> None:
@@ -124,6 +126,7 @@ class YrBackend:
         with suppress(RuntimeError):  # the group is gone, or was never made
             await asyncio.to_thread(self._yr.remove_resource_group, instance_name(name))
         for key in await self.kv.keys(GROUPS + name):
+            # The store deletes by prefix: names that begin with this one must stay.
             if key == GROUPS + name:
                 await self.kv.delete(key)
 

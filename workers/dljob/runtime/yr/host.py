@@ -92,6 +92,7 @@ class YrHost(ForkHost):
                 self.evidence.sample()
             self.counters.beat()
             steps = self.take_steps()
+            # Without new steps nothing is sent: there is no lease here that a heartbeat would renew.
             if steps:
                 try:
                     self._beacon(Heartbeat(self.spec.role.name, self.actor_name, self.reports.epoch, steps))

@@ -78,6 +78,7 @@ class DatasystemKeyValue:
         self._lock = threading.Lock()
         self._read = 0
         """Number of index entries that this process has read."""
+        # A set, though the index is a list: two processes may have noted the same key.
         self._known: set[str] = set()
 
     async def get(self, key: str) -> bytes | None:
@@ -132,6 +133,7 @@ class DatasystemKeyValue:
         try:
             self._client.msettx([at], [b"=" + value], *self._new)
         except RuntimeError as error:
+            # Another process was faster: that is an answer, and no failure.
             if PRESENT in str(error):
                 return False
             raise _failed(error) from error
@@ -169,6 +171,7 @@ class DatasystemKeyValue:
         return tuple(found)
 
     def _delete(self, prefix: str) -> int:
+        # Only what exists: the index holds every key that ever was.
         there = self._keys(prefix)
         for first in range(0, len(there), AT_ONCE):
             try:

@@ -120,6 +120,7 @@ class FunctionSystem(LocalModeRuntime):
             for bundle in bundles:
                 for kind, amount in bundle.items():
                     total[kind] = total.get(kind, 0.0) + amount
+            # The whole group on one node, as STRICT_PACK asks.
             group.node = next((node for node in self._nodes.values() if _within(total, node.free())), None)
             if group.node is not None:
                 group.node.hold(total)
@@ -145,6 +146,7 @@ class FunctionSystem(LocalModeRuntime):
             inside = [own.id for own in self._instances.values() if own.group == name]
         if group is None:
             raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no resource group {name}")
+        # Without the lock: ending an instance runs user code.
         for instance in inside:
             self.terminate_instance(instance)
         if group.node is not None:
@@ -172,6 +174,7 @@ class FunctionSystem(LocalModeRuntime):
             made = super().create_instance(func_meta, args, opt, group_info)
         except BaseException:
             with self._mutex:
+                # The name is free again: the next try must not find an instance that never was.
                 self._names.pop(key, None)
             raise
         with self._mutex:
@@ -185,6 +188,7 @@ class FunctionSystem(LocalModeRuntime):
     ) -> list[str]:
         """Call an instance by its id, or by the `namespace-name` of a handle from a lookup."""
         with self._mutex:
+            # A handle from a lookup has the name only.
             own = self._instances.get(self._names.get(instance_id, instance_id))
         if own is None:
             raise _error(ErrorCode.ERR_INSTANCE_NOT_FOUND, f"there is no instance {instance_id}")
@@ -232,6 +236,7 @@ class FunctionSystem(LocalModeRuntime):
                 self._objects.pop(gone, None)
         for callback in waiting:
             callback(_ended(own.id))
+        # Before the SDK ends it: afterwards its object is gone.
         worker = self._client.workers.get(own.id)
         with suppress(Exception):  # user code may raise here; the instance ends in any case
             worker._instance.__yr_shutdown__(0)
