@@ -242,6 +242,7 @@ class CollectiveGroup:
         group, self._group = self._group, None
         if group is None:
             self._break_off()
+        # After a loss it is broken off already, and a thread may still be in an operation.
         elif not self._watch.lost.is_set():
             group.destroy_group()
         self._meeting = self._store = None
@@ -260,6 +261,7 @@ class CollectiveGroup:
             raise self._remembered(error) from error.__cause__
 
     def _remembered(self, error: CollectiveAbortedError) -> CollectiveAbortedError:
+        # A member that ended well is no failure, so the survivors may go on.
         if not self._spec.recreate and not error.ended:
             _lost[self._life] = error
         return error

@@ -60,6 +60,7 @@ class GroupSockets:
         """Shut the connections of these groups, and those to a store (host:port). Returns their number."""
         loops, self._loops = self._loops.union(*(_new_loops(before) for before in tuple(self._making))), set()
         held = [sock for loop in loops for fd, inode in _of(loop) if (sock := _ended(fd, inode)) is not None]
+        # Held open by the duplicates: gloo reports no error to a send whose connection is closed at once (see above).
         if held:
             last = threading.Timer(HOLD_S, lambda: [sock.close() for sock in held])
             last.daemon = True
@@ -87,6 +88,7 @@ def _of(loop: Loop) -> list[tuple[int, int]]:
 def _epolls() -> Iterator[int]:
     for entry in _FDS.iterdir():
         with contextlib.suppress(OSError):
+            # The kernel names an epoll by this text alone; its descriptors have no other mark.
             if str(entry.readlink()) == _EPOLL:
                 yield int(entry.name)
 
@@ -171,4 +173,5 @@ def _connected_to(address: str) -> list[tuple[int, int]]:
 
 def _peer(sock: socket.socket) -> tuple[str, int]:
     host, port = sock.getpeername()[:2]
+    # An IPv4 peer of an IPv6 socket has the mapped form of its address.
     return str(host).removeprefix("::ffff:"), int(port)

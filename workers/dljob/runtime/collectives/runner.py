@@ -75,6 +75,7 @@ class OperationRunner:
         try:
             operation() if self._orders is None else self._apart(what, operation, self._orders)
         except _KINDS as error:
+            # The loss explains the error, whatever its words are.
             if self._watch.lost.is_set():
                 raise self._error(what) from error
             # Anything else (a wrong shape, a wrong type) is the caller's own error, and the group is as good as before.

@@ -68,6 +68,7 @@ class Table:
                 f"there is no collective backend {name}",
                 hint=f"there are: {there}; declare others in {SPEC}, or install them as entry points of {ENTRY_POINTS}",
             )
+        # Under a name of our own: Ray refuses a second class for a name, and its own must stay usable.
         full = f"DLJ_{name.removeprefix('DLJ_')}"
         return full, registered(full, Declared(ours, "dljob"))
 
@@ -95,10 +96,12 @@ def table(
     if not text:
         return Table({}, {})
     said = json.loads(text)
+    # Only for a job with collectives: reading the entry points looks at every installed distribution.
     found = installed() if installed else importlib.metadata.entry_points(group=ENTRY_POINTS)
     backends = {
         point.name.upper(): Declared(point.value.replace(":", "."), f"entry point {point.name}") for point in found
     }
+    # The spec after the entry points: what a job declares itself wins over what is installed.
     backends |= {name: Declared(path, SPEC) for name, path in said["backends"].items()}
     groups = {
         name: Group(name, own["backend"], tuple(own["roles"]), float(own["timeout_s"]), own["recreate"])
@@ -170,5 +173,6 @@ def register_for_rank(role: str) -> None:
     try:
         register_backends()
     except CollectiveError as error:
+        # The kind decides the reason that users see: code that is missing, or a class of another shape.
         kind = "ImportError" if isinstance(error.__cause__, ImportError) else "TypeError"
         raise EntrypointError(kind, f"role {role}: {error}") from error

@@ -227,6 +227,7 @@ class IsolatedGloo(Isolated):
         return made(store, self.rank, self.world_size, options)
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
+        # Before the base class, whose constructor already connects, and may have to be aborted.
         self._sockets = GroupSockets()
         super().__init__(world_size, rank, group_name)
 

@@ -181,6 +181,7 @@ class Shards:
     def _question(self, want: int) -> dict[str, Any]:
         place = self._place
         with self._lock:
+            # Shards in hand do not count as wanted: a rank leases ahead of those that its threads work on.
             held = len([run for run in self._leased if run in self._given])
             return {
                 **self._sizes, "name": self._name, "world": place.of, "role": self._role, "rank": self._rank,

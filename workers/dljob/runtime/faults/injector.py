@@ -117,6 +117,7 @@ class FaultInjector:
         """Return whether all injected faults have had their effect, and the job is healthy again."""
         found, _ = incidents.shares(self.strikes, self._told.values())
         for strike in self.strikes:
+            # A fault that lasts has not had its whole effect yet.
             if strike.at + (strike.fault.seconds or 0) > now:
                 return False
             # A short stop, or a slow rank, may pass without an incident.
@@ -185,6 +186,7 @@ class FaultInjector:
         # Raylets are read anew for each fault: nodes come and go while a file is at work.
         raylets = self._raylets()
         node = chosen(target.node, ranked([unit["node"] for unit in status["units"]], tuple(raylets)))
+        # The node is on another machine, or gone: the fault waits for one that it can hit.
         if node is None or node not in raylets:
             return {}
         ranks = [f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] == node]

@@ -55,6 +55,7 @@ class Signals:
         thread.start()
 
     def _go_on(self, held: _Held, seconds: float) -> None:
+        # Woken by `close`: a stopped process must run again before the sender exits.
         self._closed.wait(seconds)
         held.send(signal.SIGCONT)
         held.close()

@@ -29,6 +29,7 @@ _ODD = "backslashreplace"
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file in one step: readers see the old or the new one, whole. Of several writers the last wins."""
+    # A random part: a fenced master and its successor may write at the same time.
     temp = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         temp.write_text(text, encoding="utf-8", errors=_ODD)
@@ -47,13 +48,16 @@ class Timeline:
             folder.mkdir(parents=True, exist_ok=True)
         self._notes: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.seq = 0
+        # By the file: an earlier master may have died before, or after, its last events reached it.
         self._filed = _last_seq(folder / EVENTS)
+        # One thread keeps the order of the writes, off the event loop: the volume may be slow.
         self._files = ThreadPoolExecutor(1, thread_name_prefix="dljob-files")
 
     def resume(self, seq: int, noted: Iterable[dict[str, Any]]) -> None:
         """Continue behind the event of a snapshot; `noted` are the events in the file."""
         self.seq = seq
         self._notes.clear()
+        # Later ones follow again from the events that are replayed.
         self._notes.extend(note for note in noted if note["seq"] <= seq)
 
     def add(self, note: Note, now: float) -> None:
@@ -71,6 +75,7 @@ class Timeline:
         fresh = self.after(self._filed)
         if not fresh:
             return
+        # Before the write: a flush that begins meanwhile must not append the same events.
         self._filed = self.seq
         lines = "".join(json.dumps(note, ensure_ascii=False) + "\n" for note in fresh)
         await self._run(lambda: _append(self._folder / EVENTS, lines))
@@ -104,6 +109,7 @@ def _last_seq(path: Path) -> int:
         # Else the next event would become a part of the torn line.
         with suppress(OSError):
             _append(path, "\n")
+    # Backwards over torn lines: only whole events count.
     for line in reversed(lines):
         with suppress(ValueError, KeyError, TypeError):
             return int(json.loads(line)["seq"])

@@ -30,6 +30,7 @@ def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[
         UsageError: A part cannot be pickled, or is a piece of a DTensor; the message names it.
     """
     packed = pack(state, what)
+    # A piece of this rank alone is no weight: readers have another sharding, or none.
     if packed.pieces:
         hint = "publish value.full_tensor(), from all ranks of its mesh together"
         raise UsageError(f"{what}: the state has DTensors, of which this rank has a piece each", hint=hint)
@@ -37,6 +38,7 @@ def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[
     left = 0
     for source in packed.sources:
         view = _view(source)
+        # A buffer is never cut, so that readers can map it in place.
         if not buckets or view.nbytes > left:
             buckets.append([])
             left = bucket
@@ -77,6 +79,7 @@ class _Reader(pickle.Unpickler):
         kind, number, dtype, shape, gradient = pid
         # A tensor that occurs twice has one number, and is restored as one.
         if number not in self._made:
+            # A copy: the memory that came is shared with other readers, and a tensor may be written to.
             made = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
             if made.numel():
                 bytes_of(made)[:] = self._sources[number]
@@ -137,6 +140,7 @@ def checksum(bucket: Sequence[memoryview]) -> int:
         words = view.nbytes // 8 * 8
         for at in range(0, words, PIECE):
             total = _sum(view[at : min(words, at + PIECE)])
+            # Each sum enters in its order, so that two pieces in each other's place are noticed.
             found = zlib.crc32(total.to_bytes(8, "little"), found)
         found = zlib.crc32(view[words:], found)
     return found

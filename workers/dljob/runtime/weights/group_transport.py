@@ -212,10 +212,12 @@ class ChannelMember:
             came = list[Sequence[memoryview]]()
             for sizes in coming.sizes:
                 whole = torch.empty(sum(sizes), dtype=torch.uint8, device=group.device)
+                # An empty broadcast is skipped by the publisher, too.
                 if sum(sizes):
                     group.broadcast(whole, src=coming.root)
                 came.append(_parts(whole, sizes))
             group.barrier()
+            # Only now: a broadcast that broke off half-way leaves None, and `take` goes to the store.
             buckets = came
         finally:
             with self._changed:

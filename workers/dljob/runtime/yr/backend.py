@@ -171,6 +171,7 @@ class YrBackend:
                 self._yr.instance(Cell).options(options).invoke(STAND_INS.get(spec.cls, spec.cls), spec.args, spec.name)
             )
         except RuntimeError as error:
+            # Told apart from a failure: another process was faster.
             if _code(error) == "ERR_INSTANCE_DUPLICATED":
                 raise UsageError(f"an actor named {spec.name} is there already") from error
             raise ActorLostError(f"{spec.name} could not be created: {error}") from error

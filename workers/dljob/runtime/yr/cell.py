@@ -40,6 +40,7 @@ class Cell:
         self._loop = asyncio.new_event_loop()
         self._closed = False
         threading.Thread(target=self._run, name=f"dljob-cell-{name}", daemon=True).start()
+        # In the loop: constructors such as PrimeMaster's ask for the running one.
         self._own: Any = self._await(_made(cls, args, actor))
 
     def _run(self) -> None:
@@ -61,6 +62,7 @@ class Cell:
         self._closed = True
         if hasattr(self._own, "close"):
             self._own.close()
+        # Tasks before the loop: one that is stopped with tasks in it never ends them.
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
 

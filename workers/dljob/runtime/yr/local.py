@@ -220,6 +220,7 @@ class FunctionSystem(LocalModeRuntime):
         if isinstance(done, Future):
             error = done.exception()
             done = done.result() if error is None else error
+        # As on a cluster, where an error of user code arrives in the SDK's own class.
         if isinstance(done, BaseException) and not isinstance(done, RuntimeError):
             done = YRInvokeError(done, str(done))
         callback(done)

@@ -120,6 +120,7 @@ def _without_torch() -> Generator[None]:
     try:
         yield
     finally:
+        # Taken out again: user code may import torch later.
         if not loaded:
             del sys.modules["torch"]
 
