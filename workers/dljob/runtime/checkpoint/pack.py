@@ -211,7 +211,7 @@ def unpack(
 
     Raises whatever the user's own classes raise when they are unpickled.
     """
-    # The index names no class, so a damaged one can run nothing before its data is read.
+    # No class is imported for the index, so that a damaged one can run nothing.
     relative, sizes, plain, stream = _IndexUnpickler(io.BytesIO(data[at : at + index_size])).load()
     start = at + _round(index_size, PAGE)
     offsets = [start + offset for offset in relative]
