@@ -99,7 +99,7 @@ class CheckpointClient:
                 WHOLE, order, step, place.attempt, place.number, place.incarnation, place.rank, place.world,
                 len(packed.index), persist, packed.size, revision,
             )  # fmt: skip
-            # 3. The copy; then the saver hears of it. A rank that dies in between loses nothing: the saver reads the
+            # 3. The copy; then the saver is notified. A rank that dies in between loses nothing: the saver reads the
             # headers.
             _fill(slot, packed, head)
             self._done = list(shards)

@@ -109,7 +109,7 @@ def sync_folder(path: Path) -> None:
 
 
 def remove_folder(path: Path, first: str) -> None:
-    """Delete a folder, its file `first` before the others. A link goes alone: what it points to is somebody else's."""
+    """Delete a folder, its file `first` before the others. Of a link only the link is deleted, not its target."""
     if path.is_symlink():
         with suppress(OSError):  # it is gone already, or the volume refuses; the next save tries again
             path.unlink()

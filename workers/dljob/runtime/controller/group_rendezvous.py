@@ -1,4 +1,4 @@
-"""Rendezvous of collective groups: tells members who is in a group, whether all have joined, and who is lost.
+"""Rendezvous of collective groups: reports a group's members, whether all have joined, and which are lost.
 
 Nothing of it is journaled. Each member repeats its question with all that a new master must know (the epoch of the
 group that it is in, and its offer), so a master that takes over learns in a moment who has joined.
@@ -231,7 +231,7 @@ class GroupRendezvous:
 
 
 def _told(own: Roster | None, *, whole: bool) -> dict[str, Any]:
-    """Return a roster as plain data. With `whole` a group that ended is told as {over}, else as a loss of members."""
+    """Return a roster as plain data. With `whole` an ended group becomes {over}, else a loss of members."""
     if own is None or (own.over and whole):
         return {"over": own.over if own else "the job has no such group"}
     return {

@@ -141,7 +141,7 @@ class HangWatch:
     def _is_due(self, key: Key) -> bool:
         return self._clock >= self._next.get(key, 0.0)
 
-    # -- a role of which somebody is silent
+    # -- inquiries about a role with silent ranks
 
     def _inquire(self, role: str, work: Coroutine[Any, Any, None]) -> None:
         """Start an inquiry about a role, unless one is under way."""
@@ -189,7 +189,7 @@ class HangWatch:
         await self._judge(role, before, dict.fromkeys(asked, UNSEEN) | looks)
 
     async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, Looks]) -> None:
-        """Tell the core of those who hang. `before`: rank -> the incarnation that was looked at."""
+        """Report the ranks that hang to the core. `before`: rank -> the incarnation that was inspected."""
         state = self._state()
         paces, policy = self._of(state, role), state.job.fault_tolerance.hang
         # A rank that restarted meanwhile is another process: nothing seen of the old one counts against it.

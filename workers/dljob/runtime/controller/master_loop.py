@@ -66,7 +66,7 @@ PROGRESS_S, STATUS_EVERY_S = 0.25, 1.0
 
 
 class MasterOverError(DLJobError):
-    """Raised to whoever offers an event to a master that has ended by an error."""
+    """Raised by `MasterLoop.offer` once the master has ended by an error."""
 
 
 @dataclass(frozen=True, slots=True)

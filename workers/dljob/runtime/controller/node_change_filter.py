@@ -18,7 +18,7 @@ loop for a good part of a second."""
 
 
 class NodeChangeFilter:
-    """Remembers the nodes that PrimeMaster last heard of, and decides whether a new list is news.
+    """Compares each list of nodes with the last one that PrimeMaster received, and decides whether it is news.
 
     While a unit is to be placed every change is news. Otherwise free capacity matters only to roles that are to have
     more ranks: capacity that lasts for `ROOM_LOOKS` lists is news, and so is less than a role is about to take.
@@ -31,7 +31,7 @@ class NodeChangeFilter:
         self._rests_until = 0.0
 
     def news(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
-        """Return whether PrimeMaster has to hear of these nodes; if so, count them as told."""
+        """Return whether PrimeMaster must receive these nodes; if so, count them as received."""
         settled = _settled(state)
         # Free capacity counts only while nothing is being placed; otherwise every change is news.
         change = self._room(state, nodes) if settled else 0
@@ -42,7 +42,7 @@ class NodeChangeFilter:
         return True
 
     def told(self, state: JobState, nodes: tuple[NodeView, ...]) -> None:
-        """Note that PrimeMaster heard of these nodes, from any source.
+        """Note that PrimeMaster received these nodes, from any source.
 
         Other parts list nodes as well; without this an older list that arrives later would pass for no change.
         """

@@ -1,4 +1,4 @@
-"""Shard service: leases shards of a data set to ranks. A lease is in the journal before the rank hears of it."""
+"""Shard service: leases shards of a data set to ranks. A lease is journaled before the rank receives it."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _start(job: Outline, folder: Path, args: argparse.Namespace) -> JobConnectio
 
 
 def _code(args: argparse.Namespace) -> Path | None:
-    """Return the folder of user code. On a RayCluster that is not the job's own it belongs to somebody else."""
+    """Return the folder of user code; None on a RayCluster of another owner, whose folder holds other code."""
     code = Path(pods.CODE)
     return code if not args.spec.startswith(pods.PACKAGES) and _holds_files(code) else None
 

@@ -134,7 +134,7 @@ class JobConnection:
         settle(self._kill())
 
     def let_leave(self) -> None:
-        """Wait until the master of an ended job is gone: it still answers those who wait for the end."""
+        """Wait until the master of an ended job is gone: it still answers clients that wait for the end."""
         settle(self._let_leave())
 
     async def _let_leave(self) -> None:

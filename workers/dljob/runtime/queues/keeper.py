@@ -44,7 +44,7 @@ class QueueKeeper(StorageActor):
             return None if why is PutRefusal.FULL else (why,)
 
         found = await self.changes.until(taken, wait_s)
-        # Only an item that was appended concerns those who wait to get one.
+        # Only an appended item wakes the consumers that wait for one.
         if found == (None,):
             self.changes.happened()
         return store.token, found[0] if found else PutRefusal.FULL

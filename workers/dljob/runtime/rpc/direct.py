@@ -73,7 +73,7 @@ class UnawaitedCalls:
 
 
 class DirectCall(Future[Reply]):
-    """A call's future, which fetches the answer from Ray only when somebody asks for it."""
+    """A call's future. It fetches the answer from Ray only when its result is asked for."""
 
     def __init__(
         self, ref: Any, call: RankCall, take_over: Callable[[DirectCall], None], learn: Callable[[Reply], None]
