@@ -74,10 +74,12 @@ class Backlog:
         The first request of a newer incarnation returns the unacknowledged items of the one before it to the queue.
         """
         known = self.lives.get(who.rank, 0)
+        # A process that was replaced may still send: items handed to it would reach nobody.
         if self.past(who):
             return False
         if who.life > known:
             self.lives[who.rank] = who.life
+            # Sessions belong to threads, and those of the older process are gone: nobody will acknowledge their items.
             for line in [name for name, one in self.lines.items() if one.rank == who.rank]:
                 self._give_back(self.lines.pop(line).ids)
         self.lines.setdefault(who.line, ThreadSession(who.rank))
@@ -95,17 +97,21 @@ class Backlog:
         The bound of bytes does not refuse an item that a get waits for: the get would wait for this put, and the put
         for the get (a deadlock).
         """
+        # Before the other checks: a repeat of an accepted put succeeds even if the queue is full or closed by now.
         if put <= self.lines[who.line].put:
             return PutRefusal.AGAIN
         if self.closed:
             return PutRefusal.CLOSED
         there = len(self.waiting)
+        # While fewer items wait than the smallest waiting get wants, no get can be answered without this put.
         heavy = self.bytes + size > self.max_bytes and there >= min(self.counts, default=0)
+        # `there`: without the exception for an empty queue, an item above `max_bytes` could never be put.
         return PutRefusal.FULL if there and (there >= self.max_items or heavy) else None
 
     def put(self, who: Who, put: int, size: int) -> int:
         """Add an item, and return its number."""
         number, self.next = self.next, self.next + 1
+        # By this number `refused` recognizes a repeat of the put.
         self.lines[who.line].put = put
         self.sizes[number] = size
         self._give_back((number,))
@@ -124,11 +130,16 @@ class Backlog:
         read. If there are any, these alone are dropped, and the other items return to the queue.
         """
         line = self.lines[who.line]
+        # An equal turn is the same get again: its items stay in the session, and `answer` repeats them.
+        # A lower one is a late copy, whose caller has sent another get since.
         if turn <= line.turn:
             return () if turn == line.turn else None
+        # An older `seen` means that the last answer was lost on its way: nothing of it is acknowledged.
         held = line.ids if seen == line.turn else ()
+        # The indices come from the caller, so one may be out of range.
         done = tuple(held[at] for at in bad if at < len(held)) if bad else held
         self._give_back(set(line.ids).difference(done))
+        # Only acknowledged items lose their size: `_give_back` needs it for the others.
         for number in done:
             del self.sizes[number]
         line.turn, line.ids, line.answered = turn, (), False
@@ -136,12 +147,14 @@ class Backlog:
 
     def current(self, who: Who, turn: int) -> bool:
         """Return whether a waiting get is still the last one of its session."""
+        # The session itself is gone once a newer incarnation of the rank has asked (`meet`).
         line = self.lines.get(who.line)
         return line is not None and line.turn == turn and not self.past(who)
 
     def answer(self, who: Who) -> tuple[int, ...] | None:
         """Return the items of a session's last get, or None while it has no answer."""
         line = self.lines[who.line]
+        # An empty tuple is an answer too: that of a queue which is closed and empty.
         return line.ids if line.answered else None
 
     @contextmanager
@@ -150,11 +163,13 @@ class Backlog:
         self.counts.append(count)
         try:
             yield
+        # Also when the get times out: a count that stayed behind would let puts exceed the bound of bytes.
         finally:
             self.counts.remove(count)
 
     def ready(self, count: int) -> bool:
         """Return whether a get of `count` items can be answered: enough items wait, or the queue is closed."""
+        # Nothing is put into a closed queue, so `count` items might never come together.
         return self.closed or len(self.waiting) >= count
 
     def take(self, who: Who, count: int) -> tuple[int, ...]:
@@ -162,6 +177,7 @@ class Backlog:
         line = self.lines[who.line]
         line.ids = tuple(heapq.heappop(self.waiting) for _ in range(min(count, len(self.waiting))))
         line.answered = True
+        # The sizes stay until the items are acknowledged: a returned item adds its bytes again.
         self.bytes -= sum(self.sizes[number] for number in line.ids)
         return line.ids
 
@@ -174,7 +190,9 @@ class Backlog:
 
     def dumped(self) -> dict[str, Any]:
         """Return the state as JSON's own types, for `loaded`."""
+        # As pairs: keys of a JSON object are texts, and the item numbers would come back as such.
         data = asdict(self) | {"sizes": list(self.sizes.items())}
+        # The waiting gets are not part of the state: their callers repeat them to a restarted queue.
         del data["counts"]
         return data
 
@@ -183,6 +201,7 @@ class Backlog:
         """Rebuild the state from the data of `dumped`."""
         lines = {name: ThreadSession(**line) for name, line in data["lines"].items()}
         for line in lines.values():
+            # JSON knows no tuples, which the items of a get are.
             line.ids = tuple(line.ids)
         rebuilt: dict[str, Any] = {**data, "sizes": dict(data["sizes"]), "lines": lines}
         return cls(**rebuilt)

@@ -34,6 +34,7 @@ def shares(count: int, shards: int, pad: Pad, what: str = "the batch") -> Shares
     """
     base, over = divmod(count, shards)
     if pad == "uneven" or not over:
+        # No rows also divide evenly, but "auto" has no row to repeat for the shards.
         if pad == "auto" and not count:
             raise UsageError(f"{what} has no rows to give to {shards} shards", hint="pad='uneven' sends empty shards")
         return Shares(count, tuple(base + (shard < over) for shard in range(shards)))
@@ -42,6 +43,7 @@ def shares(count: int, shards: int, pad: Pad, what: str = "the batch") -> Shares
             f"{what} has {counted(count, 'row')}, which {counted(shards, 'shard')} cannot share evenly",
             hint="pad='auto' repeats rows and takes them off the joined answer; pad='uneven' sends uneven shards",
         )
+    # All padding is at the end of the batch, so `unpad` can cut it off the end of the answer.
     return Shares(count, (base + 1,) * shards, (base + 1) * shards - count)
 
 
@@ -51,6 +53,7 @@ def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[s
     Raises:
         UsageError: no argument has rows, or two have different numbers of them.
     """
+    # By the names of the method's parameters where they are known, so that an error names what the user wrote.
     named = [(names[n] if n < len(names) else f"argument {n + 1}", value) for n, value in enumerate(args)]
     found = [one for name, value in [*named, *kwargs.items()] for one in rows.counts(value, name)]
     if not found:
@@ -58,6 +61,7 @@ def count_rows(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[s
             "dispatch='shard': no argument has rows to split",
             hint="lists, arrays, tensors, TensorDicts and dicts or tuples of them do, and what register_rows knows",
         )
+    # Shards are cut by the same indices from every argument, so all must have the same number of rows.
     for where, count in found:
         if count != found[0][1]:
             raise UsageError(
@@ -85,12 +89,15 @@ def _taker(begin: int, end: int, total: int) -> Callable[[rows.RowType, Any], An
     def take(kind: rows.RowType, value: Any) -> Any:
         at, pieces = begin, list[Any]()
         while at < end:
+            # Modulo: padding continues with the first row; with fewer rows than shards it goes round several times.
             first = at % total
             last = min(total, first + end - at)
             pieces.append(kind.cut(value, first, last))
             at += last - first
+        # An empty shard: cut from the value, so that it keeps the type, and an array its other dimensions.
         if not pieces:
             return kind.cut(value, 0, 0)
+        # Rows without padding are one piece, which needs no join (for arrays and tensors a copy).
         return pieces[0] if len(pieces) == 1 else kind.join(pieces)
 
     return take
@@ -108,6 +115,7 @@ def unpad(joined: Any, shared: Shares, what: str) -> Any:
 
     def off(kind: rows.RowType, part: Any) -> Any:
         have = kind.count(part) or 0
+        # Only with as many answers for each row is it known which of them belong to the padding.
         if have % total:
             raise UsageError(
                 f"{what} answered {have} rows for {total}, so those of the {shared.padding} padded ones are not known",

@@ -41,11 +41,12 @@ def registered() -> tuple[str, ...]:
 
 
 def merge(collect: str, sent: Dispatched, answers: Sequence[Any], what: str) -> Any:
-    """The value of a call whose wanted answers are these, in the order of its sends.
+    """Make one value of the wanted answers of a call, which are in the order of its sends.
 
     Raises:
-        UsageError: the answers are not of a kind that can be collected so.
+        UsageError: answers of these types cannot be collected this way.
     """
+    # One rank was asked: there is nothing to collect, whatever the option says.
     if sent.single:
         return answers[0]
     match collect:
@@ -63,6 +64,7 @@ def merge(collect: str, sent: Dispatched, answers: Sequence[Any], what: str) -> 
         case "max":
             return reduce(lambda a, b: _paired(_larger, a, b, what), answers)
         case name:
+            # Callees and callers are different processes: the module that registers it may not be imported here.
             own = _registered.get(name)
             if own is None:
                 raise UsageError(
@@ -81,9 +83,11 @@ def mean(answers: Sequence[Any], weights: Sequence[int], what: str) -> Any:
         UsageError: they are not numbers, arrays, or dicts or tuples of them.
     """
     counted = [(answer, weight) for answer, weight in zip(answers, weights, strict=False) if weight]
+    # The dispatch cut no rows, or there were none: then each answer counts once.
     if not counted:
         counted = [(answer, 1) for answer in answers]
     total = sum(weight for _, weight in counted)
+    # Values stay beside their weights until all are known: arrays and plain numbers are averaged differently.
     weighed = [_mapped(lambda value, w=weight: _Weighed(((value, w),)), answer) for answer, weight in counted]
     together = reduce(lambda a, b: _paired(_side_by_side, a, b, what), weighed)
     return _mapped(lambda values: values.mean(total, what), together)
@@ -96,17 +100,20 @@ class _Weighed:
     values: tuple[tuple[Any, int], ...]
 
     def mean(self, total: int, what: str) -> Any:
-        """Return the weighted mean. Arrays are scaled before they are added: a sum of half floats could overflow."""
+        """Return the weighted mean."""
         for value, weight in self.values:
             _check(value, weight, what)
         if any(hasattr(value, "shape") for value, _ in self.values):
+            # Scaled before they are added: a sum of half floats could overflow.
             return reduce(operator.add, (value * (weight / total) for value, weight in self.values))
+        # Divided once, at the end: scaling each number would round where the mean is exact.
         return reduce(operator.add, (value * weight for value, weight in self.values)) / total
 
 
 def _side_by_side(a: Any, b: Any, what: str) -> _Weighed:
     if isinstance(a, _Weighed) and isinstance(b, _Weighed):
         return _Weighed(a.values + b.values)
+    # The answers differ in their structure: name the types at the first place where they do.
     one, other = (x.values[-1][0] if isinstance(x, _Weighed) else x for x in (a, b))
     raise _refused(one, other, what)
 
@@ -133,6 +140,7 @@ def _paired(how: Callable[[Any, Any, str], Any], a: Any, b: Any, what: str) -> A
 def _reducible(value: Any) -> bool:
     """Return whether a value is a number, an array or a tensor."""
     known = isinstance(value, numbers.Number) or hasattr(value, "shape")
+    # NumPy's texts and bytes have a `shape`, but no sum.
     return known and not isinstance(value, (str, bytes))
 
 

@@ -122,6 +122,7 @@ def least_loaded(view: RoleSnapshot) -> int:
 def owner(view: RoleSnapshot) -> int:
     """Return the rank that serves the caller's rank: the same number, or scaled where the roles differ in size."""
     rank, size = view.caller
+    # In order, so that neighbouring callers share an owner and the owners serve equally many, give or take one.
     return rank * view.ranks // size
 
 
@@ -133,6 +134,7 @@ def sticky(key: object, ranks: int) -> int:
     Raises:
         UsageError: a key of this type is not the same in every process.
     """
+    # Not `hash()`, which differs between processes. A fixed protocol: pickle's default depends on Python's version.
     text = pickle.dumps(_plain(key), protocol=4)
     return max(range(ranks), key=lambda rank: hashlib.blake2b(text, digest_size=8, salt=str(rank).encode()).digest())
 
@@ -143,11 +145,13 @@ def _plain(key: Any) -> object:
         case None:
             return None
         case str():
+            # Not `str(key)`, which for a member of a text enum is the name of the member.
             return str.__str__(key)
         case bytes():
             return bytes(key)
         case _:
             try:
+                # `index` accepts NumPy's whole numbers, and refuses fractions, which `int` would cut off.
                 return int(operator.index(key))
             except TypeError:
                 raise UsageError(
@@ -160,6 +164,7 @@ def shards_of(view: RoleSnapshot, mark: RpcMark, *, default: str | None = None) 
     """Return the shards over the method's axes; `default` is the axis where it names none and the role has a mesh."""
     axes = mark.axes
     if not axes and default and view.axes:
+        # No guess: over a wrong axis, ranks that need the same shard would get different ones.
         if default not in view.axes:
             said = ", ".join(view.axes)
             raise UsageError(
@@ -169,12 +174,14 @@ def shards_of(view: RoleSnapshot, mark: RpcMark, *, default: str | None = None) 
         axes = (default,)
     if not axes:
         return mesh.every_rank(view.ranks)
+    # A role without a mesh is one axis of data-parallel ranks, so `mesh="dp"` holds for it too.
     declared = view.axes or {"dp": view.ranks}
     return mesh.layout(mesh.mesh_of(declared, view.ranks, view.role), axes, view.role)
 
 
 def _to_all(view: RoleSnapshot, mark: RpcMark, one: Arguments) -> Dispatched:
     layout = shards_of(view, mark)
+    # Ranks of one shard compute the same: one answer of them is enough, but the errors of all count (ADR 44).
     sends = tuple(Send(rank, 0, quiet=not layout.answers(rank)) for rank in range(view.ranks))
     return Dispatched(sends, (one,))
 
@@ -186,6 +193,7 @@ def _to_one(view: RoleSnapshot, rank: int, args: tuple[Any, ...], kwargs: Mappin
 
 def _by_shard(layout: mesh.Layout, arguments: Sequence[Arguments], shares: Shares | None = None) -> Dispatched:
     """Send each rank the arguments of its shard; answers come in the order of shards."""
+    # `merge` takes the answers in the order of the sends.
     ranks = sorted(range(len(layout.shard_of)), key=lambda rank: (layout.shard_of[rank], rank))
     sends = tuple(Send(rank, layout.shard_of[rank], quiet=not layout.answers(rank)) for rank in ranks)
     return Dispatched(sends, tuple(arguments), shares=shares)
@@ -195,6 +203,7 @@ def _each(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapp
     layout = shards_of(view, mark, default="dp")
     named = [(f"argument {n}", value) for n, value in enumerate(args, 1)] + list(kwargs.items())
     for name, value in named:
+        # A `whole` value is no list of one item per shard, even if it is a list.
         if isinstance(value, rows.Whole):
             continue
         if not isinstance(value, (list, tuple)) or len(value) != layout.shards:
@@ -212,6 +221,7 @@ def _nth(value: Any, n: int) -> Any:
 
 
 def _shard(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
+    # Ranks that differ on other axes than `dp` (tensor, pipeline) work on the same rows.
     layout = shards_of(view, mark, default="dp")
     shares = batch.shares(batch.count_rows(args, kwargs, mark.parameters), layout.shards, mark.pad)
     return _by_shard(layout, batch.split(args, kwargs, shares), shares)
@@ -236,6 +246,7 @@ def _own(view: RoleSnapshot, name: str, args: tuple[Any, ...], kwargs: Mapping[s
             hint="register_dispatch it where callers import it too, as in a module that both import",
         )
     chosen = list(choose(view, args, kwargs))
+    # `choose` is a user's function: it may return NumPy's numbers, which are fine, or no ranks at all.
     wrong = [rank for rank, _, _ in chosen if not hasattr(rank, "__index__") or rank not in range(view.ranks)]
     if wrong or not chosen:
         said = f"rank {wrong[0]}" if wrong else "no rank"

@@ -57,8 +57,10 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
     Raises:
         UsageError: an option is unknown or has a wrong value; the message names it.
     """
+    # Converted first: the mark goes to callers, and the wire format cannot carry NumPy's numbers.
     plain = {name: _PLAIN[name](value) if name in _PLAIN else value for name, value in changes.items()}
     made = replace(mark, **{_FIELD.get(name, name): value for name, value in plain.items()})
+    # Whether the method has the parameter shows at the call (`dispatch._key`), where its names are known.
     if not made.dispatch.startswith("hash:"):
         _one_of("dispatch", made.dispatch, (*DISPATCHES, *dispatches))
     elif not made.dispatch[5:].isidentifier():
@@ -82,8 +84,10 @@ def seconds(value: Any, wanted: str = "seconds") -> float | None:
     if value is None:
         return None
     try:
+        # `float` would take True for 1 s and the text "3" for 3 s: both are mistakes.
         made = float("nan" if isinstance(value, (bool, str, bytes)) else value)
     except (TypeError, ValueError, OverflowError):
+        # OverflowError: a whole number beyond the range of floats.
         made = math.nan
     if math.isnan(made):
         raise UsageError(f"timeout={value!r}: wanted {wanted}, or None for no deadline")
@@ -105,6 +109,7 @@ def _dispatch(value: Any) -> str:
 
 
 def _count(option: str, value: Any, also: str) -> int:
+    # A bool has `__index__` too, and True would count as 1.
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise UsageError(f"{option}={value!r}: wanted a whole number from 1, or {also}")
     return operator.index(value)

@@ -26,8 +26,10 @@ class Mesh:
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return axis -> coordinate of a rank."""
         found: dict[str, int] = {}
+        # From the last axis on: it varies fastest, so its coordinate is the remainder of the first division.
         for name, size in reversed(self.axes):
             rank, found[name] = divmod(rank, size)
+        # Back in the order of the axes, as declared.
         return {name: found[name] for name, _ in self.axes}
 
 
@@ -60,9 +62,11 @@ def mesh_of(declared: Mapping[str, int], ranks: int, role: str) -> Mesh:
         if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != -1):  # pyright: ignore[reportUnnecessaryIsInstance] - users write it
             raise UsageError(f"mesh of role {role}: axis {name!r} is {size!r}; wanted a whole number from 1, or -1")
     known = math.prod(size for size in sizes.values() if size != -1)
+    # Otherwise the -1 stays, and the sizes cannot multiply to the number of ranks below.
     if len(open_axes) == 1 and ranks % known == 0:
         sizes[open_axes[0]] = ranks // known
     mesh = Mesh(tuple(sizes.items()))
+    # Two open axes need the check of their own: -1 times -1 is a valid product.
     if len(open_axes) > 1 or mesh.size != ranks:
         said = ", ".join(f"{name} {size}" for name, size in declared.items())
         raise UsageError(
@@ -94,6 +98,7 @@ def layout(mesh: Mesh, names: Sequence[str], role: str) -> Layout:
         at = mesh.coordinates(rank)
         shard = 0
         for name in names:
+            # In the order of `names`: "dp,cp" and "cp,dp" number the shards differently.
             shard = shard * sizes[name] + at[name]
         shard_of.append(shard)
         others = (name for name in sizes if name not in names)

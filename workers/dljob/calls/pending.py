@@ -43,10 +43,12 @@ class PendingCalls:
 
     def arrive(self, call: str) -> bool:
         """Record the arrival of a call; False when its caller has cancelled it already."""
+        # The cancellation has a thread of its own at the callee, and overtakes calls in Ray's queue (ADR 63).
         if call in self.cancelled:
             del self.cancelled[call]
             return False
         caller, _, number = call.rpartition(":")
+        # Not simply the last number: threads of a caller may overtake each other.
         self.highest[caller] = max(int(number), self.highest.get(caller, 0))
         self.under_way[call] = False
         return True
@@ -62,10 +64,12 @@ class PendingCalls:
         """Record that a call has run, or was refused."""
         if self.under_way.pop(call, True) is False:  # absent where it was sent again while it ran
             _remember(self.refused, call)
+        # Room for others: the number of remembered cancellations is bounded.
         self.cancelled.pop(call, None)
 
     def cancel(self, call: str) -> Fate:
         """Record that the caller no longer waits for a call, so that it does not begin."""
+        # The call ended without having begun: this alone is certain of a call that is over.
         if call in self.refused:
             return Fate.NOT_RUN
         _remember(self.cancelled, call)
@@ -80,5 +84,6 @@ class PendingCalls:
 
 def _remember(calls: dict[str, None], call: str) -> None:
     calls[call] = None
+    # Dicts keep the order of insertion, so the first key is the oldest.
     if len(calls) > REMEMBERED:
         del calls[next(iter(calls))]

@@ -31,6 +31,7 @@ class Whole:
 
 
 _LIST = RowType(len, lambda value, a, b: value[a:b], lambda parts: list(chain.from_iterable(parts)))
+# By dotted name, not by type: so nothing needs to import NumPy or torch to know their rows.
 _known: dict[str, RowType] = {"builtins.list": _LIST}
 
 
@@ -68,6 +69,7 @@ def register_rows(
 
 def kind_of(value: Any) -> RowType | None:
     """Return the RowType registered for a value's type or for a base class of it, else None."""
+    # In the order of the bases: a registered subclass goes before its registered base.
     for kind in type(value).__mro__:
         found = _known.get(f"{kind.__module__}.{kind.__qualname__}")
         if found is not None:
@@ -85,6 +87,7 @@ def counts(value: Any, where: str) -> Iterator[tuple[str, int]]:
     """Yield (path, number of rows) of each part of a value that would be cut."""
     if isinstance(value, Whole):
         return
+    # Registered types before dicts and tuples: a subclass of these may have rows of its own.
     if rows := rows_of(value):
         yield where, rows.count(value) or 0
     elif isinstance(value, dict):
@@ -105,6 +108,7 @@ def change(value: Any, how: Callable[[RowType, Any], Any]) -> Any:
         return {key: change(item, how) for key, item in value.items()}
     if isinstance(value, tuple):
         return _tuple_like(value, [change(item, how) for item in value])
+    # Also a text: its letters are no rows.
     return value
 
 
@@ -116,12 +120,14 @@ def join(parts: Sequence[Any], what: str) -> Any:
     """
     first = parts[0]
     if rows := rows_of(first):
+        # Otherwise some rank answered with another type, which the error below names.
         if all(rows_of(part) is not None for part in parts):
             return rows.join(parts)
     elif isinstance(first, dict) and all(isinstance(part, dict) and part.keys() == first.keys() for part in parts):
         return {key: join([part[key] for part in parts], f"{what}[{key!r}]") for key in first}
     elif isinstance(first, tuple) and all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
         return _tuple_like(first, [join([part[n] for part in parts], f"{what}[{n}]") for n in range(len(first))])
+    # Methods that return nothing.
     elif all(part is None for part in parts):
         return None
     kinds = ", ".join(sorted({type(part).__name__ for part in parts}))

@@ -45,5 +45,6 @@ def parsed(body: bytes) -> AnyJson:
     """Parse a body as JSON; None when it is empty. Raises ValueError, also for too deep a nesting."""
     try:
         return json.loads(body) if body else None
+    # CPython's parser recurses with the nesting of the body; a hostile one is no more than a bad body.
     except RecursionError:
         raise ValueError("nested too deep") from None

@@ -239,10 +239,12 @@ class Kube:
                 known[uid] = _stub(item)
             async for kind, item in self._stream(path, query, since):
                 if kind == "DELETED":
+                    # Absent where `known` never had it: the deletion is reported all the same.
                     known.pop(item["metadata"]["uid"], None)
                 else:
                     known[item["metadata"]["uid"]] = _stub(item)
                 yield kind, item
+            # A new list instead of the last seen version: it also shows what was deleted before the stream broke.
             found, since = await self._snapshot_again(path, query)
 
     # -- a pod's port, through the API server

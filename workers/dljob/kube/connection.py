@@ -70,6 +70,7 @@ async def _from_file(context: str | None, files: str) -> ApiConnection:
         raise ApiError(0, "NoConfig", f"cannot use {named}the kubeconfig {files}: {error}") from error
 
     async def refresh() -> None:
+        # Into the same `settings`, which the client of the transport holds.
         await load()
 
     return ApiConnection(settings, loader.current_context["context"].get("namespace") or "default", refresh)
@@ -84,6 +85,7 @@ def own_account(folder: Path = ACCOUNT) -> str:
     try:
         # The payload of a JWT, read without a check of its signature: it only tells our own name.
         claims = (folder / "token").read_text().split(".")[1]
+        # Base64 in a JWT comes without its padding, which the decoder demands.
         subject: str = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["sub"]
     except (OSError, ValueError, LookupError):
         return ""

@@ -70,6 +70,7 @@ class GatewayClient:
             UnknownError: the job does not exist there.
             UnavailableError: PrimeMaster does not answer now.
         """
+        # The gateway has its own limit for long polls.
         query: dict[str, str | int] = {"after": after, "timeout": f"{min(wait, LONGEST):g}"}
         return await self._get(f"/v1/jobs/{job}/status", {**query, **({"ranks": 1} if ranks else {})}, wait)
 
@@ -118,6 +119,7 @@ class GatewayClient:
     async def _piece(self, job: str, query: Query) -> Piece:
         got = await self._get(f"/v1/jobs/{job}/logs", query, LONGEST)
         if "text" not in got:  # the ends of all ranks' logs: `master` is not known there
+            # To say which version the head has; a head that is too old still tells it.
             has = (await self.version()).get("dljob") or "unknown"
             words = f"its dljob ({has}) is too old to give PrimeMaster's log: that needs {MASTER_LOG_SINCE} or newer"
             raise TooOldError(200, words)

@@ -53,7 +53,7 @@ class UnavailableError(HeadError):
 
 
 class TooOldError(UsageError, HeadError):
-    """The head's dljob is of before what it was asked for."""
+    """The head's dljob is older than the requested feature."""
 
     exit_code = ExitCode.USAGE
 
@@ -114,6 +114,7 @@ def directly(
         limit: float = 5.0,
         large: bool = False,
     ) -> Response:
+        # A pod that swallows packets fails within 5 s, even when the answer itself may take as long as a long poll.
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(limit, 5.0))
         try:
             # aiohttp warns about bytes of more than 1 MiB, and blocks while it sends them.
@@ -130,6 +131,7 @@ def directly(
                 allow_redirects=False,
             )
             async with call as answer:
+                # Before the body is read: the head did answer, even if its body is refused below.
                 told(answer.status)
                 if 300 <= answer.status < 400:
                     raise MisbehavesError(
@@ -139,6 +141,7 @@ def directly(
                     answer.status, await _body(answer, url, answers.LARGE if large else answers.USUAL, slots)
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # No answer is the only case without a status; callers count it as 0.
             told(0)
             why = str(error) or f"nothing within {limit:g} s"
             raise HeadError(0, f"no answer from {url}: {why}") from error
@@ -150,6 +153,7 @@ async def _body(answer: aiohttp.ClientResponse, url: str, bounds: answers.Bounds
     """Read the body within its bounds. Raises MisbehavesError."""
     if answer.headers.get("Content-Encoding", "identity") != "identity":
         raise MisbehavesError(answer.status, f"{url} compresses its answer, which was not asked for")
+    # Counted while it is read: a chunked answer announces no length.
     body = bytearray()
     # Small answers are read at once and by all; the slots are for large ones, each up to 4 MiB in memory.
     if await _more(answer, body, SMALL):

@@ -41,6 +41,7 @@ class JobApi:
             return "made"
         try:
             await self.get(submission)
+        # Refused: Ray's answer to the submission says why, the failed look-up only that there is none.
         except HeadError:
             raise refused(reply, f"submission {submission}") from None
         return "adopted"
@@ -80,11 +81,13 @@ def refusal(tail: str) -> dict[str, str]:
     """Return the launcher's refusal from its output: `reason`, `message`, `hint`; empty when there is none."""
     # From the end: a refusal is the last thing that a launcher says.
     for line in reversed(tail.splitlines()):
+        # The launcher writes its refusal as one line of JSON among the text of the driver.
         if not line.startswith("{"):
             continue
         try:
             parsed: object = json.loads(line)
         except ValueError:
+            # The driver is user code and may print anything, also a line that only begins like JSON.
             continue
         if isinstance(parsed, dict) and cast("Json", parsed).get("dljob") == "refused":
             said = cast("Json", parsed)

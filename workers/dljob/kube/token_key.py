@@ -31,6 +31,7 @@ class TokenKey:
         Raises:
             UsageError: it is too short.
         """
+        # Files written by an editor or `echo` end with a newline, which is no part of the key.
         key = text.strip().encode()
         if len(key) < SHORTEST:
             raise UsageError(

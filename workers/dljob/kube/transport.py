@@ -77,6 +77,7 @@ class Transport:
     ) -> Response:
         """Make any call and return any answer. A busy server (429) is retried; raises ApiError without an answer."""
         url = f"{path}?{urlencode(query)}" if query else path
+        # The kind of a patch (merge, JSON, apply) is known to the API server by its Content-Type alone.
         sent = {"Content-Type": content, **(headers or {})}
         for tried in range(1, _BUSY_TRIES + 1):
             answer = await self._send(method, url, body, sent, aiohttp.ClientTimeout(total=timeout))

@@ -37,6 +37,7 @@ class _Api:
     def close(self) -> None:
         """Close the connection."""
         if self._kube is not None:
+            # A later call connects again; the old connection cannot be used after its close.
             wait(self._kube.close())
             self._kube = None
 

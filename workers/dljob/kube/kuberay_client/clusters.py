@@ -61,4 +61,5 @@ def runs(status: Json) -> bool:
 
 def over(status: Json) -> bool:
     """Whether a RayJob has ended, with success or not."""
+    # A RayJob that fails before its submission has no jobStatus, only the state of its deployment.
     return status.get("jobStatus") in FINISHED or status.get("jobDeploymentStatus") in ("Complete", "Failed")

@@ -131,6 +131,7 @@ class ClusterUtils:
         if group is None:
             return cluster, False
         containers: list[Json] = group["template"]["spec"]["containers"]
+        # These two words are upstream's; any other text is a container's name.
         if container_name == "unspecified":
             containers = containers[:1]
         elif container_name != "all_containers":
@@ -147,6 +148,7 @@ class ClusterUtils:
         taken = _group(made, new_group_name) is not None
         if group is None or taken or not self.is_valid_name(new_group_name):
             return cluster, False
+        # A deep copy: a later edit of one group must not change the other.
         made["spec"]["workerGroupSpecs"].append({**copy.deepcopy(group), "groupName": new_group_name})
         return made, True
 
