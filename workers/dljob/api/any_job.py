@@ -123,9 +123,11 @@ class AnyJob(ABC):
             UnreachableError: the job's head on Kubernetes does not answer, without `follow`.
             UsageError: `master` beside a role or a rank, or of an image whose dljob is too old for it.
         """
+        # Looked up at each call: a notebook or a test may have replaced `sys.stdout` since the import.
         to = sys.stdout if out is None else out
         at = since.timestamp() if isinstance(since, datetime) else since
         if not master:
+            # Only ranks' logs may lack times, of which `Since` then warns; PrimeMaster's entries carry theirs.
             begin = None if at is None else Since(at, partial(self._remark, level=logging.WARNING))
             self._write_logs(to, follow=follow, role=role, rank=rank, tail=tail, since=begin)
             return
@@ -249,6 +251,7 @@ class _Outlet:
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write each line."""
+        # By `write`, so that a cancellation takes effect between two lines.
         for line in lines:
             self.write(line)
 

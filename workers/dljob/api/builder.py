@@ -152,6 +152,7 @@ class DLJobBuilder(SpecSetters):
         """
         if len(roles) < 2:
             raise UsageError(f".with_collocation{roles!r} names fewer than two roles", hint="name at least two")
+        # Role names are lower case in the builder, as `.role()` makes them.
         return self._collocate(CollocationRequest(tuple(r.lower() for r in roles), (), _level(level), name))
 
     def with_collocation_all(self, *exclude: str, level: str | None = None, name: str | None = None) -> Self:
@@ -185,11 +186,13 @@ class DLJobBuilder(SpecSetters):
                 raise UsageError(
                     f"role {role.name!r} runs nothing", hint=f".role({role.name!r}) needs .run(...) or .train(...)"
                 )
+            # The settings are about the process group, which only torch ranks have.
             if role.type == "Elastic":
                 role.comm = {**role.comm, **self._comm}
         spec = copy.deepcopy(self._spec)
         if self._env:
             spec["env"] = [{"name": k, "value": v} for k, v in self._env.items()]
+        # A device type alone is enough: the number of devices has a default.
         has_devices = self._machines.get("type", "CPU") != "CPU" or bool(self._machines.get("devices"))
         made = resolve(self._collocations, roles, self._exempt(), has_devices=has_devices)
         if made:

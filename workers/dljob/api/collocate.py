@@ -47,6 +47,7 @@ def resolve(
 def _names(one: CollocationRequest, roles: Mapping[str, Workload], exempt: frozenset[str]) -> tuple[str, ...]:
     """Return the roles of a collocation, and check that each is declared."""
     call = ".with_collocation()" if one.roles is not None else ".with_collocation_all()"
+    # Also the excluded ones: a misspelt name would silently collocate the role that was meant.
     for name in (*(one.roles or ()), *one.exclude):
         if name not in roles:
             raise UsageError(f"{call} names {name!r}, which is no role", hint=suggestion(name, roles))
@@ -77,6 +78,7 @@ def _share_out(roles: list[Workload]) -> None:
     taken = sum((Decimal(r.accelerator) for r in roles if r.accelerator is not None), Decimal(0))
     # In integers: parts must add up to exactly one device, or Ray cannot place the last one.
     left = int((1 - taken) * GRAIN)
+    # Each share must be at least 1/10000, Ray's smallest.
     if left < len(empty):
         names = ", ".join(r.name for r in empty)
         raise UsageError(

@@ -41,6 +41,7 @@ def jobs(*, kubernetes: bool = False, namespace: str | None = None, context: str
         from dljob.api.handle import handle_of
 
         return [handle_of(record) for record in registry.records()]
+    # Imported here: the Kubernetes client is an extra that jobs of this machine do not need.
     from dljob.api.kubernetes import jobs as listed
     from dljob.api.kubernetes.connect import ask
     from dljob.api.kubernetes.handle import KubernetesJob

@@ -116,6 +116,7 @@ class JobHandle(ShownJob):
     def page(self) -> Page:
         """Return the job in detail, with its spec, nodes and last events."""
         seen, record = self.overview(), self.record
+        # A page without events is still worth showing: the folder has the rest.
         try:
             events, remarks = self.events(), list[str]()
         except UnreachableError as error:
@@ -186,6 +187,7 @@ class JobHandle(ShownJob):
         return found
 
     def _check_target(self, target: str) -> None:
+        # Before the question: of an ended job nobody would answer it.
         refuse_dead(self.record)
         # Checked here for an answer at once: PrimeMaster would refuse an unknown target in a note.
         roles = self.connection.status().get("roles") or ()
@@ -246,6 +248,7 @@ class JobHandle(ShownJob):
         if self.record.runner or time.monotonic() < self._ask_at:
             return False
         self._ask_at = time.monotonic() + ASK_S
+        # The process that submitted the job has a connection open, so asking costs no new process.
         if not isinstance(self.connection, RecordConnection):
             return self.connection.status().get("phase") in TERMINAL
         try:
@@ -294,6 +297,7 @@ def submit(
     from dljob.runtime.backend.connect import JOIN_S, connect
     from dljob.runtime.job.launch import launch, new_uid
 
+    # What this process can judge alone comes first: joining a Ray takes seconds.
     check_wanted(manifest)
     check_code_dir(code_dir)
     uid, name = new_uid(), manifest.metadata.name
@@ -313,6 +317,7 @@ def submit(
                 address=reached,
                 environment=environment or _own_environment(),
                 runner=runner,
+                # With its start: after the end of the runner, another process may get its pid.
                 runner_started=registry.start_of(runner) if runner else 0,
             )
         )
@@ -321,6 +326,7 @@ def submit(
     except UnreachableError:
         raise  # its master may still come up, and then this entry is how the user finds the job
     except DLJobError:
+        # The job never began: its entry would be shown as a job that has not ended, for ever.
         registry.forget(entry)
         raise
     return JobHandle(entry, made)
@@ -339,6 +345,7 @@ def free_name(name: str, *, replace: bool) -> None:
         return
     if not replace:
         raise taken(namesake)
+    # Until its end, as only then the name is free.
     handle_of(namesake).stop(wait=True)
 
 
@@ -346,6 +353,7 @@ def lives(record: registry.RegistryEntry) -> bool:
     """Whether a job without a final status may still run: its runner is alive, or its Ray listens."""
     from dljob.runtime.backend.connect import listens
 
+    # Without a runner there is no process to look for, only the port of a Ray that outlives its jobs.
     return listens(record.address) if not record.runner else not record.stale
 
 

@@ -124,6 +124,7 @@ class Workload:
             "annotations": self.annotations,
         }
         # A value that equals the spec's default is left out as well: `to_yaml()` is meant to be read.
+        # `object()` equals nothing, so fields without an entry always stay.
         return {k: v for k, v in pruned(made).items() if v != _DEFAULTS.get(k, object())}
 
 
@@ -147,6 +148,7 @@ def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = _FREE) -> dict[str,
         clean = part
         if key not in keep and isinstance(part, dict):
             clean = pruned(cast("dict[str, Any]", part), keep=keep)
+        # Not by truth: False and 0 are values.
         if clean is not None and clean not in ({}, [], ()):
             made[key] = copy.deepcopy(clean)  # patching the draft later must not change a document made before
     return made
@@ -304,5 +306,6 @@ class DLJob:
         """Return the folder that workers import from: `code.workingDir`, within the script's or the current folder."""
         # A REPL or a notebook has no __file__.
         script = getattr(sys.modules.get("__main__"), "__file__", None)
+        # Beside the script, not in the current folder: its imports work there from wherever it is started.
         base = Path(script).resolve().parent if script else Path.cwd()
         return base / os.fspath(self.spec.get("code", {}).get("workingDir") or "")

@@ -57,10 +57,7 @@ class LogTail:
         return f"{self.role}/{self.rank}"
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the data written since the last call; nothing of what is no plain file.
-
-        A file shorter than the position was replaced or truncated, and is read from its start.
-        """
+        """Yield the data written since the last call; nothing of what is no plain file."""
         try:
             # O_NONBLOCK: user code can put a FIFO in the place of a log, and opening it would block for ever.
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -71,6 +68,7 @@ class LogTail:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 return
+            # Shorter than what was read: the file was replaced or truncated, and is read from its start.
             if info.st_size < self.at:
                 self.at, self.rest = 0, b""
             while data := self._piece(log.fileno(), info.st_size):
@@ -115,6 +113,7 @@ def found(folder: Path, role: str | Container[str] | None = None, rank: int | No
         name, _, number = path.stem.rpartition("-")  # a role's name may itself contain a dash
         if name and number.isdigit() and (wanted is None or name in wanted) and rank in (None, int(number)):
             logs.append(LogTail(name, int(number), path))
+    # `glob` yields in no particular order.
     return {log.path: log for log in sorted(logs, key=lambda log: (log.role, log.rank))}
 
 
@@ -152,6 +151,7 @@ def read(
         NotFoundError: there is no log of that role and rank.
     """
     logs = found(folder, role, rank)
+    # Raised here: an error inside the generator would only appear at its first line.
     if not logs:
         raise _nothing(folder, role, rank)
     return (line for log in logs.values() for line in _read(log, tail, since))
@@ -164,6 +164,7 @@ def _read(log: LogTail, tail: int | None, since: Since | None) -> Iterator[LogLi
         yield from log.lines()
         yield from log.last()
         return
+    # Both bound the output, so the later beginning counts.
     log.at = max(log.at, _last_lines(log.path, tail))
     kept = deque(log.lines(), maxlen=tail + 1)
     kept.extend(log.last())
@@ -176,6 +177,7 @@ def _last_lines(path: Path, count: int) -> int:
         with path.open("rb") as log:
             at = log.seek(0, os.SEEK_END)
             ends = 0
+            # One line end more than lines: a whole last line has an end of its own.
             while at > 0 and ends <= count:
                 at = max(0, at - PIECE)
                 log.seek(at)
@@ -199,6 +201,7 @@ def follow(
     while True:
         ended = over()  # asked before the read: else lines written between the read and the end would be lost
         for path, log in found(folder, role, rank).items():
+            # Position and unfinished line are with the reader of the earlier turns; `log` is a new one.
             if path in readers:
                 yield from readers[path].lines()
                 continue
@@ -210,6 +213,7 @@ def follow(
                 log.at = max(log.at, _last_lines(path, tail))
             yield from deque(log.lines(), maxlen=tail) if tail is not None else log.lines()
         if ended:
+            # Only now is an unfinished line known to stay so.
             for reader in readers.values():
                 yield from reader.last()
             return
@@ -232,6 +236,7 @@ def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> byt
         # MARK_BYTES more than a piece, for a mark that lies across two pieces.
         for found_at in reversed(list(mark.finditer(log.read(PIECE + MARK_BYTES)))):
             number = int(found_at[1])
+            # A later process of the rank begins here, so that the wanted one has ended before.
             if number > incarnation:
                 end = at + found_at.start()
             elif number == incarnation:
@@ -240,6 +245,7 @@ def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> byt
     start = max(begin, end - most)
     log.seek(start)
     text = log.read(max(0, end - start))
+    # The rest of the marking line is dljob's, not the rank's output.
     return text.partition(b"\n")[2] if start == begin and begin else text
 
 

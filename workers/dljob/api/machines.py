@@ -54,6 +54,7 @@ def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[
     count = int(said.get("devices", DEFAULT_DEVICES if users else 0))
     if kind != "CPU" and count:
         group["accelerator"] = {"type": kind, "count": count}
+    # Without devices on the machines these ranks could never be placed.
     elif users:
         raise UsageError(
             f"role {users[0].name!r} takes {users[0].accelerator} devices, the machines have none",
@@ -78,6 +79,7 @@ def _kind(said: str | None, users: Iterable[Workload]) -> str:
 
 def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, what: str) -> Decimal:
     """Return an equal part of the total demand, plus the largest unit; with one machine, the total."""
+    # The defaults of the plan: one CPU, and no memory.
     each = {n: amount(getattr(r, what) or ("1" if what == "cpu" else "0")) for n, r in roles.items()}
     total = sum((each[n] * r.replicas for n, r in roles.items()), Decimal(0))
     units = [[n] for n in roles]

@@ -33,6 +33,7 @@ def read(folder: Path, *, tail: int | None = None, since: float | None = None) -
             f"no log of PrimeMaster in {folder / 'logs'}",
             hint=EARLIER,
         )
+    # The older file is missing until the log has been rotated once; `LogTail` then yields nothing.
     return iter(deque(_entries([LogTail("", 0, older), log], since), maxlen=tail))
 
 
@@ -57,10 +58,12 @@ def _entries(logs: list[LogTail], since: float | None) -> Iterator[str]:
 
 
 def shown(lines: Iterable[str], since: float | None) -> Iterator[str]:
-    """Lines of the log as text; with `since` (unix seconds), without the entries before it."""
+    """Yield lines of the log as text; with `since` (unix seconds), without the entries before it."""
+    # Times are compared as text: `stamp` and the entries have one form.
     begin = "" if since is None else stamp(since)
     for line in lines:
         entry = _parsed(line)
+        # A line that is no entry has no time; rather show it than lose it.
         if entry is None or str(entry.get("time") or "") >= begin:
             yield line if entry is None else text(entry)
 

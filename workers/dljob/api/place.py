@@ -52,6 +52,7 @@ def check_here(manifest: DLJobManifest, code_dir: Path) -> None:
     handles.check_code_dir(code_dir)
     asked = manifest.spec.backend
     name = chosen(None, asked.name if asked else None)
+    # Raises for a backend that is not installed, before anything starts.
     known(name)
     # The yr backend runs in the command's own process, without a session host.
     if name == "yr":

@@ -53,6 +53,7 @@ class RegistryEntry:
 
     def status(self) -> dict[str, Any]:
         """Return the status in the folder: the final one, or the last one written."""
+        # No status, or a damaged one: the job then counts as one that has not ended.
         with suppress(OSError, ValueError):
             return dict(json.loads((self.folder / "status.json").read_text(encoding="utf-8")))
         return {}
@@ -98,6 +99,7 @@ def check_home() -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise _refused(error) from error
+    # `mkdir` accepts a folder that exists, also one in which nothing can be written.
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _refused(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
@@ -134,6 +136,7 @@ def claimed(name: str) -> Generator[RegistryEntry | None]:
     try:
         folder = home() / "jobs"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # O_CLOEXEC: a child that inherited the descriptor would hold the lock after this process.
         descriptor = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _refused(error) from error
@@ -192,6 +195,7 @@ def find(job: str) -> RegistryEntry:
     # A full match comes first: a name may look like the beginning of a uid.
     everything = records()
     named = [r for r in everything if job in (r.name, r.uid, r.folder.name)]
+    # From four digits on: fewer would often name several jobs.
     if not named and len(job) >= _PREFIX:
         named = [r for r in everything if r.uid.startswith(job)]
         if len(named) > 1:
@@ -201,6 +205,7 @@ def find(job: str) -> RegistryEntry:
         names = {r.name for r in everything}
         hint = suggestion(job, names) if names else f"there is no job in {home()}; is DLJOB_HOME another one?"
         raise NotFoundError(f"no job {job!r}", hint=hint)
+    # `records` is sorted by start, so the last is the newest.
     living = [r for r in named if not r.over and not r.stale]
     return (living or named)[-1]
 

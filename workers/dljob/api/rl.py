@@ -98,6 +98,7 @@ class RLJobBuilder(DLJobBuilder):
         # Last, so that all servers are declared when the leader's dependencies are collected.
         if reference is not None:
             self.reference(reference)
+        # Sorted, so that the same calls always give the same document.
         for role in sorted(self._builders.keys() & _SERVERS - {leader.value}):
             self._builders[leader.value].depends_on(role)
         return self

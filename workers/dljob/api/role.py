@@ -151,6 +151,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
             raise UsageError(f"{call} names devices twice: {', '.join(said)}", hint="keep one of them")
         for keyword, count in said.items():
             role.accelerator = share(count, f"{call}: {keyword}")
+            # `accelerator=` names no kind, and keeps that of an earlier call.
             role.accelerator_type = DEVICES.get(keyword, role.accelerator_type)
             # `with_collocation_all` leaves out roles that said 0: remember that the count was given, whatever it is.
             self._parent.device_said(role.name)
@@ -244,6 +245,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
             self._workload.comm_pre_check = pre_check
         given = {"backend": backend, "timeoutSeconds": timeout_seconds, "initProcessGroup": init_process_group}
         given |= {"subMaster": sub_master, "virtualLocalRank": virtual_local_rank}
+        # Not by truth: False is a setting too.
         self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
         return self
 
@@ -269,6 +271,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
             whole(max_restarts, self._call("restart"), least=0)
         more = {"maxMemory": max_memory, "memoryFactor": memory_factor}
         had = self._workload.restart_policy
+        # Merged at both levels: a later call that gives only one of the two memory settings keeps the other.
         grown = {**had.get("outOfMemory", {}), **{k: v for k, v in more.items() if v is not None}}
         given = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None}
         self._workload.restart_policy = {**had, **{k: v for k, v in given.items() if v is not None}}
@@ -336,6 +339,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
         if self._plain_shape:
             self._mixed(method)
         per, most = self._torch_shape.get("nproc_per_node", 1), self._torch_shape.get("nnodes", 1)
+        # Recomputed at each call, since `.nnodes()` and `.nproc_per_node()` come in any order.
         self._workload.replicas_per_group, self._workload.replicas = per, most * per
         if self._fewest < most:
             # Only a range makes the role elastic; a plain number leaves bounds that `.elastic()` set.

@@ -217,6 +217,7 @@ class SpecSetters(NotHere):
             redis: host:port of Redis, instead of RocksDB.
             redis_password: name of the Secret and key in it.
         """
+        # `strict`: a pair without its key would otherwise lose the password unnoticed.
         secret = None if redis_password is None else dict(zip(("name", "key"), redis_password, strict=True))
         # The two backends exclude each other; the argument that was given names it.
         kept = {"redisAddress": redis, "redisPasswordSecret": secret, "claimName": claim}

@@ -152,6 +152,7 @@ class ShownJob(AnyJob):
         status = self.wait()
         if status["phase"] != "Succeeded":
             stopped = status["phase"] == "Stopped"
+            # A stop was wanted by somebody, a failure was not: callers catch them apart (ADR 60).
             how, kind = ("was stopped", JobStoppedError) if stopped else ("failed", JobFailedError)
             why = f"{status.get('reason')}: {status.get('message')}"
             raise kind(

@@ -141,10 +141,7 @@ def _refuse(line: argparse.Namespace) -> None:
 
 
 def nnodes(line: argparse.Namespace) -> tuple[int, int]:
-    """Return the minimum and maximum number of machines, from `N` or `MIN:MAX`.
-
-    Under torchrun, a standalone node never meets another: it waits in vain, or goes on alone where MIN is 1.
-    """
+    """Return the minimum and maximum number of machines, from `N` or `MIN:MAX`; one with --standalone."""
     found = re.fullmatch(r"(\d+)(?::(\d+))?", line.nnodes)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     said = f"{spelled(line, 'nnodes')}={line.nnodes}"
@@ -152,6 +149,7 @@ def nnodes(line: argparse.Namespace) -> tuple[int, int]:
         raise UsageError(f"{said} is no number of machines", hint="write --nnodes=4 or --nnodes=2:8")
     if not line.standalone:
         return least, most
+    # Under torchrun a standalone node never meets another: it waits in vain, or goes on alone where MIN is 1.
     if least > 1:
         alone = spelled(line, "standalone")
         raise UsageError(f"{said}: {alone} is one machine", hint=f"leave {alone} out, or write --nnodes=1")
@@ -233,8 +231,10 @@ def entrypoint(line: argparse.Namespace, site: Site) -> dict[str, Any]:
     if line.module and not line.run_path:
         return {"command": [chosen, "-u", "-m", script]} if chosen else {"module": script}
     path = _path(line, site)
+    # Python files run in dljob's own interpreter, whose ranks are forked; only another interpreter needs a command.
     if path.endswith(".py") and not chosen:
         return {"module": path}
+    # `-u` as torchrun gives it: lines arrive when they are printed.
     return {"command": [chosen or (sys.executable if site.local else "python"), "-u", path]}
 
 
@@ -292,16 +292,17 @@ def _devices(device: Mapping[str, Any], each: int) -> int:
 def _threads(site: Site, ranks: int) -> str | None:
     """Return OMP_NUM_THREADS as torchrun would leave it; None: as dljob sets it.
 
-    torchrun sets it to 1 only when it is unset and there are several ranks. A host cannot tell whether a user set it,
-    because Ray sets the variable in all its processes. So a single rank on this machine gets this machine's CPUs, and
-    elsewhere ranks get the number of CPUs that they reserve.
+    A single rank on this machine gets this machine's CPUs; elsewhere ranks get as many as they reserve.
     """
+    # torchrun sets it to 1 only when it is unset and there are several ranks. A host cannot tell whether a user set
+    # it, because Ray sets the variable in all its processes, so it is decided here.
     return str(site.cpus) if site.threads is None and site.local and ranks == 1 else site.threads
 
 
 def _told(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
     """Return variables that keep the user's spelling, where a Kubernetes name had to differ from it."""
     said = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
+    # "none" is torchrun's default, and means that no id was given.
     said |= {"TORCHELASTIC_RUN_ID": line.rdzv_id} if line.rdzv_id != "none" else {}
     said |= {"OMP_NUM_THREADS": threads} if threads is not None else {}
     return [{"name": variable, "value": value} for variable, value in said.items()]

@@ -27,9 +27,7 @@ class Chosen:
 
 
 def chosen(argument: str, said: str) -> Chosen:
-    """Parse `3`, or `0:3,1:0` by local rank, where 1 is stdout, 2 stderr and 3 both.
-
-    A rank's log holds both streams, so 1 and 2 mean both as well.
+    """Parse `3`, or `0:3,1:0` by local rank; 1 (stdout), 2 (stderr) and 3 all mean both streams.
 
     Args:
         argument: the option's name, for the message.
@@ -38,6 +36,7 @@ def chosen(argument: str, said: str) -> Chosen:
     Raises:
         UsageError: the value has neither form.
     """
+    # A rank's log holds both streams, so 1 and 2 cannot be told from 3.
     if re.fullmatch("[0-3]", said):
         return Chosen(everyone=said != "0")
     if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", said):
@@ -62,6 +61,7 @@ class Console:
 
     def shown(self, role: str, rank: int, text: str) -> str | None:
         """Return a line as shown on the console; None when it is only in the log."""
+        # Ranks are numbered machine by machine, as in torchrun.
         local = rank % self.ranks_per_node
         tee = local in self.tee
         # torchrun's rule: the filter hides a rank altogether; --redirects only if --tee does not show it.
@@ -75,6 +75,7 @@ class Console:
             "local_rank": str(local),
             "hostname": self.hostname,
         }
+        # `safe_`: an unknown placeholder in the template stays as it is; it must not end the output.
         return string.Template(self.template).safe_substitute(known) + text
 
 

@@ -42,6 +42,7 @@ class Argument:
     @property
     def options(self) -> tuple[str, ...]:
         """Spellings on the command line, with dashes and with underscores."""
+        # Without duplicates: argparse refuses the same option twice, and a name without a dash has one spelling.
         spellings = dict.fromkeys((f"--{self.name}", f"--{self.dest}"))
         return (*([self.short] if self.short else []), *spellings)
 
@@ -128,6 +129,7 @@ def parser(*, add_help: bool = True) -> Parser:
         for each in arguments:
             _add(group, each)
     made.add_argument("training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no-python)")
+    # REMAINDER: words after the script belong to it, also those that look like options of ours.
     made.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged")
     return made
 
@@ -187,6 +189,7 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     variables: dict[str, str] = {}
     for each in known:
         said = getattr(line, each.dest)
+        # Still the default: no word of the command line has replaced it.
         if isinstance(said, _Said):
             setattr(line, each.dest, said.read(each))
             variables[each.name] = said.variable

@@ -38,6 +38,7 @@ def role_size(text: str) -> tuple[str, int]:
         UsageError: the text has another form.
     """
     role, _, ranks = text.partition("=")
+    # `isdecimal` alone accepts digits of other scripts.
     if not role or not ranks.isascii() or not ranks.isdecimal() or len(ranks) > LONGEST_COUNT:
         raise UsageError(f"{text!r} is not a role with a number of ranks", hint="write trainer=4")
     return role, int(ranks)
@@ -88,6 +89,7 @@ def exact(value: Number, call: str) -> str:
     if not number.is_finite() or number < 0:
         raise UsageError(f"{call} takes a number that is not negative, not {value!r}")
     text = format(number, "f")
+    # Without a point, zeros at the end belong to the number.
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -187,6 +189,7 @@ def env_of(values: Mapping[str, object], call: str) -> dict[str, str]:
     """
     made: dict[str, str] = {}
     for name, value in values.items():
+        # "True" is no obvious text: programs expect 1, true or yes.
         if isinstance(value, bool) or not isinstance(value, str | int | float | PurePath):
             raise UsageError(f"{call}: {name}={value!r} is not text", hint=f'write {name}="..."')
         made[str(name)] = str(value)
@@ -202,6 +205,7 @@ def plain(value: object, path: str = "config", depth: int = 0) -> object:
     # Before Python's own recursion limit: a config that contains itself gets a message with its path.
     if depth > _DEEPEST:
         raise UsageError(f"{path} is nested deeper than {_DEEPEST} levels", hint="does it contain itself?")
+    # A config must arrive as plain JSON: a subclass of text would come back as another type.
     if value is None or isinstance(value, str | bool | int | float):
         return value.value if isinstance(value, Enum) else value  # a member of a StrEnum is a str, and an Enum
     if isinstance(value, Enum):
@@ -210,6 +214,7 @@ def plain(value: object, path: str = "config", depth: int = 0) -> object:
         return str(value)
     if (members := _members(value)) is not None:
         return {str(k): plain(_at(members, k, path), f"{path}.{k}", depth + 1) for k in members}
+    # Bytes are a sequence of numbers to Python, but no list to the user.
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes | bytearray):
         items = cast("Iterable[object]", value)
         return [plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(items)]
@@ -225,7 +230,9 @@ def _members(value: object) -> Mapping[object, object] | None:
         return cast("Mapping[object, object]", value)
     if isinstance(value, Namespace):
         return cast("Mapping[object, object]", vars(value))
+    # `is_dataclass` is also true of the class itself, which has no values.
     if is_dataclass(value) and not isinstance(value, type):
+        # Not `asdict`: it copies recursively, and `plain` must see the parts to name their paths.
         return {f.name: getattr(value, f.name) for f in fields(value)}
     return None
 

@@ -10,6 +10,7 @@ Json = dict[str, Any]
 
 def part(value: Mapping[str, Any], key: str) -> Json:
     """Return an object within an object; empty when it is missing."""
+    # Not by a default of `get`: the field may be there, and be null.
     return cast("Json", value.get(key) or {})
 
 

@@ -75,6 +75,7 @@ class Cluster:
         """Close the shared connection, if a question opened it."""
         runner, kube, self._runner, self._kube = self._runner, self._kube, None, None
         if runner is not None:
+            # The runner closes its event loop last, after the connection that belongs to it.
             with runner:
                 if kube is not None:
                     runner.run(kube.close())

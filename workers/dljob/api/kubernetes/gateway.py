@@ -85,6 +85,7 @@ class JobGateway:
         try:
             return await question
         except head.UnknownError:
+            # The gateway answered: there is no such log or target, which callers tell apart from silence.
             raise
         except head.TooOldError as error:
             hint = "run the job with a newer image; dljob events tells what PrimeMaster did"

@@ -297,6 +297,7 @@ class KubernetesJob(ShownJob):
             made = await suspension.suspend(kube, job, on=on)
             if until is not None:
                 made = await until(kube, made)
+            # By the job as it was found, from before this call.
             return Suspension(suspension.is_suspended(job), _status(made))
 
         return self._about(give)

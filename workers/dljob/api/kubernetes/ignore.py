@@ -96,6 +96,7 @@ def _class(found: re.Match[str]) -> str:
 
 def ignored(path: str, *, folder: bool, by: Sequence[IgnorePattern]) -> bool:
     """Whether rules ignore the file or folder at an absolute path; the last rule that matches decides."""
+    # Before the rules, so that no `!name` can re-include them.
     if path.rsplit("/", 1)[-1] in ALWAYS:
         return True
     whole = f"{path}/" if folder else path

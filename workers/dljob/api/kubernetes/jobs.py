@@ -44,12 +44,10 @@ def ended(job: Mapping[str, Any]) -> bool:
 
 
 def begun(job: Mapping[str, Any]) -> int:
-    """Return the attempt whose notes and logs can be read; 0 when there is none.
-
-    The operator counts the next attempt while the last one's head still answers; the number is valid once the new
-    attempt is submitted.
-    """
+    """Return the attempt whose notes and logs can be read; 0 when there is none."""
     status = status_of(job)
+    # The operator counts the next attempt while the last one's head still answers: the number is valid once the new
+    # attempt is submitted.
     return int(status.get("attempt") or 1) if status.get("submissionId") else 0
 
 
@@ -112,6 +110,7 @@ async def list_all(kube: Kube, namespace: str | None) -> list[Json]:
         found = await kube.list(DLJOBS, namespace)
     except NotThereError as error:
         raise UnreachableError("this cluster does not serve DLJobs", hint=INSTALL) from error
+    # Creation times are whole seconds: the name makes the order the same at every call.
     return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
 
 
@@ -124,6 +123,7 @@ async def remove(kube: Kube, name: str, namespace: str) -> None:
     """
     from dljob.kube.api import DLJOBS, NotThereError
 
+    # The first look may find no job, and a later one none any more: both mean that the name is free.
     with suppress(NotThereError):
         uid = (await kube.get(DLJOBS, name, namespace))["metadata"]["uid"]
         # With its uid: a job made anew since the look must not be deleted.

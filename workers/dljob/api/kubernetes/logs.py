@@ -117,9 +117,6 @@ async def read(
 ) -> list[LogLine]:
     """Return the lines so far, rank by rank; with `tail`, the last `tail` lines of each rank.
 
-    Three sources, the freshest first: the gateway of a running job, the files on a volume (whole logs), and the
-    ConfigMap, which keeps only the ends. A job that ended a moment ago has no ConfigMap yet; its head may still answer.
-
     Raises:
         NotFoundError: no such role or rank, or nothing was kept.
         SilentError: the job runs, and its head does not answer.
@@ -136,12 +133,15 @@ async def read(
 async def texts_of(
     kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None
 ) -> dict[Rank, str]:
-    """The logs of these ranks as far as there are any; with `tail`, at least the last so many lines of each."""
+    """Return the logs of those ranks that have one; with `tail`, at least the last `tail` lines of each."""
+    # The sources, the freshest first. While the job runs, only its head has the latest lines.
     kept = await saved(kube, job)
     if kept is None and not jobs.ended(job):
         return await _from_gateway(await gate.reach(kube, job), ranks, tail, since)
+    # Then whole logs on a volume, which is read in a thread: it may be slow, and the event loop must go on.
     if whole := await asyncio.to_thread(whole_logs.read, job, ranks):
         return _untimed(whole, job, since)
+    # The ConfigMap keeps only the ends. Right after the end it is not there yet, but the head may still answer.
     return await _before_the_end(kube, job, ranks, tail, since) if kept is None else _untimed(kept, job, since)
 
 
@@ -162,6 +162,7 @@ async def _before_the_end(
     """
     try:
         return await _from_gateway(await gate.reach(kube, job), ranks, tail, since)
+    # It answers, and may have the logs a moment later: they are not lost.
     except gate.AwayError:
         raise
     except gate.SilentError as error:
@@ -232,6 +233,7 @@ async def _tail(head: gate.JobGateway, key: Rank, tail: int) -> str:
     length = 4096 + tail * _LINE_BYTES
     while True:
         text = await head.tail(*key, length)
+        # Fewer bytes than asked for are the whole log.
         if len(text.encode()) < length or len(last_lines(text, None)) > tail or length >= _MOST_BYTES:
             return text
         length *= 4
@@ -308,8 +310,7 @@ class Followed:
     async def hear(self, kube: Kube, job: Json) -> list[LogLine]:
         """Return the lines written since the last call, rank by rank.
 
-        A log that cannot be read twice in a row is reported once. For a job that has ended no failure is reported: its
-        pods go at once, and `finish` adds what was kept of its logs.
+        A log that cannot be read twice in a row is reported once, unless the job has ended.
         """
         self._begin(jobs.begun(job))
         try:
@@ -325,6 +326,7 @@ class Followed:
         lines: list[LogLine] = []
         for follower in self._followers:
             lines += follower.drain()
+            # Not after the end: the job's pods go at once, and `finish` adds what was kept of its logs.
             if follower.missed >= TOLD_AT and follower.away not in told and not last:
                 told.add(follower.away)
                 lines.append(LogLine(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
@@ -357,6 +359,7 @@ class Followed:
             except NotFoundError:
                 pass  # the rank has not written anything yet
         follower.away, follower.missed = away, follower.missed + 1 if away else 0
+        # The first poll reads the log from its beginning, of which only the last lines are wanted.
         if first and self._tail is not None:
             follower.fresh = follower.fresh[max(0, len(follower.fresh) - self._tail) :]
         # Back off by one turn per quiet poll: hundreds of idle ranks would keep the gateway busy every second.
@@ -374,6 +377,7 @@ class Followed:
             text = (kept or {}).get(follower.key)
             if text is not None:
                 rest = rest_of(text, follower.seen)
+                # Nothing was seen of it, so the kept log is shown whole, though it carries no times.
                 if follower.since is not None and not follower.seen and text:
                     follower.since.say(UNTIMED.format("{}/{}".format(*follower.key)))
                 # No overlap: the kept end begins after what was shown, so lines are missing; say so.

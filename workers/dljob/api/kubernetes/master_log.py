@@ -20,18 +20,18 @@ Json = dict[str, Any]
 
 
 async def read(kube: Kube, job: Json, *, tail: int | None = None, since: float | None = None) -> list[str]:
-    """The entries there are, oldest first, each as text; with `tail`, the last so many.
+    """Return the entries so far as text, oldest first; with `tail`, only the last `tail`.
 
     Args:
         kube: the cluster.
         job: the DLJob.
         tail: a number of entries.
-        since: unix seconds; entries before it are left out.
+        since: unix seconds; earlier entries are omitted.
 
     Raises:
         NotFoundError: there is no such log, or none was kept.
-        SilentError: the job lives, and its head cannot be asked.
-        UsageError: the dljob of its image is too old to give it.
+        SilentError: the job runs, and its head does not answer.
+        UsageError: the dljob of its image is too old for that.
     """
     texts = await logs.texts_of(kube, job, (OLDER, MASTER), tail, _timed(since))
     if MASTER not in texts:
@@ -41,11 +41,11 @@ async def read(kube: Kube, job: Json, *, tail: int | None = None, since: float |
 
 
 async def follow(kube: Kube, job: Json, *, tail: int | None = None, since: float | None = None) -> AsyncGenerator[str]:
-    """The entries there are (with `tail`, the last so many) and those to come, until the job has ended.
+    """Yield the entries so far (with `tail`, only the last) and those to come, until the job has ended.
 
     Raises:
         NotFoundError: the job was deleted.
-        UsageError: the dljob of its image is too old to give it.
+        UsageError: the dljob of its image is too old for that.
     """
     followed = logs.Followed([MASTER], tail, _timed(since))
     async with contextlib.aclosing(jobs.each_second(kube, job)) as moments:
@@ -57,5 +57,5 @@ async def follow(kube: Kube, job: Json, *, tail: int | None = None, since: float
 
 
 def _timed(since: float | None) -> Since | None:
-    """Each entry has its time: nothing of it is shown for not knowing when it was written."""
+    """Return the moment for `logs`, without the remark about unknown times: `shown` filters entries by their own."""
     return None if since is None else Since(since, lambda _untimed: None)

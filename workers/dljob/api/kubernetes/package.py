@@ -137,9 +137,11 @@ def _from_above(root: Path) -> tuple[IgnorePattern, ...]:
         # As git: rules of folders outside of the repository do not apply.
         if (parent / ".git").exists():
             break
+        # From the parent on: `_walk` reads the rules of the folder itself.
         above.append(parent.parent)
     else:
         return ()
+    # Outermost first, since the last matching rule decides.
     return tuple(rule for folder in reversed(above) for rule in _own(folder))
 
 
@@ -156,6 +158,7 @@ def _zip(entries: list[_Entry]) -> tuple[bytes, str]:
             info.external_attr = (stat.S_IFREG | entry.mode) << 16
             info.create_system = 3  # Unix, on which the mode above is read
             archive.writestr(info, data, zipfile.ZIP_DEFLATED, compresslevel=9)
+            # With the length, so that no content can pass for the next file's header.
             digest.update(f"{entry.name}\0{entry.mode:o}\0{len(data)}\0".encode() + data)
     return out.getvalue(), digest.hexdigest()[:8]
 

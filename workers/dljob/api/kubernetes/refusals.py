@@ -49,6 +49,7 @@ def refusal(status: int, body: bytes, job: str, namespace: str, source: JobFile 
 
     answer = status_object(body)
     message = str(answer.get("message") or "")
+    # The name was taken after `submit` had looked.
     if status == 409:
         return namesake(job, namespace)
     # A group that is not served is answered without a Status; a missing namespace with one, which names it.
@@ -80,6 +81,7 @@ def _problems(status: int, answer: Mapping[str, Any], source: JobFile | None) ->
 
 def _field(cause: Mapping[str, Any]) -> str:
     field = str(cause.get("field") or "")
+    # Kubernetes prints the path of a rule about the whole object as "<nil>".
     return "" if field == "<nil>" else field
 
 

@@ -32,6 +32,7 @@ async def scale(kube: Kube, job: Json, role: str, ranks: int) -> Json:
     patch = [
         {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
         {"op": "test", "path": f"/spec/roles/{at}/name", "value": role},
+        # `add` replaces too, and works where the field was left at its default.
         {"op": "add", "path": f"/spec/roles/{at}/replicas", "value": ranks},
     ]
     return await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch, kind="json")

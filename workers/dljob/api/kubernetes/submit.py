@@ -232,6 +232,7 @@ async def _upload(kube: Kube, body: Json) -> bool:
     except NotThereError as error:
         raise _no_namespace(error.message, body["metadata"]["namespace"]) from error
     except ApiError as error:
+        # The name has the digest of the content, so the existing one holds the same code.
         if error.reason == "AlreadyExists":
             return False
         raise
@@ -267,14 +268,12 @@ async def _take_back(kube: Kube, name: str, namespace: str) -> None:
 
 
 async def _own(kube: Kube, job: Json, package: Package, namespace: str) -> None:
-    """Make the DLJob the owner of its code.
-
-    A ConfigMap left by an earlier job of this name may just have been garbage-collected; then it is created again.
-    """
+    """Make the DLJob the owner of its code."""
     from dljob.kube.api import CONFIG_MAPS, NotThereError
 
     name = code_name(job["metadata"]["name"], package)
     try:
         await kube.patch(CONFIG_MAPS, name, namespace, {"metadata": {"ownerReferences": [owner_of(job)]}})
     except NotThereError:
+        # `_upload` found a ConfigMap of an earlier job of this name, which has been garbage-collected since.
         await kube.create(CONFIG_MAPS, code_map(job["metadata"]["name"], namespace, package, job), namespace)

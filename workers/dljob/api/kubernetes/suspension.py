@@ -39,6 +39,7 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
             hint=f"dljob stop {meta['name']} -n {meta['namespace']} ends the job",
         )
     meta = job["metadata"]
+    # The uid is a precondition: a job made anew under this name gets a conflict instead.
     patch = {"metadata": {"uid": meta["uid"]}, "spec": {"suspend": on}}
     made = await kube.patch(DLJOBS, meta["name"], meta["namespace"], patch)
     if is_suspended(made) != on:  # an older CRD drops the unknown field without a word

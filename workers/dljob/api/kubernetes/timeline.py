@@ -69,6 +69,7 @@ class EventFeed:
 
         meta = job["metadata"]
         try:
+            # By uid: Events of an earlier job of this name are kept for an hour.
             found = await kube.list(EVENTS, meta["namespace"], fields=f"regarding.uid={meta['uid']}")
         except ApiError as error:
             if not jobs.passing(error.status):

@@ -35,6 +35,7 @@ class RecordConnection:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close the shared connection."""
+        # Forgotten first: should closing fail, no later question uses a closed connection.
         block, self._block, self._held = self._block, None, None
         if block is not None:
             block.close()
@@ -46,6 +47,7 @@ class RecordConnection:
 
     def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
         """Return the status; with a timeout, wait for a greater version. A job whose runner is gone has phase Lost."""
+        # A job whose runner is gone never answers: the question would only wait for its time limit.
         if self._record.stale:
             return lost(self._record)
         with self.reached() as job:
@@ -106,6 +108,7 @@ class RecordConnection:
             with reach(record) as job:
                 yield job
             return
+        # Opened by the first question, so that a block without one costs nothing.
         if self._held is None:
             self._held = self._block.enter_context(reach(record))
         yield self._held
@@ -130,4 +133,5 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
 def lost(record: registry.RegistryEntry) -> dict[str, Any]:
     """Return the status of a job that ended without a final one: the last written status, with phase Lost."""
     message = f"its runner, pid {record.runner}, ended without a final status"
+    # The last written status may still say Running: phase and message come after it.
     return {"name": record.name, "uid": record.uid, **record.status(), "phase": "Lost", "message": message}

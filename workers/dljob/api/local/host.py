@@ -97,6 +97,7 @@ class LocalJobs:
         from dljob.runtime.backend.machine import devices_here, lay_out_beside
 
         groups = tuple(plan(manifest).node_groups.values())
+        # The devices of other jobs' machines are taken: `lay_out_beside` refuses a plan that needs them.
         held = [node for job in self.jobs for node in job.nodes]
         taken, missing = lay_out_beside(groups, pretend, devices_here(), idle=self.idle, held=held)
         # By identity: machines of one shape are equal, and each is taken once.
@@ -108,11 +109,10 @@ class LocalJobs:
         return self.ray, taken + missing
 
     def look(self) -> None:
-        """Drop ended jobs and make their machines idle.
-
-        A deleted folder counts as an end: a user may remove it right after the job's end, and its status with it.
-        """
+        """Drop ended jobs and make their machines idle."""
         records = ((job, job.handle.record) for job in self.jobs)
+        # A list of its own, since the loop changes `self.jobs`. A deleted folder counts as an end: a user may remove it
+        # right after the job's end, and its status with it.
         for job in [job for job, record in records if record.over or not record.folder.is_dir()]:
             self.jobs.remove(job)
             self.idle += job.nodes
@@ -131,6 +131,7 @@ class LocalJobs:
                 job.handle.stop()
         # All were asked first, so that their last checkpoints overlap.
         end = time.monotonic() + STOP_S
+        # After the death of Ray no job writes a final status any more.
         while time.monotonic() < end and not self.deaths and not all(job.handle.record.over for job in stopping):
             time.sleep(LOOK_S / 4)
         self.jobs = [job for job in self.jobs if job.keep]
@@ -155,6 +156,7 @@ class Orders:
             return None
         ready, _, _ = select.select([0, self._program], [], [], seconds)
         if 0 in ready:
+            # Not by a buffered reader: `select` does not see lines that wait in a buffer.
             data = os.read(0, 1 << 20)
             self.closed = not data
             *self._lines, self._rest = (self._rest + data).split(b"\n")
@@ -168,6 +170,7 @@ def serve(host: LocalJobs, orders: Orders, stack: ExitStack) -> None:
     told = False
     while not host.done and not host.deaths:
         line = orders.wait(LOOK_S)
+        # In every turn, also without a command: `done` depends on it.
         host.look()
         if line is not None and json.loads(line)["do"] == "submit":
             _answer(_submitted(host, json.loads(line), stack))

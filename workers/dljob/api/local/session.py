@@ -140,6 +140,7 @@ class LocalRay:
 
     def _end(self, process: subprocess.Popen[bytes], *, wait: bool = True) -> None:
         """Close the host's stdin, whereupon it stops its jobs and exits."""
+        # Off the list before anything can fail: `_leave` must not close the host again.
         if self in _hosts:
             _hosts.remove(self)
         self._process = None
@@ -193,6 +194,7 @@ def local(*, pretend: Mapping[str, int] | None = None) -> LocalRay:
         pretend: devices that every raylet declares although this machine has none, such as {"NPU": 8}.
     """
     for name, count in (pretend or {}).items():
+        # bool has `__index__` too, and True is no number of devices.
         if isinstance(count, bool) or not hasattr(count, "__index__") or count < 1 or name in ("CPU", "memory"):
             raise UsageError(f"local(pretend={{{name!r}: {count!r}}}): not a device and a number", hint='{"NPU": 8}')
     return LocalRay(pretend=pretend)
