@@ -141,7 +141,7 @@ class AnyJob(ABC):
 
     @abstractmethod
     def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
-        """As `logs(master=True)`."""
+        """Write the log of PrimeMaster for `logs(master=True)`."""
 
     def _remark(self, text: str, level: int = logging.INFO) -> None:
         """Tell the user something that is no error."""

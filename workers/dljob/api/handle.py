@@ -70,12 +70,12 @@ class JobHandle(ShownJob):
 
     @property
     def flags(self) -> str:
-        """Nothing: commands look on this machine."""
+        """Empty: without a flag, commands look on this machine."""
         return ""
 
     @property
     def remains(self) -> str:
-        """What stays of a stopped job, for a message: its folder."""
+        """Remains of a stopped job, for a message: its folder."""
         return f"its folder: {self.dir}"
 
     @property

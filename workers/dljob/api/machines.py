@@ -79,7 +79,7 @@ def _kind(said: str | None, users: Iterable[Workload]) -> str:
 
 def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, what: str) -> Decimal:
     """Return an equal part of the total demand, plus the largest unit; with one machine, the total."""
-    # The defaults of the plan: one CPU, and no memory.
+    # A rank's defaults in the plan: one CPU, and no memory.
     each = {n: amount(getattr(r, what) or ("1" if what == "cpu" else "0")) for n, r in roles.items()}
     total = sum((each[n] * r.replicas for n, r in roles.items()), Decimal(0))
     units = [[n] for n in roles]

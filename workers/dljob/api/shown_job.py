@@ -38,7 +38,7 @@ class JobSummary:
     data: Mapping[str, Any]
     """The whole status, for programs."""
     listed: Mapping[str, Any]
-    """What a list of all jobs has of it, for programs."""
+    """The fields of the job in a list of all jobs, for programs."""
     namespace: str = ""
     """Empty for a job with a folder here."""
 
@@ -61,7 +61,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What `dljob describe` shows."""
+    """The page of `dljob describe`."""
 
     overview: Overview
     facts: Sequence[str]
@@ -129,7 +129,7 @@ class ShownJob(AnyJob):
     @property
     @abstractmethod
     def remains(self) -> str:
-        """What stays of a stopped job, for a message: its folder, or the command for its logs."""
+        """Remains of a stopped job, for a message: its folder, or the command for its logs."""
 
     @property
     @abstractmethod

@@ -57,6 +57,7 @@ def _line(incident: Mapping[str, Any]) -> str:
 
 def verdict(told: Mapping[str, Any]) -> ExitCode:
     """Report unmet expectations; return JOB_FAILED when there are any."""
+    # A run without faults has no report to judge.
     if not told:
         return ExitCode.OK
     for number, row in enumerate(told["faults"]):

@@ -105,6 +105,7 @@ def _ranks(ranks: Sequence[Json]) -> list[Row]:
             "-" if r.get("step") is None else str(r["step"]),
             str(r.get("pid") or "-"),
             str(r["incarnation"]),
+            # A node's name where it has one; Ray's ids are longer than a table has room for.
             str(r.get("nodeName") or r.get("node") or "-")[:_NODE],
         )
         for r in ranks
@@ -116,6 +117,7 @@ def _roles(roles: Sequence[Json]) -> list[Row]:
     rows = [
         (
             str(role["name"]),
+            # A rank that has succeeded is not ready any more, and nothing waits for it.
             f"{role.get('ready', 0) + role.get('succeeded', 0)}/{role.get('desired', 0)}",
             str(role.get("failed", 0) or "-"),
             str(role.get("restarts", 0) or "-"),
@@ -129,6 +131,7 @@ def _conditions(conditions: Sequence[Json], now: float) -> list[Row]:
     rows: list[Row] = []
     for one in conditions:
         at = unix(one.get("lastTransitionTime"))
+        # Never below 0: the cluster's clock may be ahead of this machine's.
         age = "-" if at is None else seconds(max(0.0, now - at))
         said = one_line(str(one.get("message") or ""), _MESSAGE)
         rows.append((str(one["type"]), str(one["status"]), str(one.get("reason") or "-"), age, said))
@@ -164,6 +167,7 @@ def lines(page: Page, begin: float, now: float) -> list[str]:
         *detail(page.overview, now),
         *_section("Job", page.facts),
         *_section("Roles", roles(page.spec)),
+        # Pods only where this user may list them; ranks tell their nodes too.
         *_section("Nodes", pods or nodes(items(page.overview.status, "ranks")) or page.pods_remarks),
         *_section("Events", [*more, *events[-EVENTS:], *page.event_remarks]),
         *_section("Logs", page.logs),
@@ -201,6 +205,7 @@ def _entrypoint(said: Json) -> str:
 
 def _takes(role: Json) -> str:
     resources, device = part(role, "resources"), part(role, "accelerator")
+    # Values at their defaults are absent from a spec.
     found = [f"{device.get('count', 1)} {device.get('type') or 'device'}"] if "accelerator" in role else []
     found += [f"{resources.get('cpu') or 1} CPU"]
     found += [f"{resources['memory']} memory"] if resources.get("memory") else []
@@ -214,6 +219,7 @@ def nodes(ranks: Sequence[Json]) -> list[str]:
 
     held: dict[str, dict[str, list[int]]] = {}
     for rank in ranks:
+        # A rank that is not placed has no node.
         node = str(rank.get("nodeName") or rank.get("node") or "")
         if node:
             held.setdefault(node, {}).setdefault(str(rank["role"]), []).append(int(rank["rank"]))

@@ -36,6 +36,7 @@ def start(
     check_here(manifest, code_dir)
     registry.check_home()
     ray = LocalRay(pretend=parse_pretend(pretend), once=True)
+    # `keep`: otherwise the session host would stop the job at the end of this command.
     record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace)
     return accepted(handle_of(record), form, known(record))
 

@@ -44,6 +44,7 @@ def told(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> lis
     if status.get("phase") == "Succeeded":
         return []
     lines = [output.fate(name, status)]
+    # Somebody stopped the job: its last fault is not why it ended.
     fault: Mapping[str, Any] = {} if status.get("phase") == "Stopped" else status.get("lastFault") or {}
     rank = str(fault.get("rank") or "")
     # The job recovered from its last fault, so that something else ended it.
@@ -66,10 +67,12 @@ def _end(text: bytes) -> list[str]:
     """Return the last lines, extended to the beginning of the last traceback."""
     decoded = text.decode("utf-8", "backslashreplace").split("\n")
     lines = [rewritten(line).rstrip() for line in decoded]
+    # Empty lines at the end would use up LAST_LINES.
     while lines and not lines[-1]:
         lines.pop()
     begin = max(0, len(lines) - LAST_LINES)
     last = _traceback(lines)
+    # From the beginning of the last traceback if that is earlier than the last lines, within MOST_LINES.
     return lines[max(min(begin, last), len(lines) - MOST_LINES, 0) :]
 
 

@@ -114,6 +114,7 @@ def _assign(spec: dict[str, JsonValue], text: str) -> None:
     from dljob.spec.text.tree import read
 
     path, value = _split(text, "--set", "roles.trainer.replicas=4")
+    # With and without `spec.`: messages about a field spell its whole path.
     *parents, last = path.removeprefix("spec.").split(".")
     place: JsonValue = spec
     for part in parents:
@@ -133,6 +134,7 @@ def _assign(spec: dict[str, JsonValue], text: str) -> None:
 def _inside(place: JsonValue, part: str, path: str) -> JsonValue:
     if isinstance(place, list):
         return place[_index(place, part, path)]
+    # An object that the file leaves out is made, so that one of its fields can be set.
     return place.setdefault(part, {}) if isinstance(place, dict) else _unfit(path, part)
 
 
@@ -162,6 +164,7 @@ def missing_code(file: Path, manifest: DLJobManifest) -> list[Finding]:
     folder, found = folder_of(file, manifest), list[Finding]()
     for index, role in enumerate(manifest.spec.roles):
         script = role.entrypoint.module
+        # Only a file has a known place; a dotted module may be installed anywhere.
         if script and script.endswith(".py") and not (folder / script).is_file():
             words = f"there is no file {script} in {folder}, the job's folder"
             hint = "mend the path, or name the folder in spec.code.workingDir"

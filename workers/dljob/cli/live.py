@@ -55,6 +55,7 @@ class Screen(Protocol):
 def screen(name: str) -> Screen:
     """Return a panel if stderr is a terminal, else lines."""
     view = View(name, begun=time.monotonic())
+    # The panel is made of escape sequences: what forbids colours forbids it too.
     return Panel(view) if sys.stderr.isatty() and output.coloured(terminal=True) else Lines(view)
 
 
@@ -91,6 +92,7 @@ class Lines:
     def end(self, status: Mapping[str, Any]) -> None:
         """Print the last step and the outcome."""
         now = time.monotonic()
+        # A fast loop's last step may have been held back (`View._steps`).
         for line in self._view.last_step(now):
             output.say(line)
         output.say(self._view.say(last_word(status), now))
@@ -102,6 +104,7 @@ class Panel:
     redraws = True
 
     def __init__(self, view: View) -> None:
+        # Imported here: plain lines need no rich.
         from rich.console import Console
         from rich.live import Live
 
@@ -130,12 +133,14 @@ class Panel:
         self._draw()
 
     def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
-        """Print all lines above the panel in one call, since each call redraws the panel."""
+        """Print all lines above the panel."""
         if unfinished != self._unfinished:
             self._unfinished = unfinished
             # The panel first: lines that have just been finished would otherwise appear twice for a moment.
             self._draw(at_once=bool(lines))
         if lines:
+            # rich would break long lines, and copied text would keep the breaks; its highlighter would colour numbers.
+            # In one call, since each call redraws the panel.
             self._live.console.print(coloured_text("\n".join(lines)), soft_wrap=True, highlight=False)
 
     def _draw(self, *, at_once: bool = False) -> None:

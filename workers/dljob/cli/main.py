@@ -73,10 +73,12 @@ def build(chosen: str = "") -> App:
     """Build the command tree; only the module of the `chosen` command is imported, for its own help."""
     from cyclopts import App
 
+    # No version flag of cyclopts: `--version` is the command `version`, with its options (`_dispatch`).
     app = App(name="dljob", help=HELP, help_format="markdown", version_flags=(), help_flags=("--help", "-h"))
     for order, (name, summary) in enumerate(COMMANDS.items()):
         module = MODULES.get(name, name)
         # A command as a path: cyclopts imports it only when it is called, and `dljob --help` imports none.
+        # The chosen command's help is its docstring; those of the others are not imported.
         app.command(
             f"dljob.cli.commands.{module}:{name}", name=name, help=None if name == chosen else summary, sort_key=order
         )
@@ -91,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     own = _own(words)
     # --debug may stand anywhere before torchrun's script, and no command declares it.
     code = run([word for word in words[:own] if word != DEBUG] + words[own:], debug=DEBUG in words[:own])
+    # Flushed here, while a failure can still decide the exit code.
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -106,15 +109,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _joining() -> bool:
     """Whether a thread still joins a Ray that does not answer: a normal exit would wait for it."""
+    # Not imported for this question: without the module nothing joins a Ray.
     connect = sys.modules.get("dljob.runtime.backend.connect")
     return connect is not None and any(each.name == connect.JOINING for each in connect.threading.enumerate())
 
 
 def _open_streams() -> None:
-    """Open standard streams that the command was started without (`>&-`), in the order of their descriptors.
-
-    Otherwise the next file to be opened gets such a descriptor, and prints would go into it.
-    """
+    """Open standard streams that the command was started without (`>&-`)."""
+    # Otherwise the next file to be opened gets such a descriptor, and prints would go into it. In the order of the
+    # descriptors: a new one is always the lowest that is free.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open as long as the process
@@ -144,6 +147,7 @@ def kubectl_main() -> NoReturn:
 def on_kubernetes(words: Sequence[str]) -> list[str]:
     """Insert the flag that selects the cluster into the words of a command."""
     if begin := _line(words):
+        # Right behind the command: later words may belong to the script.
         return [*words[:begin], "--to", "kubernetes", *words[begin:]]
     at = next((i for i, word in enumerate(words) if word in ABOUT_JOBS), None)
     # Another word came first: this one is its argument, which only happens to be called like a command.
@@ -175,6 +179,7 @@ def run(words: Sequence[str], *, debug: bool = False) -> int:
     except Exception as error:
         if debug:
             raise
+        # A missing extra is the user's to install, and no fault of dljob.
         if isinstance(error, ModuleNotFoundError) and (missing := not_installed(error)):
             with suppress(OSError):
                 output.error(missing)
@@ -202,6 +207,7 @@ def _tell_of_old_names() -> None:
         else:
             usual(message, category, filename, lineno, file, line)
 
+    # By default Python shows a warning only once for each place in the code.
     warnings.simplefilter("always", RenamedWarning)
     warnings.showwarning = show
 
@@ -247,6 +253,7 @@ def _dispatch(words: Sequence[str]) -> int:
         command, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise UsageError(_words(error), hint=_hint(error)) from error
+    # Commands without an exit code of their own return None, and have succeeded.
     found = command(*bound.args, **bound.kwargs)
     return found if isinstance(found, int) else 0
 

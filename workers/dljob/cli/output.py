@@ -58,6 +58,7 @@ def say(text: str) -> None:
 def structured(value: Mapping[str, Any] | Sequence[Any], form: DataFormat, *, indent: int | None = 2) -> None:
     """Print data as JSON or YAML to stdout, never wrapped or coloured."""
     if form == "json":
+        # Never Python's NaN, which other parsers of JSON refuse.
         data(json.dumps(_strict(value), indent=indent, ensure_ascii=False, allow_nan=False))
         return
     from dljob.spec.text.emit import to_yaml
@@ -99,6 +100,7 @@ def table(rows: Sequence[Sequence[str]]) -> None:
 
 def error(problem: DLJobError) -> None:
     """Print an error and its hint to stderr."""
+    # By stderr, where errors go: stdout may be a pipe at the same time.
     red, dim, end = (_RED, _DIM, _END) if coloured(sys.stderr.isatty()) else ("", "", "")
     say(f"{red}error:{end} {problem.message}")
     if problem.hint:
@@ -137,6 +139,7 @@ STATUS_S = 20.0
 def standing(progress: Mapping[str, Any], now: float) -> str:
     """Describe how long a step has stood still, if unusually long: ", 46 s ago (usually every 0.4 s)"."""
     at, usual = unix(progress.get("stepTime")), progress.get("secondsPerStep")
+    # No step has been reported, or none with its time: nothing can stand still yet.
     if at is None:
         return ""
     since = now - at

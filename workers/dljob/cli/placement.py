@@ -91,11 +91,13 @@ class _Layout:
         return rows
 
     def _likeness(self, node: NodeView) -> tuple[object, ...]:
+        # How many ranks of each role, not which: these differ on every machine.
         counts = tuple((role, len(numbers)) for role, numbers in _ranks(self.on_node[node.id]).items())
         return _group(node), counts, self._left(node)
 
     def _left(self, node: NodeView) -> Resources:
         bundles = [bundle.resources for unit in self.on_node[node.id] for bundle in unit.bundles]
+        # LEAST is no demand: its ranks ask for nothing, but Ray refuses an empty bundle.
         taken = add_up(*(resources for resources in bundles if resources != LEAST))
         # Resources that a node does not state are not limited on it.
         stated = {name for name, _ in node.free}

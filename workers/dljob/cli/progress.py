@@ -29,6 +29,7 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     if not shown:
         return ""
     low, high = min(shown), max(shown)
+    # Equal values have no range to divide by.
     if high == low:
         return BARS[0] * len(shown)
     top = len(BARS) - 1
@@ -79,6 +80,7 @@ class View:
         progress: Mapping[str, Any] = status.get("progress") or {}
         self.standing = "" if unix is None or self.phase in TERMINAL else standing(progress, unix)
         lines += self._steps(progress, now)
+        # After `_steps`, since the line names the step.
         return lines + self._stalled(now)
 
     def say(self, text: str, now: float) -> str:

@@ -150,6 +150,7 @@ class ShownRank:
 
     def due(self, now: float) -> list[str]:
         """Return the unfinished line at intervals, where nothing can be redrawn: a progress bar may last for hours."""
+        # The interval begins with the line, not with the last one that was shown.
         if not self.unfinished:
             self.told, self.told_at = b"", now
         if now - self.told_at < UNFINISHED_S or self.unfinished == self.told:
@@ -173,6 +174,7 @@ class ShownRank:
             rest = rest[rest.rfind(b"\n") + 1 :]
         self.unfinished, self.long = b"", 0
         self._add(rest)
+        # Earlier pieces of this second may have used up the rest.
         shown = whole[: self.throttle.room]
         self.throttle.shown += len(shown)
         self.throttle.left_out += left_out + len(whole) - len(shown)
@@ -206,6 +208,7 @@ def few(lines: Iterable[LogLine]) -> list[str]:
         count[name] = count.get(name, 0) + 1
         if count[name] <= MOST_LINES:
             shown.append(f"[{name}] {rewritten(line.text)[:MOST_CHARACTERS]}")
+    # One line for each rank that was cut, after all lines of this second.
     more = {name: number - MOST_LINES for name, number in count.items() if number > MOST_LINES}
     return [*shown, *(_left_out(name, number) for name, number in more.items())]
 

@@ -91,6 +91,7 @@ class Runner:
         """Start the job, watch it, and take everything down; return the exit code."""
         from dljob.runtime.backend.embedded import EmbeddedRay, send_signal_on_death
 
+        # No Ray for a job whose folder could not be made.
         registry.check_home()
         # Before `listen`: Ctrl-C while a namesake is being stopped just ends the command.
         free_name(self._manifest.metadata.name, replace=self._replace)
@@ -103,6 +104,7 @@ class Runner:
                 except Interrupted:
                     return self._stop()
                 except OSError:  # a pipe or terminal was closed, and our output has no reader any more
+                    # The job may have ended already: then only its outcome could not be printed.
                     if self._handle is None or not self._handle.record.over:
                         self._stop()
                     raise
@@ -192,6 +194,7 @@ class Runner:
         if self._handle is not None:
             _say(f"interrupted; the journal is in {self._folder() / 'journal'}")
             _say(f"its checkpoints are in {self._folder()}")
+        # Also when the job stopped in order: the command did not watch it to its own end.
         return ExitCode.INTERRUPTED
 
     def _folder(self) -> Path:
@@ -208,6 +211,7 @@ def listen() -> None:
     SIGHUP stays ignored if it was (`nohup`).
     """
     global _heard  # noqa: PLW0603 - signals belong to the process
+    # Begin anew: a signal of earlier handlers must not count as the first of two.
     _heard = -ONCE_S
     for number in SIGNALS:
         # `nohup dljob run` must survive the end of its terminal.

@@ -105,6 +105,7 @@ def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) 
         link(handle, line.log_dir)
         with Lined(handle, console) as shown:
             status = watch.watch(handle.connection, shown)
+    # KeyboardInterrupt where Ctrl-C came before `listen` had replaced Python's handler.
     except (Interrupted, KeyboardInterrupt):
         return _stopped(handle)
     except UsageError:  # the folder for the logs has just been removed
@@ -130,6 +131,7 @@ def on_kubernetes(manifest: DLJobManifest, line: argparse.Namespace) -> int:
     from dljob.cli.kubernetes.run import run
 
     where = JobTarget(kubernetes=True, context=line.context, namespace=line.namespace)
+    # None: the code is uploaded unless the spec names a place of it (`code_for`).
     what = GivenJob(manifest, Path.cwd(), False if line.no_upload else None)
     return run(what, where, "json", stop_on_interrupt=False)
 

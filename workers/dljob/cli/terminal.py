@@ -18,6 +18,7 @@ RESET = "\x1b[0m"
 
 def safe(text: str, *, colours: bool) -> str:
     """Make a text safe to print: it changes nothing but colours; without `colours`, not even those."""
+    # Most lines have nothing odd, and a search is cheaper than a substitution.
     if not _ODD.search(text):
         return text
     seen = False

@@ -36,6 +36,7 @@ def watch(connection: Connection, screen: Screen, look: WatchParticipant | None 
     """Show the job until it is over, and return the final status; `look` gets every status and note."""
     version, seq = 0, 0
     while True:
+        # A participant may have to act before anything changes.
         status = connection.status(version, POLL_S if look is None else min(POLL_S, look.patience()))
         # After the status: once it is final, all notes up to the end are there.
         notes = connection.notes(seq)
@@ -71,6 +72,7 @@ def outcome(status: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
     made: dict[str, Any] = {}
     if status.get("phase") == "Succeeded":
         result: object = json.loads(status["result"]) if status.get("result") else {}
+        # The outcome is one object: a dict gives its own keys, any other value goes under `result`.
         made = cast("dict[str, Any]", result) if isinstance(result, dict) else {"result": result}
     else:
         made = {"phase": status.get("phase"), "reason": status.get("reason"), "message": status.get("message")}

@@ -50,11 +50,13 @@ class JobTarget:
         from dljob.api.kubernetes.handle import KubernetesJob
 
         found = KubernetesJob.named(which, self.namespace, self.context)
+        # A handle's remarks go to the logger of the API, unless somebody shows them.
         found.say = output.say
         return found
 
     def jobs(self, *, everywhere: bool) -> JobListing:
         """Return the list of all jobs; `everywhere`: of all namespaces of the cluster."""
+        # Only a cluster has namespaces, so `everywhere` selects one too.
         if not self.remote and not everywhere:
             from dljob.api.local.views import LocalListing
 
@@ -93,6 +95,7 @@ def elsewhere(*command: str) -> str:
     import os
 
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    # KUBECONFIG may name several files.
     if any(Path(part).expanduser().is_file() for part in files.split(os.pathsep) if part):
         return f"on Kubernetes: dljob {' '.join(command)} --kubernetes, or -n NAMESPACE"
     return ""

@@ -42,6 +42,7 @@ class YrRunner(Runner):
         from dljob.runtime.yr import session
 
         registry.check_home()
+        # Before `listen`, as in `Runner.run`: Ctrl-C while a namesake is being stopped just ends the command.
         free_name(self._manifest.metadata.name, replace=self._replace)
         listen()
         try:
@@ -56,10 +57,7 @@ class YrRunner(Runner):
             session.close()
 
     def _everything(self) -> tuple[tuple[str, int], ...]:
-        """Return the resources of all machines of the plan together: the local mode has one node.
-
-        Each bundle requests whole MiB, so that all together may exceed the machines' memory.
-        """
+        """Return the resources of all machines of the plan together: the local mode has one node."""
         from dljob.runtime.yr.resources import bundle_of, resources_of
 
         total: dict[str, int] = {}
@@ -68,6 +66,7 @@ class YrRunner(Runner):
                 total[kind] = total.get(kind, 0) + amount * group.replicas
         bundles = (bundle for unit in self._plan.units.values() for bundle in unit.bundles)
         asked = sum(dict(resources_of(bundle_of(bundle.resources))).get("memory", 0) for bundle in bundles)
+        # Each bundle requests whole MiB, so that all together may exceed the machines' memory.
         if asked > total.get("memory", 0):
             total["memory"] = asked
         return tuple(sorted(total.items()))

@@ -146,7 +146,7 @@ OPERATOR = (
         _SLOW,
     ),
 )
-"""What the operator serves."""
+"""Metrics that the operator serves."""
 
 GATEWAY = (
     Metric("dljob_info", "gauge", "gateway", "Always 1; what a job is and runs on.", (*_JOB, "uid", "ray_version")),
@@ -197,7 +197,7 @@ GATEWAY = (
     Metric("dljob_master_epoch", "gauge", "gateway", "Lives of PrimeMaster, the present one included.", _JOB),
     Metric("dljob_running_seconds", "gauge", "gateway", "Since the start of the job, to its end when it ended.", _JOB),
 )
-"""What the gateway on the head of a RayCluster serves."""
+"""Metrics that the gateway on the head of a RayCluster serves."""
 
 CATALOG = {metric.name: metric for metric in (*OPERATOR, *GATEWAY)}
 """By name."""

@@ -349,5 +349,5 @@ RULES: tuple[CauseRule, ...] = (
         secondary=True,
     ),
 )
-"""What was ordered comes first, then what others saw, then what the process said, then its log; first causes before
-what only follows from them."""
+"""Order: announcements and orders, then observations by others, then the process's own words, then its log; first
+causes before their consequences."""

@@ -21,10 +21,10 @@ class Sample:
 
 
 def sample(name: str, labels: tuple[str, ...], value: float) -> Sample:
-    """A sample of a metric that the catalogue names.
+    """Make a sample of a metric of the catalogue.
 
     Raises:
-        ValueError: The labels are not as many as the catalogue says.
+        ValueError: the number of labels differs from the catalogue's.
     """
     metric = CATALOG[name]
     if len(labels) != len(metric.labels):
@@ -33,7 +33,8 @@ def sample(name: str, labels: tuple[str, ...], value: float) -> Sample:
 
 
 def exposition(samples: Iterable[Sample]) -> str:
-    """Prometheus' text format; a family's samples come together, as the format asks, whatever order they came in."""
+    """Return samples, in any order, in Prometheus' text format."""
+    # The format wants the samples of a family together, below its HELP and TYPE.
     families: dict[Metric, list[Sample]] = {}
     for one in samples:
         families.setdefault(one.metric, []).append(one)
@@ -55,5 +56,5 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As Go reads it; a whole number without a point."""
+    """Format a number as Go, in which Prometheus is written, parses it; a whole number without a point."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -55,7 +55,8 @@ def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _accounts(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
-    """Yield all accounts of a role, empty ones too. `owed` keeps the counters from falling when time is re-booked."""
+    """Yield all accounts of a role, empty ones too."""
+    # With `owed`: time that is re-booked to another account would make this counter fall.
     holds, owed = role["accounts"], role.get("owed", {})
     for account in ACCOUNTS:
         value = round(holds.get(account, 0.0) + owed.get(account, 0.0), 6)

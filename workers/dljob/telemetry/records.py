@@ -158,9 +158,14 @@ def _first(line: bytes, name: str) -> Header:
 
 
 def _decoded(data: bytes, offset: int, number: int | None, name: str, base: int) -> tuple[tuple[Record, ...], int]:
-    """The records of all whole lines from an offset on, and where they end; the first has this number, if one is given.
+    """Return the records of all whole lines from an offset on, and the offset where they end.
 
-    `base`: where in the segment the data begins.
+    Args:
+        data: bytes of the segment.
+        offset: where in `data` the first line begins.
+        number: number of that line; None: unknown.
+        name: the segment, for messages.
+        base: where in the segment `data` begins.
     """
     records: list[Record] = []
     while (end := data.find(b"\n", offset)) >= 0:

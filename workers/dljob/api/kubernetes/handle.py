@@ -96,7 +96,7 @@ class KubernetesJob(ShownJob):
 
     @property
     def remains(self) -> str:
-        """What stays of a stopped job, for a message: the command for its logs."""
+        """Remains of a stopped job, for a message: the command for its logs."""
         return f"its logs: dljob logs {self.name}{self.flags}"
 
     @property

@@ -74,6 +74,7 @@ def _inflict(record: RegistryEntry, connection: Connection, file: Path, form: ou
     try:
         status = _watch(connection, inflictor)
     finally:
+        # Also after Ctrl-C: paused processes go on.
         inflictor.close()
     told = inflictor.finish(status)
     if form == "table":

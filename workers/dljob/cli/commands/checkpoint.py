@@ -123,6 +123,7 @@ def _counting(folder: Folder, step: int | None) -> CheckpointRow:
 def _worlds(where: str, world: str | None) -> list[tuple[str, Folder]]:
     """Return the selected worlds. Raises NotFoundError."""
     root = Path(where)
+    # A folder first: it may be that of any job, such as a cluster's on a mounted volume.
     if not root.is_dir():
         root = local("checkpoint", where).dir / "checkpoints"
     there = worlds(root)

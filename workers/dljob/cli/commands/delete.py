@@ -20,6 +20,7 @@ def delete(job: str, /, *more: str) -> None:
     # All are checked before the first is deleted: a refusal must not leave half of the work done.
     for record in chosen:
         registry.refuse_living(record)
+    # By uid: one job may have been named twice.
     for record in {record.uid: record for record in chosen}.values():
         registry.delete(record)
         output.say(f"job {record.name} ({record.uid[:8]}) deleted")

@@ -33,6 +33,7 @@ def events(
             if form == "table":
                 output.data(timeline.line(event, found.started))
             else:
+                # One line (JSON) or list item (YAML) per entry, so that the stream can be parsed.
                 output.structured(event if form == "json" else [event], form, indent=None)
 
         found.tell_events(show, follow=follow)

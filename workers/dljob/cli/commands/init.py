@@ -70,6 +70,7 @@ def init(folder: Path = Path(), /) -> None:
     if there:
         raise UsageError(f"{' and '.join(there)}: there already, and not overwritten", hint="dljob init ANOTHER_FOLDER")
     folder.mkdir(parents=True, exist_ok=True)
+    # The script first: a job file alone could be run, and fail.
     texts = {script: SCRIPT, job: JOB.format(name=job_name(folder.resolve().name), path=job.name)}
     for path, text in texts.items():
         with path.open("x", encoding="utf-8") as out:  # x: fail if the file was created since the check above

@@ -69,6 +69,7 @@ def run(
 
         what = cluster_job(file, upload=upload, changes=changes, replace=replace)
         return remote(what, where, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
+    # The ranks import from this folder, so a script that is missing in it is an error here and now.
     manifest = manifest_of(file, changes=changes, here=True)
     folder = folder_of(file, manifest)
     if detach:

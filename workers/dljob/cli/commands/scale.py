@@ -20,6 +20,7 @@ def scale(job: str, size: str, /, *, where: JobTarget = HERE) -> None:
     """
     from dljob.api.values import role_size
 
+    # First, so that no job is looked for in vain.
     role, ranks = role_size(size)
     with where.job("scale", job) as found:
         found.scale(role, ranks)

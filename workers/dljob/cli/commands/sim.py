@@ -58,6 +58,7 @@ def sim(
     """
     given = {"seeds": seeds, "from": first, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
     given |= {"world": world, "explore": explore, "operator": operator, "most": most, "faults": faults}
+    # Not by truth: `--seed 0` is given.
     _all_used(file, [name for name, value in given.items() if value is not None and value is not False])
     if explore:
         return _explore(most, form)

@@ -69,6 +69,7 @@ def _all(listing: JobListing, where: JobTarget, form: output.TableFormat) -> Non
         output.table(rows(found, time.time(), namespaced=listing.namespaced))
     else:
         output.say(listing.empty)
+        # Only a hint: no command looks on a cluster by itself (ADR 13).
         if not (where.remote or listing.namespaced) and (other := elsewhere("status")):
             output.say(other)
 

@@ -95,6 +95,7 @@ def _to_ray(
         with screen(handle.name) as seen, shown.beside(seen, handle.dir):
             status = watch.watch(handle.connection, seen)
     except KeyboardInterrupt:
+        # The job belongs to its Ray: only the watching ends.
         output.say(f"job {handle.name} goes on; dljob status {handle.name}, dljob stop {handle.name}")
         raise
     return watch.finish(handle, status, "yaml" if form == "yaml" else "json")

@@ -36,6 +36,7 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
     if line.to != "kubernetes" and (only := [f"--{name}" for name in REMOTE if getattr(line, name.replace("-", "_"))]):
         raise UsageError(f"{', '.join(only)}: for --to kubernetes")
     job = meaning.job(line, _site(local=local))
+    # The host of ranks elsewhere is not known here.
     shown = console(line, job.ranks_per_node, socket.getfqdn() if local else "")
     from dljob.plan.plan import plan
     from dljob.spec.loading.load import parse
@@ -60,12 +61,14 @@ def _read(words: tuple[str, ...]) -> argparse.Namespace | None:
     try:
         return torchrun_line.read(words, os.environ)
     except SystemExit:
+        # argparse exits after it has printed the help; its errors are UsageErrors (`torchrun_line.Parser`).
         return None
 
 
 def _site(*, local: bool) -> meaning.Site:
     from dljob.runtime.backend.machine import devices_here
 
+    # This machine's devices say nothing about those of other machines.
     devices = {kind: len(ids) for kind, ids in devices_here().items()} if local else {}
     python, threads = os.environ.get("PYTHON_EXEC", ""), os.environ.get("OMP_NUM_THREADS")
     return meaning.Site(local, len(os.sched_getaffinity(0)), devices, Path.cwd(), python, threads)

@@ -73,6 +73,7 @@ async def rights(kube: Kube, namespace: str) -> CheckResult:
 
 
 async def _may(kube: Kube, namespace: str, verb: str, group: str, resource: str) -> bool:
+    # A review names a subresource in a field of its own.
     plural, _, sub = resource.partition("/")
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": plural, "subresource": sub}
     body = {
@@ -176,6 +177,7 @@ async def _certificate_left(kube: Kube, deployments: Sequence[Json]) -> float | 
         containers = one["spec"]["template"]["spec"]["containers"]
         ports = [port["containerPort"] for port in containers[0].get("ports") or () if port.get("name") == "metrics"]
         with suppress(ApiError):  # the result then says that the metric cannot be read
+            # Only replicas with a port for metrics can be asked.
             for pod in await kube.list(PODS, one["metadata"]["namespace"], labels=_OPERATOR_LABEL) if ports else ():
                 meta = pod["metadata"]
                 # Each replica serves the certificate that it has loaded, and only the replica knows it.
@@ -199,6 +201,7 @@ async def nodes(kube: Kube, _namespace: str) -> CheckResult:
 
     found = await kube.list(NODES)
     said = doctor.devices(found)
+    # The text begins with the number of nodes that accept pods.
     if said.startswith("0 "):
         return CheckResult("nodes", "fail", said, "kubectl get nodes")
     return CheckResult("nodes", "ok", said)
@@ -243,6 +246,7 @@ async def _checked(name: str, check: Check, kube: Kube, namespace: str) -> Check
     except TimeoutError:
         return CheckResult(name, "fail", f"no answer within {WITHIN_S:g} s", "is the API server there?")
     except UnreachableError as error:
+        # A missing right is no fault of the cluster.
         if getattr(error, "status", 0) == 403:
             return CheckResult(name, "skip", f"this user may not look: {error.message.partition(': User')[0]}")
         return CheckResult(name, "fail", error.message, error.hint or "kubectl get --raw '/readyz?verbose'")

@@ -78,9 +78,11 @@ def here() -> list[CheckResult]:
 
 
 def _package(package: str, version: str) -> CheckResult:
-    """Check an installed package for bytecode: without it each starting process compiles torch again, for seconds."""
+    """Check an installed package for bytecode."""
+    # Not by an import: torch takes seconds.
     found = importlib.util.find_spec(package)
     folder = Path(found.origin).parent if found and found.origin else None
+    # Without bytecode each process that starts compiles torch again, for seconds.
     if folder is None or Path(importlib.util.cache_from_source(str(folder / "__init__.py"))).exists():
         return CheckResult(package, "ok", version)
     if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
@@ -108,6 +110,7 @@ def has_cluster() -> bool:
 
 def version_of(image: str) -> str:
     """Return the version in an image's tag, without a leading v; empty when it has none."""
+    # First without the digest, which has a colon of its own.
     tag = image.rsplit("/", 1)[-1].partition("@")[0].partition(":")[2]
     return tag.removeprefix("v")
 
@@ -122,6 +125,7 @@ def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: CheckRes
     ready, wanted = int(part(one, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
     containers = items(part(part(spec, "template"), "spec"), "containers")
     labels = part(meta, "labels")
+    # The chart's label first: an image may be tagged with anything.
     version = str(labels.get("app.kubernetes.io/version") or version_of(str(containers[0]["image"]))).removeprefix("v")
     place = f"{meta['namespace']}/{meta['name']}"
     said = f"{version or 'version unknown'}, Deployment {place}, {ready}/{wanted} ready"
@@ -148,6 +152,7 @@ def webhook(marks: Mapping[str, str], now: float, left: float | None = None) -> 
     try:
         left = left if secret and left is not None else datetime.fromisoformat(expires).timestamp() - now
     except ValueError:
+        # There is no date: the chart gives one only while the webhook is on.
         said = "off: DLJobs that cannot be run are admitted, and become Invalid"
         return CheckResult("webhook", "skip", said, "helm upgrade with webhook.enabled=true")
     days = int(left // 86400)

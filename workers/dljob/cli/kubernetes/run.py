@@ -44,6 +44,7 @@ def run(
     """Submit a job, watch it and print the outcome; return the exit code."""
     from dljob.api.kubernetes.connect import ask
 
+    # A wrong --roles is found before the job exists.
     shown.check(what.manifest)
 
     async def asked(kube: Kube) -> int:
@@ -100,14 +101,17 @@ class WatchedJob:
     async def follow(self, *, stop_on_interrupt: bool) -> int:
         """Watch to the end of the job, or to Ctrl-C."""
         pressed = _presses()
+        # Tasks of their own: a signal must not break off a request of the watching one.
         watching = asyncio.create_task(self._watch())
         interrupted = asyncio.create_task(pressed.get())
         await asyncio.wait({watching, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        # The end of the job may come together with Ctrl-C, and then counts.
         if watching.done():
             interrupted.cancel()
             return self._finish() if watching.exception() is None else self._lost(watching)
         watching.cancel()
         # Its generators close their connections before the loop goes on to anything else.
+        # return_exceptions: the cancellation is no error here.
         await asyncio.gather(watching, return_exceptions=True)
         # SIGTERM comes from a script or a scheduler, which sends no second one: the job goes on at once.
         if interrupted.result() == signal.SIGTERM and not stop_on_interrupt:
@@ -128,6 +132,7 @@ class WatchedJob:
             async for self.job in moments:
                 events = await timeline.news(self.kube, self.job)
                 now = time.monotonic()
+                # A status means that an operator is at work.
                 if jobs.status_of(self.job):
                     unseen.cancel()
                 for line in view.update(as_local(self.job), events, now):
@@ -158,6 +163,7 @@ class WatchedJob:
     def _log(self, role: str, rank: int) -> BinaryIO:
         text = self.kept.get((role, rank))
         if text is None:
+            # `failure.told` expects an OSError where there is no log.
             raise FileNotFoundError(f"no log of {role}/{rank} was kept")
         return io.BytesIO(text.encode())
 
@@ -175,6 +181,7 @@ class WatchedJob:
             output.say(f"job {self._name} goes on; once more within {SECOND_THOUGHTS_S:g} s stops it")
             output.say(f"to come back: {self._back()}")
             try:
+                # A SIGTERM here is no second Ctrl-C, and lets the job go on.
                 stop = await asyncio.wait_for(pressed.get(), SECOND_THOUGHTS_S) == signal.SIGINT
             except TimeoutError:
                 return ExitCode.INTERRUPTED

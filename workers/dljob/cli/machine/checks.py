@@ -37,9 +37,10 @@ def examine(facts: Facts) -> list[CheckResult]:
 
 
 def host_name(facts: Facts) -> CheckResult:
-    """Check that the host name resolves: an embedded Ray does not use it, but libraries of user code do."""
+    """Check that the host name resolves."""
     host, found = facts.addresses.host, facts.addresses.resolved
     fix = f"echo {shlex.quote(f'127.0.1.1 {host}')} | sudo tee -a /etc/hosts"
+    # Only a warning: an embedded Ray does not use the name, but libraries of user code do.
     if found is None:
         return CheckResult("host name", "warn", f"{host}: the resolver did not answer in time", fix)
     if not found:
@@ -50,13 +51,14 @@ def host_name(facts: Facts) -> CheckResult:
 
 
 def localhost(facts: Facts) -> CheckResult:
-    """Check that `localhost` is 127.0.0.1 at the first try: servers of jobs listen there, and not on ::1."""
+    """Check that `localhost` is 127.0.0.1 at the first try."""
     found = facts.addresses.localhost
     if found is None or "127.0.0.1" not in found:
         said = "does not resolve in time" if found is None else f"is {_some(found) or 'unknown'}, not 127.0.0.1"
         return CheckResult(
             "localhost", "warn", f"localhost {said}", "echo '127.0.0.1 localhost' | sudo tee -a /etc/hosts"
         )
+    # Servers of jobs listen on 127.0.0.1, and not on ::1.
     if found[0] != "127.0.0.1":
         message = f"localhost is {found[0]} first; a server that listens on 127.0.0.1 alone is not found at once"
         return CheckResult(
@@ -123,6 +125,7 @@ def shared_memory(facts: Facts) -> CheckResult:
     said = f"{_size(facts.shm)} are free"
     if stores < 1:
         return CheckResult(str(SHM), "fail", f"{said}, a job on one machine takes {_size(2 * STORE_BYTES)}", fix)
+    # No plan on an embedded Ray has more machines than that.
     if stores < MOST_NODES:
         return CheckResult(str(SHM), "warn", f"{said}: enough for plans of at most {counted(stores, 'machine')}", fix)
     return CheckResult(str(SHM), "ok", said)
@@ -135,6 +138,7 @@ def disks(facts: Facts) -> CheckResult:
         elsewhere = f"export {way}=FOLDER, of another disk" if way == "DLJOB_HOME" else "export TMPDIR=FOLDER"
         fix = f"dljob prune; or {elsewhere}" if way == "DLJOB_HOME" else elsewhere
         if not disk.writable:
+            # No `prune` here: more space does not make a folder writable.
             return CheckResult("disk", "fail", f"{disk.path}, for {disk.use}, cannot be written to", elsewhere)
         if disk.free < LOW_BYTES:
             said = f"{disk.path}, for {disk.use}, has {_size(disk.free)} free"
@@ -152,6 +156,7 @@ def open_files(facts: Facts) -> CheckResult:
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
     raised = f"ulimit -n {wanted}"
     if wanted <= soft:
+        # The soft limit is at the hard one, which only root can raise.
         raised = "sudo prlimit --pid $$ --nofile=65536:65536; a container: --ulimit nofile=65536"
     return CheckResult(
         "open files", "warn", f"at most {soft} of a process; Ray holds one for each of its processes", raised

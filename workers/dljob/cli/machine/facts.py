@@ -171,6 +171,7 @@ def _resolved(name: str) -> tuple[str, ...]:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return ()
+    # Without duplicates, in the resolver's order: clients try the addresses in this order.
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -181,6 +182,7 @@ def _addresses() -> Addresses:
 
 
 def _outward() -> str:
+    # An error means that there is no route: the machine has only loopback.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(_ELSEWHERE)
         address = str(probe.getsockname()[0])
@@ -233,6 +235,7 @@ def most_processes(cgroups: Path = memory_limit.CGROUPS, proc: Path = memory_lim
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY:
         found.append(soft)
+    # `cgroups / "pids"` is the place in cgroup v1.
     for folder in (*memory_limit.groups(cgroups, proc), cgroups / "pids"):
         with suppress(OSError, ValueError):
             found.append(int((folder / "pids.max").read_text()))
@@ -258,9 +261,10 @@ def _disks() -> Iterator[WrittenFolder]:
 
 
 class _Child:
-    """Process that imports a library and counts devices; its output goes to a file, so that it blocks on no pipe."""
+    """Process that imports a library and counts devices."""
 
     def __init__(self, code: str) -> None:
+        # A file, not a pipe: nothing reads while the process runs, and a full pipe would block it.
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - `answer` closes it
         words = [sys.executable, "-c", code]
         self._process = subprocess.Popen(
@@ -273,6 +277,7 @@ class _Child:
             try:
                 self._process.wait(IMPORT_S)
             except BaseException as error:
+                # Also after Ctrl-C: the child must not stay behind.
                 self._process.kill()
                 self._process.wait()
                 if isinstance(error, subprocess.TimeoutExpired):
@@ -283,7 +288,8 @@ class _Child:
 
 
 def visible(code: int, said: bytes) -> VisibleGpus:
-    """Parse the last line of a child's output: imports may print lines before it."""
+    """Parse a child's output."""
+    # Its last line: imports may print lines before it.
     try:
         return VisibleGpus(**json.loads(said.splitlines()[-1]))
     except (IndexError, ValueError, TypeError):
@@ -300,21 +306,20 @@ def leftovers(proc: Path = memory_limit.PROC) -> Leftovers:
     # A sweeper ends the processes of its Ray and removes the folder; only Rays without one are lost.
     lost = tuple((pid, name) for pid, name, mark in running if mark not in swept)
     held = swept | {mark for _, _, mark in running}
+    # A process without the mark may still use a folder that its command line names.
     unused = tuple(each for each in map(str, _ray_folders()) if each not in held and os.fsencode(each) not in words)
     sockets = sorted(each for folder in private_folders() for each in folder.glob("*.sock") if _deaf(each))
     return Leftovers(jobs, lost, unused, tuple(str(each) for each in sockets))
 
 
 def _ray_folders() -> list[Path]:
-    """Return this user's folders of embedded Rays without a listener, except those that may be starting.
-
-    Such a folder contains the token of its Ray; other folders with a similar name are not ours.
-    """
+    """Return this user's folders of embedded Rays without a listener, except those that may be starting."""
     found: list[Path] = []
     for parent in scratch_places():
         for folder in parent.glob("dlj-????????"):
             with suppress(OSError):
                 info, sockets = folder.stat(), [each for each in folder.iterdir() if each.is_socket()]
+                # With the token of its Ray: other folders with such a name are not dljob's.
                 ours = info.st_uid == os.geteuid() and (folder / "token").is_file()
                 # A Ray that starts makes its folder first, and listens in it seconds later.
                 if ours and time.time() - info.st_mtime > YOUNG_S and all(map(_deaf, sockets)):
@@ -329,6 +334,7 @@ def _rays(proc: Path) -> tuple[list[tuple[int, str, str]], set[str], bytes]:
     swept: set[str] = set()
     prefix = f"{sweeper.MARK}=".encode()
     for folder in proc.iterdir():
+        # This command may run inside a rank, and then has the mark itself.
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
         with suppress(OSError):  # the process is gone, or another user's
