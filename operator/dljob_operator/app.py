@@ -109,6 +109,7 @@ class App:
     async def run(self) -> None:
         """Work until a signal or `stop`. Raises the error of a task that must not end."""
         life = OperatorProcess(self)
+        # Probes first: the API server may be away for minutes, and the kubelet must see a live process meanwhile.
         await life.serve()
         try:
             way, manager = await self._way(), names.MANAGER
@@ -117,6 +118,7 @@ class App:
                 await life.run(kube, own)
         finally:
             await life.close()
+        # kopf ends in order after `_ended` has stopped it, so the task's error ends the process only here.
         if self._failure:
             raise self._failure
 
@@ -126,6 +128,7 @@ class App:
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
         handlers.configure(settings)
         handlers.login(self._way, registry)
+        # kopf cannot add a watch later: a kind that is not served is left out, and `anew` restarts the process for it.
         handlers.watch_all(registry, self.cache, self.queue, kuberay=self.kuberay != "missing")
         handlers.life(registry, begin, end)
         # `standalone`: without kopf's peering; the Lease elects. kopf only watches, also in a standby.
@@ -141,11 +144,14 @@ class App:
             await self._ended_or_hangs(asyncio.create_task(running, name="kopf"))
         except Exception:
             if self._stop.is_set() and self.hangs:
+                # Asked to end: our own tasks have ended, so the process may leave kopf behind (`main._run`).
                 log.warning("ending without kopf, which hangs")
                 return
             if self._failure or self._stop.is_set():
+                # A bug of ours, or a stop that failed: a restart would hide it.
                 raise
             log.exception("kopf has given up: restarting the process in %g s", ANEW_SECONDS)
+            # A stop during the pause ends the process instead of restarting it.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANEW_SECONDS):
                     await self._stop.wait()
@@ -186,6 +192,7 @@ class App:
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
+        # A cancelled task belongs to an orderly end.
         if not task.cancelled() and (error := task.exception()):
             # A bug of ours ends the container, and the kubelet's backoff is right for it; only kopf's end is absorbed.
             log.critical("%s ended: %r", task.get_name(), error)
@@ -196,6 +203,7 @@ class App:
         """End all tasks."""
         for task in self._tasks:
             task.cancel()
+        # `_ended` has reported their errors; here each task only has to be over.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def anew(self, why: str) -> None:
@@ -214,6 +222,7 @@ class App:
                 errors.failed(error)
             else:
                 errors.worked()
+                # Once for each set of fields: the look repeats every few seconds.
                 if found and found != self.lacks:
                     log.error("the served CRD lacks %s: values written there are lost; %s", found, CRD_FIX)
                 self.lacks = found
@@ -230,4 +239,5 @@ class App:
     @property
     def lag(self) -> float:
         """Lag of the event loop in seconds."""
+        # `beat` itself sleeps for 1 s, which is no lag.
         return max(0.0, time.monotonic() - self._beat - 1.0)

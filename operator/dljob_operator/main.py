@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         log.critical("%s", error)
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
+        # 128 + SIGINT, as shells report it.
         sys.exit(130)
 
 
@@ -100,6 +101,7 @@ def _pods(arguments: argparse.Namespace) -> PodPolicy:
     named = arguments.pod_capability
     return PodPolicy(
         level=arguments.pod_security,
+        # An empty name clears the list: no capability beyond the level.
         capabilities=PodPolicy().capabilities if named is None else tuple(name for name in named if name),
         exempt=tuple(arguments.pod_security_exempt),
         accounts=tuple(arguments.pod_service_account),
@@ -150,6 +152,7 @@ def options(arguments: argparse.Namespace) -> Options:
             pods=_pods(arguments),
         ),
         key=_key(arguments.token_key_file),
+        # Each once: every list is made for each namespace.
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
         elect=_elect(arguments),
         context=arguments.context,
@@ -197,6 +200,7 @@ def _seconds(text: str) -> float:
 
 def _whole_seconds(text: str) -> int:
     number = _seconds(text)
+    # `leaseDurationSeconds` of a Lease is an integer.
     if number != int(number):
         raise argparse.ArgumentTypeError(f"{text}: a Lease lasts whole seconds")
     return int(number)

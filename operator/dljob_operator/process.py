@@ -58,6 +58,7 @@ class OperatorProcess:
     async def serve(self) -> None:
         """Serve probes and metrics before the API server is asked: a kubelet must see an operator that waits for it."""
         options = self._app.options
+        # Before the servers: `health` reads the lag that this task records.
         self._app.spawn("beat", self._app.beat())
         if options.metrics_port:
             self._server, _ = start_http_server(options.metrics_port, registry=self._app.metrics.registry)
@@ -72,6 +73,7 @@ class OperatorProcess:
 
     async def close(self) -> None:
         """End everything, the servers last."""
+        # The tasks before the connections to heads that they use.
         await self._app.cancel()
         await self._heads.close()
         if self._webhook:
@@ -114,21 +116,25 @@ class OperatorProcess:
         app.spawn("CRD", app.watch_crd(self._kube))
         app.spawn("KubeRay", self._watch_kuberay())
         app.spawn("relist", self._relist_all())
+        # Waits for the caches, then acts.
         self._lead = app.spawn("lead", self._act())
 
     async def _end(self) -> None:
         """Stop the tasks; kopf has stopped its watches."""
         await self.retire()
         await self._app.cancel()
+        # From here on a kopf that hangs may be left behind (`App._ended_or_hangs`).
         self._app.over.set()
 
     async def retire(self) -> None:
         """Stop acting first, then give the Lease up, so that another operator can take it at once."""
         if self._lead is None:
             return
+        # Taken at once: a signal and the cleanup of kopf both retire this operator.
         lead, self._lead = self._lead, None
         # The work has ended before the Lease is given up: its successor acts at once.
         lead.cancel()
+        # An error of the work must not keep the Lease: it is released all the same.
         await asyncio.gather(lead, return_exceptions=True)
         if self._election:
             await self._election.release()
@@ -163,17 +169,20 @@ class OperatorProcess:
         self._acting = acting
         try:
             await acting.run()
+        # Probes and metrics read this: nothing acts any more.
         finally:
             self._acting = None
 
     def _retire_on_signals(self) -> None:
         """Give the Lease up on a signal, before kopf ends its watches, which takes seconds under load."""
+        # asyncio sets signal handlers in the main thread only.
         if not self._election or threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
 
         def told(number: int) -> None:
             log.info("%s: ending", signal.Signals(number).name)
+            # As a task, since a signal handler cannot wait.
             self._app.spawn("retirement", self._retire_and_stop())
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -185,6 +194,7 @@ class OperatorProcess:
         try:
             await self.retire()
         finally:
+            # Also when the Lease could not be released: the signal asked for an end.
             self._app.stop()
 
     async def _watch_kuberay(self) -> None:
@@ -196,9 +206,11 @@ class OperatorProcess:
             now = await app.look(self._kube)
             if now == app.kuberay:
                 continue
+            # kopf began without a watch of RayClusters, and only a new process can add one.
             if watched == "missing":
                 app.anew("RayClusters are served now")
                 return
+            # Merely old before: its kinds are watched already, so nothing has to restart.
             app.kuberay = now
             if self._acting:
                 self._acting.kuberay(now)
@@ -214,6 +226,7 @@ class OperatorProcess:
     @property
     def leads(self) -> bool:
         """Whether this operator acts."""
+        # Both: after the Lease is lost, the tasks take a moment to end.
         return self._acting is not None and (self._election is None or self._election.leads)
 
     @property

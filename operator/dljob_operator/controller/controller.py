@@ -78,6 +78,7 @@ class Controller:
                 try:
                     await turns.take()
                 except asyncio.CancelledError:
+                    # Cancelled while it waits for a turn: the queue outlives this lead, so the key must not stay busy.
                     queue.done(key)
                     raise
                 # A task per pass, not a fixed set of workers: a pass that waits for a head lends its turn (ADR 65).
@@ -118,6 +119,7 @@ class Controller:
         # 1. observe
         observed = await parts.observer.observe(key)
         if observed is None:
+            # Deleted: nothing of it may reach a later job of this name.
             self._forget(key)
             return "success"
         seen, memory = observed
@@ -136,11 +138,13 @@ class Controller:
                 return self._again(key, memory, outcome, failed=False, news=True)
         # 5. act, poll the head that this pass decided for, and write the status
         failed = await self._act(key, memory, outcome)
+        # After a failed action it is unknown whether the submission was reached at all.
         submitted = "" if failed else next((a.id for a in outcome.actions if isinstance(a, Submit)), "")
         parts.pollers.follow(key, memory.uid, outcome.watch, submitted)
         if not outcome.written_first:
             written = await self._write(key, seen, outcome.status)
         if not failed:
+            # Stages count once their actions have taken effect.
             parts.startup.passed(key, seen.cluster, outcome)
         # No news when the API server drops fields that its CRD lacks: it answers with the old status, and a pass at
         # once would repeat for ever.
@@ -154,13 +158,16 @@ class Controller:
             try:
                 await self._parts.hands.perform(key, memory, action)
             except StaleError as error:
+                # Not a trouble: the DLJob has just changed, and the next pass decides on the new one.
                 log.info("%s: %s: decided again", key, error.message)
                 return True
             except (ApiError, HeadError, TakenError) as error:
+                # The time of the first failure stays: policies ask how long an action has been failing.
                 count, since = (b.count, b.since) if (b := memory.troubles.get(what)) else (0, self._clock.wall())
                 trouble = Trouble(what, error.status, error.message, count + 1, since)
                 memory.troubles[what] = trouble
                 log.warning("%s: %s failed (%d in a row): %s", key, what, trouble.count, error.message)
+                # The later actions were decided for the case that this one succeeds.
                 return True
             memory.troubles.pop(what, None)
             log.info("%s: %s is done", key, what, extra={"fields": {"dljob": str(key), "action": what}})
@@ -173,6 +180,7 @@ class Controller:
         try:
             return await self._parts.hands.write_status(key, seen.job, status)
         except ApiError as error:
+            # 404: the DLJob is gone; 409: it has changed since it was observed. Either way this pass's view is old.
             if error.status not in (404, 409):
                 raise
             await self._parts.hands.refresh(key)
@@ -184,6 +192,7 @@ class Controller:
         # Progress in a long piece of work, such as the deletion of many pods, is no loop.
         if not 0 < memory.left > outcome.left:
             memory.unrest += 1
+        # A failure has its own backoff, and a pass without news ends the row.
         if failed or not news:
             memory.unrest = 0
         memory.left = outcome.left

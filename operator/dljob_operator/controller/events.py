@@ -40,6 +40,7 @@ class Recorder:
         self._kube = kube
         self._now = clock.wall
         self._series: dict[Key, dict[tuple[str, Event], _Series]] = {}
+        # The API allows 128 characters here, in `reason` and in `action`.
         self._instance = (os.environ.get("POD_NAME") or socket.gethostname())[:128]
         self._numbers = itertools.count()
 
@@ -47,6 +48,7 @@ class Recorder:
         """Write an event, or count it when it is a repetition."""
         now = self._now()
         told = self._series.setdefault(key, {})
+        # With the uid: a namesake of a deleted job begins its own series.
         which = (job["metadata"]["uid"], event)
         for stale in [each for each, series in told.items() if now - series.last > SAME_SECONDS]:
             del told[stale]
@@ -67,6 +69,7 @@ class Recorder:
         """Count a repetition; return whether the Event still exists: the server drops it in time, a user at will."""
         series.count += 1
         series.last = now
+        # The next write brings the sum, so a burst of repetitions costs one call.
         if now - series.written < COUNT_SECONDS:
             return True
         series.written = now
@@ -110,4 +113,5 @@ def _micro(at: float) -> str:
 def shortened(note: str) -> str:
     """Shorten a note to the API's limit, with an ellipsis."""
     data = note.encode()
+    # The cut may fall inside a character; its first bytes are dropped.
     return note if len(data) <= _NOTE else data[: _NOTE - len("…".encode())].decode(errors="ignore") + "…"

@@ -74,6 +74,8 @@ class ActionExecutor:
         resources = (DLJOBS, CONFIG_MAPS, NETWORK_POLICIES, PODS)
         kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in resources))
         self._kinds = {objects.resource.kind: objects for objects in kinds}
+        # Answers go into the caches at once: the watch brings them later, and a pass in between would repeat the
+        # action.
         self._keep: Mapping[str, Callable[[Object], Any]] = {
             "DLJob": cache.put_job,
             "RayCluster": cache.put_cluster,
@@ -111,6 +113,7 @@ class ActionExecutor:
                 await self._submit(key, memory, action)
             case Command():
                 gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
+                # A silent head may hold this call for seconds, and other jobs need the turn meanwhile (ADR 65).
                 job = names.job_uid(memory.uid)
                 async with self._turns.lent():
                     await gateway.command(job, id=action.id, kind=action.kind, target=action.target, by=action.by)
@@ -157,6 +160,7 @@ class ActionExecutor:
             if error.reason != "AlreadyExists":
                 raise
             made = await self._adopt(objects, name, key, memory.uid)
+        # The token's Secret names it as its owner, by uid.
         if action.kind == "ConfigMap":
             memory.config_maps[name] = made["metadata"]["uid"]
         if action.kind in self._keep:
@@ -185,10 +189,12 @@ class ActionExecutor:
                 raise
 
     async def _delete(self, key: Key, action: Delete) -> None:
+        # Preconditions: a namesake created since must stay, and a DLJob that changed must be decided about again.
         objects, only = self._kinds[action.kind], {"uid": action.uid, "version": action.version}
         try:
             left = await objects.delete(action.name, key.namespace, **only, grace=action.grace)
         except NotThereError:
+            # Gone already, as after a crash right behind this call.
             left = {}
         except ApiError as error:
             # Not tried again: it harms nothing, and the attempt could never be cleared away otherwise.
@@ -197,6 +203,7 @@ class ActionExecutor:
                 return
             if error.status != 409 or not action.version:
                 raise
+            # A version was given, so the object has changed since the decision.
             await self.refresh(key)
             raise StaleError(f"{action.kind} {action.name} has changed") from None
         if action.kind not in self._drop:
@@ -212,6 +219,7 @@ class ActionExecutor:
             found = await self._kinds["RayCluster"].get(action.name, key.namespace)
             wanted = patches.operations(found, action)
             try:
+                # Empty when an earlier pass patched it and crashed then.
                 if wanted:
                     found = await self._kube.patch(RAYCLUSTERS, action.name, key.namespace, wanted, kind="json")
                 self._cache.put_cluster(found)
@@ -309,6 +317,7 @@ class ActionExecutor:
         async with self._turns.lent():
             tails = await gateway.tails(names.job_uid(memory.uid), LOG_BYTES)
         body = _child("ConfigMap", action.name, action.labels, action.owner)
+        # Cut to a bound: every rank's log may be cut, and all annotations together may take 256 KiB.
         body["metadata"]["annotations"] = {"dljob.io/cut": ",".join(tails.cut)[:4096]} if tails.cut else {}
         await self._kube.apply(CONFIG_MAPS, {**body, "data": _files(tails)}, key.namespace)
         memory.logs_saved = True
@@ -331,6 +340,7 @@ def _held(left: Object) -> bool:
 
 def difference(old: Object, new: Object) -> Json:
     """Return the merge patch (RFC 7396) from one object to another."""
+    # In a merge patch, null removes a field.
     patch: Json = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)
@@ -352,6 +362,7 @@ def _taken(found: Object, kind: str) -> TakenError:
 def _same_state(latest: Object, seen: Object) -> bool:
     def state(body: Object) -> tuple[object, ...]:
         meta = body["metadata"]
+        # Annotations may differ: a change of them queues another pass anyway.
         return meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), body.get("status")
 
     return state(latest) == state(seen)
@@ -363,5 +374,6 @@ def _child(kind: str, name: str, labels: Mapping[str, str], owner: Object) -> Js
 
 
 def _files(tails: Tails) -> dict[str, str]:
+    # Keys of a ConfigMap must not contain slashes.
     ranks = {f"{rank.replace('/', '-')}.log": text for rank, text in sorted(tails.logs.items())}
     return {**ranks, **({names.MASTER_LOG: tails.master} if tails.master else {})}

@@ -65,6 +65,7 @@ async def told(
     for uid in hanging:
         hang = known.setdefault(uid, Hang(now + AFTER))
         if now >= hang.due:
+            # The cap on the exponent keeps the power finite for a pod that is stuck for days.
             hang.due = now + min(LONGEST, EVERY * 2.0 ** min(hang.looks, DOUBLINGS))
             hang.looks += 1
             await _look(kube, namespace, uid, hang)
@@ -89,6 +90,7 @@ def _spokesmen(pods: Sequence[Pod]) -> list[str]:
     """Return one pod's uid for each group: scheduled, without containers, and without a known trouble."""
     first: dict[tuple[bool, str], Pod] = {}
     for pod in pods:
+        # A pod without a node has a condition from the scheduler, which says more than its Events.
         if pod.phase == "Pending" and pod.node and not pod.trouble and not pod.leaving:
             first.setdefault((pod.head, pod.group), pod)
     return [pod.uid for pod in first.values()][:GROUPS]
@@ -114,6 +116,7 @@ def _told(reason: str, words: str) -> tuple[str, str]:
 
 def _when(event: Object) -> tuple[str, bool]:
     """Return the latest time of an Event, for sorting; a Warning counts as later within the same second."""
+    # Whole seconds: `eventTime` has microseconds, the other times have none.
     return max(_times(event))[:19], event.get("type") == "Warning"
 
 

@@ -50,6 +50,7 @@ class Heads:
     def _directly(self) -> Callable[[str, str], Ask]:
         """Open the connection pool, and return the way over it."""
         slots = asyncio.Semaphore(LARGE_AT_ONCE)
+        # No limit per pool: each followed job holds a connection for its long poll.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS)
         self._session = session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         return lambda url, token: directly(session, url, token, self.on_call, slots)

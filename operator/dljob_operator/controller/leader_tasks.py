@@ -75,7 +75,9 @@ class LeaderTasks:
                 self._queue.add(key)
             await self._controller.run(self._turns)
         finally:
+            # The cache outlives this term, and must not report to a term that is over.
             self._cache.first_seen = lambda _key, _body: None
+            # The queue before the pollers, whose last answers would still add keys.
             self._queue.close()
             await self._pollers.close()
 

@@ -43,6 +43,7 @@ class Machines:
 
     async def _state(self, name: str) -> str:
         at = self._clock.monotonic()
+        # Nodes come and go, so expired states are dropped here.
         self._known = {node: known for node, known in self._known.items() if known[0] > at}
         if name not in self._known:
             self._known[name] = await self._look(name, at)
@@ -58,6 +59,7 @@ class Machines:
                 # The policy then goes by PrimeMaster's word and by the pod's own condition (ADR 38).
                 return at + FORBIDDEN_SECONDS, "Unknown"
             log.warning("cannot look at Kubernetes node %s: %s", name, error.message)
+            # Empty: unknown for the moment, and asked again soon.
             return at + KEEP_SECONDS, ""
         return at + KEEP_SECONDS, "Ready" if _ready(node) else "NotReady"
 

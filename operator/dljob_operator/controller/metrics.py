@@ -79,6 +79,7 @@ class Metrics:
 
     def other_release(self, other: Installation | None, effect: str) -> None:
         """Show another release that serves the same namespaces; `effect` is `StandsBy` or `BothAct`; None: none."""
+        # The labels name the other release: without this the series of an earlier one would stay.
         self._other.clear()
         if other:
             self._other.labels(f"{other.namespace}/{other.name}", effect).set(1)
@@ -125,6 +126,7 @@ class _Phases(Collector):
         each = _family("dljob_status_phase")
         jobs = list(self._cache.jobs.entries.items()) if self._leads() else []
         for key, entry in jobs:
+            # No status: the first pass has not written one yet.
             phase = text(entry.value, "status", "phase") or "Pending"
             counted[key.namespace, phase] += 1
             each.add_metric([key.namespace, key.name, phase], 1)

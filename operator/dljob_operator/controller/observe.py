@@ -119,11 +119,13 @@ class Observer:
     async def _not_lost(self, key: Key, job: Object) -> None:
         """Read a RayCluster live before it counts as lost: that would end the attempt, and a watch may be wrong."""
         recorded, uid = (text(job, "status", "rayCluster", field) for field in ("name", "uid"))
+        # No RayCluster is recorded, or the job is over: none can be lost.
         if not uid or text(job, "status", "completionTime") or text(job, "metadata", "deletionTimestamp"):
             return
         where = Key(key.namespace, recorded)
         known = self._cache.clusters.entries.get(where)
         if known is None or known.uid != uid:
+            # Unknown to the cache, or another object of that name there: ask the API server before believing it.
             await self._look_for(where)
 
     async def _look_for(self, where: Key) -> None:
@@ -137,6 +139,7 @@ class Observer:
         Its RayCluster may also be unknown to the watch: created by an operator that died then, or late.
         """
         recorded = text(job, "status", "rayCluster", "name")
+        # This attempt's own, or something of it is cached: the caches suffice.
         if not recorded or self._cluster(key, job, attempt)[0] == recorded:
             return
         await self._look_for(Key(key.namespace, recorded))

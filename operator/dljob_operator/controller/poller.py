@@ -102,6 +102,7 @@ class Pollers:
         if submitted:
             # Not asked again: until the poller reaches Ray, "no such submission" from before would start it twice.
             told.ray_job = RayJobView(submitted, "PENDING", session=told.ray_job.session if told.ray_job else "")
+        # Missing for a new head, and after a task that ended by a bug (`_over`).
         if key not in self._tasks:
             made = self._tasks[key] = asyncio.create_task(self._ask(key, told), name=f"poll {key}")
             made.add_done_callback(partial(self._over, key))
@@ -112,7 +113,9 @@ class Pollers:
         if told is None:
             return None, None
         if not told.heard and not told.error:
+            # PrimeMaster has neither answered nor failed yet: only Ray's answer counts.
             return None, told.ray_job
+        # Before the first answer its silence counts from the beginning of the polling.
         age = self._now() - (told.heard or told.began)
         return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0), told.ray_job
 
@@ -125,6 +128,7 @@ class Pollers:
 
     def _stop(self, key: Key) -> None:
         self._told.pop(key, None)
+        # Removed before the cancellation: so `_over` sees that this end was wanted.
         task = self._tasks.pop(key, None)
         if task:
             task.cancel()
@@ -185,10 +189,12 @@ class Pollers:
         More placements than the RayCluster has pods for are not believed, and then none is kept: a partial placement
         would say of the other pods that they hold nothing.
         """
+        # Before the call: a question that fails is repeated with the next snapshot.
         told.places_due = True
         try:
             found = places(await gateway.placement(told.watch.job))
         except MisbehavesError:
+            # A HeadError too, but `_ask` handles it: this head is left alone.
             raise
         except HeadError as error:
             log.info("%s: placement: %s", told.watch.cluster, error)
@@ -210,6 +216,7 @@ class Pollers:
 
     def _missed(self, key: Key, told: HeadReport, error: HeadError) -> float:
         """Record that PrimeMaster did not answer; return the pause before the next question."""
+        # The first failure queues a pass at once, later ones at most every few seconds.
         if not told.error:
             self._queue.add(key)
         told.error = error.message
@@ -219,6 +226,7 @@ class Pollers:
         # No launcher runs, so nothing starts that would be worth asking for often.
         if told.ray_job is None or told.ray_job.status in (*_ENDED, "MISSING", ""):
             longest = LONGEST_BACKOFF
+        # The cap on the exponent keeps the power finite during a silence of days.
         pause = min(longest, FIRST_BACKOFF * 1.5 ** min(told.failures - 1, 20))
         # Hundreds of gateways may fall silent together, with a node or a network.
         return pause * self._jitter()
@@ -240,13 +248,16 @@ class Pollers:
         try:
             new = await self._ray_view(told, ray)
         except MisbehavesError:
+            # Handled by `_ask`, as above.
             raise
         except HeadError as error:
+            # Ray does not answer: its last words about the submission stay.
             before = old or RayJobView(told.watch.submission, "")
             new = replace(before, error=error.message)
         if told.ray_job is not old:
             return  # it was submitted meanwhile: "no such submission" may be an answer from before
         told.ray_job = new
+        # An error alone is no news of the submission.
         if old is None or replace(old, error="") != replace(new, error=""):
             self._queue.add(key)
 
@@ -268,6 +279,7 @@ class Pollers:
         )
         if view.status not in _ENDED:
             return view
+        # A launcher that refuses a job writes why as its last line.
         tail = await ray.tail(submission)
         told_last = {name: bounded(words, MAX_TEXT) for name, words in refusal(tail).items()}
         return replace(view, tail=tail[-4 * MAX_TEXT :], refusal=told_last)

@@ -65,6 +65,7 @@ class References:
         except NotThereError:
             return ClusterView(pods=pods)
         spec = part(body, "spec")
+        # No decision reads managedFields.
         meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
         lean = {"metadata": meta, "spec": {k: spec[k] for k in _SPEC if k in spec}, "status": part(body, "status")}
         locked = await self._unlock(uid, where, body)
@@ -84,6 +85,7 @@ class References:
         try:
             token = self._heads.token(owner, where.name) if owner else await self._asked(where, body, secret)
         except ApiError as error:
+            # The token is not available: the words tell the job's owner what to do. Other errors pass.
             if error.status not in (401, 403, 404):
                 raise
             return _words(where, secret, error, self._account)
@@ -111,6 +113,7 @@ class References:
             found = await self._kube.get(SECRETS, secret, where.namespace)
             token = base64.b64decode(found["data"][TOKEN_KEY], validate=True).decode().strip()
             if not token:
+                # An empty value is as useless as a missing key, and is reported like one.
                 raise KeyError(TOKEN_KEY)
             self._read[known] = (self._now(), token)
         return token
@@ -121,6 +124,7 @@ def _words(where: Key, secret: str, error: ApiError, account: str) -> str:
         return f"RayCluster {where.name} takes its token from Secret {secret}, which is not there"
     namespace, _, name = account.partition("/")
     who = f"{namespace}:{name}" if name else "<namespace>:<the operator's service account>"
+    # Least privilege: `get` on this one Secret.
     grant = (
         f"kubectl create role {secret}-token-reader -n {where.namespace} --verb=get --resource=secrets"
         f" --resource-name={secret} && kubectl create rolebinding {secret}-token-reader -n {where.namespace}"

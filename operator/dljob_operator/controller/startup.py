@@ -30,6 +30,7 @@ class Startup:
         if key not in self._last:
             return
         kinds = {action.kind for action in outcome.actions if isinstance(action, Create)}
+        # Observed, or created by this very pass, which observed none yet.
         if cluster is not None or "RayCluster" in kinds:
             self._reach(key, "cluster")
         if _head_ready(cluster):
@@ -48,6 +49,7 @@ class Startup:
 
     def _reach(self, key: Key, stage: str) -> None:
         following, since = self._last.get(key, (len(STARTUP_STAGES), 0.0))
+        # Each stage is timed once, and in order.
         if STARTUP_STAGES.index(stage) != following:
             return
         now = self._clock()

@@ -28,4 +28,5 @@ class Turns:
         try:
             yield
         finally:
+            # Also after an error: `Controller._over` gives back the turn of every pass.
             await self.take()

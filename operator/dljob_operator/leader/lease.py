@@ -86,6 +86,7 @@ class Election:
 
     def fence(self, method: str) -> None:
         """Check the Lease right before every call. Raises NotLeadingError for a write without it."""
+        # Reads are allowed: a standby keeps its caches filled.
         if method != "GET" and not self.leads:
             raise NotLeadingError("this operator does not hold the Lease")
 
@@ -118,6 +119,7 @@ class Election:
         if body is None:
             return
         try:
+            # Bounded: the process is ending, and a Lease that is not released expires by itself.
             async with asyncio.timeout(self._candidate.pace.retry):
                 await self._put(body)
         except (ApiError, TimeoutError) as error:
@@ -142,6 +144,7 @@ class Election:
         led, pace = self._holds, self._candidate.pace
         # Half the deadline, so that a renewal without an answer leaves time for another.
         limit = min(pace.deadline / 2, self._candidate.until - self._clock()) if led else pace.deadline
+        # A candidate has not looked for other releases since it last led, and must not act before it has.
         if not led and self._others:
             self._alone = False
             self._others.not_asked()
@@ -174,14 +177,11 @@ class Election:
         if not led:
             log.info("the Lease is taken: %s", step.reason)
         self._candidate = self._candidate.wrote(lease, sent)
+        # From the sending, so that a slow answer does not stretch the interval of renewals.
         return max(0.0, sent + self._candidate.pace.retry - self._clock())
 
     async def _look_around(self) -> None:
-        """Look for another release that acts.
-
-        Before its last look at the others this one announces in its Lease that it acts: of two that start together, at
-        least one sees the other.
-        """
+        """Look for another release that acts; announce in the Lease that this one acts, or stands by."""
         others = self._others
         if others is None:
             return
@@ -193,6 +193,7 @@ class Election:
         await others.look()
         why = others.ask(self._candidate.lease or {})
         if not why and not self._candidate.acts:
+            # Announce it, then look once more: of two releases that start together, at least one sees the other.
             await self._claim("")
             await others.look()
             why = others.ask(self._candidate.lease or {})
@@ -219,6 +220,7 @@ class Election:
         return await self._kube.replace(LEASES, body, candidate.namespace)
 
     def _trouble(self, words: str) -> None:
+        # Once for each trouble: a round follows every few seconds.
         if words != self._said:
             log.warning("the Lease %s/%s: %s", self._candidate.namespace, self._candidate.name, words)
         self._said = words

@@ -41,16 +41,20 @@ class SimulatedKube(Kube):
         timeout: float = TIMEOUT,  # noqa: ARG002, ASYNC109 - as in the class that this one stands for
     ) -> Json:
         """Make a call. Raises ApiError: it is refused, or nobody answers."""
+        # The request travels; a crash of the operator here comes before the effect.
         await self._operator.travel()
         trouble = self._world.trouble()
+        # Refused, without effect.
         if trouble is not None and not trouble.done:
             await self._operator.sleep(trouble.seconds)
             raise ApiError(trouble.status, "", "no such luck")
         # What is sent is JSON: a tuple arrives as a list, and what is no JSON does not arrive.
         answer = self._answer(method, path, json.loads(json.dumps(body)) if body else {}, query or {}, content)
+        # It took effect and only the answer is lost: the shell must find its work done.
         if trouble is not None:
             await self._operator.sleep(trouble.seconds)
             raise ApiError(trouble.status, "", "the answer is lost")
+        # The answer travels; a crash here comes after the effect.
         await self._operator.travel()
         return answer
 
@@ -66,6 +70,7 @@ class SimulatedKube(Kube):
         if method == "GET":
             return {"metadata": {}, "items": self._list(kind, query)}
         before = self._world.unprovoked
+        # Too many writes in a row without an event from outside are a storm.
         self._world.wrote(self._operator)
         answer = self._write(method, (kind, name, sub), body, content)
         if kind == "Pod" and method == "PATCH":
@@ -85,11 +90,13 @@ class SimulatedKube(Kube):
             return {**left, "kind": kind} if left is not None else {"kind": "Status"}
         if "json-patch" in content:
             return server.json_patch(kind, name, body)
+        # Server-side apply creates an object that is missing.
         if "apply-patch" in content and server.find(kind, name) is None:
             return server.create(kind, body)
         return server.merge(kind, name, body, sub)
 
     def _list(self, kind: str, query: Query) -> list[Json]:
+        # The first list of an operator may be old (`rewound`).
         past = self._operator.past(kind)
         found = self._world.server.each(kind) if past is None else past
         labels, fields = str(query.get("labelSelector", "")), str(query.get("fieldSelector", ""))
@@ -109,6 +116,7 @@ def selects(selector: str, values: Mapping[str, str]) -> bool:
 @lru_cache(maxsize=4096)
 def _parsed(path: str) -> tuple[str, str, str]:
     """Return plural, name and subresource of a path; empty where there is none."""
+    # Paths of the core group, `/api/VERSION/...`, have one step less than `/apis/GROUP/VERSION/...`.
     parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
     plural, name, sub = (*(parts[2:] if parts[0] == "namespaces" else parts), "", "")[:3]
     return plural, name, sub

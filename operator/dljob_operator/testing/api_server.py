@@ -62,6 +62,7 @@ class ApiServer:
         self.made += 1
         born = {"namespace": NAMESPACE, "uid": f"uid-{self.made}", "generation": 1}
         born["creationTimestamp"] = stamp(self.agenda.now)
+        # A uid in the body wins: pods of the model bring theirs.
         return self.put(kind, {**body, "metadata": {**born, **body["metadata"]}})
 
     def put(self, kind: str, body: Body) -> Body:
@@ -84,10 +85,13 @@ class ApiServer:
         """
         old = self.get(kind, name)
         self.unchanged(old, text(patch, "metadata", "resourceVersion"))
+        # The status is a subresource: a patch of the object leaves it alone, and the other way round.
         made = merged(old, {key: value for key, value in patch.items() if (key == sub if sub else key != "status")})
+        # Only a changed spec raises the generation.
         if made.get("spec") != old.get("spec"):
             made["metadata"] = {**made["metadata"], "generation": old["metadata"]["generation"] + 1}
         done = self.put(kind, made)
+        # Pods go at the end of their grace period instead (`Nature._gone`).
         if kind != "Pod" and done["metadata"].get("deletionTimestamp") and not done["metadata"].get("finalizers"):
             self.drop(kind, name)
         return done
@@ -141,12 +145,14 @@ class ApiServer:
                 key: body for key, body in self.objects.items() if not _owned(body, gone["metadata"]["uid"])
             }
         self.version += 1
+        # A deletion has a version of its own, as in watch events.
         self._tell(kind, {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}, gone=True)
         if kind in ("DLJob", "RayCluster"):
             self.agenda.soon(COLLECT_S, lambda: self._collect(gone["metadata"]["uid"]))
 
     def _collect(self, uid: str) -> None:
         for (kind, name), body in list(self.objects.items()):
+            # Pods go by the model of KubeRay, with their grace period.
             if kind != "Pod" and _owned(body, uid):
                 self.drop(kind, name)
 
@@ -172,6 +178,7 @@ def _owned(body: Body, uid: str) -> bool:
 
 def _operate(body: Body, operation: Object) -> None:
     """One operation of a JSON Patch (RFC 6902): test, add or remove."""
+    # RFC 6901: `~1` before `~0`, or `~01` would become a slash.
     *way, last = [step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:]]
     at: Any = body
     for step in way:

@@ -45,6 +45,7 @@ def draw(
     for kind in rng.choices(list(kinds), list(kinds.values()), k=rng.randint(1, most)):
         near = bool(found) and rng.random() < 0.5
         at = found[-1].at + rng.random() ** 3 * 3 if near else rng.random() ** 2 * horizon
+        # Around a decision of the operator: an order and its submission are 20 ms apart, which chance hardly ever hits.
         if aims and rng.random() < 0.7:
             at = max(0.0, rng.choice(aims) - 0.1 + 0.2 * rng.random())
         value = rng.choice((0.05, 0.5, 3.0, 12.0, 40.0, 90.0)) * (0.5 + rng.random())
@@ -64,6 +65,7 @@ def mend(w: StoryState) -> None:
     w.note("-- peace")
     w.happened()
     w.troubles, w.fuse, w.silent_until, w.nature.away_until, w.behind = [], None, 0.0, 0.0, 0
+    # Two operators that lead at once are a fault of their own (`overlap`), so one stays.
     for operator in w.alive[1:]:
         w.end(operator)
     for cluster in w.server.each("RayCluster"):
@@ -73,6 +75,7 @@ def mend(w: StoryState) -> None:
     if w.job is not None:
         w.server.annotate("DLJob", w.name, {names.PAUSE: None})
         _go_on(w)
+        # A job without roles would never end: undo `spec broken`.
         if not part(w.job, "spec").get("roles"):
             w.server.edit("DLJob", w.name, roles=_ROLES)
 
@@ -98,6 +101,7 @@ def _crash(w: StoryState, m: Mishap) -> None:
 
 def _overlap(w: StoryState, m: Mishap) -> None:
     """Start the next leader before the last one stops."""
+    # Taken before the start, so that the new operator stays.
     old = w.alive
     w.start()
     for operator in old:
@@ -124,6 +128,7 @@ def _lost(w: StoryState, m: Mishap) -> None:
 
 def _api(w: StoryState, m: Mishap) -> None:
     status = (500, 503, 429, 0)[m.pick % 4]
+    # Only these leave open whether the call took effect.
     done = bool(m.pick & 4) and status in (0, 500)
     seconds = min(m.value, 15.0) if status == 0 else 0.01
     w.troubles = (w.troubles + [ApiTrouble(status, done, seconds)] * (1 + m.pick // 8 % 5))[:MOST_TROUBLES]

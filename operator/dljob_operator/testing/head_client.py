@@ -35,6 +35,7 @@ class HeadClient:
         large: bool = False,  # noqa: ARG002 - the same
     ) -> Response:
         """Make a call. Raises HeadError when no head answers at the address."""
+        # A poll counts towards no crash: polls are most calls, and would take most crashes (ADR 71).
         reads = method == "GET"
         await self._operator.travel(reads=reads)
         head = self._world.reach(self._host)
@@ -62,9 +63,11 @@ class HeadClient:
             return UNKNOWN if launch is None else _json(_log(launch) if name == "logs" else _submission(launch))
         master = head.master()
         if master is None:
+            # 503 while a known PrimeMaster restarts, 404 before the first one began.
             return AWAY if head.masters else UNKNOWN
         if name == "commands":
             head.order(master, body["id"], body["kind"])
+            # A reported cause changes nothing in this model, so it is no event from outside.
             if body["kind"] != "cause":
                 self._world.happened()
             return _json({})
@@ -76,6 +79,7 @@ class HeadClient:
         """Answer with a snapshot that is newer than the known one, or with the present one when the time is over."""
         until = self._operator.loop.time() + float(query["timeout"])
         container = head.container
+        # A head that restarts breaks the connection: the poll ends without an answer.
         while self._world.reach(self._host) is head and head.container == container:
             master = head.master()
             if master is None:
@@ -87,6 +91,7 @@ class HeadClient:
 
     async def _submit(self, head: HeadProcess, body: Any) -> Response | None:  # noqa: ANN401 - JSON
         trouble = self._world.trouble()
+        # With `done` Ray takes the submission, and only its answer is lost.
         if trouble is None or trouble.done:
             self._world.submitted(self._operator, head, body)
         if trouble is None:

@@ -154,6 +154,7 @@ class HeadProcess:
 
     def _found(self, launch: Launch, master: SimulatedMaster) -> bool:
         """Whether the launcher finds the attempt's PrimeMaster; the launcher of one that has ended ends as it did."""
+        # A launcher that is submitted again has the attempt's id with a suffix `-rN`.
         there = self.masters.get(launch.id.rpartition("-r")[0])
         if there is None:
             return False
@@ -227,6 +228,7 @@ class HeadProcess:
                 self._agenda.soon(HEAL_S, lambda master=master: self.look(master))
 
     def _done(self, master: SimulatedMaster, run: int) -> None:
+        # Otherwise the timer belongs to an earlier run of the ranks, or they are down at the moment.
         if master.run == run and master.phase == "Running" and not self._over(master):
             self.finish(master, well=master.well, reason="Completed" if master.well else "UserErrorRepeats")
 

@@ -40,6 +40,7 @@ def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
     uid = text(seen.job, "status", "rayCluster", "uid")
     if lost and any(body["metadata"]["uid"] == uid for body in w.server.each("RayCluster")):
         w.broken("false loss: the RayCluster is there, and its attempt is given up")
+    # With GCS fault tolerance a head keeps its memory over a restart.
     kept = names.SURVIVES in part(seen.cluster, "metadata", "annotations")
     known = text(seen.job, "status", "rayCluster", "sessionName")
     if after > before and kept and known and text(outcome.status, "reason") == reasons.HEAD_LOST:

@@ -99,6 +99,7 @@ class Nature:
         pods = list(self.server.each("Pod", name))
         if text(cluster, "metadata", "deletionTimestamp"):
             self.clear(name)
+            # Foreground deletion: the RayCluster goes after its last pod.
             if not pods:
                 self.server.drop("RayCluster", name)
             return
@@ -144,6 +145,7 @@ class Nature:
         body = self._body(name, uid)
         if body is None or is_leaving(body):
             return
+        # Each pod has another first choice, so pods spread over the nodes.
         first, kept_from = int(uid.removeprefix("pod-")), set(patches.kept_from(body["spec"]))
         every = [f"node-{(first + at) % NODES}" for at in range(NODES)]
         node = next((each for each in every if each not in self.dead and each not in kept_from), "")
@@ -162,6 +164,7 @@ class Nature:
         if body is None or is_leaving(body) or text(body, "status", "phase") == "Failed" or node_of(body) in self.dead:
             return
         container = items(body, "status", "containerStatuses")[0]
+        # The container has ended again since: another life of it will become ready.
         if container["restartCount"] != life:
             return
         id_ = self._boot(cluster_of(body), name).container if is_head(body) else ""
@@ -220,6 +223,7 @@ class Nature:
             process = self.process_of(body["metadata"]["name"])
             if process is not None:
                 process.end()
+        # As in a real cluster: PrimeMaster notices first, then the node controller, and pods are deleted last.
         self.agenda.after(FROZEN_S, lambda: self._freeze(name, excluded))
         self.agenda.after(NOT_READY_S, lambda: self._not_ready(name))
         self.agenda.after(NOT_READY_S + TOLERATED_S, lambda: self._taint(name))
@@ -280,6 +284,7 @@ class Nature:
         body = self.server.get("Pod", name)
         if uid and body["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", f"the uid of pod {name} is another one")
+        # By force, or not scheduled yet: no kubelet has to confirm the deletion.
         if grace == 0 or not node_of(body):
             self._gone(name, uid)
         else:
@@ -298,7 +303,9 @@ class Nature:
         if stuck and process is not None:
             process.end()
         self.agenda.soon(
-            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: node_of(body) in self.dead or self._gone(name, uid)
+            # On a lost node nobody confirms the deletion.
+            (STUCK_S, STUCK_S) if stuck else GRACE_S,
+            lambda: node_of(body) in self.dead or self._gone(name, uid),
         )
         if names.LABEL_UID not in body["metadata"]["labels"]:
             # `_stuck` (reconcile/status/cluster.py): it tells the RayCluster's owner `kubectl delete pod ... --force`.
@@ -350,6 +357,7 @@ class Nature:
     def rank_lives(self, head: HeadProcess, lease: float) -> bool:
         """Whether a rank of a head's job may still run: within its lease, and in an existing pod."""
         now = self.agenda.now
+        # Ranks go on for one lease after PrimeMaster is gone.
         renewed = [min(head.ended or now, m.gone or now) for m in head.masters.values() if not m.ended]
         if not renewed or max(renewed) + lease <= now:
             return False

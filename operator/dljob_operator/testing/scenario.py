@@ -63,6 +63,7 @@ def story_of(seed: int, of: Collection[str] = ()) -> Story:
     kinds = of or (HARMLESS if rng.random() < 0.3 else ())
     most, horizon = rng.choice((1, 4, 10, 25)), rng.choice((20.0, 60.0, HORIZON_S))
     made = _manifest(rng, shared=shared)
+    # Chance of its own, so that this draw shifts none of the others.
     if not shared and chance(f"operator head {seed}").random() < 0.3:
         made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
     story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
@@ -240,6 +241,7 @@ def many(seeds: Iterable[int]) -> dict[str, Any]:
 def failure(story: Story) -> dict[str, Any]:
     """Reduce a story to the fewest faults that violate the same invariant."""
     law = _law(story)
+    # By the same invariant: fewer faults may violate another one, which is another bug.
     mishaps = fewest(story.mishaps, lambda tried: _law(replace(story, mishaps=tried)) == law)
     least = replace(story, mishaps=mishaps)
     return {"seed": story.seed, "problems": list(tell(least).problems), "case": dump(least)}

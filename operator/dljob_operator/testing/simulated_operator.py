@@ -130,10 +130,12 @@ class SimulatedOperator:
             return
         if not selects(SELECTORS.get(feed.resource.plural, ""), part(body, "metadata", "labels")):
             return
+        # A lost deletion: only a list can find it.
         if gone and self.loses == kind:
             self.loses = ""
             return
         agenda = self.world.agenda
+        # Not before an earlier event of this kind: a watch keeps the order.
         at = max(agenda.now + 0.001 + 0.05 * agenda.rng.random() ** 3, self._told_at.get(kind, 0.0))
         self._told_at[kind] = max(at, self.late.get(kind, 0.0))
         agenda.at(self._told_at[kind], lambda: self._bring(kind, body, gone=gone))
@@ -141,6 +143,7 @@ class SimulatedOperator:
     def _bring(self, kind: str, body: Body, *, gone: bool) -> None:
         if not self.alive:
             return
+        # In kopf's order: the index first, then the event; deletions come as events alone.
         if not gone:
             self._feeds[kind].seen(body)
         self._feeds[kind].told("DELETED" if gone else "MODIFIED", body)

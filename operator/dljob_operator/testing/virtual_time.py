@@ -49,6 +49,7 @@ class Agenda:
         """Let time pass, to a moment or until it is enough."""
         while self._due and self._due[0][0] <= until and not enough():
             when, _, do = heappop(self._due)
+            # Something due in the past happens now: time never goes back.
             self.now = max(self.now, when)
             do()
         if not enough():
@@ -72,6 +73,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Stop before the next callback, as a crash does; then cancel `main` and all that it waits for."""
         self._stopped = True
         if self._runs:
+            # Called from one of its own callbacks: unwind it after the present turn.
             self._agenda.at(self._agenda.now, lambda: self.bury(main))
         else:
             self.bury(main)
@@ -124,6 +126,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Call back at the present moment, after what is due before."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
+        # One turn runs everything that becomes ready before it.
         if not (self._planned or self._runs):
             self._planned = True
             self._agenda.at(self._agenda.now, self._turn)

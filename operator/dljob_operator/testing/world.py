@@ -182,6 +182,7 @@ class StoryState:
 
     def submitted(self, operator: SimulatedOperator, head: HeadProcess, posted: Body) -> None:
         """Let a submission arrive at a head."""
+        # The spec is in Ray's packages on a foreign RayCluster, else in the mounted ConfigMap (ADR 15).
         id_, argv = posted["submission_id"], shlex.split(posted["entrypoint"])
         spec = self.server.find("ConfigMap", names.spec_map(head.cluster))
         handed = head.packages if self.shared else dict(part(spec, "data"))
@@ -224,11 +225,13 @@ class StoryState:
     def silence(self, seconds: float) -> None:
         """Cut operators off from all heads for a while."""
         self.silent_until = self.agenda.now + seconds
+        # Long polls wake up, and find that no head answers.
         for each in self.alive:
             each.tell()
 
     def _told(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
         self.log.append((kind, body, gone))
+        # Pods change mostly by themselves, which gives operators a reason to write.
         if kind == "Pod":
             self.happened()
         for each in self.alive:

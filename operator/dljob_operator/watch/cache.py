@@ -139,6 +139,7 @@ class Cache:
         where = Key(key.namespace, known.value.cluster)
         siblings = self._pods_of.get(where, {})
         siblings.pop(key.name, None)
+        # No empty entry stays for a RayCluster that is gone.
         if not siblings:
             self._pods_of.pop(where, None)
         return known.job

@@ -12,6 +12,7 @@ from dljob.kube.api import DLJOBS, Kube, NotThereError
 from dljob.reconcile.state.fields import items, part, text
 from dljob.spec.crd import crd
 
+# Fields by name in one log line; the rest is counted.
 SHOWN = 6
 
 

@@ -33,15 +33,18 @@ class WatchFeed:
     def seen(self, body: Object) -> None:
         """Store an object."""
         key = self._put(body)
+        # None: not newer than the cache, so no job needs a pass.
         if key:
             self._concerned[body["metadata"]["uid"]] = key
 
     def told(self, kind: str | None, body: Object) -> None:
         """Drop a deleted object (`kind` is DELETED), and queue the DLJob that the event concerns."""
         uid: str = body["metadata"]["uid"]
+        # Proof that the watch lives: `Relist` compares it with what its lists find.
         self._shelf.heard += 1
         key = self._concerned.pop(uid, None)
         if kind == "DELETED":
+            # Only here: the index (`seen`) gets objects that exist.
             key = self._drop(key_of(body), uid) or key
         if key:
             self._queue.add(key)

@@ -31,6 +31,7 @@ def digest(body: Object) -> Pod:
         container=text(ray, "containerID"),
         restarts=number(ray, "restartCount"),
         leaving="deletionTimestamp" in meta,
+        # The deletionTimestamp of a pod lies ahead: it is the end of its grace period.
         ends=seconds(text(meta, "deletionTimestamp")),
         made=seconds(text(meta, "creationTimestamp")) or 0.0,
         away=tuple(kept_from(part(body, "spec"))),
@@ -53,6 +54,7 @@ def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
         end = part(ray, state, "terminated")
         if end.get("exitCode"):
             yield f"{end.get('reason') or 'Error'}: container {ray['name']} ended with {_exit(end)}"
+    # Last: every pod that is being removed has it, so it counts when nothing says more.
     if "deletionTimestamp" in meta:
         yield "Deleted: somebody deleted it"
 

@@ -81,6 +81,7 @@ class Relist:
                     await self._compare(sight)
                     break
                 except ApiError as error:
+                    # The kind was not served when kopf began, so no watch of it runs.
                     absent = absent or error.status == 404
                     self.waits_for = f"cannot list {sight.objects.resource.plural}: {error.message}"
                     errors.failed(error)

@@ -67,9 +67,11 @@ class WorkQueue:
 
     def add(self, key: Key) -> None:
         """Hand a key out as soon as a worker is free."""
+        # Added already and not taken yet: one pass serves both additions.
         if self._closed or key in self._since:
             return
         self._since[key] = self._now()
+        # Busy: `done` hands it out again, so that no two workers have it at once.
         if key not in self._busy:
             self._ready.append(key)
             self._wake.set()
@@ -108,6 +110,7 @@ class WorkQueue:
         now = self._now()
         while self._heap and self._heap[0][0] <= now:
             at, key = heapq.heappop(self._heap)
+            # Otherwise the entry is void: the key was taken, or became due earlier.
             if self._due.get(key) == at:
                 del self._due[key]
                 self.add(key)
@@ -122,6 +125,7 @@ class WorkQueue:
     async def get(self) -> Key:
         """Wait for the next key."""
         while (key := self.take()) is None:
+            # No await lies between `take` and this, so no addition is missed.
             self._wake.clear()
             limit = max(self._heap[0][0] - self._now(), 0.0) if self._heap else None
             with contextlib.suppress(TimeoutError):

@@ -50,6 +50,7 @@ class Certificate:
                     log.info("the webhook's certificate holds for %.0f days", self.days)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             log.error("the webhook's certificate in %s cannot be used: %s", self._folder, error)
+        # Once for each certificate: the look repeats every minute.
         if self.expires is not None and self.days < SOON_DAYS and not self._warned:
             self._warned = True
             log.warning("the webhook's certificate %s: %s", _told(self.days), RENEW)

@@ -57,6 +57,7 @@ def judged(body: bytes, settings: Settings) -> bytes:
 
 def serve(questions: BinaryIO, answers: BinaryIO, settings: Settings) -> None:
     """Report readiness by an empty answer, then answer until stdin ends."""
+    # The parent waits for it: the imports of this process take about a second.
     answers.write(LENGTH.pack(0))
     answers.flush()
     while len(head := questions.read(LENGTH.size)) == LENGTH.size:

@@ -49,6 +49,7 @@ class JudgeProcess:
     def start(self) -> asyncio.Task[Process]:
         """Start the process unless it runs or is starting; its imports take about a second."""
         started = self._started
+        # One that failed to start, or that has died, needs a successor.
         if started is None or (started.done() and (started.exception() or started.result().returncode is not None)):
             started = self._started = asyncio.create_task(self._launched(), name="judge")
         return started
@@ -104,6 +105,7 @@ class JudgeProcess:
             log.warning("the process that judges DLJobs ended: %r", error)
             # The process died, usually by RLIMIT_DATA.
             why = "it takes more memory than a check may"
+        # Also after a timeout: its late answer would be taken for that to the next question.
         await _end(process)
         self.start()  # now, so that it is ready for the next question
         raise UnjudgedError(why)
@@ -118,6 +120,7 @@ class JudgeProcess:
             async with asyncio.timeout(START_SECONDS):
                 await _read(process)
         except BaseException:
+            # Also when cancelled: no process may be left behind.
             await _end(process)
             raise
         return process

@@ -60,6 +60,7 @@ class Webhook:
         """Serve on a port, and return it; 0 asks for a free one."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_post(PATH, self._asked)
+        # No lingering: the body of a refused question stays unread.
         runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.5, access_log=None, lingering_time=0.0)
         await runner.setup()
         self._runner = runner
@@ -88,6 +89,7 @@ class Webhook:
             self._held -= 1
 
     async def _answer(self, request: web.Request) -> web.Response:
+        # A slow sender must not hold one of the few places for long.
         async with asyncio.timeout(READ_SECONDS):
             body = await request.read()
         found = _UID.search(body[:_HEAD])
