@@ -62,6 +62,7 @@ def _is(value: object) -> Callable[[Any], bool]:
 
 
 def _many(groups: Sequence[Mapping[str, int]]) -> bool:
+    # The dump leaves defaults out, and a group has one machine by default.
     return sum(group.get("replicas", 1) for group in groups) > 1
 
 
@@ -111,12 +112,14 @@ def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) 
     """Return a problem for each field that needs a capability the backend lacks, in the order of `NEEDS`."""
     from dljob.spec.text.words import path_of  # noqa: PLC0415 - it loads the models, which a backend does without
 
+    # Without defaults: a field at its default needs nothing.
     spec = manifest.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     # The backend may come from DISTRIBUTED_BACKEND or a default, and is then absent from the spec.
     spec["backend"] = {"name": backend}
     found = [
         Problem(path_of(("spec", *loc)), _words(backend, need), hint=need.hint)
         for need in NEEDS
+        # A missing capability may concern many places: a role each, or a rule each.
         if need.capability not in has
         for loc, value in _at(spec, need.path)
         if need.when(value)
@@ -149,6 +152,7 @@ def _at(value: object, path: Sequence[str]) -> Iterator[tuple[Loc, object]]:
         parts: list[tuple[str | int, object]] = list(enumerate(cast("Sequence[object]", value)))
     else:
         known = cast("Mapping[str, object]", value)
+        # A step that is absent matches nothing.
         parts = [(step, known[step])] if step in known else []
     for key, part in parts:
         for loc, found in _at(part, rest):

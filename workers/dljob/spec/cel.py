@@ -16,15 +16,20 @@ class CelRule(NamedTuple):
     message: str
 
 
+# A RayCluster is named after the job, with 8 characters of its uid and the attempt; its name is a label of its pods,
+# and labels hold 63 characters.
 NAME = CelRule(
     "self.metadata.name.size() <= 47 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "metadata.name: at most 47 characters, DNS-1035",
 )
+# The job ends when its drivers have ended: without one it never would.
 DRIVER = CelRule("self.roles.exists(r, r.driver)", "at least one role must be a driver")
+# A name of no role would be accepted and then do nothing (ADR 5).
 COLLOCATED_ROLES = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.roles.all(n, self.roles.exists(r, r.name == n)))",
     "collocations[].roles must name roles",
 )
+# A rank has one unit, so its role cannot share with two sets of roles.
 ONE_COLLOCATION = CelRule(
     "!has(self.collocations) || self.roles.all(r, self.collocations.filter(c, r.name in c.roles).size() <= 1)",
     "a role may be in one collocation only",
@@ -35,11 +40,13 @@ SHARES = CelRule(
     " && has(r.accelerator)).map(r, double(r.accelerator.count)).sum() <= 1.00005)",
     "Device collocation: the shares of one device must not exceed 1",
 )
+# A share is a part of a device, which a role without accelerator does not have.
 SHARERS = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.level != 'Device'"
     " || self.roles.all(r, !(r.name in c.roles) || has(r.accelerator)))",
     "Device collocation: every role needs an accelerator",
 )
+# A cycle of several roles is beyond CEL's cost budget; `rules._cycles` finds it.
 DEPENDS_ON = CelRule(
     "self.roles.all(r, !has(r.dependsOn)"
     " || r.dependsOn.all(d, d.role != r.name && self.roles.exists(x, x.name == d.role)))",
@@ -79,6 +86,7 @@ ROLES_FIXED = CelRule(
     "roles, their entrypoint, accelerator and replicas"
     f" {_SUSPEND_FIRST} (replicas of Elastic roles may; args, env and the rest wait for the next attempt)",
 )
+# CEL has no comparison of optional fields: presence and value are compared one after the other.
 _SIZES = " && ".join(
     f"has(o.{name}) == has(g.{name}) && (!has(o.{name}) || o.{name} == g.{name})"
     for name in ("cpu", "memory", "sharedMemory", "accelerator", "labels")
@@ -94,34 +102,42 @@ IMAGE_FIXED = CelRule(
     " && (!has(self.spec.image) || self.spec.image == oldSelf.spec.image)",
     f"image {_SUSPEND_FIRST}",
 )
+# Commands use these names for other targets.
 RESERVED_ROLE = CelRule("!(self.name in ['job', 'master', 'node'])", "reserved name")
+# A role group lives on one host and restarts as a whole, so there are only whole groups.
 GROUP_SIZE = CelRule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
 BOUNDS_ELASTIC = CelRule(
     "self.type == 'Elastic' || !has(self.minReplicas) && !has(self.maxReplicas)",
     "minReplicas and maxReplicas are for Elastic roles",
 )
+# A role grows and shrinks by whole groups.
 BOUNDS = CelRule(
     "(!has(self.minReplicas) || self.minReplicas <= self.replicas && self.minReplicas % self.replicasPerGroup == 0)"
     " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas"
     " && self.maxReplicas % self.replicasPerGroup == 0)",
     "minReplicas <= replicas <= maxReplicas, each a multiple of replicasPerGroup",
 )
+# Without the size of groups, which machines do not have.
 MACHINE_BOUNDS = CelRule(
     "(!has(self.minReplicas) || self.minReplicas <= self.replicas)"
     " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas)",
     "minReplicas <= replicas <= maxReplicas",
 )
+# The ranks of an Actor role form no process group, so `comm` would do nothing (ADR 5).
 COMM_ELASTIC = CelRule("self.type == 'Elastic' || !has(self.comm)", "comm is for Elastic roles")
+# Survivors leave their process group and form a new one; a script's process cannot start again in place.
 IN_PROCESS = CelRule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.level) || self.restartPolicy.level != 'InProcess'"
     " || self.type == 'Elastic' && has(self.entrypoint.class)",
     "restarts in process need an Elastic role whose entrypoint is a class",
 )
+# The memory grows by a factor, which needs an amount to begin with.
 OUT_OF_MEMORY = CelRule(
     "!has(self.restartPolicy) || !has(self.restartPolicy.outOfMemory)"
     " || has(self.resources) && has(self.resources.memory)",
     "outOfMemory needs resources.memory",
 )
+# Each rank is a Ray driver that calls ray.init(), which an actor cannot do.
 QUOTA = CelRule(
     "self.reserve != 'Quota' || self.type == 'Actor' && !has(self.entrypoint.class)",
     "reserve Quota is for Actor roles with a module or command",
@@ -131,6 +147,7 @@ ENTRYPOINT = CelRule(
     "exactly one of class, module, command",
 )
 ENV_FROM = CelRule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
+# A claim is mounted at the path.
 JOURNAL = CelRule("!has(self.claimName) || has(self.path)", "claimName needs path")
 GCS_BACKEND = CelRule(
     "self.backend == 'Redis' ? has(self.redisAddress) && !has(self.claimName)"
@@ -141,13 +158,17 @@ MASTER_JOURNAL = CelRule(
     "!has(self.placement) || self.placement != 'Worker' || !has(self.journal) || !has(self.journal.path)",
     "journal.path is a folder of the head: with placement Worker the journal is in Ray's own store",
 )
+# `count` may be a number or a text; `double` reads both.
 COUNT = CelRule("double(self.count) > 0.0", "count must be above 0")
+# The head has these names in Ray and KubeRay.
 RESERVED_GROUP = CelRule("!(self.name in ['head', 'headgroup'])", "reserved name")
+# dljob knows the resource names of the other kinds only (`devices.KUBERNETES`).
 CUSTOM = CelRule(
     "!has(self.accelerator) || self.accelerator.type != 'Custom'"
     " || has(self.accelerator.resourceName) && has(self.accelerator.rayResource)",
     "Custom needs resourceName and rayResource",
 )
+# Without a number of attempts the escalation could never be reached (ADR 5).
 ESCALATION = CelRule("!has(self.escalateTo) || has(self.maxAttempts)", "escalateTo needs maxAttempts")
 
 REF_IMMUTABLE = CelRule(
@@ -160,10 +181,12 @@ REF_IMMUTABLE = CelRule(
 def _left_out(path: str, why: str) -> CelRule:
     """Return the rule that refuses a field beside rayClusterRef."""
     names = path.split(".")
+    # Each parent as well: `has` is an error in CEL where a parent is absent.
     absent = [f"!has(self.{'.'.join(names[: count + 1])})" for count in range(len(names))]
     return CelRule(f"!has(self.rayClusterRef) || {' || '.join(absent)}", f"rayClusterRef excludes {path}: {why}")
 
 
+# Volumes, images and secrets are set where a pod is made.
 _PODS = "the pods exist already"
 BESIDE_REF = {
     path: _left_out(path, why)

@@ -41,12 +41,15 @@ class NodeAccelerator(Model):
 class NodeGroup(Model):
     """Machines of one kind (a KubeRay worker group; raylets on a laptop)."""
 
+    # Rules in the CRD refuse with the words of `dljob validate`; the loader does not evaluate CEL but has its own
+    # copies.
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM, cel.MACHINE_BOUNDS))
 
     name: GroupName
     """Name of the group: at most 20 lower-case letters, digits and '-'; not head or headgroup."""
     replicas: Annotated[int, Field(ge=1, le=100000)] = 1
     """Number of machines of the group."""
+    # None and not a number: left out, the bounds follow `replicas`.
     min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """The fewest machines, for roles with bounds; left out: as many as replicas."""
     max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
@@ -61,6 +64,7 @@ class NodeGroup(Model):
     """Devices of one machine; left out: none."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     """Labels of the machines, both in Ray and on their pods in Kubernetes."""
+    # Free in the schema: `rules.templates` checks it against the fields that KubeRay serves.
     template: Config = Field(default_factory=dict)
     """Part of a PodTemplateSpec, merged over the pod of each machine on Kubernetes: containers (Ray's is `ray-worker`),
     volumes, environment and ports are merged by name, mounts by path, mappings key by key, other lists are replaced,
@@ -83,6 +87,7 @@ class Master(Model):
 
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.MASTER_JOURNAL))
 
+    # `cel.REF_MASTER` repeats the defaults of cpu and memory: change them together.
     cpu: Cpu = "500m"
     """CPUs of PrimeMaster on Kubernetes, added to the head's."""
     memory: Memory = "1Gi"
@@ -93,6 +98,7 @@ class Master(Model):
     """Seconds that the creation of PrimeMaster may take before the job fails."""
     journal: JournalLocation = JournalLocation()
     """The journal, from which a restarted PrimeMaster recovers its state."""
+    # The default depends on gcsFaultTolerance (`standing.on_worker`), so it has a name of its own.
     placement: Literal["Auto", "Head", "Worker"] = "Auto"
     """The pod that PrimeMaster runs in on Kubernetes. Auto: the head; with gcsFaultTolerance a worker, so that it
     survives the head. On a worker PrimeMaster starts when the first worker is ready, its journal is in Ray's own store,
@@ -102,6 +108,7 @@ class Master(Model):
 class Code(Model):
     """Source of user code that is not in the image."""
 
+    # The name of a ConfigMap: the files themselves would have to fit into the DLJob.
     config_map: ObjectName | None = None
     """The ConfigMap with the user code on Kubernetes, in the job's namespace: each key is a file, `dljob-code.zip` a
     whole folder. `dljob submit` makes one; a laptop reads workingDir instead."""
@@ -140,6 +147,7 @@ class GcsFaultTolerance(Model):
     """RocksDB: files on a volume of the head. Redis: an existing Redis server."""
     redis_address: Annotated[str | None, Field(max_length=256, pattern=scalars.HOST_PORT_PATTERN)] = None
     """Address of Redis as host:port."""
+    # A reference: the password itself would be readable for everybody who may read DLJobs.
     redis_password_secret: SecretKey | None = None
     """The Secret with the password of Redis; Kubernetes passes it to the pods, the operator never reads it."""
     claim_name: ObjectName | None = None

@@ -9,6 +9,7 @@ from pydantic import Field
 from dljob.spec import scalars
 from dljob.spec.scalars import MAP_BY_NAME, SET, Model, Name, RoleName
 
+# Capitals are allowed: Ray compares names of backends without regard to case.
 BackendName = Annotated[str, Field(max_length=63, pattern=scalars.BACKEND_PATTERN)]
 
 
@@ -17,6 +18,7 @@ class CollectiveBackend(Model):
 
     name: BackendName
     """Name of the backend, for the field backend of groups; case is ignored, as in Ray."""
+    # `class` is a keyword of Python, so the field has another name there.
     class_: Annotated[str, Field(alias="class", max_length=512, pattern=scalars.CLASS_PATTERN)]
     """Dotted path to a class with all methods of Ray's `BaseGroup`. dljob registers it in each rank's process before
     user code runs."""

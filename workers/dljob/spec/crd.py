@@ -22,6 +22,7 @@ KIND = "DLJob"
 PLURAL = "dljobs"
 
 _SCALARS = {"string", "integer", "boolean"}
+# Keywords that mean the same in a structural schema; all others are converted, or dropped.
 _KEEP = ("description", "type", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength")
 _KEEP_LISTS = ("minItems", "maxItems", "minProperties", "maxProperties", "required")
 
@@ -59,6 +60,7 @@ def crd_yaml() -> str:
 
 def schema_of(model: type[BaseModel]) -> Schema:
     """Return the structural schema of a model."""
+    # The form of input, in which fields with a default may be left out.
     raw = model.model_json_schema(by_alias=True, mode="validation")
     return structural(raw, raw.get("$defs", {}))
 
@@ -78,6 +80,7 @@ def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
     if "const" in node:
         made["enum"] = [node["const"]]
     made |= _default(node)
+    # The API server refuses a type beside int-or-string.
     if extras.get("x-kubernetes-int-or-string"):
         return {key: value for key, value in made.items() if key != "type"} | extras
     made |= {key: node[key] for key in _KEEP_LISTS if node.get(key)}
@@ -85,6 +88,7 @@ def structural(node: Schema, defs: dict[str, Schema], path: str = "") -> Schema:
     if kind == "object":
         made |= _object(node, defs, path)
     elif kind == "array":
+        # Extras override it: lists keyed by a field merge item by item.
         made |= {"x-kubernetes-list-type": "atomic", "items": structural(_items(node, path), defs, f"{path}[]")}
     elif kind not in _SCALARS:
         raise ValueError(f"{path}: {kind or 'a value of any type'} has no structural form")
@@ -95,6 +99,7 @@ def _root() -> Schema:
     root = schema_of(DLJobManifest)
     # The API server fixes the schema of apiVersion, kind and metadata; the CEL rule NAME checks the name.
     words = {name: {"type": "string", "description": root["properties"][name]["description"]} for name in _NAMES}
+    # The status is no part of the manifest's model: only the operator writes it.
     root["properties"] = {
         **words,
         "metadata": {"type": "object"},
@@ -111,10 +116,12 @@ _NAMES = ("apiVersion", "kind")
 def _folded(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
     """Resolve $ref and `| None` of a node; keys beside them win."""
     while "$ref" in node or "anyOf" in node:
+        # Keys beside `$ref` belong to the field itself, such as its description.
         rest = {key: value for key, value in node.items() if key not in ("$ref", "anyOf")}
         if "$ref" in node:
             node = {**defs[node["$ref"].rsplit("/", 1)[-1]], **rest}
             continue
+        # `| None` means that the field may be left out, which structural schemas express by `required`.
         options = [option for option in node["anyOf"] if option.get("type") != "null"]
         if len(options) != 1:
             raise ValueError(f"{path}: a union has no structural form")
@@ -124,6 +131,7 @@ def _folded(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
 
 def _default(node: Schema) -> Schema:
     """Return the default of a scalar. Absent objects, lists and texts stay absent in the stored DLJob."""
+    # The API server would store a default of an object in every DLJob, as if the user had written it.
     value = node.get("default")
     return {} if value is None or value == "" or isinstance(value, dict | list) else {"default": value}
 
@@ -135,6 +143,7 @@ def _object(node: Schema, defs: dict[str, Schema], path: str) -> Schema:
     patterns: dict[str, Schema] = node.get("patternProperties", {})  # structural schemas have no pattern for keys
     values: Schema | bool = next(iter(patterns.values()), node.get("additionalProperties", True))
     if isinstance(values, bool):
+        # A free object: the API server would drop its fields otherwise.
         return {"x-kubernetes-preserve-unknown-fields": True}
     return {"additionalProperties": structural(values, defs, f"{path}[*]")}
 

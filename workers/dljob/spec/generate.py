@@ -27,6 +27,7 @@ def generated() -> dict[str, str]:
 
 def main(arguments: Sequence[str], root: Path) -> ExitCode:
     """Write the files below `root`, or with --check only compare them."""
+    # Only files that differ are written, so an unchanged one keeps its time.
     stale = [path for path, text in generated().items() if _read(root / path) != text]
     if list(arguments) == ["--check"]:
         for path in stale:

@@ -55,6 +55,7 @@ from dljob.spec.scalars import (
     Text,
 )
 
+# The models are spread over several modules; all others import them from here.
 __all__ = [
     "AcceleratorType",
     "BackendName",
@@ -134,6 +135,7 @@ class Role(Model):
     """Number of ranks of the role."""
     replicas_per_group: Annotated[int, Field(ge=1, le=1024)] = 1
     """Ranks of one role group, which run on one host and restart together; must divide replicas."""
+    # None and not a number: left out, the bounds follow `replicas`.
     min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """For Elastic: the fewest ranks with which the role starts when there is no room for more, and continues when nodes
     are lost; left out: as many as replicas."""
@@ -142,6 +144,7 @@ class Role(Model):
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
     resources: RoleResources = RoleResources()
+    # Models are frozen, so all jobs can share one default instance.
     """CPU, memory and other resources of each rank; left out: one CPU."""
     node_group: GroupName | None = None
     """The node group whose machines run the ranks; left out: any that fits."""
@@ -212,6 +215,7 @@ class DLJobSpec(Model):
     """Free object for user code of every role, which reads it as `current_worker().config`."""
     code: Code = Code()
     """Source of the user code."""
+    # None: the environment may name a backend, which a default here would hide.
     backend: BackendName | None = None
     """The distributed backend; left out: `DISTRIBUTED_BACKEND`, else ray."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=32, json_schema_extra=MAP_BY_NAME)]
@@ -266,6 +270,7 @@ class DLJobSpec(Model):
 class Metadata(Model):
     """Name, namespace, labels and annotations of the job."""
 
+    # Also the CEL rule `NAME`, since the API server fixes the schema of metadata.
     name: Annotated[str, Field(max_length=47, pattern=scalars.NAME_PATTERN)]
     """Name of the job: at most 47 lower-case letters, digits and '-', a letter first (DNS-1035)."""
     namespace: Name | None = None
@@ -279,6 +284,7 @@ class Metadata(Model):
 class DLJobManifest(Model):
     """The whole document: apiVersion, kind, metadata, spec."""
 
+    # Rules that read metadata or the status must stand at the root.
     model_config = ConfigDict(json_schema_extra=cel.schema(*cel.ROOT))
 
     api_version: Literal["dljob.io/v1alpha1"] = "dljob.io/v1alpha1"

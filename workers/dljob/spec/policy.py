@@ -43,6 +43,7 @@ Attempts = Annotated[int, Field(ge=0, le=100000)]
 class OutOfMemory(Model):
     """More memory for a rank that the kernel, its container or Ray killed for lack of memory."""
 
+    # A text, because a binary float is not exactly 1.1 (ADR 5).
     memory_factor: Factor = "1.5"
     """Factor by which resources.memory of the rank grows after each kill, such as "1.5"; its unit is reserved anew."""
     max_memory: Memory
@@ -52,6 +53,7 @@ class OutOfMemory(Model):
 class RestartPolicy(Model):
     """Restarts of a role, where no rule of faultTolerance decides."""
 
+    # None: the default depends on the type of the role and the number of its groups.
     level: RestartLevel | None = None
     """The smallest part of the job that restarts with a failed rank; left out: RoleGroup for Elastic with one group,
     Role for Elastic with more, else Process. InProcess, for torch ranks given as a class: the surviving ranks keep
@@ -110,6 +112,7 @@ class NodePolicy(Model):
 class ElasticPolicy(Model):
     """Waits before roles with minReplicas or maxReplicas get another number of ranks."""
 
+    # None: the default depends on whether machines are made for the job.
     shrink_after_seconds: Annotated[int | None, Field(ge=1, le=3600)] = None
     """Seconds that ranks of a lost node wait for another node before their role continues without them; also the
     seconds after the last node joined that a starting job without room for all ranks waits for more nodes before it
@@ -179,6 +182,7 @@ class FaultTolerance(Model):
     checkpoint."""
     window_seconds: Annotated[int, Field(ge=1, le=2592000)] = 3600
     """Length in seconds of the window in which budgets count failures."""
+    # None: the default depends on gcsFaultTolerance (`standing.lease_seconds`).
     lease_seconds: Annotated[int | None, Field(ge=5, le=3600)] = None
     """Seconds after which a process without word from PrimeMaster ends itself; left out: 30, and 120 with
     gcsFaultTolerance, since PrimeMaster may be unreachable for as long as it takes to replace the head."""

@@ -12,11 +12,15 @@ from fractions import Fraction
 GRAIN = 10_000
 """Parts of one: 1 CPU = 10_000, 1 byte = 10_000, "0.4" of a device = 4_000."""
 
+# Three digits after the dot: Kubernetes counts CPUs in thousandths.
 CPU_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,6}(\.[0-9]{1,3})?)$"
+# Four digits after the dot: the grain of Ray.
 CUSTOM_PATTERN = r"^([0-9]{1,9}m|[0-9]{1,9}(\.[0-9]{1,4})?)$"
 MEMORY_PATTERN = r"^[0-9]{1,19}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+# Only whole numbers from one on: Ray takes no fractions there.
 DEVICES_PATTERN = r"^(0\.[0-9]{1,4}|[0-9]+)$"
 
+# Not 1, with which the memory would not grow.
 FACTOR_PATTERN = r"^(1\.([1-9][0-9]?|0[1-9])|[2-9](\.[0-9]{1,2})?)$"
 
 _UNITS = {
@@ -45,6 +49,7 @@ def parse_custom(text: str) -> int:
 def parse_memory(text: str) -> int:
     """Parse memory to bytes x 10_000; a fraction such as "1.1Gi" is rounded up to a whole byte, as by Kubernetes."""
     if not re.fullmatch(MEMORY_PATTERN, text):
+        # In Kubernetes `m` means thousandths of a byte, and is mostly a slip for Mi.
         milli = re.fullmatch(r"([0-9]+)m", text)
         wanted = f'"{milli[1]}Mi"' if milli else '"8Gi" (or Ki, Mi, Ti, Pi, k, M, G, T, P, or plain bytes)'
         raise ValueError(f'"{text}" is not an amount of memory: write {wanted}')
@@ -62,6 +67,7 @@ def parse_devices(text: str) -> int:
         raise ValueError(
             f'"{text}" is not a number of devices: write a whole number, or a share below one such as "0.4"'
         )
+    # Exact: the pattern allows at most four digits.
     amount = int(Fraction(text) * GRAIN)
     if amount == 0:
         raise ValueError("count must be above 0: leave accelerator out for a role without devices")
@@ -82,6 +88,7 @@ def show(amount: int) -> str:
 def show_memory(amount: int) -> str:
     """Format bytes x 10_000 in the largest exact binary unit: "8Gi", "1536Mi", "1000"."""
     size = amount // GRAIN
+    # Only units without a remainder: the shown text must read back as the same amount.
     for power, letter in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{letter}i"

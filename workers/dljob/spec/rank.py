@@ -25,6 +25,7 @@ class Entrypoint(Model):
 
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.ENTRYPOINT))
 
+    # `class` is a keyword of Python, so the field has another name there.
     class_: Annotated[str | None, Field(alias="class", max_length=512, pattern=scalars.CLASS_PATTERN)] = None
     """Dotted path to a class (a `dljob.Worker` or any class with `run`) or to a function, such as "pkg.mod.Trainer".
     Each rank runs it in its own Ray actor."""

@@ -86,11 +86,14 @@ def sections(path: str, node: Schema, name: str) -> Iterator[str]:
     below: list[tuple[str, Schema]] = []
     for key, field in node["properties"].items():
         bold = f"**`{key}`**" if key in required else f"`{key}`"
+        # Booleans in YAML's spelling, not in Python's.
         default = (
             f"`{field['default']}`".replace("True", "true").replace("False", "false") if "default" in field else ""
         )
+        # A bar would end the cell of the table.
         yield f"| {bold} | {_type(field)} | {default} | {field['description'].replace('|', '&#124;')} |"
         inner, suffix = (field["items"], "[]") if field.get("type") == "array" else (field, "")
+        # After this table, so that no table is cut in two by an inner one.
         if "properties" in inner:
             below.append((f"{path}.{key}{suffix}", inner))
     yield ""
@@ -103,6 +106,7 @@ def sections(path: str, node: Schema, name: str) -> Iterator[str]:
 
 def _type(field: Schema) -> str:
     """Return a type in words, with its bounds."""
+    # First, since such a node has no type.
     if field.get("x-kubernetes-int-or-string"):
         return "quantity"
     if "enum" in field:

@@ -14,12 +14,14 @@ from dljob.spec import quantity
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+# With a dot: a module, and a name in it.
 CLASS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+$"
 LABEL_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 QUALIFIED_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 RAY_PATTERN = r"^[A-Za-z]([-A-Za-z0-9_.:]*[A-Za-z0-9])?$"
 VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+# Without a colon, which Kubernetes refuses in mount paths.
 ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
 IMAGE_PATTERN = r"^[^\x00-\x20\x7f]+$"
@@ -71,6 +73,7 @@ def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
             raise refuse(f"must be a whole number or a quoted text, not the float {value}", hint)
         if isinstance(value, bool):
             raise refuse(f"must be a whole number or a quoted text, not {str(value).lower()}")
+        # Before int: a bool is an int in Python.
         if isinstance(value, int):
             return str(value)
         return value
@@ -100,6 +103,7 @@ def _parsed_by(parse: Callable[[str], int]) -> Callable[[str], str]:
 def _json_only(value: dict[str, Any]) -> dict[str, Any]:
     """Check that a free object survives JSON, in which PrimeMaster, the journal and Kubernetes carry it."""
     try:
+        # The round trip finds tuples and keys that are not texts, which JSON changes silently.
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
         same = bool(json.loads(text) == value)
@@ -115,6 +119,7 @@ def _json_only(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_huge(value: Any) -> bool:  # noqa: ANN401 - any JSON
+    # At any depth: these objects are free.
     if isinstance(value, dict):
         return any(_is_huge(item) for item in cast("dict[str, Any]", value).values())
     if isinstance(value, list):
@@ -141,6 +146,7 @@ LabelKey = Annotated[str, Field(max_length=253, pattern=QUALIFIED_PATTERN)]
 RayName = Annotated[str, Field(max_length=63, pattern=RAY_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_PATTERN)]
 Config = Annotated[dict[str, Any], AfterValidator(_json_only)]
+# Before pydantic: whole numbers become texts. After it: the text must be an amount.
 Cpu = Annotated[
     str,
     BeforeValidator(_number_as_text(quantity.parse_cpu)),

@@ -56,6 +56,7 @@ def _time(words: str) -> Schema:
 
 # Unknown fields are preserved everywhere: an older CRD then drops nothing that a newer operator writes.
 def _object(words: str, **fields: Schema) -> Schema:
+    # Also for free objects, whose fields the API server would drop otherwise.
     # The API server drops empty properties: a CRD applied with them would show a difference for ever.
     known: Schema = {"properties": fields} if fields else {}
     return {"description": words, "type": "object", **known, "x-kubernetes-preserve-unknown-fields": True}
@@ -64,6 +65,7 @@ def _object(words: str, **fields: Schema) -> Schema:
 def _list(words: str, most: int, item: Schema, *, key: str = "") -> Schema:
     kind: Schema = {"x-kubernetes-list-type": "atomic"}
     if key:
+        # A keyed list: a server-side apply merges items instead of replacing the list.
         kind = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
         item = {**item, "required": [key]}
     return {"description": words, "type": "array", "maxItems": most, "items": item, **kind}

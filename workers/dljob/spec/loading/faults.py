@@ -35,6 +35,7 @@ FaultCause = Literal[
 FaultLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Node", "Master", "Fail"]
 
 Seconds = Annotated[int, Field(ge=0, le=31_536_000)]
+# In `reasons` the constants in capitals are names of events.
 EVENTS: tuple[str, ...] = tuple(sorted(v for k, v in vars(reasons).items() if k.isupper() and isinstance(v, str)))
 """Reasons of events in a job's timeline."""
 _MOMENTS = ("time", "step", "event")
@@ -44,6 +45,7 @@ _MOST = 1000
 def _known_event(name: str) -> str:
     """Return the name that an event has now; `_renamed` warns of an old one, as it knows the place."""
     name = reasons.current(name)
+    # A misspelt event would never come, and its fault would wait for ever.
     if name not in EVENTS:
         raise refuse(f"there is no event {name!r}", one_of(name, EVENTS))
     return name
@@ -126,17 +128,20 @@ def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault
     problems: list[Problem] = []
     for document in tree.read(text):
         for problem in _renamed(file, document):
+            # The level of the caller of `load_file`.
             warnings.warn(str(problem), RenamedWarning, stacklevel=3)
         found, wrong = _document(document, check)
         faults += found
         problems += [_problem(file, document, finding) for finding in wrong]
     if problems:
+        # Checks run document by document, and users read from top to bottom.
         raise SpecError(tuple(sorted(problems, key=lambda p: (p.line, p.column))))
     return tuple(faults)
 
 
 def _renamed(file: str, document: Document) -> Iterator[Problem]:
     """Events of a document that have another name now."""
+    # The schema has not been checked yet, so the data may have any form.
     for at, item in enumerate(document.data if isinstance(document.data, list) else []):
         when = item.get("when") if isinstance(item, dict) else None
         name = when.get("event") if isinstance(when, dict) else None
@@ -152,10 +157,12 @@ def _problem(file: str, document: Document, finding: Finding) -> Problem:
 
 
 def _document(document: Document, check: Check) -> tuple[tuple[FileFault, ...], list[Finding]]:
+    # Errors of the text come alone: further findings would be their consequences.
     if document.faults:
         return (), [Finding(fault.loc, fault.message, fault.hint) for fault in document.faults]
     if not isinstance(document.data, list):
         return (), [Finding((), "is no list of faults", "begin with - {when: {step: 15}, ...}")]
+    # Before the schema, so that a file with a wrong field shows its contradictions too.
     wrong = [finding for at, item in enumerate(document.data) for finding in _between((at,), item, check)]
     try:
         # Strict mode of JSON accepts a list for a tuple, which strict mode of Python data does not.
@@ -166,6 +173,7 @@ def _document(document: Document, check: Check) -> tuple[tuple[FileFault, ...], 
 
 
 def _inside(finding: Finding) -> Finding:
+    # Without the first step: the model has a field `faults` around the list, which the file does not have.
     return Finding(finding.loc[1:], finding.message, finding.hint, at_key=finding.at_key)
 
 
@@ -186,6 +194,7 @@ def _moment(loc: Loc, when: JsonValue) -> Iterator[Finding]:
     if not isinstance(when, dict):
         return
     given = [name for name in _MOMENTS if when.get(name) is not None]
+    # Nothing, or `count` alone; an unknown key is reported by the schema instead.
     if len(given) > 1 or (not given and when.keys() <= {"count"}):
         said = " and ".join(given) if given else "none of them"
         yield Finding(loc, f"one of time, step and event, not {said}", "write {step: 15}, {time: 60} or {event: ...}")

@@ -27,6 +27,7 @@ from dljob.spec.text.words import expected, path_of
 
 Rules: TypeAlias = Callable[[DLJobManifest], Iterable[Finding]]
 
+# A character of UTF-8 takes at most four bytes.
 _MAX_BYTES = 4 * tree.MAX_CHARACTERS
 
 
@@ -91,6 +92,7 @@ def parse(data: Mapping[str, Any]) -> DLJobManifest:
     manifest, found = validate(plain, doubtful=[finding.loc for finding in odd])
     if manifest is None or odd:
         unread = {finding.loc for finding in odd}
+        # These values were replaced by None: findings about them would be consequences.
         found = tuple(finding for finding in found if finding.at_key or finding.loc not in unread)
         raise SpecError(tuple(Problem(path_of(f.loc), f.message, hint=f.hint) for f in (*odd, *found)))
     return manifest
@@ -98,6 +100,7 @@ def parse(data: Mapping[str, Any]) -> DLJobManifest:
 
 def dump(manifest: DLJobManifest) -> str:
     """Return a manifest as YAML, without fields at their default."""
+    # apiVersion and kind are defaults of the models too, but a file must say what it is (ADR 5).
     data = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return to_yaml({"apiVersion": manifest.api_version, "kind": manifest.kind, **data})
 
@@ -128,8 +131,10 @@ def _decoded(raw: bytes, file: str) -> str:
         message = f"is longer than {_MAX_BYTES} bytes"
         raise SpecError((_problem(file, Position(1, 1), "", message, "put large data into a file of its own"),))
     try:
+        # Some editors put a byte order mark first, which does not count.
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        # Columns count characters, not bytes.
         before = raw[: error.start].rpartition(b"\n")
         mark = Position(raw[: error.start].count(b"\n") + 1, len(before[2].decode("utf-8", "replace")) + 1)
         message = f"is not UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}"
@@ -142,12 +147,14 @@ def _manifests(documents: Sequence[Document], file: str, rules: Rules | None = N
     names: dict[str, Position] = {}
     for document in documents:
         manifest, wrong = _manifest(document, file)
+        # Only for a job without a problem: the rules may read any field.
         if manifest is not None and rules is not None and not wrong:
             wrong = _problems(document, file, rules(manifest))
         problems += wrong
         if manifest is None:
             continue
         name, place = manifest.metadata.name, document.value_mark(("metadata", "name"))
+        # kubectl would apply the second job over the first one.
         if name in names:
             message = f"a second job of the name {name}, the first is in line {names[name].line}"
             problems.append(_problem(file, place, "metadata.name", message, "rename one of them"))
@@ -166,6 +173,7 @@ def _manifest(document: Document, file: str) -> tuple[DLJobManifest | None, list
         return None, problems
     manifest, found = validate(document.data, doubtful=[fault.loc for fault in document.faults])
     unread = {fault.loc for fault in document.faults if fault.unread}
+    # An unread value was replaced: a finding about it would be a consequence.
     read = [finding for finding in found if finding.at_key or finding.loc not in unread]
     return manifest, problems + _problems(document, file, read)
 
@@ -177,6 +185,7 @@ def _problems(document: Document, file: str, found: Iterable[Finding]) -> list[P
 def _hint(fault: tree.TextProblem) -> str:
     """Return the hint of a text error. For a value that kubectl reads otherwise it depends on the type of the field."""
     wanted = expected(fault.loc) if fault.elsewhere else ""
+    # The hint names one way to write each reading, kubectl's last; the type of the field tells which one is meant.
     choices = fault.hint.removeprefix("write ").split(" or ")
     match wanted:
         case "a whole number" if choices[-1] in ("true", "false"):
@@ -199,6 +208,7 @@ def _problem(file: str, mark: Position, path: str, message: str, hint: str) -> P
 
 def _plain(value: object, loc: Loc, wrong: list[Finding]) -> JsonValue:
     """Convert mappings and sequences of any type to dicts and lists; values that JSON cannot hold go to `wrong`."""
+    # Deeper data would exhaust Python's stack.
     if len(loc) > tree.MAX_DEPTH:
         wrong.append(Finding(loc[:2], f"is nested deeper than {tree.MAX_DEPTH} levels"))
         return None
@@ -206,9 +216,11 @@ def _plain(value: object, loc: Loc, wrong: list[Finding]) -> JsonValue:
         items = cast("Mapping[object, object]", value)
         odd = [key for key in items if not isinstance(key, str)]
         wrong += [Finding(loc, f"the key {key!r} is not a text", f"write {str(key)!r}") for key in odd]
+        # Values under a wrong key are checked too, so that one run tells all problems.
         return {str(key): _plain(item, (*loc, str(key)), wrong) for key, item in items.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, (*loc, at), wrong) for at, item in enumerate(cast("Sequence[object]", value))]
+    # Half of a pair cannot be written as UTF-8.
     if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
         wrong.append(Finding(loc, "holds half of a surrogate pair", "write the whole character"))
     elif value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):

@@ -43,6 +43,7 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
         return None, (Finding((), "a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
     # An object of another kind would fail in every field: its kind is the only useful finding.
     foreign = _kind(data)
+    # Without `kind` or `apiVersion` it may still be meant as a DLJob, so its fields are checked too.
     if foreign and not any(finding.message == "is missing" for finding in foreign):
         return None, foreign
     wrong: list[Finding] = list(foreign)
@@ -56,6 +57,7 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
         manifest = _without(data, found)
         unsure += [_about(kind, finding, data) for kind, finding in found]
     if manifest is not None:
+        # Findings that rest on an uncertain field are dropped: they might be mere consequences.
         wrong += [f for f in findings(manifest.spec) if not any(f.touches(field) for field in unsure)]
     return (None if wrong else manifest), tuple(wrong)
 
@@ -67,6 +69,7 @@ def is_another(data: JsonValue) -> bool:
     version, kind = data.get("apiVersion"), data.get("kind")
     if not isinstance(version, str) or not isinstance(kind, str):
         return False
+    # A misspelt kind, or another version of our group, is meant as a DLJob and must be reported.
     return not version.startswith("dljob.io") and not did_you_mean(kind, [KIND])
 
 
@@ -84,6 +87,7 @@ def _kind(data: dict[str, JsonValue]) -> tuple[Finding, ...]:
 
 def _strict(data: JsonValue) -> DLJobManifest:
     """Validate as strictly as the API server: no "2" for 2, no snake_case."""
+    # As JSON: strict mode takes a list for a tuple there, and not in Python data.
     return DLJobManifest.model_validate_json(json.dumps(data), strict=True, by_alias=True, by_name=False)
 
 
@@ -94,6 +98,7 @@ def details(error: ValidationError, root: type[BaseModel] = DLJobManifest) -> It
             continue  # pydantic counts only the items that are right
         # pydantic appends "[key]" where the key of a mapping is wrong, not its value.
         loc: Loc = tuple(part for part in one["loc"] if part != "[key]")
+        # The name of a variable is no secret, and the user needs it to find the place.
         if PRIVATE in loc and loc[-1] != "name":
             one["input"] = _hidden(one["input"])
         message, hint = describe(one, loc, root)
@@ -118,10 +123,12 @@ def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobMani
         for part in finding.loc[:-1]:
             parent = parent[part]
         key = finding.loc[-1]
+        # A required field, or an item of a list, cannot be taken out.
         if kind == "missing" or not isinstance(key, str):
             return None
         parent.pop(key, None)
     try:
+        # What is left is wrong too, so no rule between fields applies.
         return _strict(rest)
     except ValidationError:
         return None

@@ -43,6 +43,7 @@ def spoken(spec: DLJobSpec) -> DLJobSpec:
 def written_at(spec: DLJobSpec, meant: DLJobSpec, loc: Loc) -> Loc:
     """Return the location in the user's spec of the value at `loc` of the spoken spec."""
     index = loc[2] if loc[:2] == ("spec", "collocations") and len(loc) > 2 else None
+    # Collocations beyond those of the file were made from annotations.
     if not isinstance(index, int) or index < len(spec.collocations):
         return loc
     first = meant.collocations[index].roles[0]
@@ -70,6 +71,7 @@ def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         loc: Loc = ("spec", "roles", index, "annotations")
         for name in role.annotations:
+            # A misspelt annotation would do nothing, and nobody would notice (ADR 5).
             if name not in KNOWN:
                 yield Finding((*loc, name), "unknown annotation", _meant(name), at_key=True)
         yield from _accelerator_findings(loc, role)
@@ -90,6 +92,7 @@ def _accelerator_findings(loc: Loc, role: Role) -> Iterator[Finding]:
     typed = role.accelerator
     if kind is not None and kind not in _TYPES:
         yield Finding((*loc, ACCELERATOR), f"there is no device of kind {kind}", one_of(kind, _TYPES))
+    # A typed accelerator without a kind takes that of the annotation.
     elif kind is not None and typed and typed.type not in (None, kind):
         yield Finding((*loc, ACCELERATOR), f"says {kind}, accelerator.type says {typed.type}", "keep one")
     if count is None:
@@ -113,6 +116,7 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     elif strategy == SPREAD and role.reserve == "Quota":
         yield Finding((*loc, STRATEGY), _BY_FRAMEWORK.format(role.name), "leave it out")
     names = [other.name for other in spec.roles]
+    # A role that is not there, or the role itself, is no neighbour.
     if beside is not None and (beside not in names or beside == role.name):
         there = "is the role itself" if beside == role.name else "is no role"
         others = [name for name in names if name != role.name]
@@ -121,9 +125,11 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")
     if unit is not None and (not re.fullmatch(NAME_PATTERN, unit) or len(unit) > 63):
         yield Finding((*loc, UNIT), f"{unit:.40} is not {WORDS[NAME_PATTERN]}, at most 63")
+    # A unit of one role shares with nobody, which was not meant.
     elif unit is not None and sum(other.annotations.get(UNIT) == unit for other in spec.roles) < 2:
         yield Finding((*loc, UNIT), f"{role.name} alone names {unit}", "roles of one value share a unit: name two")
     for collocation in spec.collocations:
+        # A typed collocation and an annotation about the same role could contradict each other.
         if (unit or beside) and {role.name, beside} & set(collocation.roles):
             here = (*loc, UNIT if unit else COLLOCATE)
             yield Finding(
@@ -196,6 +202,7 @@ def _units(roles: tuple[Role, ...]) -> dict[str, list[Role]]:
 
 def _collocation(name: str, members: list[Role]) -> Collocation:
     """Return the level of a collocation: Device where its roles take shares of a device, else Host."""
+    # Shares below one can only meet on a common device.
     shares = [parse_devices(role.accelerator.count) for role in members if role.accelerator]
     level = "Device" if any(share < GRAIN for share in shares) else "Host"
     return Collocation.model_construct(name=name, roles=tuple(role.name for role in members), level=level)

@@ -30,6 +30,7 @@ def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
         if given and role.type != "Elastic":
             words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} is {role.type}, whose ranks do not form one world"
             yield Finding((*loc, given[0][0]), words, "set type: Elastic, or leave them out", reads)
+            # Bounds that may not be there need no further check.
             continue
         for name, value in given:
             if value % role.replicas_per_group:
@@ -57,6 +58,7 @@ def _machines(spec: DLJobSpec) -> Iterator[Finding]:
             words = f"{cel.MACHINE_BOUNDS.message}: maxReplicas is {high}, replicas is {group.replicas}"
             yield Finding((*loc, "maxReplicas"), words, reads=reads)
         moves = (low or group.replicas) < group.replicas or (high or group.replicas) > group.replicas
+        # A bound that equals replicas moves nothing, and needs no such role.
         if moves and not any(bounded(role) and role.node_group in (None, group.name) for role in spec.roles):
             words = f"minReplicas and maxReplicas of {group.name} are for roles that have bounds, and none lives there"
             at = "minReplicas" if low is not None and low < group.replicas else "maxReplicas"
@@ -70,7 +72,9 @@ def _collocated(spec: DLJobSpec) -> Iterator[Finding]:
     roles = {role.name: (index, role) for index, role in enumerate(spec.roles)}
     for index, collocation in enumerate(spec.collocations):
         if collocation.level == "Separate":
+            # Such roles share no host, so units may come and go.
             continue
+        # `machines._members` reports a name that is listed twice.
         for name in dict.fromkeys(collocation.roles):
             at, role = roles.get(name, (0, None))
             if role is not None and bounded(role):

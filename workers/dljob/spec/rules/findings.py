@@ -62,4 +62,5 @@ def listed(names: Iterable[str]) -> str:
 
 def _overlap(a: Loc, b: Loc) -> bool:
     shorter = min(len(a), len(b))
+    # One of the two locations contains the other, or they are the same.
     return a[:shorter] == b[:shorter]

@@ -77,6 +77,7 @@ def _bound(spec: DLJobSpec) -> Iterator[Finding]:
 def _capacity(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         groups = homes(spec, role)
+        # `_bound` reports a node group that is not there.
         if role.accelerator is None or (role.node_group and not groups):
             continue
         loc: Loc = ("spec", "roles", index)
@@ -99,6 +100,7 @@ def _fits(loc: Loc, role: Role, share: int, kind: str, groups: Sequence[NodeGrou
         return
     if role.reserve == "Quota":
         return  # its framework may spread one rank's devices over several hosts, which `plan` counts
+    # The largest host decides: what fits there can be placed.
     most = max(has, key=lambda name: has[name])
     there = f"a host of {most} has {has[most]}"
     size = role.replicas_per_group
@@ -170,6 +172,7 @@ def _members(spec: DLJobSpec) -> Iterator[Finding]:
             if name not in names:
                 words = f"{cel.COLLOCATED_ROLES.message}: there is no role {name}"
                 yield Finding((*here, at), words, one_of(name, names))
+            # The first collocation of a role counts; each later one is reported.
             elif where.setdefault(name, collocation.name) != collocation.name:
                 words = f"{cel.ONE_COLLOCATION.message}: {name} is in {where[name]} and {collocation.name}"
                 yield Finding((*here, at), words)
@@ -179,6 +182,7 @@ def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
     """Check that the roles of a Device or Host collocation have compatible groups, node groups and devices."""
     by_name = {role.name: (index, role) for index, role in enumerate(spec.roles)}
     for index, collocation in enumerate(spec.collocations):
+        # `_members` reports names that are no role, or listed twice.
         members = dict(by_name[name] for name in dict.fromkeys(collocation.roles) if name in by_name)
         if collocation.level == "Separate" or len(members) < 2:
             continue
@@ -192,6 +196,7 @@ def _sharing(spec: DLJobSpec) -> Iterator[Finding]:
 # A unit holds whole groups of each of its roles, so one group count must divide the other.
 def _same_host(here: Loc, roles: Sequence[Role], reads: tuple[Loc, ...]) -> Iterator[Finding]:
     for a, b in combinations(roles, 2):
+        # At least one: `_groups` reports a group size above the number of ranks.
         groups_a, groups_b = a.replicas // a.replicas_per_group or 1, b.replicas // b.replicas_per_group or 1
         if max(groups_a, groups_b) % min(groups_a, groups_b):
             words = f"group counts must be equal or one divide the other: {a.name} has {groups_a}, {b.name} {groups_b}"

@@ -31,6 +31,7 @@ def is_ours(label: str) -> bool:
 def inside(path: str, places: tuple[str, ...] = PLACES) -> str:
     """Return the reserved folder that contains a path; empty where none does."""
     path = path.rstrip("/")
+    # With the slash: `/dljob-data` does not lie in `/dljob`.
     return next((place for place in places if path == place or path.startswith(f"{place}/")), "")
 
 
@@ -50,6 +51,7 @@ def _runtime_env(spec: DLJobSpec) -> Iterator[Finding]:
         if name == "working_dir" and not _is_uri(value):
             hint = "for a folder of this machine use code.workingDir with `dljob submit`"
             yield Finding((*loc, name), f"must be a URI that pods can reach, not {value!r:.60}", hint)
+        # runtimeEnv is a free object, so the value may have any type.
         modules = cast("list[object]", value if name == "py_modules" and isinstance(value, list) else [])
         if name == "py_modules" and (not modules or not all(_is_uri(item) for item in modules)):
             yield Finding((*loc, name), "must be a list of URIs that pods can reach")

@@ -38,6 +38,7 @@ def _written(spec: DLJobSpec, path: str) -> bool:
     at: object = spec
     for name in map(to_snake, path.split(".")):
         model = cast("BaseModel | None", at)
+        # `model_fields_set`: a field that was written with its default value counts too.
         if model is None or name not in model.model_fields_set:
             return False
         at = getattr(model, name)

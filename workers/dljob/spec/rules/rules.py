@@ -88,6 +88,7 @@ def _groups(spec: DLJobSpec) -> Iterator[Finding]:
                 f"{cel.GROUP_SIZE.message}: {role.replicas} ranks do not form whole groups of {role.replicas_per_group}"
             )
             reads = ((*loc, "replicas"), (*loc, "replicasPerGroup"))
+            # The next number of ranks that forms whole groups.
             more = -(-role.replicas // role.replicas_per_group) * role.replicas_per_group
             yield Finding(reads[1], words, f"replicas: {more} would do", reads)
 
@@ -126,6 +127,7 @@ def _depends_on(spec: DLJobSpec) -> Iterator[Finding]:
 def _cycles(spec: DLJobSpec) -> Iterator[Finding]:
     """Yield each cycle of two or more roles once, from its first role in the file."""
     waits = {role.name: [d.role for d in role.depends_on] for role in spec.roles}
+    # A cycle is found from each of its roles; its set of names is the same.
     seen: set[frozenset[str]] = set()
     for index, role in enumerate(spec.roles):
         cycle = _way_back(waits, role.name)
@@ -139,8 +141,10 @@ def _cycles(spec: DLJobSpec) -> Iterator[Finding]:
 
 def _way_back(waits: Mapping[str, list[str]], start: str) -> list[str]:
     """Return the shortest cycle through `start`, without the return to it; empty when there is none."""
+    # Breadth first, so that the first way back is a shortest one.
     ways = [[start]]
     visited: set[str] = set()
+    # The list is a queue, which grows while it is walked.
     for way in ways:
         for name in waits.get(way[-1], []):
             if name == start:

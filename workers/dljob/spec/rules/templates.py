@@ -42,9 +42,11 @@ _CONTAINER = _names(
     " resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath"
     " terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
 )
+# What a template may set of a RayCluster; `_SAID_ELSEWHERE` says why other fields are refused.
 _CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
 _WORKER_GROUP = frozenset({"groupName", "rayStartParams", "template"})
+# Parameters of `ray start` that the renderer sets, from the plan or for the gateway and the metrics.
 _RAY_START = _names(
     "num-cpus num-gpus resources labels port dashboard-port dashboard-host dashboard-agent-listen-port"
     " metrics-export-port block head address"
@@ -101,6 +103,7 @@ class _Sheet:
         seen: set[str] = set()
         for at, item in enumerate(cast("list[object]", value)):
             here, name = (*loc, key, at), cast("dict[str, object]", item).get(by) if isinstance(item, dict) else None
+            # Without the key, an item cannot be merged with one of the rendered list.
             if not isinstance(name, str) or not name:
                 self.say(here, f"needs {by}, a text", f"it identifies the items of {key}")
             elif name in seen:
@@ -144,6 +147,7 @@ def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> 
         _container(sheet, at, one)
         if one["name"] in (HEAD, WORKER):
             sheet.say((*at, "name"), f"there is no {one['name']} in this pod", f"Ray's container is {ray} here")
+        # Every other container is a sidecar of the user's, which nothing else gives an image.
         elif not one.get("image"):
             sheet.say(at, f"the container {one['name']} has no image", f"Ray's own container is called {ray}")
 
@@ -159,6 +163,7 @@ def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) 
     """Check volumes, secrets and init containers: dljob's own may not be changed."""
     for at, volume in sheet.items(here, spec, "volumes"):
         name = str(volume["name"])
+        # `shm` is dljob's volume only where sharedMemory asks for one.
         if name == "dljob" or name.startswith("dljob-") or (name == "shm" and group and group.shared_memory):
             sheet.say((*at, "name"), f"the volume {name} is reserved for dljob", "choose another name")
     for _ in sheet.items(here, spec, "imagePullSecrets"):
@@ -188,6 +193,7 @@ def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = F
             sheet.say(at, "PYTHONPATH needs a value, to which dljob adds a folder", 'write value: "..."')
     for at, port in sheet.items(loc, container, "ports"):
         name, number = port["name"], port.get("containerPort")
+        # The same name or the same number, but not both: one port would displace the other.
         taken = next((n for n, p in PORTS.items() if (n == name) != (p == number)), "")
         if head and taken:
             sheet.say(at, f"{name} at {number} is in the way of {taken} at {PORTS[taken]}", "choose another")
@@ -208,6 +214,7 @@ def _resources(sheet: _Sheet, loc: Loc, container: Object, group: NodeGroup | No
 def _owner(section: str, resource: str, group: NodeGroup | None) -> str:
     """Return the typed field for the amount of a resource of Ray's container, which Ray and the plan count by."""
     if group is None:
+        # The head's requests are typed fields; its limits are left to the user.
         return f"spec.head.{resource}" if section == "requests" and resource in ("cpu", "memory") else ""
     if section == "limits" and resource in ("cpu", "memory"):
         return f"nodeGroups[].{resource}"
@@ -222,12 +229,14 @@ def _ray_start(sheet: _Sheet, loc: Loc, group: Object) -> None:
         here = (*loc, "rayStartParams", name)
         if name in _RAY_START:
             sheet.say(here, f"{name} is set by dljob", "leave it out", key=True)
+        # KubeRay's rayStartParams hold texts only.
         elif not isinstance(value, str):
             sheet.say(here, "must be a text", "write it in quotes")
 
 
 def _known_here(sheet: _Sheet, loc: Loc, value: Object, names: frozenset[str]) -> None:
     """Refuse keys that are not in `names`, with the reason for fields of a RayCluster."""
+    # Fields with a reason of their own are left to the loop below.
     sheet.known(loc, {name: 0 for name in value if name in names or name not in _SAID_ELSEWHERE}, names)
     for name in value:
         if name not in names and name in _SAID_ELSEWHERE:
@@ -249,6 +258,7 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
     for at, group in sheet.items(here, spec, "workerGroupSpecs", "groupName"):
         name = str(group["groupName"])
         if name not in groups:
+            # Worker groups are made from nodeGroups; a template only changes them.
             hint = one_of(name, list(groups)) if groups else "declare it in nodeGroups"
             sheet.say((*at, "groupName"), f"there is no node group {name}", hint)
             continue

@@ -43,6 +43,7 @@ def _entry(head: str, item: JsonValue, depth: int) -> Iterator[str]:
         yield from _lines(item, depth + 1)
     elif isinstance(item, list) and item:
         yield head
+        # A list stays at the indentation of its key, as kubectl prints it.
         yield from _lines(item, depth)
     else:
         yield f"{head} {_scalar(item)}"
@@ -51,6 +52,7 @@ def _entry(head: str, item: JsonValue, depth: int) -> Iterator[str]:
 def _scalar(value: JsonValue) -> str:
     if value is None:
         return "null"
+    # Before int: a bool is an int in Python.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -58,6 +60,7 @@ def _scalar(value: JsonValue) -> str:
     if isinstance(value, float):
         return _float(value)
     if isinstance(value, str):
+        # A colon with a space would begin a mapping.
         plain = _PLAIN.fullmatch(value) and ": " not in value and value.lower() not in _WORDS
         return value if plain else _quoted(value)
     return "{}" if isinstance(value, dict) else "[]"
@@ -77,6 +80,7 @@ def _quoted(text: str) -> str:
 
 
 def _letter(letter: str) -> str:
+    # YAML allows no control characters in a text.
     if letter == " " or letter.isprintable():
         return letter
     code = ord(letter)

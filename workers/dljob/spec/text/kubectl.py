@@ -10,7 +10,9 @@ import re
 
 _TRUE = frozenset({"y", "Y", "yes", "Yes", "YES", "on", "On", "ON"})
 _FALSE = frozenset({"n", "N", "no", "No", "NO", "off", "Off", "OFF"})
+# A leading 0 means octal in YAML 1.1 and nothing in YAML 1.2.
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
+# Numbers with a capital prefix are texts in YAML 1.2.
 _CAPITAL = re.compile(r"[-+]?0(X[0-9a-fA-F]+|O[0-7]+|B[01]+)")
 
 
@@ -31,4 +33,5 @@ def differs(text: str, *, number: bool) -> tuple[str, str]:
 def _octal(text: str) -> tuple[int, int]:
     """Return the values of a whole number with a leading 0 for dljob and for kubectl; (0, 0) for any other text."""
     plain = text.replace("_", "")
+    # Longer ones are refused as numbers anyway (`tree._number`).
     return (int(plain), int(plain, 8)) if _OCTAL.fullmatch(text) and len(plain) <= 64 else (0, 0)

@@ -22,6 +22,7 @@ from dljob.spec.text.kubectl import differs
 Loc: TypeAlias = tuple[str | int, ...]
 """Keys and indices from the root of a document."""
 
+# Bounds against files that would fill the memory, such as nested anchors (ADR 5).
 MAX_CHARACTERS = 524_288
 MAX_VALUES = 50_000
 MAX_DEPTH = 64
@@ -86,6 +87,7 @@ def read(text: str, *, kubectl: bool = False) -> list[Document]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # `extend` keeps the documents before an error, so that their errors are reported as well.
             nodes.extend(_compose(text))
     except MarkedYAMLError as error:
         return [*_documents(nodes, kubectl), _syntax(error)]
@@ -96,6 +98,7 @@ def read(text: str, *, kubectl: bool = False) -> list[Document]:
 
 def _documents(nodes: list[YamlNode], kubectl: bool) -> list[Document]:  # noqa: FBT001
     made = [_Builder(node, kubectl=kubectl).document for node in nodes]
+    # Empty documents, as after a last `---`, are no objects.
     return [document for document in made if document.data is not None or document.faults]
 
 
@@ -105,9 +108,11 @@ def _broken(mark: Position, message: str, hint: str = "") -> Document:
 
 def _syntax(marked: MarkedYAMLError) -> Document:
     error = cast("Any", marked)
+    # Some errors have no place of their own, only that of the text around them.
     mark = error.problem_mark or error.context_mark
     place = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
     problem = str(error.problem or error.context or "not YAML")
+    # Words of ruamel's messages; plainer ones take their place.
     if "maximum depth" in problem:
         return _broken(place, f"is nested deeper than {MAX_DEPTH} levels")
     if "\\t" in problem:
@@ -122,6 +127,7 @@ def _unreadable(text: str, error: Exception) -> Document:
     position = getattr(error, "position", None)
     if isinstance(position, int):
         before = text[:position]
+        # In the first line `rfind` gives -1, so columns count from 1 there too.
         mark = Position(before.count("\n") + 1, position - before.rfind("\n"))
         return _broken(
             mark, f"the character U+{ord(text[position]):04X} may not stand in YAML", "write it as an escape"
@@ -170,6 +176,7 @@ class _Builder:
 
     def __init__(self, root: YamlNode, *, kubectl: bool) -> None:
         mark = root.start_mark
+        # ruamel counts lines and columns from 0, editors from 1.
         self.document = Document(start=Position(mark.line + 1, mark.column + 1))
         self._kubectl = kubectl
         # Aliases are expanded: without a limit, a few nested ones would fill the memory ("billion laughs").
@@ -196,6 +203,7 @@ class _Builder:
 
     def _value(self, node: YamlNode, loc: Loc) -> JsonValue:
         self._spend(node, loc)
+        # The first position stays: keys of the mapping itself come before those of a merge.
         self.document.values.setdefault(loc, _mark(node))
         if node.id == "scalar":
             return self._scalar(node, loc)
@@ -230,6 +238,7 @@ class _Builder:
                 continue
             seen[key] = self.document.keys[here] = _mark(key_node)
             made[key] = self._value(value_node, here)
+        # Last: keys of the mapping itself win, wherever `<<` stands in it.
         for value_node in merged:
             self._merge(made, value_node, loc)
         return made
@@ -238,6 +247,7 @@ class _Builder:
         """Add the keys of a `<<` merge; keys of the mapping itself win."""
         sources: list[YamlNode] = list(node.value) if node.id == "sequence" else [node]
         for source in sources:
+            # A merge counts as well: an anchor may be merged many times.
             self._spend(source, loc)
             if source.id != "mapping":
                 self._fault(source, loc, "<< takes a mapping or a list of mappings")
@@ -264,6 +274,7 @@ class _Builder:
     def _elsewhere(self, node: YamlNode, loc: Loc, key: str = "") -> None:
         """Record an error where kubectl reads another value: possible for whole numbers and plain, untagged texts."""
         tag, text = str(node.tag).removeprefix(_TAG), str(node.value)
+        # Quoted and tagged texts mean the same to both.
         plain = not node.style and not node.ctag.handle
         if not self._kubectl or not (tag == "int" or (tag == "str" and plain)):
             return
@@ -309,8 +320,10 @@ def _number(text: str, *, whole: bool) -> int | float | None:
         if not whole:
             value = float(plain)
             return value if math.isfinite(value) else None
+        # Python takes long to convert long numbers.
         if len(plain) > 64:
             return None
+        # Base 0 reads 0x and 0o but refuses a leading 0, which YAML 1.2 reads as decimal.
         return int(plain, 10 if re.fullmatch(r"[-+]?[0-9]+", plain) else 0)
     except ValueError:
         return None

@@ -60,6 +60,7 @@ def describe(error: ErrorDetails, loc: Loc, root: type[BaseModel] = DLJobManifes
         return "unknown field", _unknown(loc, root)
     if kind == "missing":
         return "is missing", _NEEDS.get(str(loc[-1]), "")
+    # A key without a value reads as null, for fields of any type.
     if error["input"] is None and kind != "dljob":
         return _empty(context, None)
     if kind in ("model_type", "model_attributes_type"):
@@ -89,12 +90,14 @@ def aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def _unknown(loc: Loc, root: type[BaseModel]) -> str:
     word, here = str(loc[-1]), aliases(_model(loc[:-1], root))
+    # First names from other tools, then misspellings, then fields of another object.
     field, example = _OTHER_NAMES.get(_plain(word), ("", ""))
     if field in here:
         return f"write {field}: {example}"
     near = meant(loc, root)
     if near:
         return f"did you mean {near}?"
+    # Exact names only: a misspelling of a field elsewhere would be a guess on a guess.
     homes = [(home, inner) for home, name, inner in _homes(root, "") if name == word]
     if not homes:
         return ""
@@ -121,6 +124,7 @@ def _model(loc: Loc, root: type[BaseModel]) -> type[BaseModel]:
     model = root
     for part in loc:
         if isinstance(part, str):
+            # A free object has no model: stay at the nearest one.
             model = model_in(aliases(model)[part].annotation) or model
     return model
 
@@ -188,6 +192,7 @@ def _boolean(_: Mapping[str, Any], value: object) -> Words:
 
 
 def _choice(context: Mapping[str, Any], value: object) -> Words:
+    # pydantic gives the choices as one text: 'a', 'b' or 'c'.
     known = [item.strip("'") for item in str(context["expected"]).replace(" or ", ", ").split(", ")]
     one = "must be" if len(known) == 1 else "must be one of"
     return f"{one} {', '.join(known)}; not {_seen(value)}", did_you_mean(str(value), known) if len(known) > 1 else ""
@@ -255,6 +260,7 @@ _NEEDS = {
 }
 """Field -> hint for where it is missing."""
 
+# By pydantic's type of error; `describe` keeps pydantic's own message for all others.
 _SAYS: dict[str, Callable[[Mapping[str, Any], object], Words]] = {
     "dljob": _ours,
     "string_type": _quoted,
