@@ -71,6 +71,7 @@ class Small:
 
     def settle(self, w: World) -> None:
         """Let everything take effect that does so at once."""
+        # One after the other: each may add further items.
         while self.at_once and w.finished is None and not w.problems:
             ready = (n for n, p in w.pending.items() if isinstance(p.item, self.at_once) and p.least <= w.now)
             number = next(ready, None)
@@ -120,6 +121,7 @@ class _Search:
         self.seen: dict[tuple[int, ...], int] = {}
         self.parts: dict[Any, int] = {}
         """Part of a state -> its number: many states share parts, so keys of numbers save memory."""
+        # Arrays of numbers: one object for each of millions of states would fill the memory.
         self.parent, self.choice = array("l"), array("h")
         self.edges = (array("l"), array("l"))
         self.ends: list[int] = []
@@ -143,13 +145,16 @@ class _Search:
         if left and w.doomed is None:
             choices.extend(self._wrong(w))
         if not plain:
+            # The job is not over and nothing is pending: no run from here can end.
             self._broken(index, ["stuck: nothing can happen, and the job is not over"])
         for at, choice in enumerate(choices):
             new = w.clone()
             make(new, choice)
             self.small.settle(new)
             self.found.moves += 1
+            # The choices after the plain ones are faults, and each uses up one of those that are left.
             target = self._enter(new, left - (at >= plain), index, at)
+            # Moves without faults only: `_always_ends` asks for an end without further faults.
             if at < plain and target != index:
                 self.edges[0].append(index)
                 self.edges[1].append(target)
@@ -161,14 +166,17 @@ class _Search:
             if fault.kind == "double":
                 yield from (Double(number) for number in w.arriving)
             elif fault.kind == "crash":
+                # Only a PrimeMaster that runs can die.
                 if w.state is not None:
                     yield fault
             else:
                 for each in mishaps.possible(w, fault.kind):
+                    # One fault for each victim, with the strength that the world's definition gives.
                     yield FaultMove(fault.kind, each.pick, fault.value, fault.text)
 
     def _enter(self, w: World, left: int, parent: int, choice: int) -> int:
         """Return the number of a state; a new one is checked, and queued to be expanded."""
+        # First drop what has no effect any more, so that more states are equal.
         tidy(w)
         key = (left, *(self.parts.setdefault(part, len(self.parts)) for part in key_of(w)))
         index = self.seen.get(key)
@@ -220,6 +228,7 @@ class _Search:
         w, lines = self.small.world(), list[str]()
         tidy(w)
         for at in reversed(chosen):
+            # In the order of `_expand`, since choices are kept by their index.
             choices: list[Choice] = [*enabled(w), *self._wrong(w)]
             choice = choices[at]
             lines.append(_words(w, choice))
@@ -232,11 +241,13 @@ class _Search:
 def enabled(w: World) -> Iterator[Move]:
     """Yield the moves that are possible next without a fault."""
     wake = w.wake_at()
+    # The horizon is the time by which the next thing must have happened.
     horizon = float("inf") if wake is None else wake
     for pending in w.pending.values():
         kind = type(pending.item)
         if kind in PUNCTUAL:
             horizon = min(horizon, pending.least)
+        # User code takes any time, so it sets no horizon.
         elif kind is not Done:
             horizon = min(horizon, pending.least + SLACK)
     # Equal items lead to equal worlds: one of them stands for all.

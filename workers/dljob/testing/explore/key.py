@@ -41,6 +41,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         *_core(w.known, now),
         (w.state is None, w.finished is None, w.looking, w.refusing, w.doomed, w.outlived, w.admitted, w.obeyed),
         frozenset(
+            # The beginning of a silence counts only while it lasts.
             (name, node.view, node.silence, node.listed, _since(node.since, now) if node.silence else 0)
             for name, node in w.nodes.items()
         ),
@@ -58,6 +59,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.ended),
         frozenset(w.bad.items()),
         frozenset(w.fit),
+        # Counted: two equal items can take effect twice.
         frozenset(Counter((p.item, _left(p.item, p.least, now)) for p in w.pending.values()).items()),
     )
 
@@ -79,6 +81,7 @@ def _since(at: float, now: float, limit: float = 1e4) -> float:
 def _core(s: JobState, now: float) -> tuple[Any, ...]:
     # Numbers of incidents grow with the history; only their order matters.
     number = {incident: i for i, incident in enumerate(sorted(s.incidents), 1)}
+    # Just beyond the limit: how far beyond makes no difference to a decision.
     verdict, join = s.verdict, limits.JOIN_S + 1
     return (
         s.phase.value,
@@ -103,6 +106,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.by, now)) for name, x in s.departures.items()
         ),
         frozenset(
+            # Before the launch only the time when it is due counts, after it the deadlines.
             (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)
             + ((_from(i.deadline, now), _from(i.stop_by, now)) if i.launched else (_from(i.due, now),) * 2)
             for n, i in s.incidents.items()
@@ -166,11 +170,14 @@ def _void(w: World, item: Item) -> bool:
         case Up():
             return item.actor not in w.processes
         case SetUp() | Done() | Stall():
+            # The process is gone, or runs another incarnation of the rank.
             process = w.processes.get(item.actor)
             return process is None or item.running not in process.ranks
         case AskIfKnown():
+            # It is gone, or PrimeMaster watches it by now.
             return item.actor not in w.processes or item.actor in w.watched
         case Lapse():
+            # Without a node: void once another PrimeMaster has started.
             return _spoken(w, item.node) if item.node else item.epoch != w.epoch
         case Depart():
             return item.node not in w.nodes or not w.reachable(item.node)

@@ -56,8 +56,10 @@ def _group(name: str, size: int, **fields: object) -> dict[str, Any]:
     return role(name, size, replicasPerGroup=size, entrypoint=MODULE, **fields)
 
 
+# A budget of one restart: two faults use it up.
 _ONE = role("a", restartPolicy={"maxRestarts": 1})
 _WAITS = role("b", dependsOn=[{"role": "a"}])
+# 5 of the 8 CPUs of a node, so each rank needs a node of its own.
 _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 _ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
@@ -81,6 +83,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
+    # Arrivals are not among the items at once: here reports come late, and in any order.
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),
     Bounded(
         Small("two roles of three", job(_group("a", 3, driver=False), _group("b", 3)), (KILL, ERROR, *FEW), SWIFT), 2

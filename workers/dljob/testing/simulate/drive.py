@@ -98,6 +98,7 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     rng = fault_schedule.chance(f"case {seed}")
     made = manifest
     if made is None:
+        # Each feature draws from a random source of its own, so that older choices of a seed stay as they were.
         made = elastic.with_bounds(seed, jobs.with_spares(seed, checks.asked_for(seed, jobs.small(rng))))
     return Case(
         seed,
@@ -149,6 +150,7 @@ class Driver:
         jumps = sum(abs(t.fault.value) for t in self.case.faults if t.fault.kind == "clock")
         self._until(w.now + PATIENCE_S + 2 * jumps)
         problems = [*w.problems, *invariants.sweep(w), *invariants.replayed(w, written=not self.pace.whole)]
+        # Another broken invariant would explain why the job does not end.
         if w.finished is None and not w.problems:
             problems.append(f"no end: {w.known.phase} after {w.now - EPOCH_S:.0f} s; {w.known.search.why}")
         elif w.finished is not None:
@@ -172,6 +174,7 @@ class Driver:
         while w.finished is None and not w.problems and w.events < self.most:
             wake = w.wake_at()
             due = self.agenda[0][0] if self.agenda else None
+            # At the same moment pending items come before the timer.
             if wake is not None and (due is None or wake < due):
                 if wake > end:
                     break
@@ -183,6 +186,7 @@ class Driver:
             # Cancelled meanwhile, lost with PrimeMaster, or taken into an earlier batch.
             if isinstance(move, Happen) and move.number not in w.pending:
                 continue
+            # Time never goes back: the item may have been due before the last move.
             w.now = max(w.now, at)
             self._make(self._together(move))
         w.now = max(w.now, min(end, w.now) if w.finished or w.problems else end)
@@ -213,6 +217,7 @@ class Driver:
         w = self.world
         while self.given < w.serial:
             self.given += 1
+            # Items that took effect or were cancelled within the same move need no time.
             pending = w.pending.get(self.given)
             if pending is not None:
                 self._at(max(w.now, pending.least) + self._delay(pending.item), Happen(self.given))
@@ -224,11 +229,13 @@ class Driver:
     def _delay(self, item: Item) -> float:
         span = self.pace.work if isinstance(item, Done) else _SECONDS.get(type(item))
         if span is None:
+            # All other kinds are punctual.
             return 0.0
         rng = self.rng
         low, high = span
         # Squared: short delays are more likely, long ones possible.
         wait = low + (high - low) * rng.random() ** 2
+        # Ray may take long to find room for a reservation.
         if isinstance(item, Carry) and isinstance(item.action, Reserve):
             wait += rng.random() * (10.0 if rng.random() < 0.1 else 0.5)
         elif isinstance(item, Arrive | Carry) and rng.random() < LATE:
@@ -245,6 +252,7 @@ class Driver:
         w.offset, w.refusing, w.doomed = 0.0, 0, None
         lacking = {group.name: group.replicas for group in w.job.plan.node_groups.values()}
         going = {p.item.node for p in w.pending.values() if isinstance(p.item, Depart)}
+        # Only machines that stay count.
         for node in w.nodes.values():
             group = dict(node.view.labels).get("dljob.io/node-group", "")
             stays = node.silence is Silence.NONE and node.view.leaving is None and node.view.id not in going

@@ -43,6 +43,7 @@ CAUSES: tuple[tuple[str, int, str], ...] = (
     ("system memory", 2, "node lost"),
 )
 """(cause, its number among the 419, the fault that stands for it)."""
+# 8 GPUs in a server, as in the source.
 PER_NODE, DAY_S = 8, 86400.0
 REPAIR_S = 4 * 3600.0
 """The longest time until a lost machine is replaced."""
@@ -72,6 +73,7 @@ def manifest(size: Size) -> dict[str, Any]:
     roles: list[dict[str, Any]] = [
         {"name": "coordinator", "entrypoint": {"class": "pkg.Class"}, "resources": {"cpu": "1"}}
     ]
+    # Far above the number of failures, since budgets are not the subject here.
     limit = {"maxRestarts": 1000}
     if size.world:
         roles.append(
@@ -93,11 +95,14 @@ def manifest(size: Size) -> dict[str, Any]:
 
 def mix(size: Size, rng: Random) -> Iterator[tuple[str, Timed]]:
     """Yield (cause, fault) over the days, at the published rate per GPU."""
+    # Interruptions per second of this job: the published rate per GPU, times its GPUs.
     rate = sum(count for _, count, _ in CAUSES) * size.nodes * PER_NODE / GPUS / (DAYS * DAY_S)
+    # Independent failures have exponential times between them.
     at, end = rng.expovariate(rate), size.days * DAY_S
     while at < end:
         cause, _, kind = rng.choices(CAUSES, [count for _, count, _ in CAUSES])[0]
         yield cause, Timed(at, _fault(size, rng, kind))
+        # Without repairs the job would run out of nodes within days.
         if kind == "node lost":
             yield "repaired", Timed(at + rng.random() * REPAIR_S, FaultMove("join"))
         at += rng.expovariate(rate)
@@ -122,9 +127,11 @@ def run(size: Size) -> dict[str, Any]:
     """Simulate the job; return its end, faults and restarts, and the CPU time and memory that the simulation took."""
     began = time.process_time()
     rng = fault_schedule.chance(f"mix {size.seed}")
+    # A repair comes hours after its failure, so times are not in order yet.
     drawn = sorted(mix(size, rng), key=lambda each: each[1].at)
     end = size.days * DAY_S
     case = Case(size.seed, manifest(size), tuple(timed for _, timed in drawn))
+    # User code runs until the last fault is over.
     driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end))
     result = driver.run()
     restarted = [note for _, note in driver.world.notes if note.reason == reasons.RECOVERED]

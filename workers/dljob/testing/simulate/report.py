@@ -51,6 +51,7 @@ def many(seeds: Iterable[int], manifest: Mapping[str, Any] | None = None) -> dic
 
 def failure(case: Case) -> dict[str, Any]:
     """Return the report of a failing case, shrunk as far as it still breaks the same invariant."""
+    # By the same invariant: fewer faults may break another one, which is another bug.
     law = _law(case)
     least = shrink(case, lambda tried: _law(tried) == law)
     return {"seed": case.seed, "problems": list(simulate(least).problems), "case": dump(least)}
@@ -58,6 +59,7 @@ def failure(case: Case) -> dict[str, Any]:
 
 def _law(case: Case) -> str:
     problems = simulate(case).problems
+    # A message begins with the name of its invariant.
     return problems[0].partition(":")[0] if problems else ""
 
 

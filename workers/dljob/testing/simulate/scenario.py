@@ -29,6 +29,7 @@ from dljob.testing.world.world import EPOCH_S
 STEP_S = 1.0
 PATIENCE_S = 3600.0
 """Seconds after the start, or after the last fault, within which the job must recover."""
+# Longer than any run, so user code never ends by itself.
 FOR_EVER_S = 1e9
 STILL_S = 3.0
 """Seconds until a node agent detects that a rank with step reports is stopped."""
@@ -71,12 +72,15 @@ class Scenario(Driver):
 
     def _over(self) -> bool:
         w = self.world
+        # A fault with a duration is not over yet.
         busy = any(s.at + (s.fault.seconds or 0) > w.now for s in self.strikes)
+        # One step later, because the effect of a fault must show before calm counts.
         calm = self._well() and not busy and w.now > self._last + STEP_S
         return w.now > self._last + PATIENCE_S or (not self._waiting and calm)
 
     def _well(self) -> bool:
         known = self.world.known
+        # Events on their way could still end the calm.
         return known.phase is Phase.RUNNING and self.world.state is not None and not self.world.arriving
 
     def _make(self, move: Move) -> None:
@@ -125,11 +129,13 @@ class Scenario(Driver):
         self._last = w.now
         self.strikes.append(InjectedFault(number, fault, at))
         for move in moves:
+            # A stopped or slow rank is only recorded: see `_to_rank`.
             if move.kind != "nothing":
                 self._make(move)
 
     def _to_node(self, node: str, fault: FileFault) -> list[FaultMove]:
         w = self.world
+        # A node that does not answer has no number for a fault to name.
         listed = [name for name, own in w.nodes.items() if own.silence is Silence.NONE]
         held = [unit.node for unit in (w.known.units[name] for name in w.job.plan.units)]
         name = chosen(node, ranked(held, listed))
@@ -143,6 +149,7 @@ class Scenario(Driver):
         """Return the moves for all ranks that have not ended; none until each of them has a process."""
         w, role = self.world, target.role
         there = [rank for rank in target.ranks if ending.unfinished(w.known.ranks[role, rank])]
+        # The evidence of a kill for memory goes to PrimeMaster, which must be there to receive it.
         nobody_hears = fault.fault == "oom" and w.state is None
         if nobody_hears or not all(self._process_of(role, rank) for rank in there):
             return []
@@ -157,10 +164,12 @@ class Scenario(Driver):
         """Return the moves for one rank. `slow` does nothing here, since the simulation has no speed of ranks."""
         w, incarnation = self.world, self._process_of(role, rank)
         if fault.fault in ("stop", "slow"):
+            # A node agent detects no shorter stop.
             if fault.fault == "stop" and (fault.seconds or FOR_EVER_S) > STILL_S:
                 self._stands_still(role, rank, incarnation)
             return [FaultMove("nothing")]
         if fault.fault == "oom":
+            # Before the end of the process, which is attributed by this line.
             line = Clue(Source.KERNEL, f"Out of memory: Killed process ({role}/{rank})")
             w.tell((Arrive(CauseLearned(f"{role}/{rank}", (line,), incarnation)),))
         # A script is a process of its own in its host; a class runs in the host, which dies with it.

@@ -20,5 +20,6 @@ def fewest(things: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tup
                 things, shorter = tried, True
             else:
                 start += size
+        # The same size again while it helps, then half of it.
         size = min(size, len(things)) if shorter and size <= len(things) else min(size, len(things)) // 2
     return things

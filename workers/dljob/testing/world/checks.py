@@ -26,8 +26,10 @@ def check(w: World, a: CheckNodes) -> None:
     """Answer a round of checks, at once, or after `HANGS_S` if a node does not answer."""
     facts = {place.node: _facts(w, place.node) for place in a.places}
     fit = {node for node, one in facts.items() if not one.trouble and not one.unmade}
+    # Nodes test each other only once each is sound by itself.
     teams = tuple(_team(w, team) for team in a.teams if fit.issuperset(team))
     passed = {node for team in teams if not team.trouble for node in team.nodes}
+    # A single node has no partner to test its network with.
     alone = len({node for _, _, node in w.known.checks[a.role].places}) == 1
     w.fit.update((a.role, node) for node in fit if node in passed or alone or node not in w.bad)
     # A checker on a silent node never answers: the round lasts until its timeout.
@@ -73,10 +75,11 @@ def asked_for(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def bad_nodes(seed: int, manifest: Mapping[str, Any]) -> tuple[Timed, ...]:
-    """Up to two nodes that go bad, where anybody looks."""
+    """Return up to two faults that turn a node bad, for jobs whose nodes are checked."""
     rng = chance(f"bad nodes {seed}")
     if not any(role.get("comm", {}).get("preCheck") for role in manifest["spec"]["roles"]):
         return ()
     count = rng.choice((1, 1, 2))
+    # Half of them are bad from the beginning, before the first check.
     at = (0.0 if rng.random() < 0.5 else round(rng.random() * SOON_S, 3) for _ in range(count))
     return tuple(Timed(when, FaultMove("bad", rng.randrange(1 << 16), rng.choice((ALONE, TOGETHER)))) for when in at)

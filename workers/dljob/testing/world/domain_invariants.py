@@ -15,6 +15,7 @@ def kept(state: JobState) -> Iterator[str]:
     for own in marked:
         names = (f"{own.name}/{k}" for k in range(own.count))
         units = [state.units[name] for name in names if name in state.units]
+        # Only units that have a place, or are about to get one.
         nodes = [unit.node for unit in units if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)]
         values = {labels[node].get(own.topology_key) for node in nodes if own.topology_key and node in labels}
         if len(values) > 1:

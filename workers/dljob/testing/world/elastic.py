@@ -46,6 +46,7 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         "entrypoint": CLASS if rng.random() < 0.4 else MODULE,
         "replicas": size * groups,
         "replicasPerGroup": size,
+        # One group less than all unless the role may grow: else the bounds would leave it no choice of size.
         "minReplicas": size * rng.randint(1, groups - (not more)),
         "maxReplicas": size * (groups + more),
         "resources": {"cpu": str(max(cpu, 1))},
@@ -54,6 +55,7 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     if role["entrypoint"] == CLASS and chance(f"stays {seed}").random() < STAYS:
         role = {**role, "restartPolicy": {**role["restartPolicy"], "level": "InProcess"}}
     machines = {**group, "replicas": group["replicas"] + groups}
+    # Room for the additional group.
     if more:
         machines["maxReplicas"] = machines["replicas"] + 1
     others = [{**own, "driver": True} if own["driver"] else own for own in spec["roles"]]
@@ -72,9 +74,11 @@ def orders(seed: int) -> tuple[Timed, ...]:
 def scale(w: World, f: FaultMove) -> None:
     """Order another number of ranks, now and then one that is out of bounds."""
     names = sorted(w.known.sizes)
+    # While no PrimeMaster runs, nobody takes a command.
     if names and w.state is not None:
         role = names[f.pick % len(names)]
         own = w.job.roles[role].plan
+        # The last number is one too many: PrimeMaster must refuse it.
         numbers = [*range(own.min_replicas, own.max_replicas + 1, own.group_size), own.max_replicas + 1]
         count = numbers[f.pick // len(names) % len(numbers)]
         w.later(Arrive(Commanded(f"c{int(f.value)}", "scale", role, "somebody", count)))
@@ -104,6 +108,7 @@ def kept(before: JobState, after: JobState) -> Iterator[str]:
             host = facts.host_of(rank)
             unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
             there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
+            # It works on as before unless its unit moves.
             # A rank that is stopping and has not left in time may lose its process with this step.
             was = before.ranks[role, rank]
             if (
@@ -141,6 +146,7 @@ def at_rest(state: JobState, nodes: tuple[NodeView, ...], now: float) -> Iterato
     d = StateTransaction(state, now)
     d.nodes = nodes
     for role, own in state.sizes.items() if state.phase is Phase.RUNNING else ():
+        # Otherwise the resize is decided, or waits for copies to be saved.
         if own.want != own.size and own.move_at is None and own.save_by is None and not completed(d, role):
             able = own.want if own.want < own.size else resizing.more(d, role, own.want).sizes[role]
             if able != own.size:

@@ -25,6 +25,7 @@ class Surroundings:
     """Nodes and the processes on them; their reports to PrimeMaster become pending items."""
 
     def __init__(self, plan: JobPlan, nodes: Iterable[NodeView], now: float) -> None:
+        # The widest plan knows the units of every size of the roles.
         self.plan = plan.widest
         self.now = now
         self.pending: dict[int, Pending] = {}
@@ -80,6 +81,7 @@ class Surroundings:
         """Add a pending item that takes effect in `wait` seconds or later; return its number."""
         self.serial += 1
         self.pending[self.serial] = Pending(item, self.now + wait)
+        # Indices for the two kinds that are searched most.
         if isinstance(item, Arrive):
             self.arriving[self.serial] = None
         elif isinstance(item, Carry):

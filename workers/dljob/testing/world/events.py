@@ -65,6 +65,7 @@ def _up(w: World, i: Up) -> None:
         w.later(i, 0.5)
         return
     w.processes[i.actor] = evolve(process, up=True)
+    # While its creation is pending, PrimeMaster has no call to the actor.
     if i.actor in w.watched and not executor.coming(w, i.actor):
         w.later(Arrive(_hello(w, process)))
 
@@ -103,6 +104,7 @@ def ends_by_itself(w: World, role: str) -> bool:
 
 def _done(w: World, i: Done) -> None:
     process = w.processes.get(i.actor)
+    # A rank that hangs never ends by itself.
     if process is None or i.running not in process.ranks or i.running in w.hung:
         return
     if w.nodes[process.node].silence is Silence.FROZEN:
@@ -210,23 +212,27 @@ def _heal(w: World, i: Heal) -> None:
     # Processes end themselves after their lease. A node that the cluster removed never comes back under its name.
     lapsed = not node.listed or away > w.job.fault_tolerance.lease
     for process in on(w, i.node):
+        # Its lease is over, its kill was ordered meanwhile, or PrimeMaster does not know it.
         if lapsed or process.condemned or (w.state is not None and process.actor not in w.watched):
             w.die(process.actor)
         elif process.actor in w.watched:
             for report in process.reports:
                 w.later(Arrive(report, process.actor))
     for actor in _heard_on(w, i.node):
+        # It ended during the silence: the call to it breaks now.
         if actor not in w.processes:
             w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN))
     if node.listed:
         w.later(Arrive(NodeThawed(i.node)))
     else:
+        # A machine that was removed never returns under its name.
         del w.nodes[i.node]
 
 
 def _lapse(w: World, i: Lapse) -> None:
     if i.node:
         node = w.nodes.get(i.node)
+        # The node may have answered and been cut again since this was planned.
         if node is not None and node.silence is Silence.CUT and w.now >= node.since + w.job.fault_tolerance.lease:
             for process in on(w, i.node):
                 w.die(process.actor)

@@ -66,6 +66,7 @@ def order(w: World, action: Action) -> None:
             end_actor(w, action.actor or spare_actor(action.role, action.node, action.slot, action.life))
         case Unreserve():
             key = (action.unit, action.token)
+            # Not carried out yet: cancel the reservation itself.
             if key in w.reserving:
                 w.reserving.discard(key)
                 drop(w, lambda a: isinstance(a, Reserve) and (a.unit, a.token) == key)
@@ -82,6 +83,7 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
     """Start an action that creates something with a name, unless the same is being created already."""
     if isinstance(action, SpawnHost):
         actor = host_actor(action.host, action.life)
+        # A repeated order: the actor is there, or being created.
         if actor in w.watched:
             return
         invariants.may_spawn(w, action, actor)
@@ -91,6 +93,7 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
         if actor in w.watched:
             return
         w.watched[actor] = Watched(SpareKey(action.role, action.node, action.slot), action.life, action.node)
+    # A repeated order: the same reservation is pending.
     elif (action.unit, action.token) in w.reserving:
         return
     else:
@@ -109,6 +112,7 @@ def drop(w: World, match: Callable[[Action], bool]) -> None:
 def end_actor(w: World, actor: str) -> None:
     """End an actor, whatever its state, and drop its pending reports."""
     if w.watched.pop(actor, None) is not None:
+        # Its creation must not take effect after its end.
         drop(w, lambda a: made_by(a) == actor)
     number = w.late.pop(actor, 0)
     if number in w.arriving:  # an actor that is no longer watched is not reported (`worker_hosts.py`, `_gone`)
@@ -156,6 +160,7 @@ def effect(w: World, action: Action) -> None:
 
 
 def _silent(w: World, action: StartRanks | StopRanks | LeaveGroup) -> bool:
+    # A stop names only the host, whose newest actor is meant.
     actor = w.owner.get(action.host, "") if isinstance(action, StopRanks) else action.actor
     process = w.processes.get(actor)
     return process is not None and not w.reachable(process.node)
@@ -194,6 +199,7 @@ def _bring_up(w: World, new: Process, deadline_s: float) -> None:
     """Find the actor or create it on its node; one that cannot be created is reported lost after its deadline."""
     if not w.reachable(new.node):
         w.watched.pop(new.actor, None)
+        # A node that is gone fails at once, a silent one after the deadline.
         w.late[new.actor] = w.later(Arrive(lost(new.who, new.life, LATE)), deadline_s if new.node in w.nodes else 0.0)
         return
     # The same actor may exist already, created for an earlier PrimeMaster: the executor finds it by its name.
@@ -202,6 +208,7 @@ def _bring_up(w: World, new: Process, deadline_s: float) -> None:
         w.processes[new.actor] = new
         if isinstance(new.who, HostId):
             w.owner[new.who] = new.actor
+    # One that is still starting answers by itself later (`events._up`).
     if known is None or known.up:
         w.later(Up(new.actor))
 
@@ -217,6 +224,7 @@ def _start(w: World, a: StartRanks) -> None:
     # A spare becomes the host whose ranks it starts.
     watched = w.watched.get(a.actor)
     if watched is not None:
+        # The watch follows, so that a loss is reported as that of the host.
         w.watched[a.actor] = evolve(watched, who=a.host, life=a.life)
     process = w.processes.get(a.actor)
     if process is None or not w.reachable(process.node):
@@ -244,6 +252,7 @@ def _enter(w: World, actor: str, running: Running) -> None:
 def _stop(w: World, a: StopRanks) -> None:
     actor = w.owner.get(a.host, "")
     watched = w.watched.get(actor)
+    # By now the actor is another host, or another life of this one.
     if watched is None or (watched.who, watched.life) != (a.host, a.life):
         return
     process = w.processes.get(actor)
@@ -277,6 +286,7 @@ def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Pro
 
 
 def _release(w: World, _a: Release) -> None:
+    # Nothing is watched from here on: the ends below are no losses.
     w.watched.clear()
     drop(w, lambda _: True)
     w.reserving.clear()

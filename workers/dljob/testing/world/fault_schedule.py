@@ -67,8 +67,10 @@ def _fault(rng: Random, kind: str) -> FaultMove:
     pick = rng.randrange(1 << 16)
     match kind:
         case "error":
+            # Indices of `faults.ERRORS`; the last one ends the job at once, so it is rare.
             return FaultMove(kind, pick, rng.choices(range(7), (4, 4, 3, 3, 3, 2, 1))[0])
         case "freeze" | "cut":
+            # From less than the heartbeat limit (3 s) to more than the lease (30 s).
             return FaultMove(kind, pick, round(rng.choice((0.5, 3.0, 8.0, 20.0, 60.0)) * (0.5 + rng.random()), 2))
         case "crash":
             return FaultMove(kind, rng.choice((0, 1, 2, 2, 3, 3, 4, 5, 8)), rng.randrange(2))

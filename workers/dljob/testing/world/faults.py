@@ -59,6 +59,7 @@ def _kill_process(w: World, f: FaultMove) -> None:
 
 def _picked(of: Iterable[str], pick: int) -> str:
     """Return one of the names; empty where there is none."""
+    # Sorted, so that a pick means the same victim in every run.
     there = sorted(of)
     return there[pick % len(there)] if there else ""
 
@@ -78,6 +79,7 @@ def _end_rank(w: World, f: FaultMove) -> None:
     if not live:
         return
     key = live[f.pick % len(live)]
+    # A fault of a file hits the newest process; a drawn one the oldest, which may be one that is being replaced.
     incarnation, actor = w.running[key][-1 if f.text else 0]
     process = w.processes[actor]
     running = next(r for r in process.ranks if (r.role, r.rank, r.incarnation) == (*key, incarnation))
@@ -121,6 +123,7 @@ def _lose_node(w: World, f: FaultMove) -> None:
     if not there:
         return
     name = there[f.pick % len(there)]
+    # Switched off looks like a partition until the cluster removes the machine.
     w.nodes[name] = evolve(w.nodes[name], silence=Silence.CUT, since=w.now)
     for process in on(w, name):
         w.die(process.actor)
@@ -184,6 +187,7 @@ def _command(w: World, f: FaultMove) -> None:
     elif target == "role":
         names = sorted(w.job.roles)
         target = names[f.pick % len(names)]
+    # While no PrimeMaster runs, nobody takes a command.
     if w.state is not None:
         w.later(Arrive(Commanded(f"c{int(f.value)}", kind, target, "somebody")))
 

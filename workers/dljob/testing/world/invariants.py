@@ -89,6 +89,7 @@ def may_start(w: World, running: Running) -> None:
     key = (running.role, running.rank)
     name = f"{running.role}/{running.rank}"
     for incarnation, actor in w.running.get(key, ()):
+        # One on an unreachable node ends by its lease.
         if w.reachable(w.processes[actor].node):
             w.problems.append(f"two live: {name} starts as {running.incarnation} while {incarnation} lives in {actor}")
     if running.incarnation <= w.started.get(key, 0):
@@ -101,6 +102,7 @@ def may_start(w: World, running: Running) -> None:
     for other, kind in w.job.roles[running.role].plan.depends_on:
         there = w.was_ready if kind == "Ready" else w.ended
         everybody = ((other, rank) for rank in range(w.job.roles[other].plan.replicas))
+        # A rank that has ended was ready before that.
         lacking = [key[1] for key in everybody if key not in there and key not in w.ended]
         if lacking:
             w.problems.append(f"dependency: {name} starts before {other}/{lacking[0]} was {kind}")
@@ -108,6 +110,7 @@ def may_start(w: World, running: Running) -> None:
 
 def _mixed(w: World, running: Running) -> Iterator[str]:
     """Yield live ranks of the same torch world with another generation."""
+    # Most torch worlds have one generation, so most starts compare nothing.
     others = {g for role, g in w.worlds if role == running.role} - {running.generation}
     actors = (actor for g in sorted(others) for actor in w.worlds[running.role, g])
     for process in map(w.processes.__getitem__, actors):
@@ -134,6 +137,7 @@ def well_ended(w: World) -> list[str]:
 
 def left_behind(w: World) -> list[str]:
     """At the end no process and no reservation is left."""
+    # One that cannot be reached ends by its lease.
     found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
     return found + [f"left: reservation {unit} {token} on {node}" for (unit, token), node in w.groups.items()]
 
@@ -186,6 +190,7 @@ def _counts(state: JobState) -> Iterator[str]:
 
 def _banned(state: JobState) -> Iterator[str]:
     """No unit is on an excluded node, or being reserved there."""
+    # While the job ends, nothing moves off a node any more.
     for name, unit in state.units.items() if state.exclusions and state.verdict is None else ():
         if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING) and unit.node in state.exclusions:
             yield f"excluded: {name} is on {unit.node}: {state.exclusions[unit.node].reason}"
@@ -194,6 +199,7 @@ def _banned(state: JobState) -> Iterator[str]:
 def _granted(w: World) -> Iterator[str]:
     """A unit's reservation has the memory that PrimeMaster granted."""
     given = w.known.grants
+    # Few jobs let memory grow, and the others have nothing to compare.
     for key, node in w.groups.items() if w.granted or given.given else ():
         own = w.known.units[key[0]]
         if own.phase is UnitPhase.HELD and own.token == key[1]:
@@ -248,6 +254,7 @@ def _ledger(w: World) -> Iterator[str]:
     at = max(book.at, micros(state, w.last))
     for name, facts in w.job.roles.items():
         sums = ledger.totals(book, name, at)
+        # Spare processes are not ranks, so their time is in an account of its own.
         spent = sum(total for account, total in sums.items() if account is not Account.SPARE)
         whole = ledger.rank_time(book, name, facts.plan.replicas, at)
         if spent != whole:

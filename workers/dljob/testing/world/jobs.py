@@ -17,6 +17,7 @@ SPARED = 0.4
 def small(rng: Random) -> dict[str, Any]:
     """Return the manifest of a job with one to four roles and at most a dozen ranks."""
     names = ["a", "b", "c", "d"][: rng.randint(1, 4)]
+    # A role depends only on roles before it, so there are no cycles.
     roles = [_role(rng, name, names[:i]) for i, name in enumerate(names)]
     # A job needs at least one driver.
     roles[-1]["driver"] = True
@@ -41,6 +42,7 @@ def _role(rng: Random, name: str, before: list[str]) -> dict[str, Any]:
     policy: dict[str, Any] = {"maxRestarts": rng.choice((1, 3, 10))}
     if rng.random() < 0.3:
         policy["level"] = rng.choice(("Process", "RoleGroup", "Role", "Job"))
+    # Only where `spec.rules.rejoin` accepts it.
     if policy.get("level", "Process") == "Process" and policy["maxRestarts"] > 1 and _rejoins(role):
         policy["level"] = "InProcess"
     role["restartPolicy"] = policy

@@ -45,6 +45,7 @@ def evict(w: World, f: FaultMove) -> None:
 
 
 def _picked(w: World, f: FaultMove) -> str:
+    # A node that is silent, or announced already, cannot be announced.
     there = sorted(n for n, own in w.nodes.items() if own.silence is Silence.NONE and own.view.leaving is None)
     return there[f.pick % len(there)] if there else ""
 
@@ -82,5 +83,6 @@ def notices(seed: int) -> tuple[Timed, ...]:
         FaultMove(rng.choice(("drain", "evict")), rng.randrange(1 << 16), rng.choice((2.0, 30.0, 30.0, 120.0)))
         for _ in range(rng.choice((1, 1, 2, 3)))
     )
+    # Some evictions are announced and never happen.
     gone = [replace(f, value=0.0) if f.kind == "evict" and rng.random() < 0.3 else f for f in made]
     return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in gone)

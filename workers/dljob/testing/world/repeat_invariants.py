@@ -24,6 +24,7 @@ _HOUR_S = 3600.0
 def kept(state: JobState) -> Iterator[str]:
     """A job never ends as repeating without a repetition, and never goes on after one."""
     heard = [fault for fault in state.faults if fault.outcome is not None]
+    # Rules of the job's own may allow repetitions.
     if state.verdict is None and not state.job.fault_tolerance.rules:
         yield from _goes_on(state, heard)
     if state.verdict is not None and state.verdict.reason == reasons.USER_ERROR_REPEATS:
@@ -33,6 +34,7 @@ def kept(state: JobState) -> Iterator[str]:
 def _goes_on(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
     """A rank that failed in the same way in two incarnations in a row, by its own fault, gets no third one."""
     for name in {fault.rank for fault in heard}:
+        # A secondary failure follows from that of another rank.
         mine = sorted((f for f in heard if f.rank == name and not f.secondary), key=lambda f: f.incarnation)
         for first, second in pairwise(mine):
             own = second.outcome is not None and second.outcome.error_type in _OWN
@@ -42,6 +44,7 @@ def _goes_on(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
 
 def _without_cause(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
     """The last failure is fatal by itself, or equals an earlier one of its rank or torch world."""
+    # With the list full, the equal failure before may have been dropped.
     if not heard or _fatal(heard[-1]) or len(state.faults) >= _REMEMBERED:
         return
     role = heard[-1].rank.partition("/")[0]
@@ -57,6 +60,7 @@ def _same(state: JobState, first: FaultRecord, second: FaultRecord) -> bool:
     if old is None or new is None or _end(old) != _end(new) or {old.reason, new.reason} & set(_BLAMED):
         return False
     saved = any(saves.last is not None and saves.last.at > first.detected for saves in state.saves.values())
+    # A step further than at the last failure is progress, and so is a checkpoint saved in between.
     further = new.step is not None and (old.step is None or new.step > old.step)
     return not saved and not further and second.detected - first.detected < _HOUR_S
 

@@ -37,6 +37,7 @@ def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -
     for who, process in waiting:
         spare = state.spares.get((who.role, who.node, who.slot))
         known = spare is not None and spare.life == process.life and spare.phase.alive
+        # Condemned: its kill is on the way.
         if not known and process.actor not in hosts and not process.condemned:
             yield f"leak: {process.actor} waits on {process.node}, and PrimeMaster does not know it"
     for role, node, slot in state.spares:
@@ -46,6 +47,7 @@ def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -
 
 def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
     """As many nodes stand by as asked for, or as are free, each with a process for every host that may move there."""
+    # A machine that the cluster removed cannot stand by.
     views = [node.view for node in w.nodes.values() if node.listed]
     # A node where spares died is left alone for a while, and so is one that is excluded or about to depart.
     lost = {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
@@ -56,6 +58,7 @@ def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Ite
         silent = {node for node in free if not w.reachable(node)}
         need = _needs(state, mine)
         warm = [node for node in free - silent if all(ready[node, role] >= most for role, most in need.items())]
+        # A silent node may or may not stand by, so it is not counted either way.
         if len(warm) < min(count, len(free)) - len(silent):
             yield f"spare: {len(warm)} nodes of {group} stand by, not {count}; free: {', '.join(sorted(free))}"
 

@@ -133,6 +133,7 @@ class World(Surroundings):
 
     def clone(self) -> World:
         """Return an independent copy of the world."""
+        # Tables are copied; the values in them are frozen, and shared.
         new = object.__new__(World)
         new.__dict__.update(
             {
@@ -156,6 +157,7 @@ class World(Surroundings):
     def wake_at(self) -> float | None:
         """Return the virtual time at which PrimeMaster's timer is due; None without one."""
         wake = next_wake(self.state) if self.state is not None else None
+        # A timer that is overdue is due now.
         return None if wake is None else max(self.now, wake - self.ahead)
 
     def tell(self, batch: Sequence[Arrive]) -> None:
@@ -172,11 +174,13 @@ class World(Surroundings):
         for arrival in batch:
             self.journal.append((now, arrival.event))
             step = transition(self.state, arrival.event, now)
+            # Few steps change sizes, so the checks of them are left out otherwise.
             if step.state.sizes is not self.state.sizes:
                 self.problems.extend(elastic.moved(self.state, step.state))
                 self.problems.extend(elastic.kept(self.state, step.state))
             self.state = self.known = step.state
             actions.extend(step.actions)
+            # After the journal has the report: its process drops it for good.
             self.acknowledge(arrival)
             if isinstance(arrival.event, NodesSeen):
                 self._told(self.state, arrival.event.nodes)
@@ -208,6 +212,7 @@ class World(Surroundings):
                 self.notes.append((self.now, action))
                 self.obeyed += action.reason in _ANSWERS
                 continue
+            # The planned death of PrimeMaster: the actions after it are lost.
             if doomed is not None and count >= doomed:
                 break
             count += 1
@@ -235,19 +240,23 @@ class World(Surroundings):
         self.late.clear()
         if self.finished is None:
             self.later(Boot())
+            # The leases of all processes run out unless the next PrimeMaster starts in time.
             self.later(Lapse("", self.epoch), self.job.fault_tolerance.lease)
 
     def boot(self) -> None:
         """Start a PrimeMaster: it replays the journal, re-attaches to live actors and repeats unfinished actions."""
         first = self.epoch == 0
         self.epoch += 1
+        # The new process starts from the machine's clock, but not before the journal's last record.
         self.ahead = max(self.offset, self.last - self.now)
         # The replay of the journal must lead to the state that the dead PrimeMaster had.
         if not first:
             self.problems.extend(invariants.replayed(self))
+            # Written and read, as a snapshot of the store is.
             self.base, self.base_at = invariants.restored(self.known), len(self.journal)
             self.problems.extend(invariants.unread(self.known, self.base))
         self.state = self.known
+        # The job has ended; at most its release has to be repeated.
         if self.state.phase.final:
             self.carry_out(reissue(self.state, self.clock()))
             return
@@ -272,6 +281,7 @@ class World(Surroundings):
         for (role, node, slot), own in ready_spares(state):
             self.attach(own.actor, Watched(SpareKey(role, node, slot), own.life, node))
         self.carry_out(reissue(state, self.clock()))
+        # Processes of earlier PrimeMasters ask whether they are known, and end themselves if not.
         for actor in self.processes:
             if actor not in self.watched:
                 self.later(AskIfKnown(actor), BEACON_S)
@@ -284,6 +294,7 @@ class World(Surroundings):
         for name, node in self.nodes.items():
             if node.silence is not Silence.NONE:
                 self.later(NodeOverdue(name), self.job.fault_tolerance.node.freeze_seconds)
+            # It was excluded for its silence, and answers by now.
             elif (own := self.known.exclusions.get(name)) is not None and own.silent:
                 self.later(Arrive(NodeThawed(name)))
 
@@ -326,6 +337,7 @@ class World(Surroundings):
 
     def lost(self, actor: str, outcome: Outcome) -> None:
         """Break PrimeMaster's call to an actor, which reports the actor's loss."""
+        # A creation that is pending reports its own failure.
         if actor not in self.watched or executor.coming(self, actor):
             return
         watched = self.watched.pop(actor)
@@ -338,6 +350,7 @@ class World(Surroundings):
         if node is None:
             return
         self.take(node, key[0], -1, self.granted.pop(key, ()))
+        # Ray ends the actors of a placement group with it.
         for process in [p for p in self.processes.values() if p.group == key]:
             executor.kill(self, process.actor)
         self.look()
