@@ -23,4 +23,5 @@ def add_up(*parts: Resources) -> Resources:
     for part in parts:
         for name, amount in part:
             total[name] = total.get(name, 0) + amount
+    # Sorted and without zeros, so that equal amounts are equal values.
     return tuple(sorted((name, amount) for name, amount in total.items() if amount))

@@ -77,6 +77,7 @@ def demand_of(unit: Unit) -> Demand:
             if name not in BY_RAY:
                 bulk[name] = bulk.get(name, 0) + amount
                 continue
+            # A bundle takes whole devices, or a share of one.
             whole[name] = whole.get(name, 0) + amount // GRAIN
             if amount % GRAIN:
                 shares.setdefault(name, Counter())[amount % GRAIN] += 1
@@ -92,6 +93,7 @@ def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources
 
     `total` is what the machine has in all, where that differs. Memory that the machine does not state is not counted.
     """
+    # With the total: a resource that is used up is missing from what is free.
     stated = {name for name, _ in (*total, *free)}
     left = dict(free)
     bulk = {name: amount for name, amount in free if name not in BY_RAY}
@@ -129,6 +131,7 @@ def take(room: Capacity, demand: Demand, count: int = 1) -> Capacity | None:
     """Return the capacity after `count` such units moved in; None when they do not fit. Labels are not checked."""
     bulk = dict(room.bulk)
     for name, amount in demand.bulk:
+        # 0 where the machine has none at all.
         bulk[name] = bulk.get(name, 0) - amount * count
         if bulk[name] < 0:
             return None
@@ -155,6 +158,7 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
     for share, count in shares:
         free = slots.get(share, 0)
         # A device that others share is used before an untouched one is opened, which keeps whole devices whole.
+        # What remains of that device after its last share stays unused: a share never spans two devices.
         if count > free and rest >= share:
             free, rest = free + rest // share, 0
         if count > free:
@@ -163,6 +167,7 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
             untouched, free = untouched - opened, free + opened * (GRAIN // share)
         slots[share] = free - count
     left = tuple(sorted((share, count) for share, count in slots.items() if count))
+    # Checked last, since shares may have opened devices too.
     return Devices(untouched, left, rest) if untouched >= 0 else None
 
 

@@ -35,6 +35,7 @@ def with_collectives(spec: DLJobSpec, roles: Mapping[str, RolePlan]) -> dict[str
     }
     # Sorted, since the environment is part of the plan's digest.
     text = json.dumps(told, sort_keys=True)
+    # In every role, so that processes that user code starts inherit it too.
     return {name: replace(role, env=(*role.env, (COLLECTIVES, text))) for name, role in roles.items()}
 
 

@@ -33,6 +33,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven:
 
     `left` is " free" where other jobs may use the machines, and empty where the machines are empty.
     """
+    # A batch that does not fit by itself is the whole conflict, and counting proves it.
     for batch in batches:
         room_for = alone(batch, runs)
         if room_for < batch.count:
@@ -45,6 +46,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven:
         # One search for each batch, so each gets few steps.
         verdict = pack(fewer, runs, PROBE_STEPS)
         if not isinstance(verdict, Packing):
+            # Still no room without it, so it is no part of the conflict.
             kept, proven = fewer, verdict.proven
     why, missing = _together(kept, runs, left)
     return Conflict(tuple(kept), why, missing, proven=proven)
@@ -102,6 +104,7 @@ def _who(batch: Batch) -> str:
     if len(ranks) == 1:
         return f"one process of role {ranks[0][0]}"
     if not ranks:
+        # A piece of a quota, which holds no ranks.
         return f"a piece of {unit.name.rpartition('/')[0]}"
     by_role = {role: sum(1 for r, _ in ranks if r == role) for role, _ in ranks}
     inside = ", ".join(f"{count} of {role}" for role, count in sorted(by_role.items()))
@@ -150,6 +153,7 @@ def _sum_of(runs: Sequence[MachineRun]) -> dict[str, int]:
 
 def _together(batches: Sequence[Batch], runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
     """Return why batches do not fit together that would fit alone."""
+    # Machines that none of the batches may use explain nothing.
     usable = [run for run in runs if any(admits(run.room, batch.demand) for batch in batches)]
     lacks, have, asked = _shortage(batches, usable), _sum_of(usable), _asked(batches)
     parts = " and ".join(_units(batch) for batch in batches)

@@ -75,6 +75,7 @@ def _capacity(demand: Demand, batches: Sequence[Batch]) -> Capacity:
     names = {name for batch in batches for name, _ in batch.demand.bulk}
     plenty = dict.fromkeys(names, _PLENTY)
     kinds = [name for name, _, _ in demand.devices]
+    # Devices limit a machine that has some, CPUs any other.
     usual = plenty if kinds else {**plenty, "CPU": MACHINE_CPUS * GRAIN}
     machine = Capacity(_items(usual), tuple((kind, Devices(MACHINE_DEVICES)) for kind in kinds), ())
     if take(machine, demand) is not None:
@@ -96,6 +97,7 @@ def _used(cap: Capacity, left: Capacity) -> Resources:
     """Return the size of a machine for its units: whole CPUs and devices, memory in MiB."""
     after = dict(left.bulk)
     used = {name: amount - after[name] for name, amount in cap.bulk}
+    # Ray counts whole CPUs, and a machine has at least one.
     used["CPU"] = max(1, -(-used.get("CPU", 0) // GRAIN)) * GRAIN
     memory = used.pop("memory", 0)
     if memory >= _MEBIBYTE:  # less is the byte of empty bundles; a machine of that size could not run
@@ -112,6 +114,7 @@ def _named(sizes: Counter[Resources]) -> list[MachineGroup]:
     for size, count in sorted(sizes.items(), key=lambda item: (item[0], item[1])):
         devices = [(name, amount // GRAIN) for name, amount in size if name in BY_RAY]
         stem = "-".join(f"{name}{amount}" for name, amount in devices or [("cpu", dict(size)["CPU"] // GRAIN)])
+        # Room for a suffix such as `-ab`.
         stem = re.sub(r"[^a-z0-9]+", "-", stem.lower())[: NAME_LENGTH - 3].strip("-")
         name = next(n for n in (stem, *(f"{stem}-{letters}" for letters in _LETTERS)) if n not in groups)
         device = (devices[0][0], BY_RAY[devices[0][0]].kubernetes) if devices else None

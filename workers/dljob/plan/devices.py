@@ -35,6 +35,7 @@ DEVICES: dict[str, Device] = {
     )
 }
 
+# Prefix of the switches by which Ray leaves a variable alone.
 NOSET = "RAY_EXPERIMENTAL_NOSET_"
 _OWN_NOSET = {
     "RBLN_DEVICES": "RBLN_RT_VISIBLE_DEVICES",
@@ -58,6 +59,7 @@ def visible_devices(variable: str, ids: tuple[str, ...]) -> dict[str, str]:
     if not variable:
         return {}
     env = {variable: ",".join(f"{_BEFORE.get(variable, '')}{each}" for each in ids)}
+    # To the runtime of TPUs, a part of a host's chips is a host of its own.
     if variable == "TPU_VISIBLE_CHIPS" and len(ids) in _TPU_BOUNDS:
         env |= {"TPU_CHIPS_PER_HOST_BOUNDS": _TPU_BOUNDS[len(ids)], "TPU_HOST_BOUNDS": "1,1,1"}
     return env

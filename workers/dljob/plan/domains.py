@@ -66,6 +66,7 @@ def pack_in_domains(
     return found, tuple(
         Choice(series, key, domain.value, _why(domain, key, own, len(others)))
         for ((series, key), own), domain, others in zip(wanted.items(), chosen, fitting, strict=False)
+        # A fixed domain was not chosen here.
         if series not in fixed
     )
 
@@ -95,6 +96,7 @@ def _search(
         some = [batch for batch in batches if whole or batch.demand.topology in so_far]
         found = pack([_pinned(batch, values) for batch in some], runs, steps)
         if not isinstance(found, Packing):
+            # Only if every combination is proven impossible, the whole is.
             proven = proven and found.proven
         elif whole:
             return found, chosen
@@ -135,6 +137,7 @@ def domains_of(own: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed) -
         if value is not None and value in fixed.get(series, (value,)) and admits(run.room, own[0].demand):
             found.setdefault(value, []).append(run)
     domains = [_domain(value, own, members) for value, members in found.items()]
+    # The name last, so that equal jobs choose the same domain.
     return sorted(domains, key=lambda one: (one.holds, one.left, natural(one.value)))
 
 
@@ -150,6 +153,7 @@ def _wanted(batches: Sequence[Batch]) -> dict[tuple[str, str], list[Batch]]:
 def _domain(value: str, own: Sequence[Batch], runs: Sequence[MachineRun]) -> Domain:
     holds = tuple(sum(copies(run.room, batch.demand, _MOST) * len(run.ids) for run in runs) for batch in own)
     asked = {name for batch in own for name, _ in total_demand(batch.demand)}
+    # Memory that a machine does not state has no number to compare.
     left = add_up(
         *(
             tuple((n, a * len(r.ids)) for n, a in total_room(r.room).items() if n in asked and a < UNBOUNDED)

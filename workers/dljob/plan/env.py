@@ -39,6 +39,7 @@ def rank_env(
     """
     said = dict(role.env)
     env = {
+        # First, so that a role's own variables cannot lie about the rank.
         **said,
         "DLJOB_NAME": job,
         "DLJOB_UID": uid,
@@ -62,6 +63,7 @@ def rank_env(
             "GROUP_WORLD_SIZE": str(group_world_size),
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
+            # `dljob torchrun` passes this name and the run id as the user wrote them.
             "ROLE_NAME": said.get("ROLE_NAME", role.name),
             "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # generations count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
@@ -70,6 +72,7 @@ def rank_env(
     if store:
         host, _, port = store.rpartition(":")
         env.update(MASTER_ADDR=host, MASTER_PORT=port)
+        # torch then takes it that another process serves the store, which is not so with a SubMaster.
         if not role.sub_master:
             env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     return env | _defaults(role, local_world_size, {**(inherited or {}), **env})

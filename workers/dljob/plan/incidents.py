@@ -104,6 +104,7 @@ def _is_about(target: str, told: str) -> bool:
 
 def mismatch(expected: Expected | None, incidents: Sequence[ObservedFault]) -> str:
     """Return the difference to the expectation as text; empty when there is none."""
+    # One incident that matches is enough, whatever else happened.
     if expected is None or any(_is(expected, incident) for incident in incidents):
         return ""
     wanted = ", ".join(
@@ -146,6 +147,7 @@ def report(
         row: dict[str, Any] = {
             "fault": fault.fault,
             "target": fault.target,
+            # Without a beginning there is no time to count from.
             "at": round(at[number] - (begin or at[number]), 3) if came else None,
             "incidents": [incident.shown() for incident in own],
             "problem": problem,

@@ -81,6 +81,7 @@ class MachineGroup:
     """Fewest and most machines, spares included; None when `replicas` never changes."""
     domains: tuple[str, ...] = ()
     """Labels with a stand-in value: all machines are in one domain, whichever one Kubernetes chooses."""
+    # A later field must also be named in `plan._LATER`, or the digests of all jobs change and void their journals.
     spread: bool = False
     """Whether each of its machines must be another host."""
 
@@ -131,6 +132,7 @@ class Series:
     selector: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, str] | None = None
     topology_key: str = ""
+    # The same holds for a later field here.
     spread: bool = False
 
     @property
@@ -141,6 +143,7 @@ class Series:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the units, in order."""
+        # Where a member has no further groups, another shape begins.
         ends = sorted({member.groups for member in self.members})
         return tuple(self._shape(first, end) for first, end in zip([0, *ends], ends, strict=False))
 
@@ -152,6 +155,7 @@ class Series:
         # Members with fewer groups are missing from later units; within a shape the same members are present.
         present = [member for member in self.members if first < member.groups]
         if self.shared:
+            # Row i has the i-th rank of each member: these share a device.
             rows = [[(m, i) for m in present if i < m.group_size] for i in range(max(m.group_size for m in present))]
             offsets = {member.role: 0 for member in present}
         else:
@@ -165,6 +169,7 @@ class Series:
 
     def _shape_of(self, k: int) -> Shape:
         shapes = self.shapes
+        # Most units have the first shape.
         return shapes[0] if k < shapes[0].end else next(shape for shape in shapes if k < shape.end)
 
     def bundle_of(self, role: str, rank: int) -> tuple[int, int]:
@@ -222,6 +227,7 @@ class UnitTable(Mapping[str, Unit]):
         """Return a copy with other numbers of groups of these roles, none of which shares its units."""
         return UnitTable(
             tuple(
+                # Roles that resize share no units, so such a series has one member.
                 replace(own, members=(replace(own.members[0], groups=groups[own.members[0].role]),))
                 if own.members[0].role in groups
                 else own

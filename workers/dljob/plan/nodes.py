@@ -34,6 +34,7 @@ def build_node_groups(spec: DLJobSpec, units: UnitTable, roles: Mapping[str, Rol
     batches = (*batches_of(units), *quotas)
     if spec.node_groups:
         groups = _declared_groups(spec.node_groups, batches, units, roles)
+        # A size that does not fit is refused now, and not when the role is to get it.
         check_fit(batches, groups)
         _check_bounds(groups, units, roles)
     else:
@@ -78,6 +79,7 @@ def _declared_groups(
         return made(found)
     fewest = _fewest(most, lambda count: fits(dict.fromkeys(open_, count * GRAIN)))
     found = dict.fromkeys(open_, fewest * GRAIN)
+    # With one such group, the number found above is already its fewest.
     for name in open_ if len(open_) > 1 else ():
         own = _fewest(fewest, lambda count, name=name: fits({**found, name: count * GRAIN}))
         found[name] = own * GRAIN
@@ -161,6 +163,7 @@ def check_fit(batches: Sequence[Batch], groups: Sequence[MachineGroup], when: st
     runs = runs_of(machines_of(groups), batches)
     packing, _ = pack_in_domains(batches, runs, {})
     if not isinstance(packing, Packing):
+        # The reasons take many searches, so they are looked for only in a refusal.
         conflict = why_not(batches, runs, {}, proven=packing.proven)
         sure = "" if conflict.proven else " (no way was found; whether there is one is not proven)"
         raise PlacementError(

@@ -143,6 +143,7 @@ def alone(batch: Batch, runs: Sequence[MachineRun]) -> int:
     found = 0
     for run in runs:
         found += copies(run.room, batch.demand, batch.count) * len(run.ids)
+        # Enough: how many more would fit does not matter.
         if found >= batch.count:
             return batch.count
     return found
@@ -169,6 +170,7 @@ def _cannot(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> bool:
         wanted.update({name: amount * batch.count for name, amount in total_demand(batch.demand)})
     have: Counter[str] = Counter()
     for run in runs:
+        # Machines that no batch may use do not count.
         if any(admits(run.room, batch.demand) for batch in batches):
             have.update({name: amount * len(run.ids) for name, amount in total_room(run.room).items()})
     return any(amount > have[name] for name, amount in wanted.items())
@@ -193,6 +195,7 @@ def _orders(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> list[list[i
         sorted(indices, key=lambda i: (batches[i].demand.apart is None, -size[i], batches[i].name)),
         sorted(indices, key=lambda i: (not batches[i].demand.spread, choice[i], -size[i], batches[i].name)),
     ]
+    # An order that is listed twice would fail twice.
     return [order for i, order in enumerate(orders) if order not in orders[:i]]
 
 

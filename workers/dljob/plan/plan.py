@@ -31,8 +31,10 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     Raises:
         PlacementError: It cannot be placed; the message names the smallest conflicting set, with its numbers.
     """
+    # First annotations: everything below reads typed fields only.
     spec = spoken(manifest.spec)
     roles = with_collectives(spec, {role.name: resolve_role(spec, role) for role in spec.roles})
+    # Each step needs the one before: roles, units of their ranks, machines for the units.
     units = build_units(spec, roles)
     groups = build_node_groups(spec, units, roles)
     digest = _digest(manifest.metadata.name, roles, units, groups)

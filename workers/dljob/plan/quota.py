@@ -34,6 +34,7 @@ def piece(quota: Resources) -> tuple[int, Resources]:
     amounts = dict(quota)
     # Frameworks make one bundle for each device, so a piece is what such a bundle needs on one machine.
     devices = max((amounts[name] // GRAIN for name in amounts if name in BY_RAY), default=0)
+    # Without devices, and with less than two CPUs, the quota is one piece.
     count = max(1, devices or amounts.get("CPU", 0) // GRAIN)
     # The bundle in which the rank's driver lives takes one byte of its memory.
     cut = {name: (amount - GRAIN * (name == "memory")) // count for name, amount in quota}

@@ -66,6 +66,7 @@ class RolePlan:
     """Whether each of its groups needs a node of its own."""
     numa_binding: str = ""
     """node | socket | exclusive | core-complex, in torch's terms; empty if ranks run on any core."""
+    # A later field must also be named in `plan._LATER`, or the digests of all jobs change and void their journals.
     virtual_local_rank: bool = False
     """Whether LOCAL_RANK is 0 in each rank, which then sees only its own devices, whatever Ray's switches say."""
 

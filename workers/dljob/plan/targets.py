@@ -62,6 +62,7 @@ def ranked(held: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
 
 def chosen(node: str, order: Sequence[str]) -> str | None:
     """Return the node that a target names; None without one, or with several."""
+    # Ray's ids may begin with digits: only a number of a known node is an index.
     if node.isdigit() and int(node) < len(order):
         return order[int(node)]
     # Ray's ids have 56 hex digits: the beginning is enough where it fits one node.
@@ -81,6 +82,7 @@ def _wrong(loc: Loc, item: Mapping[str, Any], plan: JobPlan, nodes: Sequence[str
     elif head != MASTER:
         yield from _wrong_rank(at, text, plan, names)
     takes = _TAKES.get(head)
+    # The schema reports an unknown kind of fault.
     if takes and isinstance(kind, str) and kind not in takes and kind in ("kill", "stop", "oom", "slow"):
         yield Finding((*loc, "fault"), f"a {head} takes {' and '.join(takes)}, not {kind}", "")
 
@@ -89,6 +91,7 @@ def _wrong_rank(at: Loc, text: str, plan: JobPlan, names: Sequence[str]) -> Iter
     role, slash, rank = text.partition("/")
     if role not in plan.roles:
         yield Finding(at, f"there is no role {role!r} in job {plan.name}", one_of(role, names))
+    # `isdigit` alone would take digits of other scripts.
     elif slash and (not (rank.isascii() and rank.isdigit()) or int(rank) >= plan.roles[role].replicas):
         last = plan.roles[role].replicas - 1
         yield Finding(at, f"{text!r} is no rank of the job", f"{role}/0 to {role}/{last}")

@@ -42,6 +42,7 @@ def _series(name: str, roles: Sequence[RolePlan], *, shared: bool, apart: tuple[
         shared=shared,
         selector=_selector(roles),
         apart=apart,
+        # Roles that share units have one key or none (`_check_domains`), so the greatest is the key.
         topology_key=max(role.topology_key for role in roles),
         spread=any(role.spread for role in roles),
     )

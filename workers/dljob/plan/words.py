@@ -31,4 +31,5 @@ def ranges(numbers: list[int]) -> str:
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts `train-10` after `train-9`."""
+    # Numbers compare by value and come before words.
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", text))
