@@ -29,6 +29,7 @@ def spec_text(manifest: DLJobManifest) -> str:
     """Return the effective spec as JSON, in the form that the launcher reads."""
     data = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     whole = {"apiVersion": manifest.api_version, "kind": manifest.kind, **data}
+    # Without spaces, since its bytes are counted.
     return json.dumps(whole, separators=(",", ":"))
 
 

@@ -60,6 +60,7 @@ def _merged(key: str, old: object, new: object) -> object:
 
 def _by_name(key: str, old: list[Any], new: list[Any]) -> list[Any]:
     by = KEYS[key]
+    # A dict keeps its order: old items stay in place, new ones come last.
     made = {item[by]: item for item in old}
     for item in new:
         name = item[by]

@@ -89,6 +89,7 @@ def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
         return
     spec, over = manifest.spec, _part(manifest.spec.ray_cluster_template, "spec")
     at: Loc = ("spec", "rayClusterTemplate", "spec")
+    # The template that is merged last comes first: its value is the one that counts.
     head = (
         ((*at, "headGroupSpec", "template"), _part(over, "headGroupSpec", "template")),
         (("spec", "head", "template"), spec.head.template),
@@ -118,6 +119,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _off(value: object) -> bool:
+    # Absent and null mean the default, which is off.
     return value is None or value is False
 
 
@@ -191,6 +193,7 @@ def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
     for sysctl in _items(spec, "securityContext", "sysctls"):
         if sysctl.get("name") not in _SYSCTLS:
             yield (*at, "securityContext", "sysctls"), f"sysctl {sysctl.get('name')} is of the whole node"
+    # Annotations are the older way to set what `appArmorProfile` sets.
     for name, profile in _part(pod.template, "metadata", "annotations").items():
         allowed = profile == "runtime/default" or str(profile).startswith("localhost/")
         if name.startswith(_APPARMOR) and not allowed:
@@ -198,6 +201,7 @@ def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
     for here, container in _containers(spec):
         yield from _values(container, here, _CONTAINER)
         for port in _items(container, "ports"):
+            # 0 is the value of a port that is not on the host.
             if port.get("hostPort") not in (None, 0):
                 yield (*here, "ports", port.get("name", ""), "hostPort"), f"hostPort is {port['hostPort']}"
 
@@ -205,6 +209,7 @@ def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
 def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str]]:
     spec, at = pod.spec, ("spec",)
     for volume in _items(spec, "volumes"):
+        # `_baseline` reports hostPath.
         for kind in sorted(volume.keys() - _VOLUMES - {"hostPath"}):
             yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}"
     for here, container in _containers(spec):
@@ -217,6 +222,7 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str]]:
             yield (*here, "securityContext", "runAsUser"), f"container {here[-1]} runs as user 0"
         if _at(whole, ("seccompProfile", "type")) is None:
             yield (*here, "securityContext", "seccompProfile"), f"container {here[-1]} has no seccompProfile"
+        # Only a container can have this field and capabilities, so there is nothing to inherit.
         if context.get("allowPrivilegeEscalation") is not False:
             wrong = f"container {here[-1]} does not say allowPrivilegeEscalation: false"
             yield (*here, "securityContext", "allowPrivilegeEscalation"), wrong
@@ -249,6 +255,7 @@ def _capabilities(pod: _Pod, policy: PodPolicy) -> Iterator[Finding]:
 
 def _accounts(pod: _Pod, namespace: str, policy: PodPolicy) -> Iterator[Finding]:
     named = next((key for key in ("serviceAccountName", "serviceAccount") if pod.spec.get(key)), "")
+    # A pod without a token cannot act as its account.
     used = str(pod.spec[named]) if named else DEFAULT_ACCOUNT if _has_token(pod.spec) else ""
     if not used:
         return
@@ -265,6 +272,7 @@ def _has_token(spec: Object) -> bool:
     """Return whether a pod can act as its service account. Pods that dljob renders cannot, whichever it is."""
     sources = (source for volume in _items(spec, "volumes") for source in _items(volume, "projected", "sources"))
     projected = any(source.get("serviceAccountToken") is not None for source in sources)
+    # By default Kubernetes mounts a token.
     return projected or spec.get("automountServiceAccountToken") is not False
 
 

@@ -36,6 +36,7 @@ def head_pod(spec: DLJobSpec, *, init_image: str, spec_map: str) -> Object:
         init_image: The image that brings dljob and user code into the pod; empty if the user's image has dljob.
         spec_map: ConfigMap with the spec; empty for none.
     """
+    # PrimeMaster lives in the head's pod, beside Ray.
     cpu = _cpu(parse_cpu(spec.head.cpu) + parse_cpu(spec.master.cpu))
     memory = show_memory(parse_memory(spec.head.memory) + parse_memory(spec.master.memory))
     # No CPU limit: throttling the head while it starts would delay every job.
@@ -62,6 +63,7 @@ def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Obje
         # Ascend's device files belong to a user of their own, which root without capabilities cannot read.
         container["securityContext"]["capabilities"]["add"] = ["DAC_OVERRIDE"]
     pod = _pod(spec, container, init_image)
+    # Container runtimes give 64 MiB otherwise.
     if group.shared_memory:
         volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": show_memory(group.shared_memory)}}
         _mount(pod, container, volume, "/dev/shm")  # noqa: S108 - the mount is the point
@@ -94,6 +96,7 @@ def _found_by_kuberay(name: str, group: MachineGroup) -> bool:
         return False
     resource = group.device[1] if group.device and group.device[0] == name else BY_RAY[name].kubernetes
     if name == "GPU":
+        # KubeRay counts every resource that ends in `gpu`, and slices of a GPU (MIG).
         return resource.endswith("gpu") or resource.startswith("nvidia.com/mig-")
     return resource == BY_RAY[name].kubernetes
 
@@ -114,6 +117,7 @@ def _kubernetes_resources(group: MachineGroup) -> dict[str, str]:
 
 
 def _cpu(amount: Amount) -> str:
+    # Kubernetes counts CPUs in thousandths: round up, so that no rank gets less.
     return show(amount) if amount % GRAIN == 0 else f"{-(-amount * 1000 // GRAIN)}m"
 
 
@@ -132,6 +136,7 @@ def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
         if spec.checkpoint.claim_name:
             _mount(pod, container, _claim("dljob-checkpoint", spec.checkpoint.claim_name), spec.checkpoint.path)
     code = spec.code.config_map
+    # User code from a ConfigMap needs the init container as well.
     if init_image or code:
         init = {**_init_container(init_image or spec.image or ""), **_pull(spec)}
         pod["initContainers"] = [init]
@@ -214,8 +219,10 @@ def with_parting(pod: Object, spec: DLJobSpec) -> Object:
     wanted = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
     seconds = int(pod.get("terminationGracePeriodSeconds", wanted))
     # `python -m` puts the working directory first on the path: in / no file of the user is imported by mistake.
+    # A short grace period is halved: one half for the hook, one for Ray.
     command = f"cd / && python -m dljob.runtime.leave {max(seconds - ENDING_S, seconds // 2)} || :"
     env: list[Object] = ray["env"]
+    # A value of the template's own stays.
     if not any(entry["name"] == DRAIN for entry in env):
         env = [*env, {"name": DRAIN, "value": "0"}]
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}
@@ -230,6 +237,7 @@ def with_library(pod: Object) -> Object:
     """Return a pod whose Ray container finds dljob last on PYTHONPATH, whatever a template made of that."""
     ray, *others = pod["containers"]
     paths = [entry for entry in ray["env"] if entry["name"] == "PYTHONPATH"]
+    # No template set another value, and dljob is alone there.
     if paths[0]["value"] == pods.LIB:
         return pod
     env = [{**e, "value": f"{e['value']}:{pods.LIB}"} if e["name"] == "PYTHONPATH" else e for e in ray["env"]]

@@ -74,6 +74,7 @@ def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
 def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], dress: RenderOptions) -> Object:
     """Return the RayCluster of these machines, with the spec's templates merged into it."""
     spec = manifest.spec
+    # Where no Secret is named, KubeRay makes one.
     auth = {"mode": "token", **({"secretName": dress.token_secret} if dress.token_secret else {})}
     whole: Object = {
         "apiVersion": "ray.io/v1",
