@@ -169,8 +169,8 @@ class OperatorProcess:
         self._acting = acting
         try:
             await acting.run()
-        # Probes and metrics read this: nothing acts any more.
         finally:
+            # Probes and metrics read this: nothing acts any more.
             self._acting = None
 
     def _retire_on_signals(self) -> None:

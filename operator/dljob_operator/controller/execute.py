@@ -113,8 +113,8 @@ class ActionExecutor:
                 await self._submit(key, memory, action)
             case Command():
                 gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
-                # A silent head may hold this call for seconds, and other jobs need the turn meanwhile (ADR 65).
                 job = names.job_uid(memory.uid)
+                # A silent head may hold this call for seconds, and other jobs need the turn meanwhile (ADR 65).
                 async with self._turns.lent():
                     await gateway.command(job, id=action.id, kind=action.kind, target=action.target, by=action.by)
                 # In memory alone: after a restart the command is sent again, and its id makes that harmless.

@@ -90,7 +90,7 @@ def _spokesmen(pods: Sequence[Pod]) -> list[str]:
     """Return one pod's uid for each group: scheduled, without containers, and without a known trouble."""
     first: dict[tuple[bool, str], Pod] = {}
     for pod in pods:
-        # A pod without a node has a condition from the scheduler, which says more than its Events.
+        # A pod without a node has a condition of the scheduler instead, which its digest reads.
         if pod.phase == "Pending" and pod.node and not pod.trouble and not pod.leaving:
             first.setdefault((pod.head, pod.group), pod)
     return [pod.uid for pod in first.values()][:GROUPS]

@@ -85,7 +85,7 @@ class References:
         try:
             token = self._heads.token(owner, where.name) if owner else await self._asked(where, body, secret)
         except ApiError as error:
-            # The token is not available: the words tell the job's owner what to do. Other errors pass.
+            # The token is not available: the words tell the job's owner what to do.
             if error.status not in (401, 403, 404):
                 raise
             return _words(where, secret, error, self._account)

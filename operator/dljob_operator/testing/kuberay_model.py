@@ -302,10 +302,9 @@ class Nature:
         self._change(body, {"metadata": meta, "status": {"conditions": _conditions(body, "Ready", holds=False)}})
         if stuck and process is not None:
             process.end()
+        # On a lost node nobody confirms the deletion.
         self.agenda.soon(
-            # On a lost node nobody confirms the deletion.
-            (STUCK_S, STUCK_S) if stuck else GRACE_S,
-            lambda: node_of(body) in self.dead or self._gone(name, uid),
+            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: node_of(body) in self.dead or self._gone(name, uid)
         )
         if names.LABEL_UID not in body["metadata"]["labels"]:
             # `_stuck` (reconcile/status/cluster.py): it tells the RayCluster's owner `kubectl delete pod ... --force`.
