@@ -33,6 +33,7 @@ _NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
 
 def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes: give up the units of lost ones, and look for room."""
+    # An equal list must not make a new version of the state.
     if event.nodes != d.nodes or not d.nodes_seen:
         d.nodes, d.nodes_seen = event.nodes, True
     if d.ending:
@@ -295,6 +296,7 @@ def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts
     names = sorted(name for name, unit in d.units.items() if unit.node in gone)
     if not names:
         return
+    # The job is not admitted: the gang is given back as a whole, and no rank has failed.
     if not d.seats:
         _give_all_back(d)
         _back_off(d, f"lost while reserving: {', '.join(sorted(gone))}")
@@ -325,6 +327,7 @@ def follow(d: StateTransaction) -> None:
         look(d)
     elif not needed(d):
         own = d.search
+        # With every unit held the backoff is over too; otherwise it goes on.
         rest = Search() if d.held == d.job.unit_count else Search(attempt=own.attempt, retry_at=own.retry_at)
         if own != rest:
             d.search = rest

@@ -46,6 +46,7 @@ def checked(d: StateTransaction, event: NodesChecked) -> None:
         if teams:
             checks.ask(d, role, evolve(own, round=2), (), teams)
             return
+    # There is no third round: a doubt that is left excludes the node most suspect.
     _ended(d, role, own, found, open_)
 
 
@@ -67,6 +68,7 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
     failures = own.failures + tuple(team for team in said if team not in own.failures)
     guilty, here = convicted(failures, good.keys()), set(checks.nodes_of(own.places))
     for node, team in guilty.items():
+        # Any other bad node is only remembered, since no unit of the role is there.
         if node in here:
             found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {_others(team, node)}, proven good")
     bad, kept = tuple(dict.fromkeys((*own.bad, *guilty))), limits.CHECK_PACES

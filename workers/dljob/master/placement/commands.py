@@ -17,6 +17,7 @@ from dljob.telemetry.wording import counted
 
 def commanded(d: StateTransaction, event: Commanded) -> None:
     """Carry out a command, or refuse it with a reason."""
+    # An operator sends a command again after its restart.
     if event.id in d.commands:
         return
     # A refused command counts as seen, too, so that it stays refused when it is sent again.
@@ -90,5 +91,6 @@ def _order(d: StateTransaction, event: Commanded) -> RestartOrder:
         first = next(iter(d.job.roles))
         return RestartOrder(Level.JOB, first, (0,), "Requested", cause)
     level = Level.PROCESS if slash else Level.ROLE
+    # For a role any rank will do: the level takes all of them.
     ranks = (int(number),) if slash else (0,)
     return RestartOrder(lift(d.facts(role), level, host_lost=False), role, ranks, "Requested", cause)

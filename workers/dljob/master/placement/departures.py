@@ -42,6 +42,7 @@ def announced(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
             before = d.notices.get(node.id)
             clues = (*(before.clues if before else ()), Clue(Source.NOTICE.value, why))
             d.notices = d.notices.set(node.id, Notice(d.now, clues))
+            # 0: Ray drains the node without a deadline.
             _begin(d, node.id, why, node.leaving or d.now + limits.DEPART_S)
 
 
@@ -125,6 +126,7 @@ def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
     """The flush that a new epoch orders again."""
     first = _first(state)
     if first is not None:
+        # At least a second: the time of the last epoch's flush may be over.
         yield SaveCopies(first[0], max(first[1].save_by - now, 1.0))
 
 
@@ -142,6 +144,7 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
     """Begin the departure of a node that is gone at `by` (unix seconds), or add the words of a further announcement."""
     old = d.departures.get(name)
     if old is not None:
+        # Ray and Kubernetes may announce the same departure, each in its words.
         if why not in old.why:
             d.departures = d.departures.set(name, evolve(old, why=f"{old.why}; {why}"[:WORDS]))
         return

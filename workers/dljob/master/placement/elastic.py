@@ -44,6 +44,7 @@ def follow(d: StateTransaction) -> None:
         return
     for role, own in sorted(d.sizes.items()):
         _watch_losses(d, role, own)
+        # All its ranks have left user code by now.
         if own.parting and not d.roles[role].stopping:
             _parted(d, role)
     if d.phase is Phase.RUNNING and _changed(d):
@@ -103,6 +104,7 @@ def _watch_start(d: StateTransaction) -> None:
 def _start(d: StateTransaction) -> None:
     """Start with as many ranks as there is room for, once no node has joined for a while; else wait again."""
     due = any(own.shrink_at is not None and own.shrink_at <= d.now for own in d.sizes.values())
+    # During a backoff nothing is placed; its end starts the next attempt.
     if not due or (d.search.retry_at is not None and d.now < d.search.retry_at):
         return
     if not resizing.start_with_fewer(d, d.search.why):
@@ -143,6 +145,7 @@ def _shrink(d: StateTransaction) -> None:
     waiting = [role for role in d.job.roles if role in d.sizes and d.sizes[role].shrink_at is not None]
     lacking = [role for role in waiting if UnitPhase.LOST in _phases(d, role)]
     found = resizing.fewer(d, lacking)
+    # First the next attempt: without room now, the roles wait for as long again.
     for role in waiting:
         _put(d, role, evolve(d.sizes[role], shrink_at=d.now + _patience(d)))
     if isinstance(found, Refusal):
@@ -167,6 +170,7 @@ def _changed(d: StateTransaction) -> bool:
 
 def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
     """Start or stop the timer of a change of size, as room and the wanted number of ranks allow."""
+    # A change of size is under way: it waits for copies, or for ranks to leave.
     if own.save_by is not None or own.parting:
         return
     target = _target(d, role, own).sizes[role]

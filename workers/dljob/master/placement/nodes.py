@@ -75,6 +75,7 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
 def leave_by_rule(d: StateTransaction) -> None:
     """Exclude the nodes that rules said to replace in this transition, and move their units."""
     for name, why in sorted(d.leaving.items()):
+        # The node before this one may have ended the job.
         if d.ending:
             return
         d.note(reasons.NODE_REPLACED, f"node/{name}", why.cause)
@@ -92,6 +93,7 @@ def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
         _exclude(d, name, "CheckFailed", silent=False, check=why)
         relaunch.ask(d, name, "CheckFailed", f"failed check {why}")
     said = "; ".join(f"node {name} failed its check {why}" for name, why in sorted(bad.items()))
+    # Cut to a bound, since many nodes may fail at once.
     leave(d, frozenset(bad), Outcome(ok=False, reason=Reason.DEVICE_ERROR, message=said[:1000]), counts=False)
     look(d)
 
@@ -102,6 +104,7 @@ def _exclude(d: StateTransaction, name: str, reason: str, *, silent: bool, check
     # The processes of a node that answers are ended by order, so there is no lease to wait for.
     fence = d.now + policy.lease if silent else None
     old = d.exclusions.get(name)
+    # A node that failed a check before it froze is still bad when it answers again.
     check = check or (old.check if old else "")
     least = limits.BAD_NODE_S if check else 0.0
     until = max(fence or d.now, d.now + policy.node.exclude_seconds, d.now + least)

@@ -69,6 +69,7 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
     try:
         data = json.loads(text)
         told, job, state = int(data["attempt"]), str(data["job"]), data["state"]
+        # Or the budgets of a namesake would count here.
         if job != uid:
             return Carried(told, why=f"it belongs to another job, {job}")
         # Only an earlier attempt can have handed it on.
@@ -87,6 +88,7 @@ def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
     marks: list[tuple[str, tuple[float, ...]]] = []
     for key, times in cast("Mapping[str, list[float]]", state.get("marks", {})).items():
         own = tuple(float(at) for at in times)
+        # NaN has no place in the order of marks, which are kept sorted by time.
         if not all(math.isfinite(at) for at in own):
             raise ValueError(f"a time of {key} is not finite")
         marks.append((key, own))
@@ -103,6 +105,7 @@ def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
 
 
 def _counts(table: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    # Restarts are only counted up: a negative number would make the count fall.
     return tuple((key, max(int(count), 0)) for key, count in table.items())
 
 
@@ -117,6 +120,7 @@ def take(d: StateTransaction, event: Carried) -> None:
     # The state may be of another spec or version: unknown levels, roles and keys are left out.
     levels = {level.value for level in Level}
     for level, count in event.restarts:
+        # Added up: this attempt may have restarted something already.
         if level in levels:
             d.restarts = d.restarts.set(level, d.restarts.get(level, 0) + count)
     for name, count in event.roles:
@@ -137,6 +141,7 @@ def take(d: StateTransaction, event: Carried) -> None:
 def _take_saves(d: StateTransaction, event: Carried) -> None:
     """Take over data positions and the last checkpoints of roles that still exist."""
     for name, feed in event.feeds:
+        # A data set that a rank has asked for by now has positions of its own.
         if name not in d.feeds:
             d.feeds = d.feeds.set(name, feed)
     for world, one in event.saves:

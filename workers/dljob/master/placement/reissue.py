@@ -121,6 +121,7 @@ def _host(
         unit = d.facts(host.role).unit_of(host)
         yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
     if own.phase is not HostPhase.READY or host.index == STORE:
+        # Not up yet, or a store host, which has no ranks.
         return
     facts = d.facts(host.role)
     begun = _in_phase(d, host, RankPhase.STARTING)

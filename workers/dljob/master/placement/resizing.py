@@ -46,6 +46,7 @@ def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) ->
     for role in roles if isinstance(found, Assignment) else ():
         group = d.facts(role).plan.group_size
         low, high = sizes[role] // group, d.facts(role).plan.groups
+        # Where a size fits, each smaller one does, so bisection finds the largest.
         while low < high:
             middle = (low + high + 1) // 2
             tried = placed(d, {**sizes, role: middle * group}, spares=spares)
@@ -220,6 +221,7 @@ def _give_back(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKe
         # The token stays: a unit that comes back must not be mistaken for its earlier reservation.
         d.set_unit(name, UnitState(UnitPhase.ABSENT, own.token))
     keys = tuple((facts.plan.name, rank) for rank in range(size, facts.plan.replicas))
+    # The ranks stay in the state: late events of theirs then match no later incarnation (ADR 42).
     for key in keys:
         d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT, pid=0))
     return keys

@@ -95,6 +95,7 @@ def _overdue(d: StateTransaction, number: int) -> None:
     """Escalate a restart that took too long, unless it waits for room: then the search's own deadline counts."""
     incident = d.incidents[number]
     if _looks_for_room(d, number):
+        # The restart gets more time, because the search for room has a deadline of its own.
         d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
         admission.look(d)
     else:
@@ -105,9 +106,11 @@ def _looks_for_room(d: StateTransaction, number: int) -> bool:
     """Whether a restart waits for room: of its members, of their world, or of any rank while their role must wait."""
     members = {key for key in d.incidents[number].members if d.ranks[key].incident == number}
     roles = {role for role, _ in members}
+    # Their dependencies hold them up, so what counts is whether any rank lacks a place.
     if not all(starting.dependencies_met(d, role) for role in roles):
         return admission.needed(d)
     for role in roles:
+        # A torch world starts as a whole, so each of its ranks needs a place.
         if d.facts(role).world:
             members.update((role, rank) for rank in range(d.facts(role).plan.replicas))
     homes = {d.facts(role).unit_of(d.facts(role).host_of(rank)) for role, rank in members}

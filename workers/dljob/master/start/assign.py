@@ -87,12 +87,14 @@ def assign(
     # It does not fit now. The same question on empty nodes tells whether waiting can help.
     emptied = [replace(node, free=node.total) for node in seen]
     whole = [replace(item, counted=False) for item in held]
+    # Without the exclusions, which hold only for now.
     later, ever_short = _runs(emptied, batches, whole, spares, frozenset())
     ever = Stuck(proven=True) if ever_short else pack_in_domains(batches, later, fixed)[0]
     never = isinstance(ever, Stuck) and ever.proven
     # Without room for the spares nothing was searched, so there is no conflict of units to name.
     if short:
         return Refusal(ever_short or short, (), (), never=never)
+    # A refusal for ever names what the nodes have, any other what they have free.
     conflict = why_not(
         batches, later if never else now, fixed, proven=never or found.proven, left="" if never else " free"
     )
@@ -102,11 +104,13 @@ def assign(
 def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
     """The nodes with enough free of each resource for the least demand of it: a quick filter before the search."""
     demands = [dict(demand) for demand in {unit.demand for unit in units}]
+    # Only a resource that all units ask for can rule a node out for each of them.
     common = set[str]().union(*demands).intersection(*demands)
     least = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
     found: list[NodeView] = []
     for node in nodes:
         free, total = dict(node.free), dict(node.total)
+        # What a node does not state is left to the search.
         if all(name not in total or free.get(name, 0) >= amount for name, amount in least):
             found.append(node)
     return found

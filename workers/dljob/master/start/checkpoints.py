@@ -41,6 +41,7 @@ def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
     if role_of(event.world) not in d.roles:
         return
     own = d.saves.get(event.world, Saves())
+    # Known already: an event may arrive twice.
     if any(known.mark == event.mark for known in own.committed):
         return
     if why := refused(d, event.world, event.mark):
@@ -93,6 +94,7 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
 def _fault_of(d: StateTransaction, role: str) -> FaultRecord | None:
     """The last fault that restarted ranks of a role."""
     wide = (Level.JOB.value, Level.NODE.value)
+    # A restart of the job or of a node took the ranks of this role along.
     found = (one for one in reversed(d.faults) if one.level in wide or role_of(one.target) == role)
     return next((one for one in found if one.level != Level.MASTER.value), None)
 

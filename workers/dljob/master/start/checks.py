@@ -72,6 +72,7 @@ def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
 def again(d: StateTransaction) -> Iterator[CheckNodes]:
     """The rounds that a new epoch orders again."""
     for role, own in sorted(d.checks.items()):
+        # A round about places that were left since is not repeated: `start_world` orders another one.
         if own.round and own.places == places_of(d, role):
             yield order(d, role, own)
 

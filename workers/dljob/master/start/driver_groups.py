@@ -24,6 +24,7 @@ def told(d: StateTransaction, event: GroupAsked) -> None:
     if event.waits:
         if event.group not in d.groups:
             d.note(reasons.PLACEMENT_PENDING, event.owner, event.why)
+        # An unchanged reason must not make a new version of the state.
         if d.groups.get(event.group) != (event.owner, event.why):
             d.groups = d.groups.set(event.group, (event.owner, event.why))
     elif event.group in d.groups:

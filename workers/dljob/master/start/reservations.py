@@ -68,6 +68,7 @@ def unit_hosts(d: StateTransaction, unit: str) -> tuple[HostId, ...]:
     hosts: list[HostId] = []
     for role, group in d.job.plan.units[unit].members:
         facts = d.facts(role)
+        # The store of a world lives in the reservation of its rank 0.
         if facts.world and group == 0:
             hosts.append(HostId(role, -1))
         hosts.extend(dict.fromkeys(facts.host_of(rank) for rank in facts.group_ranks(group)))

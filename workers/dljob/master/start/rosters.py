@@ -38,6 +38,7 @@ def roster(state: JobState, group: str) -> Roster | None:
     absent = tuple((key, why) for key in keys if (why := _absence(state, key)))
     if state.verdict is not None:
         return Roster(group, epoch, members, absent, f"the job is ending: {state.verdict.reason}", ended=True)
+    # These never come back by themselves, so the group cannot form again.
     gone = [key for key, _ in absent if state.ranks[key].phase in (RankPhase.SUCCEEDED, RankPhase.FAILED)]
     over = ", ".join(f"{role}/{rank} {_absence(state, (role, rank))}" for role, rank in gone)
     well = all(state.ranks[key].phase is RankPhase.SUCCEEDED for key, _ in absent)

@@ -41,6 +41,7 @@ def told(d: StateTransaction, event: ShardsTold) -> None:
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after)
     if present(d, event):
         held = feed.held.get(key)
+        # Without a decision what to restore, the first question of the next process settles this.
         if held is not None and held.incarnation < event.incarnation:
             feed, held = shard_table.returned(feed, key), None
         who = held or ShardLeases(event.world, event.incarnation, event.life, event.saves)
@@ -113,6 +114,7 @@ def carry(state: JobState) -> dict[str, Any]:
 def _carry(feed: ShardTable) -> list[Any]:
     """One data set for `carry`. Leased shards count as to do: their processes end with the attempt."""
     held = [run for held in feed.held.values() for run in held.runs]
+    # Acknowledgements that do not fit are dropped, and their intervals are done again.
     acked, spilt = feed.acked[-ROWS:], feed.acked[:-ROWS]
     todo = shard_table.coarse(shard_table.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), ROWS)
     # Joining neighbours may have included acknowledged intervals: these are then done again, and must not count twice.

@@ -29,9 +29,11 @@ def per_node(d: StateTransaction) -> int:
 
 def keep(d: StateTransaction, role: str, nodes: Iterable[str], count: int = 0) -> None:
     """Order the spares of a role that these nodes lack, up to `count` or the spec's number on each, the larger one."""
+    # The node of a unit without one is empty.
     for node in sorted(set(nodes) - {""}):
         for slot in range(max(count, per_node(d))):
             spare = d.spares.get((role, node, slot))
+            # A slot that was taken gets another life, so that events of its former spare stay stale.
             if spare is None or spare.phase is SparePhase.TAKEN:
                 _spawn(d, role, node, slot, SpareState(SparePhase.SPAWNING, 1 + (spare.life if spare else 0)))
 
@@ -84,6 +86,7 @@ def end(d: StateTransaction, key: SpareKey) -> None:
     spare = d.spares[key]
     if spare.phase.alive:
         d.do(KillSpare(*key, spare.life, spare.actor))
+        # Without an actor, so that its loss is not taken for that of a host (`taker`).
         d.set_spare(key, evolve(spare, phase=SparePhase.TAKEN, actor=""))
 
 

@@ -33,6 +33,7 @@ def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]
         # The same choice as at admission (`assign`): the last ones, entirely free ones preferred.
         idle.sort(key=lambda node: (node.free == node.total, natural(node.id)))
         found[group] = tuple(node.id for node in idle[len(idle) - min(count, len(idle)) :])
+        # Without labels a node counts for every group, but stands by for one only.
         used.update(found[group])
     return found
 

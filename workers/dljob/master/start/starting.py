@@ -84,6 +84,7 @@ def on_hold(d: StateTransaction, rank: RankState) -> bool:
 def _wanted(d: StateTransaction, host: HostId) -> bool:
     """Whether a host has ranks to start; a store host, whether its role goes on."""
     role = d.roles[host.role]
+    # Its hosts are ordered once its dependencies allow them.
     if not role.spawned:
         return False
     if host.index == STORE:
@@ -134,6 +135,7 @@ def start_waiting(d: StateTransaction, role: str) -> None:
 def start_world(d: StateTransaction, role: str) -> None:
     """Start a torch world once all its ranks wait, its hosts are ready, its nodes passed and its store serves."""
     facts, state = d.facts(role), d.roles[role]
+    # While a backoff holds some of its ranks back, a torch world cannot start as a whole.
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
     store = d.hosts[HostId(role, STORE)]
     # The check is asked before the store, so that it runs while the store's process still imports torch.
@@ -185,6 +187,7 @@ def order(
                 local_rank=seat.local_base + rank % size,
                 local_world_size=seat.local_world_size,
                 node_rank=seat.node_rank,
+                # A snapshot of an older version does not have the number of nodes.
                 nodes=seat.nodes or max(each.node_rank for each in seats) + 1,
                 restart_reason=own.restart_reason,
                 devices=devices,

@@ -26,6 +26,7 @@ def of_nodes(d: StateTransaction, role: str) -> There:
     found: dict[str, dict[str, None]] = {}
     for index in range(facts.host_count):
         host = d.hosts[HostId(role, index)]
+        # Ranks that share a device name it once.
         found.setdefault(host.node, {}).update(dict.fromkeys(_flat(host.slots)))
     return {node: tuple(ids) for node, ids in found.items()}
 
