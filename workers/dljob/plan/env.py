@@ -72,7 +72,7 @@ def rank_env(
     if store:
         host, _, port = store.rpartition(":")
         env.update(MASTER_ADDR=host, MASTER_PORT=port)
-        # torch then takes it that another process serves the store, which is not so with a SubMaster.
+        # This tells torch that another process serves the store; ranks with a SubMaster make their own.
         if not role.sub_master:
             env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     return env | _defaults(role, local_world_size, {**(inherited or {}), **env})

@@ -132,7 +132,7 @@ class Series:
     selector: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, str] | None = None
     topology_key: str = ""
-    # The same holds for a later field here.
+    # A later field must also be named in `plan._LATER` (see `MachineGroup`).
     spread: bool = False
 
     @property

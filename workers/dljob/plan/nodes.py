@@ -177,6 +177,7 @@ def _declared(group: spec_model.NodeGroup, cpu: Amount) -> MachineGroup:
     device: tuple[str, str] | None = None
     if accelerator is not None:
         kind = DEVICES[accelerator.type]
+        # Custom devices have no usual names: the node group gives both.
         device = (kind.ray or accelerator.ray_resource or "", accelerator.resource_name or kind.kubernetes)
     return MachineGroup(
         name=group.name,

@@ -243,6 +243,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
             after = take(room, demand) if admits(room, demand) else None
             if after is not None:
                 stack.append((depth + 1, {**now, index: after}, (*path, index)))
+        # Checked once for each state, so the last state may go beyond the bound.
         if steps < 0:
             return Stuck(proven=False)
     # The rest of a device that others share goes to the first unit that fits: the order matters, and nothing is proven.

@@ -29,7 +29,7 @@ COLLOCATED_ROLES = CelRule(
     "!has(self.collocations) || self.collocations.all(c, c.roles.all(n, self.roles.exists(r, r.name == n)))",
     "collocations[].roles must name roles",
 )
-# A rank has one unit, so its role cannot share with two sets of roles.
+# A role has units of its own, or those of one collocation.
 ONE_COLLOCATION = CelRule(
     "!has(self.collocations) || self.roles.all(r, self.collocations.filter(c, r.name in c.roles).size() <= 1)",
     "a role may be in one collocation only",
@@ -117,7 +117,7 @@ BOUNDS = CelRule(
     " && self.maxReplicas % self.replicasPerGroup == 0)",
     "minReplicas <= replicas <= maxReplicas, each a multiple of replicasPerGroup",
 )
-# Without the size of groups, which machines do not have.
+# As `BOUNDS`, but machines form no groups of a size.
 MACHINE_BOUNDS = CelRule(
     "(!has(self.minReplicas) || self.minReplicas <= self.replicas)"
     " && (!has(self.maxReplicas) || self.replicas <= self.maxReplicas)",

@@ -41,8 +41,7 @@ class NodeAccelerator(Model):
 class NodeGroup(Model):
     """Machines of one kind (a KubeRay worker group; raylets on a laptop)."""
 
-    # Rules in the CRD refuse with the words of `dljob validate`; the loader does not evaluate CEL but has its own
-    # copies.
+    # The API server refuses by these rules in CEL; the loader has the same ones in Python (`spec.rules`).
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.RESERVED_GROUP, cel.CUSTOM, cel.MACHINE_BOUNDS))
 
     name: GroupName

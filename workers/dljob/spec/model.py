@@ -143,8 +143,8 @@ class Role(Model):
     """For Elastic: the upper bound of replicas while the job runs; left out: as many as replicas."""
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
-    resources: RoleResources = RoleResources()
     # Models are frozen, so all jobs can share one default instance.
+    resources: RoleResources = RoleResources()
     """CPU, memory and other resources of each rank; left out: one CPU."""
     node_group: GroupName | None = None
     """The node group whose machines run the ranks; left out: any that fits."""

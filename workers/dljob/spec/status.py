@@ -56,9 +56,9 @@ def _time(words: str) -> Schema:
 
 # Unknown fields are preserved everywhere: an older CRD then drops nothing that a newer operator writes.
 def _object(words: str, **fields: Schema) -> Schema:
-    # Also for free objects, whose fields the API server would drop otherwise.
     # The API server drops empty properties: a CRD applied with them would show a difference for ever.
     known: Schema = {"properties": fields} if fields else {}
+    # Also for free objects, whose fields the API server would drop otherwise.
     return {"description": words, "type": "object", **known, "x-kubernetes-preserve-unknown-fields": True}
 
 

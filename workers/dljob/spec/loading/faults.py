@@ -128,7 +128,7 @@ def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault
     problems: list[Problem] = []
     for document in tree.read(text):
         for problem in _renamed(file, document):
-            # The level of the caller of `load_file`.
+            # `stacklevel`: that of the caller of `load_file`.
             warnings.warn(str(problem), RenamedWarning, stacklevel=3)
         found, wrong = _document(document, check)
         faults += found

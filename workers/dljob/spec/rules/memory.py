@@ -20,6 +20,7 @@ def _out_of_memory(spec: DLJobSpec) -> Iterator[Finding]:
         if policy is not None and memory is None:
             words = f"{cel.OUT_OF_MEMORY.message}: {role.name} declares no memory, so none can be added"
             yield Finding(here, words, "declare the memory of a rank, or leave outOfMemory out", (here, has))
+        # Compared as amounts: 1024Mi is not above 1Gi.
         elif policy is not None and memory is not None and parse_memory(policy.max_memory) <= parse_memory(memory):
             words = f"maxMemory must be above resources.memory: {policy.max_memory} is not above {memory}"
             yield Finding((*here, "maxMemory"), words, reads=((*here, "maxMemory"), has))

@@ -27,6 +27,7 @@ def _rules(spec: DLJobSpec) -> Iterator[Finding]:
         for name, action in (("action", rule.action), ("escalateTo", rule.escalate_to)):
             if action != ACTION:
                 continue
+            # A rule that names no roles is about all of them.
             about = [role for role in spec.roles if not rule.roles or role.name in rule.roles]
             cannot = [why for role in about if (why := _cannot(role)) is not None]
             # A rule about all roles means those that can; others restart their processes.

@@ -131,6 +131,7 @@ def _cycles(spec: DLJobSpec) -> Iterator[Finding]:
     seen: set[frozenset[str]] = set()
     for index, role in enumerate(spec.roles):
         cycle = _way_back(waits, role.name)
+        # `_depends_on` reports a role that waits for itself.
         if len(cycle) > 1 and frozenset(cycle) not in seen:
             seen.add(frozenset(cycle))
             at = next(at for at, d in enumerate(role.depends_on) if d.role == cycle[1])

@@ -46,7 +46,7 @@ _CONTAINER = _names(
 _CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
 _WORKER_GROUP = frozenset({"groupName", "rayStartParams", "template"})
-# Parameters of `ray start` that the renderer sets, from the plan or for the gateway and the metrics.
+# Parameters of `ray start` that the renderer or KubeRay sets.
 _RAY_START = _names(
     "num-cpus num-gpus resources labels port dashboard-port dashboard-host dashboard-agent-listen-port"
     " metrics-export-port block head address"

@@ -28,6 +28,7 @@ def path_of(loc: Loc) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word nearest to `word`, or ""; snake_case and capitals are forgiven."""
+    # Case, dashes and underscores are left out of the comparison: tools spell names differently.
     by_plain = {_plain(name): name for name in known}
     if _plain(word) in by_plain:
         return by_plain[_plain(word)]

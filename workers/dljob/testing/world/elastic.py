@@ -107,8 +107,8 @@ def kept(before: JobState, after: JobState) -> Iterator[str]:
         for rank in range(min(own.size, facts.plan.replicas)):
             host = facts.host_of(rank)
             unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
+            # The process of a host that was ready works on, unless its unit moves.
             there = old.phase is HostPhase.READY and before.units[unit] == after.units[unit]
-            # It works on as before unless its unit moves.
             # A rank that is stopping and has not left in time may lose its process with this step.
             was = before.ranks[role, rank]
             if (

@@ -256,7 +256,7 @@ class World(Surroundings):
             self.base, self.base_at = invariants.restored(self.known), len(self.journal)
             self.problems.extend(invariants.unread(self.known, self.base))
         self.state = self.known
-        # The job has ended; at most its release has to be repeated.
+        # The job has ended: only the writing of its result may have to be repeated.
         if self.state.phase.final:
             self.carry_out(reissue(self.state, self.clock()))
             return
