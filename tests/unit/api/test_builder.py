@@ -430,3 +430,10 @@ def test_device_visibility_is_set_by_dlrovers_names_and_ours():
 def test_variables_come_from_an_object_that_is_named() -> None:
     with pytest.raises(UsageError, match=r"env_from\(\) names neither a ConfigMap nor a Secret"):
         DLJobBuilder().env_from(prefix="P_")
+
+
+def test_machines_for_a_quota_have_a_cpu_for_each_of_its_devices() -> None:
+    builder = DLJobBuilder().node_num(1).device_type("GPU").device_per_node(8)
+    job = builder.role("w").module("main").resource(accelerator=8).quota().build()
+    assert spec(job)["nodeGroups"][0]["cpu"] == "8"
+    assert plan(job.manifest()).node_groups["workers"].replicas == 1

@@ -297,8 +297,7 @@ def submit(
     from dljob.runtime.backend.connect import JOIN_S, connect
     from dljob.runtime.job.launch import launch, new_uid
 
-    # What this process can judge alone comes first: joining a Ray takes seconds.
-    check_wanted(manifest)
+    check_wanted(manifest)  # what this process can judge alone comes first: joining a Ray takes seconds
     check_code_dir(code_dir)
     uid, name = new_uid(), manifest.metadata.name
     free_name(name, replace=replace)
@@ -317,8 +316,7 @@ def submit(
                 address=reached,
                 environment=environment or _own_environment(),
                 runner=runner,
-                # With its start: after the end of the runner, another process may get its pid.
-                runner_started=registry.start_of(runner) if runner else 0,
+                runner_started=registry.start_of(runner) if runner else 0,  # a later process may get its pid
             )
         )
     try:
@@ -326,8 +324,7 @@ def submit(
     except UnreachableError:
         raise  # its master may still come up, and then this entry is how the user finds the job
     except DLJobError:
-        # The job never began: its entry would be shown as a job that has not ended, for ever.
-        registry.forget(entry)
+        registry.forget(entry)  # the job never began, and its entry would be shown as a running job for ever
         raise
     return JobHandle(entry, made)
 

@@ -79,8 +79,7 @@ def _kind(said: str | None, users: Iterable[Workload]) -> str:
 
 def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int, what: str) -> Decimal:
     """Return an equal part of the total demand, plus the largest unit; with one machine, the total."""
-    # A rank's defaults in the plan: one CPU, and no memory.
-    each = {n: amount(getattr(r, what) or ("1" if what == "cpu" else "0")) for n, r in roles.items()}
+    each = {n: amount(getattr(r, what) or (_cpus(r) if what == "cpu" else "0")) for n, r in roles.items()}
     total = sum((each[n] * r.replicas for n, r in roles.items()), Decimal(0))
     units = [[n] for n in roles]
     # Collocated roles are placed together, so that their sum must fit on one machine.
@@ -88,6 +87,12 @@ def _per_node(roles: Mapping[str, Workload], spec: Mapping[str, Any], nodes: int
     largest = max(sum((each[n] * roles[n].replicas_per_group for n in unit), Decimal(0)) for unit in units)
     # Greedy placement leaves less than the largest unit free on each machine but the last.
     return total if nodes == 1 else total / nodes + largest
+
+
+def _cpus(role: Workload) -> str:
+    """Return the plan's default of a rank's CPUs: one, or for a framework's quota one for each device."""
+    devices = amount(role.accelerator or "0") if role.reserve == "Quota" else Decimal(0)
+    return str(max(1, int(devices)))
 
 
 def amount(quantity: str) -> Decimal:

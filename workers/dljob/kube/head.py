@@ -131,8 +131,7 @@ def directly(
                 allow_redirects=False,
             )
             async with call as answer:
-                # Before the body is read: the head did answer, even if its body is refused below.
-                told(answer.status)
+                told(answer.status)  # before the body: the head did answer, even if its body is refused below
                 if 300 <= answer.status < 400:
                     raise MisbehavesError(
                         answer.status, f"{url} sends elsewhere (HTTP {answer.status}), which is not followed"
@@ -141,8 +140,7 @@ def directly(
                     answer.status, await _body(answer, url, answers.LARGE if large else answers.USUAL, slots)
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            # No answer is the only case without a status; callers count it as 0.
-            told(0)
+            told(0)  # no answer is the only case without a status
             why = str(error) or f"nothing within {limit:g} s"
             raise HeadError(0, f"no answer from {url}: {why}") from error
 

@@ -45,8 +45,7 @@ def rank_env(
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
         "DLJOB_RANK": str(rank),
-        # An elastic role may run with another number of ranks than the spec says.
-        "DLJOB_REPLICAS": str(world_size if role.elastic else role.replicas),
+        "DLJOB_REPLICAS": str(world_size if role.elastic else role.replicas),  # an elastic role may have another size
         "DLJOB_LOCAL_RANK": str(local_rank),
         "DLJOB_DIR": job_dir,
         "DLJOB_INCARNATION": str(incarnation),
@@ -63,8 +62,7 @@ def rank_env(
             "GROUP_WORLD_SIZE": str(group_world_size),
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
-            # `dljob torchrun` passes this name and the run id as the user wrote them.
-            "ROLE_NAME": said.get("ROLE_NAME", role.name),
+            "ROLE_NAME": said.get("ROLE_NAME", role.name),  # and the run id below: `dljob torchrun` passes the user's
             "TORCHELASTIC_RESTART_COUNT": str(max(0, generation - 1)),  # generations count from 1, restarts from 0
             "TORCHELASTIC_MAX_RESTARTS": str(role.max_restarts),
             "TORCHELASTIC_RUN_ID": said.get("TORCHELASTIC_RUN_ID", uid),

@@ -28,8 +28,6 @@ from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-_NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
-
 
 def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes: give up the units of lost ones, and look for room."""
@@ -206,7 +204,7 @@ def reserved(d: StateTransaction, event: UnitReserved) -> None:
     if unit is None or event.token > unit.token:
         return
     # The answer is late: the unit was given up meanwhile, so what Ray now holds must be given back.
-    if event.token < unit.token or unit.phase in _NOWHERE:
+    if event.token < unit.token or unit.phase.nowhere:
         d.do(Unreserve(event.unit, event.token))
         return
     if unit.phase is UnitPhase.HELD or d.phase is Phase.STOPPING:

@@ -111,7 +111,7 @@ def _lacks(d: StateTransaction, name: str, sizes: Mapping[str, int]) -> bool:
     """Whether a unit needs a node when these roles are resized. All their ranks start anew, even finished ones."""
     phase = d.units[name].phase if name in d.units else UnitPhase.ABSENT
     if phase is not UnitPhase.LOST:
-        return phase in _NOWHERE
+        return phase.nowhere
     return ending.inhabited(d, name) or any(role in sizes for role, _ in d.job.plan.units[name].members)
 
 
@@ -138,9 +138,6 @@ def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignm
         reserve_nodes=spare_nodes(plan),
     )
     return isinstance(left_over, Assignment)
-
-
-_NOWHERE = (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
 
 
 def _units(facts: RoleFacts, size: int) -> Iterable[str]:

@@ -122,6 +122,11 @@ class UnitPhase(StrEnum):
         """Whether the unit needs no place: it has one, or has no ranks."""
         return self in (UnitPhase.HELD, UnitPhase.ABSENT)
 
+    @property
+    def nowhere(self) -> bool:
+        """Whether the unit neither holds nor awaits a reservation."""
+        return self in (UnitPhase.UNPLACED, UnitPhase.LOST, UnitPhase.ABSENT)
+
 
 class SparePhase(StrEnum):
     """Phase of a process spare."""

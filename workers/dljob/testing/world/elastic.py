@@ -58,8 +58,7 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     # Room for the additional group.
     if more:
         machines["maxReplicas"] = machines["replicas"] + 1
-    others = [{**own, "driver": True} if own["driver"] else own for own in spec["roles"]]
-    return {**manifest, "spec": {**spec, "roles": [*others, role], "nodeGroups": [machines]}}
+    return {**manifest, "spec": {**spec, "roles": [*spec["roles"], role], "nodeGroups": [machines]}}
 
 
 def orders(seed: int) -> tuple[Timed, ...]:
