@@ -41,9 +41,11 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
     from dljob.plan.plan import plan
     from dljob.spec.loading.load import parse
 
-    # Validated and planned before anything starts, and before --dry-run prints it.
+    # Validated and planned before anything starts, and before --dry-run prints it. A job of this machine is planned
+    # once, by its runner.
     manifest = parse(job.document)
-    plan(manifest)
+    if line.dry_run or not local:
+        plan(manifest)
     for note in job.notes:
         output.say(note)
     if line.dry_run:
