@@ -68,7 +68,7 @@ def test_a_rank_that_cannot_be_bound_does_not_begin_and_is_not_tried_again(serve
     near = {"mode": "node", "device": "GPU 3", "cores": [], "error": "RuntimeError: no accelerator"}
     ended = server.run("module", "behave.py", args=["facts"], near=near)
     assert (code(ended), ended["words"]["fatal"], ended["words"]["error_type"]) == (1, True, "BindingError")
-    assert "RuntimeError: no accelerator; remove that setting" in ended["words"]["message"]
+    assert "RuntimeError: no accelerator; correct that, or remove the setting" in ended["words"]["message"]
     assert "__main__" not in server.log()
 
 

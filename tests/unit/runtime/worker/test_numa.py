@@ -206,7 +206,7 @@ def test_a_rank_that_cannot_be_bound_is_told_why_and_what_to_do() -> None:
     with pytest.raises(numa.BindingError) as refused:
         numa.bind({"mode": "node", "device": "GPU 3", "cores": (), "error": "RuntimeError: none"})
     assert str(refused.value).startswith("not bound to cores near GPU 3 (accelerator.numaBinding, --numa-binding=node)")
-    assert "RuntimeError: none; remove that setting" in str(refused.value)
+    assert "RuntimeError: none; correct that, or remove the setting" in str(refused.value)
 
 
 def test_cores_that_are_not_there_any_more_are_a_reason_and_no_fault_of_the_script() -> None:

@@ -34,7 +34,7 @@ It stands on the pod, and so serves an operator that may not read nodes.
 
 
 def force(case: ReconcileContext) -> PolicyDecision | None:
-    """Delete pods by force that should be gone, on nodes that cannot report it."""
+    """Delete pods by force that should be gone, on nodes that no longer report it."""
     pods = () if case.ref else case.observed.pods
     lost = [pod for pod in pods if _overdue(case, pod) and _dead(case, pod)]
     if not lost:
@@ -42,7 +42,7 @@ def force(case: ReconcileContext) -> PolicyDecision | None:
     actions = tuple(Delete("Pod", pod.name, pod.uid, grace=0) for pod in lost[:PODS_A_PASS])
     events = tuple(Event("Warning", reasons.POD_FORCED, _words(pod), "DeletePod") for pod in lost[:PODS_A_PASS])
     return PolicyDecision(
-        f"{counted(len(lost), 'pod')} should be gone, on nodes that cannot report it: deleted by force",
+        f"{counted(len(lost), 'pod')} should be gone, on nodes that no longer report it: deleted by force",
         actions,
         events=events,
         left=len(lost) - len(actions),
