@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, RAYCLUSTERS, SECRETS, Json, Kube
 from dljob.kube.errors import ApiError
@@ -14,9 +14,8 @@ from dljob.kube.transport import TIMEOUT, Query
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
 from dljob_operator.testing.api_server import NAMESPACE
-
-if TYPE_CHECKING:
-    from dljob_operator.testing.simulated_operator import SimulatedOperator
+from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.world import StoryState
 
 KINDS = {each.plural: each.kind for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES)}
 
@@ -24,11 +23,11 @@ KINDS = {each.plural: each.kind for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_M
 class SimulatedKube(Kube):
     """A client whose calls take time, may be refused, and may lose their answer when they are done."""
 
-    def __init__(self, operator: SimulatedOperator) -> None:
+    def __init__(self, operator: SimulatedProcess, world: StoryState) -> None:
         self.namespace = NAMESPACE
         self.manager = names.CONTROLLER
         self._operator = operator
-        self._world = operator.world
+        self._world = world
 
     async def call(
         self,

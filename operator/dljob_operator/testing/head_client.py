@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.kube.head import HeadError
 from dljob.kube.transport import Query, Response
 from dljob_operator.testing.head_process import HeadProcess, Launch
-
-if TYPE_CHECKING:
-    from dljob_operator.testing.simulated_operator import SimulatedOperator
+from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.world import StoryState
 
 UNKNOWN = Response(404, b'{"error": "not found"}')
 AWAY = Response(503, b'{"error": "PrimeMaster does not answer"}')
@@ -19,9 +18,9 @@ AWAY = Response(503, b'{"error": "PrimeMaster does not answer"}')
 class HeadClient:
     """The `Ask` of one host, whatever its port."""
 
-    def __init__(self, operator: SimulatedOperator, host: str) -> None:
+    def __init__(self, operator: SimulatedProcess, world: StoryState, host: str) -> None:
         self._operator = operator
-        self._world = operator.world
+        self._world = world
         self._host = host
 
     async def __call__(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dljob.reconcile.state import accept, names, reasons
 from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.fields import items, number, part, text
@@ -14,10 +12,8 @@ from dljob.spec.status import TERMINAL
 from dljob_operator.testing.api_server import Body
 from dljob_operator.testing.head_process import HeadProcess
 from dljob_operator.testing.kuberay_model import cluster_of, is_leaving, node_of
-
-if TYPE_CHECKING:
-    from dljob_operator.testing.simulated_operator import SimulatedOperator
-    from dljob_operator.testing.world import StoryState
+from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.world import StoryState
 
 MOST_WRITES = 40
 """Most writes in a row without an event from outside."""
@@ -27,7 +23,7 @@ UNCOUNTED = (reasons.SPEC_CHANGED, reasons.OPERATOR_UPGRADED, reasons.PREEMPTED,
 """Reasons of a new attempt that do not count against maxClusterRestarts."""
 
 
-def wrote(w: StoryState, operator: SimulatedOperator) -> None:
+def wrote(w: StoryState, operator: SimulatedProcess) -> None:
     """Check that writes have reasons: no storm of them."""
     if w.unprovoked > MOST_WRITES:
         w.broken(f"storm: operator {operator.number} writes once more, {w.unprovoked} times for nothing new")

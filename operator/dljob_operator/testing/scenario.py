@@ -16,6 +16,7 @@ from dljob.reconcile.state.fields import number, part, text
 from dljob.testing.simulate.shrink import fewest
 from dljob.testing.world.fault_schedule import chance
 from dljob_operator.testing import invariants as laws
+from dljob_operator.testing.checked_story import CheckedStory
 from dljob_operator.testing.faults import HARMLESS, Mishap, draw, happen, harmless, mend
 from dljob_operator.testing.world import EPOCH_S, StoryState
 
@@ -105,7 +106,7 @@ def tell(story: Story, *, trace: bool = False) -> Ended:
 
 
 def _told(story: Story, *, trace: bool = False) -> tuple[StoryState, list[str]]:
-    w = StoryState(story.manifest, story.work, chance(f"delays {story.seed}"))
+    w = CheckedStory(story.manifest, story.work, chance(f"delays {story.seed}"))
     w.fails = story.fails
     w.trace = [] if trace else None
     with _listening(w):

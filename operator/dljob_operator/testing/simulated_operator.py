@@ -7,8 +7,6 @@ process at any call. Left out is what kopf and the process do: probes, metrics, 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import TYPE_CHECKING
 
 from dljob.kube.token_key import TokenKey
 from dljob.reconcile.reconcile import reconcile
@@ -20,15 +18,13 @@ from dljob_operator.controller.metrics import Metrics
 from dljob_operator.testing.api_client import SimulatedKube, selects
 from dljob_operator.testing.api_server import Body
 from dljob_operator.testing.head_client import HeadClient
-from dljob_operator.testing.virtual_time import VirtualLoop
+from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.world import StoryState
 from dljob_operator.watch.cache import Cache
 from dljob_operator.watch.clock import JITTER, OperatorClock
 from dljob_operator.watch.feed import SELECTORS, feeds
 from dljob_operator.watch.relist import Relist, sources
 from dljob_operator.watch.workqueue import WorkQueue
-
-if TYPE_CHECKING:
-    from dljob_operator.testing.world import StoryState
 
 KEY = TokenKey(b"simulated operators share one key")
 WORKERS = 4
@@ -36,7 +32,7 @@ METRICS = Metrics("simulated")
 """Metrics of all simulated operators, which nobody reads: to register them costs a millisecond."""
 
 
-class SimulatedOperator:
+class SimulatedOperator(SimulatedProcess):
     """An operator from its start to its end."""
 
     def __init__(self, world: StoryState, number: int, skew: float, behind: int = 0, lag: float = 0.0) -> None:
@@ -49,14 +45,8 @@ class SimulatedOperator:
             behind: changes that its first lists lack.
             lag: seconds until it receives these changes.
         """
+        super().__init__(world.agenda, number, world.broken)
         self.world = world
-        self.number = number
-        self.alive = True
-        self.loses = ""
-        """The kind of which its watch loses the next deletion."""
-        self.late: dict[str, float] = {}
-        """Kind -> until when its watch is silent."""
-        self.loop = VirtualLoop(world.agenda, lambda words: world.broken(f"raised: {words}"))
         self._clock = OperatorClock(
             lambda: world.agenda.now + skew,
             lambda: world.agenda.now,
@@ -64,10 +54,8 @@ class SimulatedOperator:
         )
         self._cache, self._queue = Cache(), WorkQueue(self._clock)
         self._feeds = {feed.resource.kind: feed for feed in feeds(self._cache, self._queue, kuberay=True)}
-        self._kube = SimulatedKube(self)
+        self._kube = SimulatedKube(self, world)
         self._told_at: dict[str, float] = {}
-        self._waiting: list[asyncio.Future[None]] = []
-        """Long polls that are unanswered."""
         self._first(behind, lag)
         self._main = self.loop.create_task(self._live(), name=f"operator {number}")
         self._main.add_done_callback(self._ended)
@@ -78,7 +66,7 @@ class SimulatedOperator:
         kinds = sources(self._kube, self._cache, kuberay=True)
         relist = Relist(self._queue, (None,), lambda _kind, _count: None, self._clock)
         await relist.fill(kinds)
-        heads = Heads(KEY, url=lambda host, _port: host, way=lambda host, _token: HeadClient(self, host))
+        heads = Heads(KEY, url=lambda host, _port: host, way=lambda host, _token: HeadClient(self, self.world, host))
         known = (self._kube, heads, self._cache)
         acting = LeaderTasks(
             *known,
@@ -153,32 +141,3 @@ class SimulatedOperator:
     async def travel(self, *, reads: bool = False) -> None:
         """Wait while a message travels; the operator may crash meanwhile, unless it only `reads` from a head."""
         await self.sleep(self.world.travel(fatal=not reads) if self.alive else 0.0)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait; after a crash, for ever."""
-        waiting = self.loop.create_future()
-        if self.alive:
-            # Without `asyncio.sleep`, whose timer is one more callback: most of what a story waits for is calls.
-            self.world.agenda.after(seconds, partial(_wake, waiting))
-        await waiting
-
-    async def news(self, until: float) -> None:
-        """Wait until something happens at a head, or until then."""
-        waiting = self.loop.create_future()
-        self._waiting.append(waiting)
-        timer = self.loop.call_at(until, self.tell, waiting)
-        try:
-            await waiting
-        finally:
-            timer.cancel()
-
-    def tell(self, *only: asyncio.Future[None]) -> None:
-        """End all long polls, or only these."""
-        told, self._waiting = only or self._waiting, [each for each in self._waiting if only and each not in only]
-        for each in told:
-            _wake(each)
-
-
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)

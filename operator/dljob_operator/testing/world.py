@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -14,11 +15,10 @@ from dljob.raycluster.pods import CARRIED_KEY
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
 from dljob.reconcile.state.model import Observed, ReconcileResult, Settings
-from dljob_operator.testing import invariants as laws
 from dljob_operator.testing.api_server import NAMESPACE, ApiServer, Body
 from dljob_operator.testing.head_process import HeadProcess, SimulatedMaster
 from dljob_operator.testing.kuberay_model import Nature
-from dljob_operator.testing.simulated_operator import SimulatedOperator
+from dljob_operator.testing.simulated_process import SimulatedProcess
 from dljob_operator.testing.virtual_time import Agenda
 
 EPOCH_S = 1_800_000_000.0
@@ -44,7 +44,7 @@ class ApiTrouble:
     seconds: float
 
 
-class StoryState:
+class StoryState(ABC):
     """State of a story; its methods are what operators, heads and faults do to it."""
 
     def __init__(self, manifest: Mapping[str, Any], work: float, rng: Random) -> None:
@@ -55,7 +55,7 @@ class StoryState:
         self.settings, self.name = SETTINGS, NAME
         self.work = work
         self.shared = SHARED if part(manifest, "spec", "rayClusterRef") else ""
-        self.operators: list[SimulatedOperator] = []
+        self.operators: list[SimulatedProcess] = []
         self.problems: list[str] = []
         self.trace: list[str] | None = None
         self.troubles: list[ApiTrouble] = []
@@ -81,10 +81,10 @@ class StoryState:
         """Seconds from the beginning at which an operator decided to act."""
         self.writes = self.unprovoked = 0
         self.most = 0
-        self.writer: SimulatedOperator | None = None
+        self.writer: SimulatedProcess | None = None
         self.last: Body = {}
         """The DLJob as the invariants saw it last."""
-        self.server.told.append(self._told)
+        self.server.told.append(self.changed)
         self._apply(manifest)
         self.start()
 
@@ -106,9 +106,13 @@ class StoryState:
         """Start an operator, whose wall clock may be wrong by seconds."""
         skew = self.rng.choice((0.0, 0.0, -1.5, 2.0))
         self.happened()
-        self.operators.append(SimulatedOperator(self, len(self.operators) + 1, skew, self.behind, self.lag))
+        self.operators.append(self.new_operator(len(self.operators) + 1, skew, self.behind, self.lag))
         self.behind = 0
         self.note(f"operator {len(self.operators)} begins")
+
+    @abstractmethod
+    def new_operator(self, number: int, skew: float, behind: int, lag: float) -> SimulatedProcess:
+        """Return an operator that has started; its parameters are those of `SimulatedOperator`."""
 
     def past(self, behind: int) -> tuple[dict[tuple[str, str], Body], list[tuple[str, Body, bool]]]:
         """Return the objects of so many changes ago by (kind, name), and the changes since."""
@@ -121,7 +125,7 @@ class StoryState:
                 there[kind, body["metadata"]["name"]] = body
         return there, self.log[now:]
 
-    def end(self, operator: SimulatedOperator) -> None:
+    def end(self, operator: SimulatedProcess) -> None:
         """Crash an operator; when it was the last, another one starts later."""
         if not operator.alive:
             return
@@ -137,7 +141,7 @@ class StoryState:
             operator.end()
 
     @property
-    def alive(self) -> list[SimulatedOperator]:
+    def alive(self) -> list[SimulatedProcess]:
         """The operators that run."""
         return [each for each in self.operators if each.alive]
 
@@ -160,17 +164,20 @@ class StoryState:
 
     # -- what operators do
 
-    def decided(self, operator: SimulatedOperator, seen: Observed, outcome: ReconcileResult) -> None:
-        """Check and note the decision of a pass."""
+    @abstractmethod
+    def decided(self, operator: SimulatedProcess, seen: Observed, outcome: ReconcileResult) -> None:
+        """Note and check the decision of a pass."""
+
+    def note_decision(self, operator: SimulatedProcess, outcome: ReconcileResult) -> None:
+        """Note a decision that changes something."""
         if outcome.actions or outcome.status is not None:
             self.acted.append(self.agenda.now - EPOCH_S)
         if self.trace is not None and (outcome.actions or outcome.status is not None):
             did = ", ".join(type(action).__name__ + getattr(action, "kind", "") for action in outcome.actions)
             status = f" {outcome.status['phase']}/{outcome.status['reason']}" if outcome.status else ""
             self.note(f"operator {operator.number}: {outcome.reason} [{did}]{status}")
-        laws.decided(self, seen, outcome)
 
-    def wrote(self, operator: SimulatedOperator) -> None:
+    def wrote(self, operator: SimulatedProcess) -> None:
         """Count a write to the API server."""
         self.writes += 1
         if self.writer is not operator:
@@ -178,9 +185,8 @@ class StoryState:
         self.writer = operator
         self.unprovoked += 1
         self.most = max(self.most, self.unprovoked)
-        laws.wrote(self, operator)
 
-    def submitted(self, operator: SimulatedOperator, head: HeadProcess, posted: Body) -> None:
+    def submitted(self, operator: SimulatedProcess, head: HeadProcess, posted: Body) -> None:
         """Let a submission arrive at a head."""
         # The spec is in Ray's packages on a foreign RayCluster, else in the mounted ConfigMap (ADR 15).
         id_, argv = posted["submission_id"], shlex.split(posted["entrypoint"])
@@ -195,8 +201,12 @@ class StoryState:
         if head.take(id_, posted["metadata"], master):
             self.note(f"operator {operator.number}: {head.session} takes {id_}")
             self.refuses = False
-            laws.taken(self, head, id_)
+            self.taken_by(head, id_)
             self.happened()
+
+    @abstractmethod
+    def taken_by(self, head: HeadProcess, id_: str) -> None:
+        """Record that a head accepted a submission."""
 
     def broken(self, problem: str) -> None:
         """Record that an invariant does not hold."""
@@ -229,14 +239,14 @@ class StoryState:
         for each in self.alive:
             each.tell()
 
-    def _told(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+    def changed(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+        """Bring a change of an object to the operators."""
         self.log.append((kind, body, gone))
         # Pods change mostly by themselves, which gives operators a reason to write.
         if kind == "Pod":
             self.happened()
         for each in self.alive:
             each.hear(kind, body, gone=gone)
-        laws.changed(self, kind, body, gone=gone)
 
     @property
     def job(self) -> Body | None:
