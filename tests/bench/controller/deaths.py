@@ -54,7 +54,7 @@ def main() -> None:
     Row(
         "deaths",
         "PrimeMaster killed at every transition",
-        "0 restarts but those due, 0 effects lost or doubled",
+        "0 restarts except the due ones, 0 effects lost or doubled",
         0,
         0,
         unit="restarts",

@@ -68,11 +68,11 @@ def main() -> None:
     Row(
         "failover",
         f"SIGKILL PrimeMaster, {WORKERS} workers",
-        "0 workers restarted, 0 calls lost, commanding again <= 1 s after the kill",
+        "0 workers restarted, 0 calls lost, acting again <= 1 s after the kill",
         median(again),
         1.0,
         samples={
-            "commanding again": again,
+            "acting again": again,
             "bare actor's __init__ again": bare,
             "a client's order taken": taken,
             "rank restarted by it in user code": back,

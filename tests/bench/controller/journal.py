@@ -1,4 +1,4 @@
-"""Opening a journal of 1,000,000 events: seconds and memory of a new PrimeMaster, and how long nobody was answered.
+"""Opening a journal of 1,000,000 events: seconds and memory of a new PrimeMaster, and its longest time without answers.
 
 Two journals: one that rolled as it was written, and one of code before that, all of it in one segment. `journal.py kv`
 measures the key-value store of a real Ray instead: a commit and a replay by the number of commits before it.
@@ -140,7 +140,7 @@ def _of_files(name: str, few: int) -> None:
         shutil.rmtree(folder)
     what = "that rolled" if few < 10**9 else "in one segment"
     facts = {"peak under 300 MB": peak <= 300, "heartbeats answered within 1 s": longest <= 1.0}
-    note = f"peak {peak:.0f} MiB; nobody was answered for {longest:.2f} s; {sizes >> 20} MiB on disk"
+    note = f"peak {peak:.0f} MiB; no answer for {longest:.2f} s; {sizes >> 20} MiB on disk"
     Row(
         f"journal-{name}",
         f"PrimeMaster opens a journal of {EVENTS:,} events {what}",

@@ -1,4 +1,4 @@
-"""How long nobody acts when the operator that acts is killed, and when it is ended well: two replicas, as installed.
+"""Seconds without an acting operator after the acting one is killed, or ended by SIGTERM: two replicas, as installed.
 
 A DLJob is made at the moment of the signal; the other replica acts when that job's RayCluster is there. The moment lies
 anywhere between two renewals of the Lease. Who was killed is started again, and stands by before the next round.
@@ -78,7 +78,7 @@ async def main() -> None:
                 await made.close()
     rows = (
         (signal.SIGKILL, "kube-failover", "the operator that acts is killed -> the other acts (slowest)", 10.0),
-        (signal.SIGTERM, "kube-handover", "the operator that acts is ended well -> the other acts (slowest)", 2.0),
+        (signal.SIGTERM, "kube-handover", "the operator that acts is ended in order -> the other acts (slowest)", 2.0),
     )
     for how, name, what, limit in rows:
         seconds = taken[how]

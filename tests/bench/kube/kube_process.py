@@ -1,4 +1,4 @@
-"""SIGKILL of one worker, a spare at hand: until its rank is back in user code, in a pod of the real node, held against
+"""SIGKILL of one worker, a spare available: until its rank is back in user code, in a pod of the real node, against
 the same job on a plain Ray of this machine, in turn.
 
 The plain Ray is a process of its own, in a network of its own where that can be made.
@@ -132,7 +132,7 @@ def main() -> None:
         restarts = found(jobs.cluster, "dljob", NAME)["status"]["restarts"]
     Row(
         "kube-process",
-        "SIGKILL one worker in its pod, spare at hand -> its rank back in user code",
+        "SIGKILL one worker in its pod, spare available -> its rank back in user code",
         "as on plain Ray + 50 ms; 1 process restarted",
         median(pods_s),
         median(plain_s) + 0.05,

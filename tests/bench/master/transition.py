@@ -1,7 +1,7 @@
 """Events per second through the core, and what an event costs at 10,000 ranks against 16.
 
 Two mixes, both without journal and without Ray. `life`: a job from its first held unit to its end, with one failure per
-ten ranks. `failures`: nothing but failures, each HostLost, HostReady, RankReady: the dearest events there are. Medians
+ten ranks. `failures`: nothing but failures, each HostLost, HostReady, RankReady: the most expensive events. Medians
 of several runs, the sizes in alternation, so that a busy machine hurts both alike.
 
 `transition.py gang [RANKS]`: the death of one rank of one torch world, after which all its ranks start again, as
@@ -238,7 +238,7 @@ def main() -> None:
         unit="events/s",
         at_least=True,
         samples={"16": [1 / s for s, _ in lives], f"{LARGE}": [1 / s for _, s in lives]},
-        note=f"failures only, the dearest events there are: {worst} events/s",
+        note=f"failures only, the most expensive events: {worst} events/s",
     ).emit()
     Row(
         "transition-growth",

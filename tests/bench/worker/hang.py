@@ -1,6 +1,6 @@
 """SIGSTOP of one rank of a four-rank gloo group: until it is named, and until all four step again.
 
-As a torchrun script, whose ranks are forked from a process that has torch; as a class with spare processes at hand; and
+As a torchrun script, whose ranks are forked from a process that has torch; as a class with spare processes; and
 as a class without, whose four processes import torch anew.
 """
 
@@ -24,7 +24,7 @@ STEPPED_S = 4.0
 """So long the group steps before the next rank is stopped: some twenty steps."""
 KINDS = (
     ("script", "hang_script.py", 0),
-    ("class, spares at hand", "hang_app.Trainer", RANKS),
+    ("class, spares available", "hang_app.Trainer", RANKS),
     ("class", "hang_app.Trainer", 0),
 )
 WHAT = f"SIGSTOP of one rank of a {RANKS}-rank gloo group"

@@ -1,4 +1,4 @@
-"""SIGKILL of one rank of a 4-rank gloo group that restarts in process, a spare at hand: until all have made a step."""
+"""SIGKILL of one rank of a 4-rank gloo group with in-process restart, a spare available: until all have made a step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def main() -> None:
         end(handle)
     Row(
         "in-process",
-        "SIGKILL one rank of a 4-rank gloo group, spare at hand -> next step of all ranks",
+        "SIGKILL one rank of a 4-rank gloo group, spare available -> next step of all ranks",
         "<= 0.5 s; survivors keep their processes",
         median(took),
         0.5,

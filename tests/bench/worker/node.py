@@ -1,4 +1,4 @@
-"""A node goes, or stops, and a spare one is at hand: until its ranks are in user code there. Ray is as it comes.
+"""A node is lost or stopped, with a spare one available: until its ranks are in user code there. Ray is as it comes.
 
 And none goes or stops, while everything that computes on the machine has to share it with 20 programs that only take
 time (BENCH_LOAD_S seconds, 600 if it is not set): nobody may be taken for frozen.
@@ -164,7 +164,7 @@ def main() -> None:
             ("node_frozen", frozen, "node frozen (SIGSTOP of all of it)", 5.0),
         ):
             took, left, ended, steps = (list(column) for column in zip(*found, strict=True))
-            what = f"{fault}, a spare node at hand: its {RANKS} ranks in user code there"
+            what = f"{fault}, a spare node available: its {RANKS} ranks in user code there"
             samples = {"dljob": took, "until it is left": left}
             samples |= {f"until the last {kind}": [each[kind] for each in steps] for kind in steps[0]}
             if found is frozen:

@@ -57,7 +57,7 @@ def with_spare() -> Row:
         end(handle)
     return Row(
         "restart-spare",
-        "SIGKILL one worker, spare at hand -> its rank back in user code",
+        "SIGKILL one worker, spare available -> its rank back in user code",
         "<= 0.2 s; 1 process restarted",
         median(took),
         0.2,
