@@ -30,6 +30,7 @@ COMMANDS = {
     "validate": "Check job files: unknown fields, invalid values, roles or a plan that do not fit together.",
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
     "describe": "Show one job on a page: spec, status, nodes, faults and causes, last events, location of its logs.",
+    "why": "Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.",
     "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
     "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
@@ -49,10 +50,10 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-MODULES = {"resume": "suspend"}
+MODULES = {"resume": "suspend", "prune": "delete"}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
-    *("run", "submit", "status", "describe", "logs", "events", "stack"),
+    *("run", "submit", "status", "describe", "why", "logs", "events", "stack"),
     *("restart", "scale", "suspend", "resume", "stop", "chaos", "doctor"),
 )
 """Commands that can act on a cluster; under `kubectl dljob` they do."""

@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from dljob.api import registry
 from dljob.api.local.connection import RecordConnection, lost
 from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobListing, JobSummary, Overview
-from dljob.errors import UnreachableError
+from dljob.errors import NotFoundError, UnreachableError
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import moment, seconds
 
@@ -118,6 +119,22 @@ def overview(record: RegistryEntry, status: dict[str, Any]) -> Overview:
     phase = str(status.get("phase", "Pending"))
     data = {**status, "dir": record.dir}
     return Overview(f"{record.name} ({record.uid[:8]})", phase, status, data, folder=record.dir)
+
+
+def in_folder(folder: Path) -> Overview:
+    """Return a job in detail by its folder alone, wherever it was copied to: the last status written there.
+
+    Raises:
+        NotFoundError: the folder has no status.json of a job, or a damaged one.
+    """
+    file = folder / "status.json"
+    try:
+        status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        record = RegistryEntry(str(status["name"]), str(status["uid"]), str(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "the folder of a job has job.json, status.json, events.jsonl and journal; dljob status lists jobs"
+        raise NotFoundError(f"{file}: no status of a job: {type(error).__name__}: {error}", hint=hint) from error
+    return overview(record, status)
 
 
 def facts(record: RegistryEntry, status: dict[str, Any]) -> list[str]:

@@ -1,10 +1,17 @@
-"""`dljob delete`: delete ended jobs."""
+"""`dljob delete` and `dljob prune`: delete ended jobs."""
 
 from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from dljob.api import registry
 from dljob.cli import output
 from dljob.cli.where import local
+from dljob.errors import UsageError
+from dljob.telemetry.wording import counted
 
 
 def delete(job: str, /, *more: str) -> None:
@@ -24,3 +31,23 @@ def delete(job: str, /, *more: str) -> None:
     for record in {record.uid: record for record in chosen}.values():
         registry.delete(record)
         output.say(f"job {record.name} ({record.uid[:8]}) deleted")
+
+
+def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Delete the folders of all jobs that ended some time ago.
+
+    Args:
+        older_than_days: only jobs that started at least so many days ago; 0: all that have ended.
+        dry_run: list them, and delete none.
+    """
+    # Not `< 0`, which would let nan pass.
+    if not older_than_days >= 0:
+        raise UsageError(f"--older-than-days {older_than_days}", hint="a number of days from 0")
+    before = time.time() - older_than_days * 86400
+    # By the start: a job that lost its runner has no time of its end.
+    old = [record for record in registry.records() if record.started <= before and (record.over or record.stale)]
+    for record in old:
+        if not dry_run:
+            registry.delete(record)
+        output.data(f"{record.name} {record.uid[:8]} {record.dir}")
+    output.say(f"{counted(len(old), 'job')} {'would be deleted' if dry_run else 'deleted'}")

@@ -1,0 +1,119 @@
+"""Kind of each cause of a failure, and what a user does about it: data for `dljob why` and its exit code.
+
+Reasons are those of `lastFault.reason` (why a process ended) and of `status.reason` (why a job waits or ended).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from dljob.telemetry import reasons
+
+
+class CauseKind(IntEnum):
+    """Kind of a first cause. Its value is the exit code of `dljob why`."""
+
+    NOTHING = 0
+    """Nothing failed."""
+    USER_CODE = 10
+    MEMORY = 11
+    """Memory of the machine or of the device."""
+    DEVICE = 12
+    NODE = 13
+    """A node, its disk or the network."""
+    STOPPED = 14
+    """Stopped, suspended or preempted: a person, a program or a cloud ordered it."""
+    SPEC = 15
+    """The spec asks for what is invalid, does not exist or does not fit."""
+    UNKNOWN = 19
+
+
+class Remedy(NamedTuple):
+    """Kind of a cause, and the advice to the user."""
+
+    kind: CauseKind
+    advice: str = ""
+
+
+FAULTS: Mapping[str, Remedy] = {
+    "UserError": Remedy(
+        CauseKind.USER_CODE, "correct the code at the place that the error names, then run the job again"
+    ),
+    "ImportError": Remedy(CauseKind.USER_CODE, "see that the image, runtimeEnv or code folder has that module"),
+    "OOMKilled": Remedy(
+        CauseKind.MEMORY, "raise resources.memory of the role, or use less: smaller batches, fewer loaders"
+    ),
+    "DeviceError": Remedy(
+        CauseKind.DEVICE, "drain the node and check its device; nvidia-smi -q or npu-smi info names faults"
+    ),
+    "NodeLost": Remedy(CauseKind.NODE, "look at the node: kubectl describe node NODE, or its kernel log"),
+    "NodeFrozen": Remedy(CauseKind.NODE, "look at the node: its load, its disk and its network"),
+    "Network": Remedy(
+        CauseKind.NODE, "check the network between the nodes of these ranks; dljob doctor tests this machine"
+    ),
+    "Preempted": Remedy(CauseKind.STOPPED, "no error of the job: it goes on elsewhere when there is room"),
+    "ImagePull": Remedy(CauseKind.SPEC, "correct the image's name, or its pull secret"),
+    "Hang": Remedy(
+        CauseKind.UNKNOWN, "read the stacks in the file that the evidence names; docs/hangs.md explains them"
+    ),
+    "Straggler": Remedy(
+        CauseKind.UNKNOWN, "compare the node of the slow rank with others: clocks, temperature, neighbours"
+    ),
+    "Killed": Remedy(
+        CauseKind.UNKNOWN, "SIGKILL came from outside the job: ask the node's kernel log and its other users"
+    ),
+    "Unknown": Remedy(CauseKind.UNKNOWN, "read the last lines of the rank's log, and the kernel log of its node"),
+}
+"""Reason of a fault -> its remedy."""
+
+DEVICE_MEMORY = Remedy(
+    CauseKind.MEMORY, "the device's memory is full: smaller batches, sharding, or activation checkpointing"
+)
+OUT_OF_MEMORY = ("out of memory", "memoryerror", "cublas_status_alloc_failed")
+"""Words in the first cause of a UserError that is one of memory."""
+
+VERDICTS: Mapping[str, Remedy] = {
+    reasons.STOPPED: Remedy(
+        CauseKind.STOPPED, "somebody stopped the job; submit it again to go on from its last checkpoint"
+    ),
+    reasons.SUSPENDED: Remedy(CauseKind.STOPPED, "dljob resume continues it from its last checkpoint"),
+    reasons.NO_ROOM: Remedy(
+        CauseKind.SPEC, "free machines, add some, or ask for less; dljob plan shows what each rank takes"
+    ),
+    reasons.NEVER_FITS: Remedy(
+        CauseKind.SPEC, "ask for less, or add larger machines; dljob plan shows what each rank takes"
+    ),
+    reasons.NO_ROOM_FOR_LOST_UNITS: Remedy(
+        CauseKind.NODE, "add a spare node, or make the role Elastic, so that fewer nodes do"
+    ),
+    reasons.DEADLINE_EXCEEDED: Remedy(
+        CauseKind.SPEC, "raise activeDeadlineSeconds, or find out why the job is slow: dljob events"
+    ),
+    reasons.PRE_RUNNING_DEADLINE: Remedy(
+        CauseKind.SPEC, "raise preRunningDeadlineSeconds, or see what it waited for: dljob events"
+    ),
+    reasons.RESTART_TIMED_OUT: Remedy(CauseKind.UNKNOWN, "see which ranks did not come back: dljob events"),
+    reasons.MASTER_BUDGET: Remedy(CauseKind.UNKNOWN, "see why PrimeMaster ended: dljob logs --master"),
+    reasons.MASTER_FAILED: Remedy(CauseKind.UNKNOWN, "a bug of dljob: please report it with dljob logs --master"),
+    reasons.JOURNAL_FAILED: Remedy(
+        CauseKind.NODE, "see that the volume of the job's folder is mounted, writable and not full"
+    ),
+    "InvalidSpec": Remedy(CauseKind.SPEC, "correct the spec; dljob validate FILE shows all of its problems"),
+    "DoesNotFit": Remedy(CauseKind.SPEC, "correct nodeGroups or the roles; dljob plan FILE shows what each rank takes"),
+    "ForbiddenPod": Remedy(CauseKind.SPEC, "leave out what the message names, or ask an administrator to allow it"),
+    "KubeRayMissing": Remedy(CauseKind.SPEC, "install the KubeRay operator, 1.6 or newer"),
+    "HeadLost": Remedy(CauseKind.NODE, "see why the head pod was lost: kubectl describe pod"),
+    "ClusterRestartsExhausted": Remedy(CauseKind.NODE, "see why RayClusters were lost: kubectl get events"),
+}
+"""Reason of a job's phase -> its remedy; others are told by the fault that led to them."""
+
+
+def of_fault(reason: str, first_cause: str) -> Remedy:
+    """Return the remedy for a fault; `first_cause`: its own words, such as "ValueError: bad"."""
+    words = first_cause.lower()
+    # The reason of an exception is UserError also where it reports a full device.
+    if reason == "UserError" and any(each in words for each in OUT_OF_MEMORY):
+        return DEVICE_MEMORY
+    return FAULTS.get(reason, FAULTS["Unknown"])
