@@ -31,8 +31,8 @@ from dljob.spec.model import DLJobManifest  # noqa: E402
 from dljob.telemetry.records import Header, encode_header, encode_line  # noqa: E402
 from dljob.testing.simulate import report  # noqa: E402
 from dljob.testing.simulate.drive import simulate  # noqa: E402
-from dljob.testing.world.world import EPOCH_S  # noqa: E402
-from dljob.testing.world.world import UID as SIM_UID  # noqa: E402
+from dljob.testing.world.state import EPOCH_S  # noqa: E402
+from dljob.testing.world.state import UID as SIM_UID  # noqa: E402
 
 CLASS = {"class": "pkg.Class"}
 GRPO = {

@@ -17,7 +17,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import HostPhase, JobState, RankPhase, SparePhase, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.runtime.journal import journal
-from dljob.testing.world import executor, world
+from dljob.testing.world import executor, prime_master, world
 
 Patch = pytest.MonkeyPatch
 BUGS: dict[str, Callable[[Patch], None]] = {}
@@ -189,7 +189,7 @@ def forgets_a_spare(patch):
         coming = [key for key, spare in state.spares.items() if spare.phase is SparePhase.SPAWNING]
         return old(evolve(state, spares=_without(state.spares, coming)), now)
 
-    patch.setattr(world, "reissue", without)
+    patch.setattr(prime_master, "reissue", without)
 
 
 @bug
@@ -263,7 +263,7 @@ def starts_before_whom_it_waits_for(patch):
 @bug
 def forgets_what_was_under_way(patch):
     """A new master does not order again what the last one may not have done."""
-    patch.setattr(world, "reissue", lambda state, now: ())
+    patch.setattr(prime_master, "reissue", lambda state, now: ())
 
 
 @bug

@@ -15,7 +15,8 @@ from dljob.master.state.state import JobState
 from dljob.runtime.journal.journal import FencedError, Journal
 from dljob.telemetry.records import Record, SegmentBytes
 from dljob.testing.world import invariants
-from dljob.testing.world.world import EPOCH_S, UID, World
+from dljob.testing.world.state import EPOCH_S, UID
+from dljob.testing.world.world import World
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from dljob.testing.explore.worlds import job, role
 from dljob.testing.simulate.drive import Case, Driver, Durations, case_of, simulate
 from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import Depart, FaultMove
-from dljob.testing.world.world import EPOCH_S
+from dljob.testing.world.state import EPOCH_S
 
 AT = 100.0
 

@@ -12,7 +12,7 @@ from dljob.master.state.events import CauseLearned
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import Clue
 from dljob.testing.simulate import drive
-from dljob.testing.world import faults, world
+from dljob.testing.world import faults, prime_master
 from dljob.testing.world.fault_schedule import chance
 from dljob.testing.world.model import Arrive, FaultMove
 from dljob.testing.world.world import World
@@ -43,9 +43,9 @@ def _role(rng: Any, role: Mapping[str, Any]) -> dict[str, Any]:
 def starving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is killed is killed for memory; of every other process that is learned only after a while."""
     told = [evolve(outcome, clues=CLUES) if not outcome.error_type else outcome for outcome in faults.ERRORS]
-    gone, kill = world.GONE, faults.FAULTS["kill"]
+    gone, kill = prime_master.GONE, faults.FAULTS["kill"]
     monkeypatch.setattr(faults, "ERRORS", tuple(told))
-    monkeypatch.setattr(world, "GONE", evolve(gone, clues=CLUES))
+    monkeypatch.setattr(prime_master, "GONE", evolve(gone, clues=CLUES))
 
     def killed(w: World, fault: FaultMove) -> None:
         if not fault.pick % 2:
@@ -54,7 +54,7 @@ def starving(monkeypatch: pytest.MonkeyPatch) -> None:
         there = sorted(w.processes)
         process = w.processes[there[fault.pick % len(there)]] if there else None
         with pytest.MonkeyPatch.context() as silent:
-            silent.setattr(world, "GONE", gone)
+            silent.setattr(prime_master, "GONE", gone)
             kill(w, fault)
         for rank in process.ranks if process else ():
             late = CauseLearned(f"{rank.role}/{rank.rank}", CLUES, rank.incarnation)

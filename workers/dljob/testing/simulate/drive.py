@@ -32,7 +32,8 @@ from dljob.testing.world.model import (
     Up,
     Wake,
 )
-from dljob.testing.world.world import EPOCH_S, World
+from dljob.testing.world.state import EPOCH_S
+from dljob.testing.world.world import World
 
 HORIZON_S = 400.0
 """Seconds from the beginning within which faults occur."""

@@ -24,7 +24,7 @@ from dljob.testing.simulate.drive import Case, Driver, Durations
 from dljob.testing.world import invariants
 from dljob.testing.world.faults import KILLED
 from dljob.testing.world.model import Arrive, Boot, Carry, FaultMove, Item, Move, PollNodes, SetUp, Silence, Up
-from dljob.testing.world.world import EPOCH_S
+from dljob.testing.world.state import EPOCH_S
 
 STEP_S = 1.0
 PATIENCE_S = 3600.0

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.master.state.actions import CheckNodes
 from dljob.master.state.events import NodesChecked
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.testing.world.fault_schedule import Timed, chance
 from dljob.testing.world.model import Arrive, FaultMove, Running
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.state import WorldState
 
 HANGS_S = 60.0
 """Seconds to wait for a node that does not answer."""
@@ -22,7 +20,7 @@ ALONE, TOGETHER = 0, 1
 """What does not work on a bad node: something by itself, or its network."""
 
 
-def check(w: World, a: CheckNodes) -> None:
+def check(w: WorldState, a: CheckNodes) -> None:
     """Answer a round of checks, at once, or after `HANGS_S` if a node does not answer."""
     facts = {place.node: _facts(w, place.node) for place in a.places}
     fit = {node for node, one in facts.items() if not one.trouble and not one.unmade}
@@ -38,7 +36,7 @@ def check(w: World, a: CheckNodes) -> None:
     w.look()
 
 
-def _facts(w: World, node: str) -> NodeFacts:
+def _facts(w: WorldState, node: str) -> NodeFacts:
     if node not in w.nodes:
         return NodeFacts(node, unmade="its checker died")
     if not w.reachable(node):
@@ -46,18 +44,18 @@ def _facts(w: World, node: str) -> NodeFacts:
     return NodeFacts(node, "cpu", 10.0, trouble="it lacks a device" if w.bad.get(node) == ALONE else "")
 
 
-def _team(w: World, team: tuple[str, ...]) -> TeamFacts:
+def _team(w: WorldState, team: tuple[str, ...]) -> TeamFacts:
     return TeamFacts(team, trouble="it hung") if any(node in w.bad for node in team) else TeamFacts(team, 10.0)
 
 
-def spoil(w: World, f: FaultMove) -> None:
+def spoil(w: WorldState, f: FaultMove) -> None:
     """Turn a node bad; its running ranks continue."""
     there = sorted(w.nodes)
     if there:
         w.bad[f.text or there[f.pick % len(there)]] = int(f.value)
 
 
-def unfit(w: World, running: Running) -> Iterator[str]:
+def unfit(w: WorldState, running: Running) -> Iterator[str]:
     """A rank of a role whose nodes are checked may start only on one that passed for that role."""
     facts = w.job.roles[running.role]
     node = w.processes[w.owner[facts.host_of(running.rank)]].node

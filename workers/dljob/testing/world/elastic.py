@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.master.failure.ending import unfinished
 from dljob.master.placement import resizing
@@ -15,9 +15,7 @@ from dljob.master.state.views import Level, NodeView
 from dljob.testing.world.fault_schedule import Timed, chance
 from dljob.testing.world.jobs import CLASS, MODULE
 from dljob.testing.world.model import Arrive, FaultMove
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.state import WorldState
 
 OFTEN = 0.3
 """The share of jobs with an elastic role."""
@@ -70,7 +68,7 @@ def orders(seed: int) -> tuple[Timed, ...]:
     return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in made)
 
 
-def scale(w: World, f: FaultMove) -> None:
+def scale(w: WorldState, f: FaultMove) -> None:
     """Order another number of ranks, now and then one that is out of bounds."""
     names = sorted(w.known.sizes)
     # While no PrimeMaster runs, nobody takes a command.

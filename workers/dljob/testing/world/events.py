@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.master.placement import elastic
 from dljob.master.state.events import HangFound, HostReady, NodeFrozen, NodesSeen, NodeThawed, RankReady, SpareReady
 from dljob.master.state.evolve import evolve
-from dljob.master.state.state import JobState, Phase, RankPhase
-from dljob.master.state.views import NodeView, Outcome, Reason
+from dljob.master.state.state import RankPhase
+from dljob.master.state.views import Outcome, Reason
 from dljob.testing.world import executor, leaving
-from dljob.testing.world.environment import Sighting
+from dljob.testing.world.environment import settled, sighting
 from dljob.testing.world.model import (
     Arrive,
     AskIfKnown,
@@ -32,15 +32,14 @@ from dljob.testing.world.model import (
     Stall,
     StrikeOff,
     Up,
+    made_by,
 )
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.prime_master import MasterWorld
 
 DONE = Outcome(ok=True)
 
 
-def happen(w: World, item: Item, *more: Item) -> None:
+def happen(w: MasterWorld, item: Item, *more: Item) -> None:
     """Let a pending item take effect; several events may arrive in one batch."""
     if more:
         w.tell([each for each in (item, *more) if isinstance(each, Arrive)])
@@ -48,15 +47,15 @@ def happen(w: World, item: Item, *more: Item) -> None:
         _HAPPEN[type(item)](w, item)
 
 
-def _arrive(w: World, i: Arrive) -> None:
+def _arrive(w: MasterWorld, i: Arrive) -> None:
     w.tell((i,))
 
 
-def _carry(w: World, i: Carry) -> None:
+def _carry(w: MasterWorld, i: Carry) -> None:
     executor.effect(w, i.action)
 
 
-def _up(w: World, i: Up) -> None:
+def _up(w: MasterWorld, i: Up) -> None:
     process = w.processes.get(i.actor)
     if process is None:
         return
@@ -66,11 +65,11 @@ def _up(w: World, i: Up) -> None:
         return
     w.processes[i.actor] = evolve(process, up=True)
     # While its creation is pending, PrimeMaster has no call to the actor.
-    if i.actor in w.watched and not executor.coming(w, i.actor):
+    if i.actor in w.watched and not w.coming(i.actor):
         w.later(Arrive(_hello(w, process)))
 
 
-def _hello(w: World, process: Process) -> HostReady | SpareReady:
+def _hello(w: MasterWorld, process: Process) -> HostReady | SpareReady:
     who, actor = process.who, process.actor
     if isinstance(who, SpareKey):
         return SpareReady(who.role, who.node, who.slot, process.life, actor, 7, f"{actor}.log")
@@ -81,7 +80,7 @@ def _hello(w: World, process: Process) -> HostReady | SpareReady:
     return HostReady(who, process.life, process.node, 7, actor, devices, f"{actor}.log", address, slots)
 
 
-def _set_up(w: World, i: SetUp) -> None:
+def _set_up(w: MasterWorld, i: SetUp) -> None:
     process = w.processes.get(i.actor)
     if process is None or i.running not in process.ranks:
         return
@@ -96,13 +95,13 @@ def _set_up(w: World, i: SetUp) -> None:
         w.later(Done(i.actor, r, DONE))
 
 
-def ends_by_itself(w: World, role: str) -> bool:
+def ends_by_itself(w: MasterWorld, role: str) -> bool:
     """Whether ranks of a role end by themselves: those of drivers, and of roles on whose completion others depend."""
     plans = w.job.plan.roles
     return plans[role].driver or any((role, "Complete") in plan.depends_on for plan in plans.values())
 
 
-def _done(w: World, i: Done) -> None:
+def _done(w: MasterWorld, i: Done) -> None:
     process = w.processes.get(i.actor)
     # A rank that hangs never ends by itself.
     if process is None or i.running not in process.ranks or i.running in w.hung:
@@ -114,7 +113,7 @@ def _done(w: World, i: Done) -> None:
     executor.leave(w, process, i.running, i.outcome)
 
 
-def _stall(w: World, i: Stall) -> None:
+def _stall(w: MasterWorld, i: Stall) -> None:
     """The hang detection reports a rank, once PrimeMaster counts it as ready and its node answers."""
     process, r = w.processes.get(i.actor), i.running
     if process is None or r not in w.hung or w.state is None:
@@ -129,39 +128,27 @@ def _stall(w: World, i: Stall) -> None:
         w.later(i, 0.5)
 
 
-def _look(w: World, _i: PollNodes) -> None:
+def _look(w: MasterWorld, _i: PollNodes) -> None:
     w.looking = False
     seen = w.seen()
     if w.state is None:
         return
     # As in the master loop: a snapshot that can change no decision is not reported, since every event is journaled.
-    if sighting(w.state, seen) != w.told_nodes or (_settled(w.state) and elastic.room(w.state, seen)):
+    if sighting(w.state, seen) != w.told_nodes or (settled(w.state) and elastic.room(w.state, seen)):
         w.tell((Arrive(NodesSeen(seen)),))
 
 
-def _settled(state: JobState) -> bool:
-    return state.phase is Phase.RUNNING and all(own.save_by is None for own in state.sizes.values())
-
-
-def sighting(state: JobState, seen: tuple[NodeView, ...]) -> Sighting:
-    """Return the part of the nodes by which snapshots are compared, as `runtime.controller.node_change_filter` does.
-
-    Free resources matter only while something is to be placed, or a role is to grow.
-    """
-    return tuple((view.id, view.leaving) for view in seen) if _settled(state) else seen
-
-
-def _boot(w: World, _i: Boot) -> None:
+def _boot(w: MasterWorld, _i: Boot) -> None:
     if w.state is None:
         w.boot()
 
 
-def on(w: World, node: str) -> list[Process]:
+def on(w: MasterWorld, node: str) -> list[Process]:
     """Return the processes on a node."""
     return [process for process in w.processes.values() if process.node == node]
 
 
-def _notice(w: World, i: NodeOverdue) -> None:
+def _notice(w: MasterWorld, i: NodeOverdue) -> None:
     node = w.nodes.get(i.node)
     if w.state is None or node is None or node.silence is Silence.NONE or not node.listed or w.state.verdict:
         return
@@ -172,13 +159,13 @@ def _notice(w: World, i: NodeOverdue) -> None:
     w.later(Arrive(NodeFrozen(i.node, w.now - node.since)))
 
 
-def _heard_on(w: World, node: str) -> list[str]:
+def _heard_on(w: MasterWorld, node: str) -> list[str]:
     """Return the actors on a node whose loss PrimeMaster notices: it watches them, and their creation is over."""
-    coming = {executor.made_by(action) for action in w.carrying.values()}
+    coming = {made_by(action) for action in w.carrying.values()}
     return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
 
 
-def _break(w: World, i: Break) -> None:
+def _break(w: MasterWorld, i: Break) -> None:
     node = w.nodes.get(i.node)
     if node is None or node.silence is not Silence.CUT:
         return
@@ -186,7 +173,7 @@ def _break(w: World, i: Break) -> None:
         w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN, detail="it does not answer"))
 
 
-def _strike_off(w: World, i: StrikeOff) -> None:
+def _strike_off(w: MasterWorld, i: StrikeOff) -> None:
     node = w.nodes.get(i.node)
     if node is None or node.silence is Silence.NONE:
         return
@@ -197,13 +184,13 @@ def _strike_off(w: World, i: StrikeOff) -> None:
     w.look()
 
 
-def _forget_groups(w: World, node: str) -> None:
+def _forget_groups(w: MasterWorld, node: str) -> None:
     for key in [key for key, at in w.groups.items() if at == node]:
         del w.groups[key]
         w.struck.add(key)
 
 
-def _heal(w: World, i: Heal) -> None:
+def _heal(w: MasterWorld, i: Heal) -> None:
     node = w.nodes.get(i.node)
     if node is None or node.silence is Silence.NONE:
         return
@@ -229,7 +216,7 @@ def _heal(w: World, i: Heal) -> None:
         del w.nodes[i.node]
 
 
-def _lapse(w: World, i: Lapse) -> None:
+def _lapse(w: MasterWorld, i: Lapse) -> None:
     if i.node:
         node = w.nodes.get(i.node)
         # The node may have answered and been cut again since this was planned.
@@ -242,7 +229,7 @@ def _lapse(w: World, i: Lapse) -> None:
             w.die(actor)
 
 
-def _beacon(w: World, i: AskIfKnown) -> None:
+def _beacon(w: MasterWorld, i: AskIfKnown) -> None:
     process = w.processes.get(i.actor)
     if process is None or w.state is None or i.actor in w.watched:
         return
@@ -253,7 +240,7 @@ def _beacon(w: World, i: AskIfKnown) -> None:
         w.later(i, 1.0)
 
 
-_HAPPEN: dict[type, Callable[[World, Any], None]] = {
+_HAPPEN: dict[type, Callable[[MasterWorld, Any], None]] = {
     Arrive: _arrive,
     Carry: _carry,
     Up: _up,

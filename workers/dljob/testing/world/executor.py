@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.master.persistence.superseded import lasting
 from dljob.master.state.actions import (
@@ -23,7 +23,7 @@ from dljob.master.state.actions import (
     StopRanks,
     Unreserve,
 )
-from dljob.master.state.events import HostLost, RankEnded, RelaunchTold, Released, SpareLost, UnitRefused, UnitReserved
+from dljob.master.state.events import RankEnded, RelaunchTold, Released, UnitRefused, UnitReserved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.testing.world import checks, invariants, leaving
@@ -36,13 +36,12 @@ from dljob.testing.world.model import (
     SpareKey,
     Up,
     Watched,
-    Who,
     host_actor,
+    lost,
+    made_by,
     spare_actor,
 )
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.state import WorldState
 
 LATE = Outcome(ok=False, reason=Reason.UNKNOWN, message="did not start in time")
 LEFT = Outcome(ok=True)
@@ -57,7 +56,7 @@ def in_order(actions: Iterable[Action]) -> list[Action]:
     return [a for a in todo if isinstance(a, _ENDINGS)] + [a for a in todo if not isinstance(a, _ENDINGS)]
 
 
-def order(w: World, action: Action) -> None:
+def order(w: WorldState, action: Action) -> None:
     """Start an action. Ends take effect at once; everything else becomes a pending item."""
     match action:
         case KillHost():
@@ -79,7 +78,7 @@ def order(w: World, action: Action) -> None:
             w.later(Carry(action))
 
 
-def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
+def begin(w: WorldState, action: Reserve | SpawnHost | SpawnSpare) -> None:
     """Start an action that creates something with a name, unless the same is being created already."""
     if isinstance(action, SpawnHost):
         actor = host_actor(action.host, action.life)
@@ -103,13 +102,13 @@ def begin(w: World, action: Reserve | SpawnHost | SpawnSpare) -> None:
     w.later(Carry(action))
 
 
-def drop(w: World, match: Callable[[Action], bool]) -> None:
+def drop(w: WorldState, match: Callable[[Action], bool]) -> None:
     """Cancel actions that have not taken effect."""
     for number in [number for number, action in w.carrying.items() if match(action)]:
         del w.pending[number], w.carrying[number]
 
 
-def end_actor(w: World, actor: str) -> None:
+def end_actor(w: WorldState, actor: str) -> None:
     """End an actor, whatever its state, and drop its pending reports."""
     if w.watched.pop(actor, None) is not None:
         # Its creation must not take effect after its end.
@@ -117,40 +116,13 @@ def end_actor(w: World, actor: str) -> None:
     number = w.late.pop(actor, 0)
     if number in w.arriving:  # an actor that is no longer watched is not reported (`worker_hosts.py`, `_gone`)
         del w.pending[number], w.arriving[number]
-    kill(w, actor)
-
-
-def made_by(action: Action) -> str:
-    """Return the actor that an action creates; empty when it creates none."""
-    match action:
-        case SpawnHost():
-            return host_actor(action.host, action.life)
-        case SpawnSpare():
-            return spare_actor(action.role, action.node, action.slot, action.life)
-        case _:
-            return ""
-
-
-def kill(w: World, actor: str) -> None:
-    """Kill a process; on an unreachable node it ends once the node is reachable again."""
-    process = w.processes.get(actor)
-    if process is None:
-        return
-    if w.reachable(process.node):
-        w.die(actor)
-    else:
-        w.processes[actor] = evolve(process, condemned=True)
-
-
-def coming(w: World, actor: str) -> bool:
-    """Whether an actor is still being created, so that PrimeMaster has no call to it yet."""
-    return any(made_by(action) == actor for action in w.carrying.values())
+    w.kill(actor)
 
 
 # -- effects
 
 
-def effect(w: World, action: Action) -> None:
+def effect(w: WorldState, action: Action) -> None:
     """Let an action take effect. An action to a process on a silent node waits until the node answers again."""
     # These are calls to a process: Ray delivers them once the node answers again.
     if isinstance(action, StartRanks | StopRanks | LeaveGroup) and _silent(w, action):
@@ -159,14 +131,14 @@ def effect(w: World, action: Action) -> None:
     _EFFECTS[type(action)](w, action)
 
 
-def _silent(w: World, action: StartRanks | StopRanks | LeaveGroup) -> bool:
+def _silent(w: WorldState, action: StartRanks | StopRanks | LeaveGroup) -> bool:
     # A stop names only the host, whose newest actor is meant.
     actor = w.owner.get(action.host, "") if isinstance(action, StopRanks) else action.actor
     process = w.processes.get(actor)
     return process is not None and not w.reachable(process.node)
 
 
-def _reserve(w: World, a: Reserve) -> None:
+def _reserve(w: WorldState, a: Reserve) -> None:
     key = (a.unit, a.token)
     w.reserving.discard(key)
     # A reservation that an earlier PrimeMaster ordered may exist already: it is adopted.
@@ -184,18 +156,18 @@ def _reserve(w: World, a: Reserve) -> None:
     w.look()
 
 
-def _spawn_host(w: World, a: SpawnHost) -> None:
+def _spawn_host(w: WorldState, a: SpawnHost) -> None:
     actor = host_actor(a.host, a.life)
     node = w.groups.get((a.unit, a.token), "")
     _bring_up(w, Process(actor, node, a.host, a.life, (a.unit, a.token)), a.deadline_s)
 
 
-def _spawn_spare(w: World, a: SpawnSpare) -> None:
+def _spawn_spare(w: WorldState, a: SpawnSpare) -> None:
     actor = spare_actor(a.role, a.node, a.slot, a.life)
     _bring_up(w, Process(actor, a.node, SpareKey(a.role, a.node, a.slot), a.life), SPARE_S)
 
 
-def _bring_up(w: World, new: Process, deadline_s: float) -> None:
+def _bring_up(w: WorldState, new: Process, deadline_s: float) -> None:
     """Find the actor or create it on its node; one that cannot be created is reported lost after its deadline."""
     if not w.reachable(new.node):
         w.watched.pop(new.actor, None)
@@ -213,14 +185,7 @@ def _bring_up(w: World, new: Process, deadline_s: float) -> None:
         w.later(Up(new.actor))
 
 
-def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
-    """Return the event that reports the loss of an actor."""
-    if isinstance(who, HostId):
-        return HostLost(who, life, outcome)
-    return SpareLost(who.role, who.node, who.slot, life)
-
-
-def _start(w: World, a: StartRanks) -> None:
+def _start(w: WorldState, a: StartRanks) -> None:
     # A spare becomes the host whose ranks it starts.
     watched = w.watched.get(a.actor)
     if watched is not None:
@@ -237,7 +202,7 @@ def _start(w: World, a: StartRanks) -> None:
         _enter(w, a.actor, Running(a.host.role, start.rank, start.incarnation, a.generation))
 
 
-def _enter(w: World, actor: str, running: Running) -> None:
+def _enter(w: WorldState, actor: str, running: Running) -> None:
     """Start a rank in a process, unless this incarnation started there before: a repeated order is harmless."""
     process = w.processes[actor]
     this = (running.rank, running.incarnation)
@@ -249,7 +214,7 @@ def _enter(w: World, actor: str, running: Running) -> None:
     w.later(SetUp(actor, running))
 
 
-def _stop(w: World, a: StopRanks) -> None:
+def _stop(w: WorldState, a: StopRanks) -> None:
     actor = w.owner.get(a.host, "")
     watched = w.watched.get(actor)
     # By now the actor is another host, or another life of this one.
@@ -265,7 +230,7 @@ def _stop(w: World, a: StopRanks) -> None:
             process = leave(w, process, running, LEFT)
 
 
-def _leave_group(w: World, a: LeaveGroup) -> None:
+def _leave_group(w: WorldState, a: LeaveGroup) -> None:
     """Let a rank leave its torch group while its process stays; an incarnation not yet started here never starts."""
     process = w.processes.get(a.actor)
     if a.actor not in w.watched or process is None or not w.reachable(process.node) or process.deaf:
@@ -278,39 +243,40 @@ def _leave_group(w: World, a: LeaveGroup) -> None:
         w.report(w.processes[a.actor], RankEnded(a.host.role, a.rank, a.incarnation, LEFT))
 
 
-def leave(w: World, process: Process, running: Running, outcome: Outcome) -> Process:
+def leave(w: WorldState, process: Process, running: Running, outcome: Outcome) -> Process:
     """End a rank of a live process, which reports it."""
     w.stop_running(process.actor, running)
     process = evolve(process, ranks=tuple(r for r in process.ranks if r != running))
     return w.report(process, RankEnded(running.role, running.rank, running.incarnation, outcome))
 
 
-def _release(w: World, _a: Release) -> None:
+def _release(w: WorldState, _a: Release) -> None:
     # Nothing is watched from here on: the ends below are no losses.
     w.watched.clear()
     drop(w, lambda _: True)
     w.reserving.clear()
     for actor in list(w.processes):
-        kill(w, actor)
+        w.kill(actor)
     for key in list(w.groups):
         w.release_group(key)
     w.later(Arrive(Released()))
 
 
-def finish(w: World, action: Finish) -> None:
+def finish(w: WorldState, action: Finish) -> None:
     """End the job: PrimeMaster leaves, and its pending actions are dropped."""
     if w.finished is None:
         w.finished = action
     w.problems.extend(invariants.left_behind(w))
-    w.crash()
+    if w.state is not None:
+        w.end_master()
 
 
-def _relaunch(w: World, a: RelaunchNode) -> None:
+def _relaunch(w: WorldState, a: RelaunchNode) -> None:
     """Report a node to the relauncher. Machines that join are faults of kind `join`."""
     w.later(Arrive(RelaunchTold(a.node)))
 
 
-_EFFECTS: dict[type, Callable[[World, Any], None]] = {
+_EFFECTS: dict[type, Callable[[WorldState, Any], None]] = {
     Reserve: _reserve,
     SpawnHost: _spawn_host,
     SpawnSpare: _spawn_spare,

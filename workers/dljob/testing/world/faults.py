@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from dljob.master.state.events import Commanded, NodesSeen
 from dljob.master.state.evolve import evolve
@@ -11,6 +10,7 @@ from dljob.master.state.views import HostId, NodeView, Outcome, Reason
 from dljob.testing.world import checks, elastic, executor, leaving
 from dljob.testing.world.events import on
 from dljob.testing.world.model import (
+    HANG_S,
     Arrive,
     Break,
     FaultMove,
@@ -22,12 +22,8 @@ from dljob.testing.world.model import (
     Stall,
     StrikeOff,
 )
+from dljob.testing.world.prime_master import MasterWorld
 
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
-
-HANG_S = 3.0
-"""Seconds for which a rank has made no step when the hang is detected."""
 BREAK_S, STRIKE_OFF_S = 1.25, 10.0
 """Seconds until calls to a cut node break, and until the cluster removes a silent node from its list."""
 ERRORS = (
@@ -47,12 +43,12 @@ At 0 nothing is known.
 """
 
 
-def fault(w: World, f: FaultMove) -> None:
+def fault(w: MasterWorld, f: FaultMove) -> None:
     """Apply a fault. Without a possible victim nothing happens."""
     FAULTS[f.kind](w, f)
 
 
-def _kill_process(w: World, f: FaultMove) -> None:
+def _kill_process(w: MasterWorld, f: FaultMove) -> None:
     actor = w.owner.get(_host_named(w, f.text), "") if f.text else _picked(w.processes, f.pick)
     w.die(actor, ERRORS[int(f.value)])
 
@@ -64,12 +60,12 @@ def _picked(of: Iterable[str], pick: int) -> str:
     return there[pick % len(there)] if there else ""
 
 
-def _host_named(w: World, rank: str) -> HostId:
+def _host_named(w: MasterWorld, rank: str) -> HostId:
     role, _, number = rank.partition("/")
     return w.job.roles[role].host_of(int(number))
 
 
-def _end_rank(w: World, f: FaultMove) -> None:
+def _end_rank(w: MasterWorld, f: FaultMove) -> None:
     # A named rank comes from a faults file; without a name `pick` chooses among the live ones.
     if f.text:
         role, _, number = f.text.partition("/")
@@ -88,14 +84,14 @@ def _end_rank(w: World, f: FaultMove) -> None:
         executor.leave(w, process, running, ERRORS[int(f.value) % len(ERRORS)])
 
 
-def _deafen(w: World, f: FaultMove) -> None:
+def _deafen(w: MasterWorld, f: FaultMove) -> None:
     """User code of a process catches the exception that would take it out of its torch group."""
     actor = _picked(w.processes, f.pick)
     if actor:
         w.processes[actor] = evolve(w.processes[actor], deaf=True)
 
 
-def _hang(w: World, f: FaultMove) -> None:
+def _hang(w: MasterWorld, f: FaultMove) -> None:
     """A rank makes no more steps, and its process stays."""
     live = sorted(w.running)
     if not live:
@@ -108,13 +104,13 @@ def _hang(w: World, f: FaultMove) -> None:
         w.later(Stall(actor, running), HANG_S)
 
 
-def _speaking(w: World, f: FaultMove) -> list[str]:
+def _speaking(w: MasterWorld, f: FaultMove) -> list[str]:
     if f.text:
         return [f.text] if w.reachable(f.text) else []
     return sorted(name for name, node in w.nodes.items() if node.silence is Silence.NONE)
 
 
-def _lose_node(w: World, f: FaultMove) -> None:
+def _lose_node(w: MasterWorld, f: FaultMove) -> None:
     """A machine is switched off.
 
     The cluster notices it after `value` seconds, before all else; 0: later than others do.
@@ -133,7 +129,7 @@ def _lose_node(w: World, f: FaultMove) -> None:
     w.later(NodeOverdue(name), w.job.fault_tolerance.node.freeze_seconds)
 
 
-def _silence(w: World, f: FaultMove, how: Silence) -> None:
+def _silence(w: MasterWorld, f: FaultMove, how: Silence) -> None:
     there = _speaking(w, f)
     if not there:
         return
@@ -150,7 +146,7 @@ def _silence(w: World, f: FaultMove, how: Silence) -> None:
     w.later(Heal(name), f.value)
 
 
-def _join(w: World, f: FaultMove) -> None:
+def _join(w: MasterWorld, f: FaultMove) -> None:
     """A machine joins, of the size of the first ones in its group."""
     groups = sorted(w.job.plan.node_groups)
     group = w.job.plan.node_groups[groups[f.pick % len(groups)]]
@@ -160,7 +156,7 @@ def _join(w: World, f: FaultMove) -> None:
     w.look()
 
 
-def _crash(w: World, f: FaultMove) -> None:
+def _crash(w: MasterWorld, f: FaultMove) -> None:
     """PrimeMaster dies. `pick` 0: now; 1: at the next event, before it is journaled; n: after n - 2 of its effects."""
     w.outlived = f.value > 0
     if f.pick == 0:
@@ -169,16 +165,16 @@ def _crash(w: World, f: FaultMove) -> None:
         w.doomed = f.pick - 2
 
 
-def _refuse(w: World, f: FaultMove) -> None:
+def _refuse(w: MasterWorld, f: FaultMove) -> None:
     w.refusing += 1 + f.pick % 3
 
 
-def _jump(w: World, f: FaultMove) -> None:
+def _jump(w: MasterWorld, f: FaultMove) -> None:
     """The machine's clock jumps."""
     w.offset += f.value
 
 
-def _command(w: World, f: FaultMove) -> None:
+def _command(w: MasterWorld, f: FaultMove) -> None:
     kind, _, target = f.text.partition(" ")
     if target == "rank":
         names = sorted(w.begin.ranks)
@@ -192,7 +188,7 @@ def _command(w: World, f: FaultMove) -> None:
         w.later(Arrive(Commanded(f"c{int(f.value)}", kind, target, "somebody")))
 
 
-def _again(w: World, f: FaultMove) -> None:
+def _again(w: MasterWorld, f: FaultMove) -> None:
     """An event of the journal arrives once more."""
     if w.journal and w.state is not None:
         event = w.journal[-1 - f.pick % min(len(w.journal), 40)][1]
@@ -200,7 +196,7 @@ def _again(w: World, f: FaultMove) -> None:
             w.later(Arrive(event))
 
 
-FAULTS: dict[str, Callable[[World, FaultMove], None]] = {
+FAULTS: dict[str, Callable[[MasterWorld, FaultMove], None]] = {
     "kill": _kill_process,
     "error": _end_rank,
     "deaf": _deafen,
@@ -222,7 +218,7 @@ FAULTS: dict[str, Callable[[World, FaultMove], None]] = {
 """The faults by name."""
 
 
-def possible(w: World, kind: str) -> list[FaultMove]:
+def possible(w: MasterWorld, kind: str) -> list[FaultMove]:
     """Return the possible faults of a kind now, one for each victim."""
     if kind in ("kill", "deaf"):
         count = len(w.processes)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from dljob.master.ledger.rules import micros
 from dljob.master.persistence.codec import decode_event, decode_state, encode_event, encode_state
@@ -21,9 +20,7 @@ from dljob.master.state.views import HostId
 from dljob.master.transition import transition
 from dljob.testing.world import checks, domain_invariants, elastic, repeat_invariants, spare_invariants
 from dljob.testing.world.model import Process, Running, spare_actor
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.state import WorldState
 
 
 def text(state: JobState) -> str:
@@ -36,7 +33,7 @@ def restored(state: JobState) -> JobState:
     return decode_state(json.loads(text(state)), state.job)
 
 
-def replayed(w: World, *, written: bool = True) -> list[str]:
+def replayed(w: WorldState, *, written: bool = True) -> list[str]:
     """Replaying the journal gives PrimeMaster's state, byte for byte; `written`: from events written and read again."""
     # From the snapshot of the present PrimeMaster on, as a restart would.
     state = w.base
@@ -55,19 +52,19 @@ def _reread(event: Event) -> Event:
 # -- when something begins
 
 
-def may_reserve(w: World, a: Reserve) -> None:
+def may_reserve(w: WorldState, a: Reserve) -> None:
     """A unit may not be reserved on a node that PrimeMaster has excluded."""
     own = w.known.exclusions.get(a.node)
     if own is not None:
         w.problems.append(f"excluded: {a.unit} goes to {a.node}, which is excluded: {own.reason}")
 
 
-def held(w: World) -> None:
+def held(w: WorldState) -> None:
     """Record whether all units of the gang were held at once: some may be lost before PrimeMaster admits the job."""
     w.admitted = w.admitted or len({unit for unit, _ in (*w.groups, *w.struck)}) == w.job.unit_count
 
 
-def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
+def may_spawn(w: WorldState, a: SpawnHost, actor: str) -> None:
     """A host may be created only once the whole gang was held, and while no earlier process of it can be reached."""
     held(w)
     if not w.admitted:
@@ -78,13 +75,13 @@ def may_spawn(w: World, a: SpawnHost, actor: str) -> None:
         w.problems.append(f"two hosts: {actor} is made while {former.actor} lives")
 
 
-def may_become(w: World, process: Process, host: HostId) -> None:
+def may_become(w: WorldState, process: Process, host: HostId) -> None:
     """A process may become a host only if it is a spare, or that host already."""
     if isinstance(process.who, HostId) and process.who != host:
         w.problems.append(f"taken: {process.actor} is to be {host}, and is {process.who}")
 
 
-def may_start(w: World, running: Running) -> None:
+def may_start(w: WorldState, running: Running) -> None:
     """A rank may start if it runs nowhere else, its torch world has one generation, and its dependencies are met."""
     key = (running.role, running.rank)
     name = f"{running.role}/{running.rank}"
@@ -108,7 +105,7 @@ def may_start(w: World, running: Running) -> None:
             w.problems.append(f"dependency: {name} starts before {other}/{lacking[0]} was {kind}")
 
 
-def _mixed(w: World, running: Running) -> Iterator[str]:
+def _mixed(w: WorldState, running: Running) -> Iterator[str]:
     """Yield live ranks of the same torch world with another generation."""
     # Most torch worlds have one generation, so most starts compare nothing.
     others = {g for role, g in w.worlds if role == running.role} - {running.generation}
@@ -125,7 +122,7 @@ def unread(state: JobState, new: JobState) -> list[str]:
     return [f"snapshot: {', '.join(lost)} is not what it was"] if lost else []
 
 
-def well_ended(w: World) -> list[str]:
+def well_ended(w: WorldState) -> list[str]:
     """A job that ended with success did so with the success of all its driver ranks."""
     if w.known.verdict is None or not w.known.verdict.ok:
         return []
@@ -135,7 +132,7 @@ def well_ended(w: World) -> list[str]:
     ]
 
 
-def left_behind(w: World) -> list[str]:
+def left_behind(w: WorldState) -> list[str]:
     """At the end no process and no reservation is left."""
     # One that cannot be reached ends by its lease.
     found = [f"left: process {p.actor}" for p in w.processes.values() if w.reachable(p.node)]
@@ -145,7 +142,7 @@ def left_behind(w: World) -> list[str]:
 # -- the whole world
 
 
-def sweep(w: World) -> list[str]:
+def sweep(w: WorldState) -> list[str]:
     """Return all broken invariants that can be seen from outside the core or inside."""
     found = [*_counts(w.known), *_incidents(w.known), *_timers(w.known), *_budgets(w), *_ledger(w), *well_ended(w)]
     if w.obeyed > len(w.known.commands):
@@ -196,7 +193,7 @@ def _banned(state: JobState) -> Iterator[str]:
             yield f"excluded: {name} is on {unit.node}: {state.exclusions[unit.node].reason}"
 
 
-def _granted(w: World) -> Iterator[str]:
+def _granted(w: WorldState) -> Iterator[str]:
     """A unit's reservation has the memory that PrimeMaster granted."""
     given = w.known.grants
     # Few jobs let memory grow, and the others have nothing to compare.
@@ -236,7 +233,7 @@ def _timers(state: JobState) -> Iterator[str]:
         yield f"timer: due at {due}, asked for {state.wake}"
 
 
-def _budgets(w: World) -> Iterator[str]:
+def _budgets(w: WorldState) -> Iterator[str]:
     state, policy = w.known, w.job.fault_tolerance
     for key, marks in state.marks.items():
         recent = sum(mark.at > w.last - policy.window_seconds for mark in marks)
@@ -248,7 +245,7 @@ def _budgets(w: World) -> Iterator[str]:
         yield "budget: a count is negative"
 
 
-def _ledger(w: World) -> Iterator[str]:
+def _ledger(w: WorldState) -> Iterator[str]:
     """Each rank's time is in exactly one account: the sums equal the time since the start times the ranks."""
     state, book = w.known, w.known.ledger
     at = max(book.at, micros(state, w.last))
@@ -261,7 +258,7 @@ def _ledger(w: World) -> Iterator[str]:
             yield f"ledger: {name} spent {spent} us, its ranks were there for {whole}"
 
 
-def _orphans(w: World) -> Iterator[str]:
+def _orphans(w: WorldState) -> Iterator[str]:
     """Nothing exists that PrimeMaster does not know, while no pending item could tell it."""
     if w.arriving or w.carrying:
         return

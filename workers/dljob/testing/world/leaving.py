@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dljob.master.state.actions import Reserve, SaveCopies
 from dljob.master.state.events import CauseLearned, CopiesSaved, NodesSeen
@@ -12,9 +11,7 @@ from dljob.master.state.views import Clue
 from dljob.telemetry.evidence import Source
 from dljob.testing.world.fault_schedule import Timed, chance
 from dljob.testing.world.model import Arrive, Depart, FaultMove, Silence, StrikeOff
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.state import WorldState
 
 EVICTED = Clue(Source.POD.value, "EvictionByEvictionAPI: Eviction API: evicting")
 GONE_S = 1.0
@@ -25,7 +22,7 @@ OFTEN = 0.25
 """The share of seeds with announced departures."""
 
 
-def drain(w: World, f: FaultMove) -> None:
+def drain(w: WorldState, f: FaultMove) -> None:
     """The cluster drains a node, which departs after `value` seconds."""
     name = _picked(w, f)
     if name:
@@ -35,7 +32,7 @@ def drain(w: World, f: FaultMove) -> None:
         w.look()
 
 
-def evict(w: World, f: FaultMove) -> None:
+def evict(w: WorldState, f: FaultMove) -> None:
     """A node's pod is reported as evicted; the node departs after `value` seconds, or never if that is 0."""
     name = _picked(w, f)
     if name:
@@ -44,13 +41,13 @@ def evict(w: World, f: FaultMove) -> None:
             w.later(Depart(name), f.value)
 
 
-def _picked(w: World, f: FaultMove) -> str:
+def _picked(w: WorldState, f: FaultMove) -> str:
     # A node that is silent, or announced already, cannot be announced.
     there = sorted(n for n, own in w.nodes.items() if own.silence is Silence.NONE and own.view.leaving is None)
     return there[f.pick % len(there)] if there else ""
 
 
-def depart(w: World, i: Depart) -> None:
+def depart(w: WorldState, i: Depart) -> None:
     """The machine departs with everything that runs on it."""
     node = w.nodes.get(i.node)
     if node is None or node.silence is not Silence.NONE:
@@ -61,13 +58,13 @@ def depart(w: World, i: Depart) -> None:
     w.later(StrikeOff(i.node), GONE_S)
 
 
-def save(w: World, a: SaveCopies) -> None:
+def save(w: WorldState, a: SaveCopies) -> None:
     """Copies are written to disk, and PrimeMaster gets a new snapshot of the nodes."""
     w.later(Arrive(NodesSeen(w.seen())))
     w.later(Arrive(CopiesSaved(a.node)))
 
 
-def may_reserve(w: World, a: Reserve) -> None:
+def may_reserve(w: WorldState, a: Reserve) -> None:
     """A unit may not be reserved on a node whose departure is announced."""
     own = w.known.departures.get(a.node)
     if own is not None:

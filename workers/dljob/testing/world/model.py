@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from dljob.master.state.actions import Action
-from dljob.master.state.events import Event, RankEnded, RankReady
+from dljob.master.state.actions import Action, SpawnHost, SpawnSpare
+from dljob.master.state.events import Event, HostLost, RankEnded, RankReady, SpareLost
 from dljob.master.state.views import HostId, NodeView, Outcome
+
+HANG_S = 3.0
+"""Seconds for which a rank has made no step when the hang is detected."""
 
 
 class Silence(StrEnum):
@@ -95,6 +98,24 @@ def host_actor(host: HostId, life: int) -> str:
 def spare_actor(role: str, node: str, slot: int, life: int) -> str:
     """Return the name of a spare's actor."""
     return f"{role}/spare-{node}-{slot}/{life}"
+
+
+def made_by(action: Action) -> str:
+    """Return the actor that an action creates; empty when it creates none."""
+    match action:
+        case SpawnHost():
+            return host_actor(action.host, action.life)
+        case SpawnSpare():
+            return spare_actor(action.role, action.node, action.slot, action.life)
+        case _:
+            return ""
+
+
+def lost(who: Who, life: int, outcome: Outcome) -> HostLost | SpareLost:
+    """Return the event that reports the loss of an actor."""
+    if isinstance(who, HostId):
+        return HostLost(who, life, outcome)
+    return SpareLost(who.role, who.node, who.slot, life)
 
 
 # -- pending items: each takes effect once, sooner or later

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dljob.master.start.assign import of_group, spare_nodes
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase
 from dljob.testing.world.model import Arrive, AskIfKnown, Carry, PollNodes, Process, SpareKey, Up
-
-if TYPE_CHECKING:
-    from dljob.testing.world.world import World
+from dljob.testing.world.state import WorldState
 
 _MOVING = (Arrive, Carry, Up, PollNodes, AskIfKnown)
 _OVER = (RankPhase.SUCCEEDED, RankPhase.FAILED)
 
 
-def at_rest(w: World) -> list[str]:
+def at_rest(w: WorldState) -> list[str]:
     """Return the broken invariants; none while PrimeMaster has events to receive or actions to take."""
     state = w.state
     if state is None or state.phase is not Phase.RUNNING:
@@ -31,7 +28,7 @@ def at_rest(w: World) -> list[str]:
     return [*_known(w, state, waiting), *_refilled(w, state, ready), *_few(w, state, ready)]
 
 
-def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
+def _known(w: WorldState, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
     """Each waiting process is a spare that PrimeMaster knows, or becomes a host; no spare is on a removed node."""
     hosts = {own.actor for own in state.hosts.values() if own.phase is HostPhase.READY}
     for who, process in waiting:
@@ -45,7 +42,7 @@ def _known(w: World, state: JobState, waiting: list[tuple[SpareKey, Process]]) -
             yield f"leak: spare {slot} of {role} is on {node}, which is gone"
 
 
-def _refilled(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
+def _refilled(w: WorldState, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
     """As many nodes stand by as asked for, or as are free, each with a process for every host that may move there."""
     # A machine that the cluster removed cannot stand by.
     views = [node.view for node in w.nodes.values() if node.listed]
@@ -83,7 +80,7 @@ def _over(state: JobState, role: str) -> bool:
     return all(state.ranks[role, rank].phase in _OVER for rank in range(state.job.plan.roles[role].replicas))
 
 
-def _few(w: World, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
+def _few(w: WorldState, state: JobState, ready: Counter[tuple[str, str]]) -> Iterator[str]:
     """No more processes wait than asked for: none of a role that is over, and many only on nodes without ranks."""
     asked = sum(spare_nodes(state.job.plan).values())
     warm: dict[str, list[str]] = {}
