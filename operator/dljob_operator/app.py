@@ -19,12 +19,10 @@ from dljob.kube.head import address
 from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.token_key import TokenKey
 from dljob.reconcile.leadership.lease import LeaseTiming
-from dljob.reconcile.state import names
 from dljob.reconcile.state.model import Settings
 from dljob.tasks import ErrorLog
 from dljob_operator.controller.metrics import Metrics
 from dljob_operator.leader import lease
-from dljob_operator.process import OperatorProcess
 from dljob_operator.watch import handlers
 from dljob_operator.watch.cache import Cache
 from dljob_operator.watch.crd import lacking
@@ -95,7 +93,8 @@ class App:
         """Set when the operator's tasks have ended; kopf is about to end."""
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """Error of a task that must not end."""
         self._beat = time.monotonic()
         self.lacks = ""
         """Fields that the served CRD lacks, in words."""
@@ -106,28 +105,12 @@ class App:
         """Ask for an orderly end."""
         self._stop.set()
 
-    async def run(self) -> None:
-        """Work until a signal or `stop`. Raises the error of a task that must not end."""
-        life = OperatorProcess(self)
-        # Probes first: the API server may be away for minutes, and the kubelet must see a live process meanwhile.
-        await life.serve()
-        try:
-            way, manager = await self._way(), names.MANAGER
-            # Two clients: the second one is for the Lease, so that a flood of calls cannot delay a renewal.
-            async with Kube(way, manager=manager) as kube, Kube(await self._way(), manager=manager) as own:
-                await life.run(kube, own)
-        finally:
-            await life.close()
-        # kopf ends in order after `_ended` has stopped it, so the task's error ends the process only here.
-        if self._failure:
-            raise self._failure
-
     async def watch(self, begin: handlers.Act, end: handlers.Act) -> None:
         """Run kopf. When kopf ends by itself, this process restarts, without the kubelet, whose backoff is longer."""
         options = self.options
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
         handlers.configure(settings)
-        handlers.login(self._way, registry)
+        handlers.login(self.connection, registry)
         # kopf cannot add a watch later: a kind that is not served is left out, and `anew` restarts the process for it.
         handlers.watch_all(registry, self.cache, self.queue, kuberay=self.kuberay != "missing")
         handlers.life(registry, begin, end)
@@ -147,7 +130,7 @@ class App:
                 # Asked to end: our own tasks have ended, so the process may leave kopf behind (`main._run`).
                 log.warning("ending without kopf, which hangs")
                 return
-            if self._failure or self._stop.is_set():
+            if self.failure or self._stop.is_set():
                 # A bug of ours, or a stop that failed: a restart would hide it.
                 raise
             log.exception("kopf has given up: restarting the process in %g s", ANEW_SECONDS)
@@ -169,7 +152,8 @@ class App:
             raise RuntimeError(f"kopf did not end within {HANGS_SECONDS:g} s")
         running.result()
 
-    async def _way(self) -> ApiConnection:
+    async def connection(self) -> ApiConnection:
+        """Return the way to the API server."""
         return await find(self.options.context, self.options.kubeconfig)
 
     async def look(self, kube: Kube) -> Literal["", "missing", "old"]:
@@ -182,7 +166,7 @@ class App:
                 errors.failed(error)
             await asyncio.sleep(LOOK_TWICE)
 
-    # -- used by the life
+    # -- used by the process
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task that must not end before the operator does."""
@@ -196,7 +180,7 @@ class App:
         if not task.cancelled() and (error := task.exception()):
             # A bug of ours ends the container, and the kubelet's backoff is right for it; only kopf's end is absorbed.
             log.critical("%s ended: %r", task.get_name(), error)
-            self._failure = error
+            self.failure = error
             self._stop.set()
 
     async def cancel(self) -> None:

@@ -21,6 +21,7 @@ from dljob.reconcile.leadership.lease import DURATION, RETRY, LeaseTiming
 from dljob.reconcile.state.model import Settings
 from dljob_operator.app import App, Elect, Options
 from dljob_operator.leader import lease
+from dljob_operator.process import run
 
 log = logging.getLogger(__package__)
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
     """Run the app; restart or leave from here, where tasks may be left that would never end."""
     app = App(options(arguments))
-    await app.run()
+    await run(app)
     # Neither execv nor _exit runs exit handlers: flush the log here.
     if app.again or app.hangs:
         logging.shutdown()

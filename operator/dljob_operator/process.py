@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from prometheus_client import start_http_server
 
@@ -16,6 +16,8 @@ from dljob.kube.api import Kube, NotThereError
 from dljob.kube.resources import CONFIG_MAPS
 from dljob.reconcile.leadership.lease import Candidate
 from dljob.reconcile.leadership.releases import Installation
+from dljob.reconcile.state import names
+from dljob_operator.app import App
 from dljob_operator.controller.heads import Heads
 from dljob_operator.controller.leader_tasks import LeaderTasks
 from dljob_operator.leader import lease, probes
@@ -27,13 +29,27 @@ from dljob_operator.webhook import server
 from dljob_operator.webhook.certificate import DAY
 from dljob_operator.webhook.server import Webhook
 
-if TYPE_CHECKING:
-    from dljob_operator.app import App
-
 log = logging.getLogger(__package__)
 
 LAG_SECONDS = 30.0
 """Lag of the event loop, in seconds, that fails the liveness probe."""
+
+
+async def run(app: App) -> None:
+    """Work until a signal or `App.stop`. Raises the error of a task that must not end."""
+    life = OperatorProcess(app)
+    # Probes first: the API server may be away for minutes, and the kubelet must see a live process meanwhile.
+    await life.serve()
+    try:
+        way, manager = await app.connection(), names.MANAGER
+        # Two clients: the second one is for the Lease, so that a flood of calls cannot delay a renewal.
+        async with Kube(way, manager=manager) as kube, Kube(await app.connection(), manager=manager) as own:
+            await life.run(kube, own)
+    finally:
+        await life.close()
+    # kopf ends in order after `App` has stopped it, so the task's error ends the process only here.
+    if app.failure:
+        raise app.failure
 
 
 class OperatorProcess:

@@ -19,6 +19,7 @@ from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.token_key import TokenKey
 from dljob_operator import app as app_module
 from dljob_operator.app import App, Options
+from dljob_operator.process import run
 
 pytestmark = [  # a whole operator, whose requests and watches wait by the clock
     pytest.mark.slow,
@@ -52,7 +53,7 @@ class World:
         defaults = {"kubeconfig": str(self._file), "metrics_port": 0, "health_port": 0, "workers": 4}
         given = {"head_url": lambda _host, _port: url, **defaults, **options}
         app = App(Options(SETTINGS, TokenKey(b"k" * 32), **given))
-        running = asyncio.create_task(app.run())
+        running = asyncio.create_task(run(app))
         try:
             yield app
         finally:

@@ -114,7 +114,7 @@ def test_the_operator_that_must_begin_anew_replaces_itself(key: str, monkeypatch
     async def run(app: App) -> None:
         app.again = True
 
-    monkeypatch.setattr(App, "run", run)
+    monkeypatch.setattr(command, "run", run)
     monkeypatch.setattr(command.os, "execv", lambda program, argv: replaced.append(argv))
     monkeypatch.setattr(command.logging, "shutdown", lambda: None)
     command.main([key])
@@ -131,7 +131,7 @@ def test_an_operator_in_which_something_hangs_ends_without_it(key: str, monkeypa
     def end(code: int) -> None:
         raise EndedError(code)
 
-    monkeypatch.setattr(App, "run", run)
+    monkeypatch.setattr(command, "run", run)
     monkeypatch.setattr(command.os, "_exit", end)
     monkeypatch.setattr(command.logging, "shutdown", lambda: None)
     with pytest.raises(EndedError, match="0"):
