@@ -1,1 +1,1 @@
-"""Facts and controls of Linux: `descendants` and `reaping` of processes, `priority`, `memory_limit`."""
+"""Facts and controls of Linux: `descendants` and `reaping` of processes, `priority`, `memory_limit`, `socket_peer`."""

@@ -24,6 +24,7 @@ DEFAULT = "ray"
 ALIASES = {"yuanrong": "yr"}
 EXTRAS = {"yr": "yr"}
 """Backend -> the extra of dljob that installs its packages, where it is not `runtime`."""
+UNSUPPORTED_HINT = "run it on Ray (no spec.backend, no DISTRIBUTED_BACKEND); docs/howto/yuanrong.md has what yr carries"
 
 AGAIN_S = 0.25
 """The pause before a lookup without an answer is repeated."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import DeadlineError, UnreachableError
+from dljob.linux.socket_peer import peer
 from dljob.runtime.control_socket import location, messages
-from dljob.runtime.node.host_channel import peer
 from dljob.telemetry.reasons import with_current_reasons
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import UnreachableError, UsageError
+from dljob.linux.socket_peer import peer
 from dljob.runtime.control_socket import location
 from dljob.runtime.control_socket.messages import REQUEST_BYTES, answer, parse, refusal
-from dljob.runtime.node.host_channel import peer
 
 CLIENTS = 16
 """Most clients at once; further ones are refused."""

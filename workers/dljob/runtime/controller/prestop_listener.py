@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from dljob.linux.socket_peer import peer
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue
 from dljob.runtime.controller.master_loop import MasterLoop, until
-from dljob.runtime.node.host_channel import peer
 from dljob.runtime.node.prestop import master_address
 from dljob.telemetry.evidence import Source
 

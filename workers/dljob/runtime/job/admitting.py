@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dljob.runtime.backend.interface import Backend
+from dljob.runtime.backend.interface import UNSUPPORTED_HINT, Backend
 from dljob.spec.capabilities import ALL, admit
-
-HINT = "run it on Ray (no spec.backend, no DISTRIBUTED_BACKEND); docs/howto/yuanrong.md has what yr carries"
 
 
 def check(text: str, backend: Backend) -> None:
@@ -21,4 +19,4 @@ def check(text: str, backend: Backend) -> None:
     if not backend.capabilities >= ALL:
         from dljob.spec.model import DLJobManifest
 
-        admit(DLJobManifest.model_validate(json.loads(text)), backend.name, backend.capabilities, hint=HINT)
+        admit(DLJobManifest.model_validate(json.loads(text)), backend.name, backend.capabilities, hint=UNSUPPORTED_HINT)

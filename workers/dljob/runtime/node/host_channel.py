@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 from contextlib import suppress
 
+from dljob.linux.socket_peer import peer
 from dljob.runtime.process.step_counters import Renewal, StepCounters, now
 
 RETRY_S = 1.0
@@ -76,9 +76,3 @@ def _broken(line: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def peer(line: socket.socket) -> tuple[int, int]:
-    """Return the process id and user id at the other end, as the kernel noted them at connect (SO_PEERCRED)."""
-    pid, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid

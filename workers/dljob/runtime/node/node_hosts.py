@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from dljob.runtime.node.host_channel import peer
+from dljob.linux.socket_peer import peer
 from dljob.runtime.process import process_end
 from dljob.runtime.process.messages import AgentRequest, Heartbeat, Pulse
 from dljob.runtime.process.step_counters import Count, Renewal, StepCounters, now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.runtime.job.admitting import HINT
+from dljob.runtime.backend.interface import UNSUPPORTED_HINT
 from dljob.runtime.yr.backend import LOCAL, YrBackend
 from dljob.spec.capabilities import admit
 from dljob.spec.loading.load import parse
@@ -16,7 +16,7 @@ def local(manifest: DLJobManifest) -> DLJobManifest:
         SpecError: With every field that asks for what local mode lacks.
         UsageError: The job has `localMode: false`, which means a cluster.
     """
-    admit(manifest, YrBackend.name, LOCAL, hint=HINT)
+    admit(manifest, YrBackend.name, LOCAL, hint=UNSUPPORTED_HINT)
     data = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
     own = manifest.spec.backend
     data["spec"]["backend"] = {"name": YrBackend.name, "options": {**(own.options if own else {}), "localMode": True}}
