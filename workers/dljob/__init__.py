@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dljob.api.any_job import AnyJob
-    from dljob.api.builder import DLJobBuilder
+    from dljob.api.builder import DLJobBuilder, RoleBuilder
     from dljob.api.find import job, jobs
     from dljob.api.handle import JobHandle
     from dljob.api.job import DLJob, Workload
     from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.api.local.session import local
     from dljob.api.rl import RLJobBuilder, RLRoleType
-    from dljob.api.role import RoleBuilder
     from dljob.api.views import JobEvent, JobStatus, Suspension
     from dljob.calls.collect import register_collect
     from dljob.calls.dispatch import register_dispatch
@@ -61,14 +60,13 @@ if TYPE_CHECKING:
 # The home of each public name. A static table, since reading it from the modules would import them.
 _HOMES = {
     "dljob.api.any_job": ("AnyJob",),
-    "dljob.api.builder": ("DLJobBuilder",),
+    "dljob.api.builder": ("DLJobBuilder", "RoleBuilder"),
     "dljob.api.find": ("job", "jobs"),
     "dljob.api.handle": ("JobHandle",),
     "dljob.api.job": ("DLJob", "Workload"),
     "dljob.api.kubernetes.handle": ("KubernetesJob",),
     "dljob.api.local.session": ("local",),
     "dljob.api.rl": ("RLJobBuilder", "RLRoleType"),
-    "dljob.api.role": ("RoleBuilder",),
     "dljob.api.views": ("JobEvent", "JobStatus", "Suspension"),
     "dljob.calls.collect": ("register_collect",),
     "dljob.calls.dispatch": ("register_dispatch",),

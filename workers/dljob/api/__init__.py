@@ -1,10 +1,7 @@
-"""Public API for launching scripts: the builders, `submit`, and the handle of a job."""
+"""Public API for launching scripts: the builders, `submit`, and the handle of a job.
 
-from __future__ import annotations
-
-from dljob.api.builder import DLJobBuilder
-from dljob.api.job import DLJob, Workload
-from dljob.api.rl import RLJobBuilder, RLRoleType
-from dljob.api.role import RoleBuilder
-
-__all__ = ["DLJob", "DLJobBuilder", "RLJobBuilder", "RLRoleType", "RoleBuilder", "Workload"]
+Scripts import the public names from `dljob`. In reading order: `builder`, `role`, `setters`, `rl`, `machines`,
+`collocate`, `values`, `not_here` (building a job), `job` (its draft), `place` and `find` (where it runs), `any_job`,
+`handle`, `shown_job`, `views`, `logs`, `master_log` (a job that runs), `registry` and `reach` (jobs of this machine),
+`torchrun`, `torchrun_line`, `torchrun_console`.
+"""

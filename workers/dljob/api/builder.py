@@ -8,18 +8,52 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from dljob.api.collocate import CollocationRequest, resolve
 from dljob.api.job import DLJob, Workload, pruned
 from dljob.api.machines import machines
-from dljob.api.role import RoleBuilder
+from dljob.api.role import RoleSetters
 from dljob.api.setters import SpecSetters
 from dljob.api.values import Number, config_of, cpus, env_of, memory, suggestion, whole
 from dljob.errors import UsageError
 
 DEVICE_TYPES = ("CPU", "GPU", "NPU", "TPU", "HPU", "Neuron")
 COLLOCATION_LEVELS = ("Device", "Host", "Separate")
+
+B_co = TypeVar("B_co", bound="DLJobBuilder", covariant=True)
+
+
+class RoleBuilder(RoleSetters, Generic[B_co]):
+    """A role under construction. `.end()`, `.role()` or `.build()` go back to the job."""
+
+    def __init__(self, parent: B_co, workload: Workload) -> None:
+        super().__init__(workload, parent.device_said)
+        self._parent = parent
+
+    def end(self) -> B_co:
+        """Return the job's builder."""
+        return self._parent
+
+    def role(self, name: str) -> RoleBuilder[B_co]:
+        """Begin the next role of the job."""
+        return self._parent.role(name)
+
+    def workload(self, name: str, entrypoint: str) -> RoleBuilder[B_co]:
+        """Begin the next role of the job with its entrypoint."""
+        return self._parent.workload(name, entrypoint)
+
+    def with_collocation(self, *roles: str, level: str | None = None, name: str | None = None) -> B_co:
+        """Collocate the named roles of the job."""
+        return self._parent.with_collocation(*roles, level=level, name=name)
+
+    def with_collocation_all(self, *exclude: str, level: str | None = None, name: str | None = None) -> B_co:
+        """Collocate all roles of the job except those named."""
+        return self._parent.with_collocation_all(*exclude, level=level, name=name)
+
+    def build(self) -> DLJob:
+        """Return the job as an editable draft."""
+        return self._parent.build()
 
 
 class DLJobBuilder(SpecSetters):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, Self
 
-from dljob.api.builder import DLJobBuilder
+from dljob.api.builder import DLJobBuilder, RoleBuilder
 from dljob.api.job import Workload
-from dljob.api.role import RoleBuilder
 from dljob.errors import UsageError
 
 

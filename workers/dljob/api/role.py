@@ -1,11 +1,11 @@
-"""Builder of one role: the setters that follow `.role(...)`, and the way back to the job's builder."""
+"""Setters of one role, which follow `.role(...)`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Literal, Self
 
-from dljob.api.job import DLJob, Workload
+from dljob.api.job import Workload
 from dljob.api.not_here import NotHere
 from dljob.api.values import (
     Number,
@@ -25,23 +25,19 @@ from dljob.api.values import (
 from dljob.errors import UsageError
 from dljob.plan.devices import all_left_alone
 
-if TYPE_CHECKING:
-    from dljob.api.builder import DLJobBuilder
-
-B_co = TypeVar("B_co", bound="DLJobBuilder", covariant=True)
-
 DEVICES = {"gpu": "GPU", "npu": "NPU", "tpu": "TPU", "hpu": "HPU", "neuron": "Neuron"}
 """Keywords of `.resource()` that name a device kind, with the accelerator type of the spec."""
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
 LEVELS = ("InProcess", "Process", "RoleGroup", "Role", "Job", "Never")
 
 
-class RoleBuilder(NotHere, Generic[B_co]):
-    """A role under construction. `.end()`, `.role()` or `.build()` go back to the job."""
+class RoleSetters(NotHere):
+    """Setters of a role under construction; `RoleBuilder` adds the way back to the job."""
 
-    def __init__(self, parent: B_co, workload: Workload) -> None:
-        self._parent = parent
+    def __init__(self, workload: Workload, device_said: Callable[[str], None]) -> None:
         self._workload = workload
+        self._device_said = device_said
+        """Hears the name of a role that gave its number of devices."""
         self._torch_shape: dict[str, int] = {}
         self._plain_shape: set[str] = set()
         self._fewest = 1  # torch nodes that are enough
@@ -154,7 +150,7 @@ class RoleBuilder(NotHere, Generic[B_co]):
             # `accelerator=` names no kind, and keeps that of an earlier call.
             role.accelerator_type = DEVICES.get(keyword, role.accelerator_type)
             # `with_collocation_all` leaves out roles that said 0: remember that the count was given, whatever it is.
-            self._parent.device_said(role.name)
+            self._device_said(role.name)
         if cpu is not None:
             role.cpu = cpus(cpu, f"{call}: cpu")
         if (size := memory_of(memory, more.get("mem"), call)) is not None:
@@ -276,32 +272,6 @@ class RoleBuilder(NotHere, Generic[B_co]):
         given = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None}
         self._workload.restart_policy = {**had, **{k: v for k, v in given.items() if v is not None}}
         return self
-
-    # --- back to the job
-
-    def end(self) -> B_co:
-        """Return the job's builder."""
-        return self._parent
-
-    def role(self, name: str) -> RoleBuilder[B_co]:
-        """Begin the next role of the job."""
-        return self._parent.role(name)
-
-    def workload(self, name: str, entrypoint: str) -> RoleBuilder[B_co]:
-        """Begin the next role of the job with its entrypoint."""
-        return self._parent.workload(name, entrypoint)
-
-    def with_collocation(self, *roles: str, level: str | None = None, name: str | None = None) -> B_co:
-        """Collocate the named roles of the job."""
-        return self._parent.with_collocation(*roles, level=level, name=name)
-
-    def with_collocation_all(self, *exclude: str, level: str | None = None, name: str | None = None) -> B_co:
-        """Collocate all roles of the job except those named."""
-        return self._parent.with_collocation_all(*exclude, level=level, name=name)
-
-    def build(self) -> DLJob:
-        """Return the job as an editable draft."""
-        return self._parent.build()
 
     # --- helpers
 

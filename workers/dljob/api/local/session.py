@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
-from dljob import errors
+import dljob.errors
 from dljob.api import registry
 from dljob.errors import DLJobError, UnreachableError, UsageError
 
@@ -74,7 +74,7 @@ class LocalRay:
             answer = self._ask(order)
             if "error" in answer:
                 # The host's error by name, so that callers can catch what `submit` documents.
-                made: type[DLJobError] = getattr(errors, answer["error"], UnreachableError)
+                made: type[DLJobError] = getattr(dljob.errors, answer["error"], UnreachableError)
                 raise made(answer["message"], hint=answer["hint"])
             record = registry.find(answer["uid"])
             self._jobs.append(record)

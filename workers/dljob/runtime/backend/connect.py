@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
-from dljob import ray_private
 from dljob.errors import UnreachableError
+from dljob.ray_private import driver_config, joining_quietly
 
 REACH_S = 3.0
 """How long a GCS may take to accept a TCP connection."""
@@ -120,9 +120,9 @@ def _join(address: str, code_dir: Path | None) -> str:
     import ray
 
     # PrimeMaster, and whatever ranks create in Ray, belong to this Ray job: its import path is theirs.
-    config = ray_private.driver_config([str(code_dir.absolute())] if code_dir else [])
+    config = driver_config([str(code_dir.absolute())] if code_dir else [])
     try:
-        with ray_private.joining_quietly():
+        with joining_quietly():
             ray.init(
                 address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, job_config=config
             )

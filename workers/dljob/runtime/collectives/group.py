@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from dljob import ray_private
 from dljob.errors import CollectiveAbortedError, CollectiveError, UsageError
+from dljob.ray_private import create_collective_group, forget_collective_group
 from dljob.runtime.collectives.rendezvous import ASK_S, MemberLossWatch, RendezvousClient
 from dljob.runtime.collectives.runner import OperationRunner
 from dljob.runtime.collectives.table import Group, Table, table
@@ -226,7 +226,7 @@ class CollectiveGroup:
 
     def _create(self) -> None:
         size, number = self.world_size, self.rank
-        self._group = ray_private.create_collective_group(self.backend, size, number, self.full_name)
+        self._group = create_collective_group(self.backend, size, number, self.full_name)
 
     def _break_off(self) -> None:
         """End the operations that this member waits in; called by the watch's thread once a member is lost."""
@@ -236,7 +236,7 @@ class CollectiveGroup:
             abort()
 
     def _forget(self) -> None:
-        ray_private.forget_collective_group(self.full_name)
+        forget_collective_group(self.full_name)
         if self._meeting is not None:
             _meetings().pop(self.full_name, None)
         group, self._group = self._group, None

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dljob import ray_private
 from dljob.errors import CollectiveError
 from dljob.plan.env import COLLECTIVES
+from dljob.ray_private import known_collective_backend
 from dljob.runtime.process.entrypoint import EntrypointError, resolve
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def registered(name: str, said: Declared) -> type[BaseGroup]:
 
     cls = usable(name, said)
     # Ray refuses a second registration of a name, even of the same class.
-    known = ray_private.known_collective_backend(name)
+    known = known_collective_backend(name)
     if known is None:
         backend_registry.register_collective_backend(name, cls)
     elif known is not cls:

@@ -18,8 +18,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from dljob import ray_private
 from dljob.errors import UsageError
+from dljob.ray_private import forget_borrowed, is_one_sided, put_by, tensor_transports, transport_manager
 from dljob.runtime.weights.buckets import bytes_of, joined, parted
 from dljob.runtime.weights.model import Version
 from dljob.runtime.weights.transport import Buckets
@@ -45,11 +45,11 @@ def usable(what: str, name: str) -> str:
         raise UsageError(
             f"{what}: the transport rdt needs torch: {error}", hint="pip install 'dljob[torch]'"
         ) from error
-    known, full = ray_private.tensor_transports(), name.upper()
+    known, full = tensor_transports(), name.upper()
     if full not in known:
         hint = f"there are: {', '.join(sorted(known))}; ray.experimental.register_tensor_transport adds others"
         raise UsageError(f"{what}: Ray has no tensor transport {name!r}", hint=hint)
-    if not ray_private.is_one_sided(full):
+    if not is_one_sided(full):
         raise UsageError(
             f"{what}: Ray's {full} is two-sided: it moves tensors between two actors only when a third, which has both "
             "handles, passes one's result to the other, and ray.put refuses it",
@@ -59,7 +59,7 @@ def usable(what: str, name: str) -> str:
         hint = "NIXL, or one of your own, takes memory of the host"
         raise UsageError(f"{what}: Ray's {full} takes tensors of {', '.join(known[full].devices)} only", hint=hint)
     if full == NIXL:
-        _nixl(what, ray_private.transport_manager(full))
+        _nixl(what, transport_manager(full))
     return full
 
 
@@ -89,7 +89,7 @@ class RdtWay:
 
     def send(self, version: Version, buckets: Buckets) -> Version:
         """Put a copy of each bucket; return the version marked with this transport, or unchanged without a keeper."""
-        refs = [ray_private.put_by(self._transport, [joined(bucket)]) if _size(bucket) else None for bucket in buckets]
+        refs = [put_by(self._transport, [joined(bucket)]) if _size(bucket) else None for bucket in buckets]
         try:
             self._ask("hand", version.nonce, refs)
         except RayError as error:
@@ -124,4 +124,4 @@ def _fetched(ref: Any, sizes: Sequence[int]) -> list[memoryview]:
 
 def forget(refs: Sequence[Any]) -> None:
     """Drop Ray's notes on borrowed tensors, which it would keep for the life of this process."""
-    ray_private.forget_borrowed(ref.hex() for ref in refs if ref is not None)
+    forget_borrowed(ref.hex() for ref in refs if ref is not None)
