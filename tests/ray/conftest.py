@@ -18,7 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 FOLDERS = [str(HERE / "kits"), str(HERE / "users"), str(HERE.parent / "kits")]
-LEAN = str(HERE / "kits" / "as_in_images")
+LEAN = os.pathsep.join(str(HERE / "kits" / folder) for folder in ("as_in_images", "late"))
 ENV = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -148,7 +148,7 @@ class Ray(Submissions):
             {
                 "RAY_TMPDIR": str(self.folder),
                 "DLJOB_HOME": str(self.home),
-                "PYTHONPATH": f"{USERS}:{KITS}:{KITS / 'as_in_images'}",
+                "PYTHONPATH": f"{USERS}:{KITS}:{KITS / 'as_in_images'}:{KITS / 'late'}",
             }
         )
         os.environ.pop("RAY_ADDRESS", None)

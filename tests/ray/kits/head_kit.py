@@ -54,7 +54,7 @@ class HeadApart(Submissions):
             **os.environ,
             "RAY_TMPDIR": str(self.folder),
             "DLJOB_HOME": str(self.home),
-            "PYTHONPATH": f"{USERS}:{KITS}:{KITS / 'as_in_images'}",
+            "PYTHONPATH": f"{USERS}:{KITS}:{KITS / 'as_in_images'}:{KITS / 'late'}",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
             **env,
         }
