@@ -21,7 +21,6 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,8 +55,7 @@ CHART = "chart"  # what of the unit tier takes helm; run at the end where helm c
 NO_HELM = "skipped: no helm"
 # Some take a minute, most a millisecond. The same draws in each run: what fails here fails again.
 PURE_TESTS = ("-n", "2", "--dist", "worksteal", "--hypothesis-seed=0")
-# Ray's workers are nice themselves (15): beside them only who is idle gets out of the way.
-BEHIND = ("chrt", "--idle", "0") if shutil.which("chrt") else ("nice", "-n", "19")
+BEHIND = ("bash", str(ROOT / "tests" / "behind.sh"))
 SHARDS = 2  # of the Ray tier, which takes all of two cores
 BARE = "tests/ray/cli/test_without_a_namespace.py"  # of the Ray tier, what runs in the machine's own network
 PLANES = 3  # of the kube tier, in which two runs leave a quarter of two cores idle: silence must last, time must pass

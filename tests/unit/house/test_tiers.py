@@ -27,7 +27,7 @@ class Machine:
     def run(self, command: list[str], stdout: Any = None, **_: Any) -> SimpleNamespace:
         report = Path(command[-1].removeprefix("--junitxml="))
         where = next(each for each in command if each.startswith("tests/"))
-        if command[0] in ("chrt", "nice"):
+        if command[1].endswith("behind.sh"):
             self.behind.append(where)
             stdout.write("17 passed\n")
             return SimpleNamespace(returncode=self.slow)
