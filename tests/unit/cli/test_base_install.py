@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import sources
 
 from dljob.errors import not_installed
 
@@ -85,7 +86,7 @@ def test_each_imported_package_is_a_declared_dependency() -> None:
     found = {
         name.partition(".")[0]
         for file in [*ROOT.glob("workers/dljob/**/*.py"), *ROOT.glob("operator/**/*.py")]
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in sources.nodes(file.read_text())
         for name in names(node)
     }
     assert found - declared - {*sys.stdlib_module_names} - OF_USERS == set()

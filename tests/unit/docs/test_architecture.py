@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sources
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -41,10 +42,10 @@ def quoted(column: int, pattern: str) -> set[str]:
     return {word for row in table() for word in re.findall(r"`([^`]+)`", row[column]) if re.fullmatch(pattern, word)}
 
 
-def names_in(tree: ast.AST) -> Iterator[str]:
+def names_in(text: str) -> Iterator[str]:
     """The dotted names that a module calls or refers to, imports of all scopes resolved, annotations left out."""
     known: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in sources.nodes(text):
         if isinstance(node, ast.Import):
             known |= {
                 a.asname or a.name.partition(".")[0]: a.name if a.asname else a.name.partition(".")[0]
@@ -58,7 +59,7 @@ def names_in(tree: ast.AST) -> Iterator[str]:
             return f"{full(node.value)}.{node.attr}"
         return known.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
-    for node in ast.walk(tree):
+    for node in sources.nodes(text):
         if isinstance(node, ast.Call):
             yield full(node.func)
         elif isinstance(node, ast.Name | ast.Attribute) and (name := full(node)) in REFERENCES:
@@ -67,14 +68,15 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 def starts_something(path: Path) -> bool:
     text = path.read_text(encoding="utf-8")
-    return ".create_resource_group(" in text or any(STARTS.fullmatch(name) for name in names_in(ast.parse(text)))
+    return ".create_resource_group(" in text or any(STARTS.fullmatch(name) for name in names_in(text))
 
 
 def actor_classes(text: str) -> set[str]:
     """Classes that are given as paths to whoever makes actors, and those that are made at once."""
-    tree = ast.parse(text)
     made = {f".{m[1]}" for m in re.finditer(r"remote\)?\((?:[^()]|\([^()]*\))*\)\(([A-Z]\w+)\)", text)}
-    paths = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    paths = {
+        node.value for node in sources.nodes(text) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     return {m[1][1:] for path in paths if (m := ACTOR.fullmatch(path))} | made
 
 

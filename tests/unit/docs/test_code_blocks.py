@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sources
 import yaml
 from pages import BLOCKS, PAGES, ROOT, Block
 
@@ -163,7 +164,7 @@ def texts() -> str:
         node.value
         for folder in ("workers", "operator")
         for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in sources.nodes(path.read_text(encoding="utf-8"))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     return " \n".join(constants)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import sources
 
 ROOT = Path(__file__).parents[3]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)(?:\[([^\]`]+)\])?`")
@@ -34,7 +35,7 @@ def cases_in(file: str) -> dict[str, str]:
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 found[prefix + node.name] = text
 
-    look(ast.parse(text).body, "")
+    look(sources.tree(text).body, "")
     return found
 
 

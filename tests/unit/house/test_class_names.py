@@ -6,6 +6,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from sources import nodes
+
 from dljob.telemetry.wording import counted
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +20,7 @@ def defined(sources: dict[str, str]) -> dict[str, list[str]]:
     """Return each class name with the places, as `file:line`, where a class of this name is defined."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(f"{path}:{node.lineno}")
     return dict(found)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sources
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted([*(ROOT / "workers" / "dljob").rglob("*.py"), *(ROOT / "operator").rglob("*.py")])
@@ -25,12 +26,11 @@ ROOT_CALLS = ("debug", "info", "warning", "error", "exception", "critical", "log
 
 def odd(text: str, *, others: bool = False) -> Iterator[str]:
     """The lines that take, name or use a logger in another way than all rooms do."""
-    tree = ast.parse(text)
-    own = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node) == OWN]
+    own = [node for node in sources.tree(text).body if isinstance(node, ast.Assign) and ast.unparse(node) == OWN]
     if len(own) > 1:
         yield "two loggers"
     calls = {id(node.value) for node in own}
-    for node in ast.walk(tree):
+    for node in sources.nodes(text):
         if isinstance(node, ast.ImportFrom) and (
             node.module == "logging" or "log" in {name.name for name in node.names}
         ):

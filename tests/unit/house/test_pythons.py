@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import sources
 from pythons import ROOT, VERSIONS, environment, installed, interpreter
 
 PURE = ("spec", "plan", "raycluster", "master", "reconcile", "telemetry", "compat")
@@ -32,7 +33,7 @@ def taken() -> set[tuple[str, str]]:
     """What the sources take of the standard library."""
     names: set[tuple[str, str]] = set()
     for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in sources.nodes(file.read_text(encoding="utf-8")):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names |= {(node.module, alias.name) for alias in node.names}
             elif isinstance(node, ast.Import):

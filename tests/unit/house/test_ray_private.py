@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sources
 
 from dljob.ray_private import ACTOR_DEAD, SYSTEM_GROUP
 
@@ -127,7 +128,7 @@ def is_private(name: str) -> bool:
 
 def nodes_of(source: str) -> list[ast.AST]:
     """All nodes of a source."""
-    return list(ast.walk(ast.parse(source)))
+    return list(sources.nodes(source))
 
 
 def own(node: ast.expr) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sources
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted([*(ROOT / "workers" / "dljob").rglob("*.py"), *(ROOT / "operator").rglob("*.py")])
@@ -37,7 +38,7 @@ def _speaks(handler: ast.ExceptHandler) -> bool:
 def silent(text: str) -> Iterator[int]:
     """The lines of broad handlers that say nothing, not even why."""
     lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
+    for node in sources.nodes(text):
         if isinstance(node, ast.ExceptHandler):
             found = bool(_names(node.type) & BROAD) and not _speaks(node)
         elif isinstance(node, ast.With | ast.AsyncWith):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import sources
+
 ROOT = Path(__file__).parents[3]
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 LEAST_WORDS = 3
@@ -13,7 +15,7 @@ LEAST_WORDS = 3
 
 def vague(text: str) -> list[str]:
     """Return the names of tests in a module that have fewer than LEAST_WORDS words after `test_`."""
-    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in sources.nodes(text) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     names = [function.name for function in functions if function.name.startswith("test")]
     return [name for name in names if len([word for word in name.split("_")[1:] if word]) < LEAST_WORDS]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def test_changing_a_planned_field_changes_the_plan(field: str) -> None:
     assert planned(parse(data)) != before, f"{field} is accepted and does nothing"
 
 
+@cache
 def read_in(module: str) -> set[str]:
     """What a module's source reads: `a.b.c` as it is written, names, and keys."""
     path = ROOT / "workers" / Path(*module.split(".")).with_suffix(".py")

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sources
 from master_shell_kit import FIRST, World, ended, running, until
 
 from dljob import ray_private, tasks
@@ -63,7 +64,7 @@ def functions() -> tuple[tuple[str, str, tuple[ast.Call, ...]], ...]:
     for path in RUNTIME.rglob("*.py"):
         if not re.search(r"create_task|ensure_future|TaskOwner|shell\.tasks", text := path.read_text()):
             continue
-        for function in ast.walk(ast.parse(text)):
+        for function in sources.nodes(text):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 inside = (node for node in ast.walk(function) if isinstance(node, ast.Call))
                 found.append((path.name, function.name, tuple(c for c in inside if isinstance(c.func, ast.Attribute))))
@@ -100,7 +101,7 @@ def makers() -> set[str]:
     for path in (*(ROOT / "workers").rglob("*.py"), *(ROOT / "operator").rglob("*.py")):
         if not re.search(r"create_task|ensure_future", text := path.read_text()):
             continue
-        for function in ast.walk(ast.parse(text)):
+        for function in sources.nodes(text):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 inside = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
                 names = {getattr(called, "attr", getattr(called, "id", "")) for called in inside}
