@@ -1,4 +1,4 @@
-"""A test's handle of a cluster: its kubeconfig and kubectl."""
+"""A test's handle of a cluster: its kubeconfig, reads, and kubectl for all else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from cluster import cache
+from cluster import cache, processes
+from cluster.reader import Query, RefusedError, reader
 
 
 class KubectlError(Exception):
@@ -49,8 +51,21 @@ class Cluster:
         return done.stdout
 
     def get(self, *args: str) -> dict[str, Any]:
-        """Return an object, or a list of objects, from `kubectl get`."""
-        return json.loads(self.kubectl("get", *args, "-o", "json"))
+        """Return an object, or a list of objects, of the arguments of `kubectl get`.
+
+        With `--ignore-not-found` an object that does not exist is an empty one.
+
+        Raises:
+            KubectlError: the API server refused, or could not be reached.
+        """
+        read, query = reader(self.kubeconfig), Query.parse(args)
+        if read is None or query is None:
+            text = self.kubectl("get", *args, "-o", "json")
+            return json.loads(text) if text.strip() else {}
+        try:
+            return read.get(query)
+        except (RefusedError, OSError, HTTPException) as error:
+            raise KubectlError(f"get {' '.join(args)}: {error}") from error
 
     def apply(self, *documents: dict[str, Any] | Path) -> None:
         """Apply documents or files server-side: some CRDs are too large for the annotation of client-side apply."""
@@ -60,18 +75,21 @@ class Cluster:
             self.kubectl("apply", "--server-side", "--force-conflicts", *what, stdin=text)
 
     def crds(self, *names: str) -> None:
-        """Wait until custom resources are served.
+        """Wait until custom resources are served."""
 
-        A CRD that was just created has no conditions yet, which `kubectl wait` treats as an error.
-        """
+        def served(name: str) -> bool:
+            status = self.get("crd", name, "--ignore-not-found").get("status", {})
+            conditions = status.get("conditions") or ()  # null in a CRD that was just created
+            true = [one["type"] for one in conditions if one["status"] == "True"]
+            return status.get("acceptedNames", {}).get("plural") == name.partition(".")[0] and "Established" in true
+
         for name in names:
-            accepted = f"--for=jsonpath={{.status.acceptedNames.plural}}={name.partition('.')[0]}"
-            self.kubectl("wait", f"crd/{name}", accepted, "--timeout=60s")
-        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{n}" for n in names))
+            processes.until(lambda name=name: served(name), 60, f"{name} to be served")
 
     def settle(self) -> None:
         """Wait until pods can be created, which needs the default namespace's service account."""
-        self.kubectl("wait", "serviceaccount/default", "-n", "default", "--for=create", "--timeout=60s")
+        account = ("serviceaccount", "default", "-n", "default", "--ignore-not-found")
+        processes.until(lambda: self.get(*account), 60, "the default service account")
 
     def declare(self, node: str, resource: str, count: int) -> None:
         """Add devices to a node's status, as a device plugin does, so that pods requesting them are scheduled there."""
