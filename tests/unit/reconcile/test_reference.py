@@ -330,6 +330,30 @@ def test_a_job_whose_head_lives_on_for_its_grace_is_not_let_go(how: str) -> None
     assert it.settle().job is None
 
 
+def test_a_stop_outlasts_a_raycluster_suspended_for_a_moment() -> None:
+    """Its owner resumes it before KubeRay has deleted the head, in which PrimeMaster runs on."""
+    it = running()
+    assert it.job is not None
+    it.clusters["shared"]["spec"]["suspend"] = True
+    it.job["metadata"]["annotations"] = {names.STOP: "2027-01-15T08:02:00Z"}
+    assert it.settle().phase == "Stopping"
+    assert [command.kind for command in it.commands] == ["stop"]
+    it.clusters["shared"]["spec"]["suspend"] = False
+    assert it.settle().look().actions == ()
+    assert it.job["metadata"]["finalizers"] == [names.FINALIZER]
+    assert it.master("Stopped", reason="StoppedByUser").settle().phase == "Stopped"
+
+
+def test_a_stop_ends_with_the_head_of_a_suspended_raycluster() -> None:
+    it = running()
+    assert it.job is not None
+    it.clusters["shared"]["spec"]["suspend"] = True
+    it.job["metadata"]["annotations"] = {names.STOP: "2027-01-15T08:02:00Z"}
+    assert it.settle().phase == "Stopping"
+    it.pods["shared"] = []
+    assert it.silent(0.0).settle().phase == "Stopped"
+
+
 def test_a_job_that_ended_with_its_raycluster_outlives_the_grace_of_its_head() -> None:
     it = running(ttlSecondsAfterFinished=0, faultTolerance={"maxClusterRestarts": 0})
     head = replace(it.pods["shared"][0], leaving=True, ready=False, ends=it.now + 30)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dljob.reconcile.policies import commands
-from dljob.reconcile.policies.attempts import ENDED, broken
+from dljob.reconcile.policies.attempts import ENDED, broken, lingering
 from dljob.reconcile.policies.submit import watch
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import PATIENCE_SECONDS, ConditionState, ReconcileContext, seconds
@@ -118,7 +118,9 @@ def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionStat
 
 def _gone(case: ReconcileContext) -> bool:
     """Whether nobody is left who could stop the job or save anything of it."""
-    return case.cluster is None or case.suspended or broken(case) is not None
+    # Who suspends a RayCluster that stays may resume it before KubeRay has deleted a pod: PrimeMaster runs on then.
+    held = case.suspended and lingering(case) is None
+    return case.cluster is None or held or broken(case) is not None
 
 
 def _who(reason: str) -> str:
