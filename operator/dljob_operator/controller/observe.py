@@ -10,7 +10,7 @@ from dljob.kube.api import CONFIG_MAPS, PODS, Json, Kube, NotThereError
 from dljob.kube.kuberay_client import RayClusters
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import items, part, text
-from dljob.reconcile.state.model import Object, Observed, Trouble
+from dljob.reconcile.state.model import Object, Observed, Pod, Trouble
 from dljob_operator.controller import hangs
 from dljob_operator.controller.machines import Machines
 from dljob_operator.controller.poller import Pollers
@@ -93,6 +93,7 @@ class Observer:
             job=job,
             cluster=there.cluster,
             pods=await self._machines.told(there.pods),
+            earlier=await self._machines.told(self._earlier(key, job, attempt)),
             locked=there.locked,
             objection=there.objection,
             master=master,
@@ -115,6 +116,14 @@ class Observer:
         await self._not_left(key, job, attempt)
         name, cluster = self._cluster(key, job, attempt)
         return ClusterView(cluster, self._cache.pods_of(Key(key.namespace, name)))
+
+    def _earlier(self, key: Key, job: Object, attempt: int) -> tuple[Pod, ...]:
+        """Return the pods that outlive the RayClusters of earlier attempts; the last one's may be looked at anyway."""
+        looked_at = self._cluster(key, job, attempt)[0]
+        past = {names.cluster_name(key.name, job["metadata"]["uid"], each) for each in range(1, attempt)} - {looked_at}
+        # Pods of a RayCluster that exists are its owner's matter.
+        gone = [where for name in sorted(past) if self._cache.clusters.get(where := Key(key.namespace, name)) is None]
+        return tuple(pod for where in gone for pod in self._cache.pods_of(where))
 
     async def _not_lost(self, key: Key, job: Object) -> None:
         """Read a RayCluster live before it counts as lost: that would end the attempt, and a watch may be wrong."""
@@ -143,7 +152,8 @@ class Observer:
         if not recorded or self._cluster(key, job, attempt)[0] == recorded:
             return
         await self._look_for(Key(key.namespace, recorded))
-        for body in await self._kube.list(PODS, key.namespace, labels=f"ray.io/cluster={recorded}"):
+        # All that have the job's uid: pods of attempts before the last one may be there, too.
+        for body in await self._kube.list(PODS, key.namespace, labels=f"{names.LABEL_UID}={job['metadata']['uid']}"):
             self._cache.put_pod(body)
 
     def _cluster(self, key: Key, job: Object, attempt: int) -> tuple[str, Json | None]:

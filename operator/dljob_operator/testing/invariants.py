@@ -11,7 +11,7 @@ from dljob.reconcile.status.phases import OF_ENDING
 from dljob.spec.status import TERMINAL
 from dljob_operator.testing.api_server import Body
 from dljob_operator.testing.head_process import HeadProcess
-from dljob_operator.testing.kuberay_model import cluster_of, is_leaving, node_of
+from dljob_operator.testing.kuberay_model import is_leaving, node_of
 from dljob_operator.testing.simulated_process import SimulatedProcess
 from dljob_operator.testing.world import StoryState
 
@@ -137,9 +137,8 @@ def _suspended(w: StoryState) -> None:
 
 
 def _of_now(w: StoryState, pod: Body) -> bool:
-    """Whether an operator can remove a pod: on a lost node only while the DLJob records its RayCluster."""
-    recorded = text(w.job, "status", "rayCluster", "name")
-    return node_of(pod) not in w.nature.dead or (w.job is not None and cluster_of(pod) == recorded)
+    """Whether an operator can remove a pod: on a lost node only while the DLJob is there."""
+    return node_of(pod) not in w.nature.dead or w.job is not None
 
 
 def at_the_end(w: StoryState) -> list[str]:

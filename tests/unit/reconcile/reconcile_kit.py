@@ -114,10 +114,14 @@ class World:
         if "rayClusterRef" not in self.job["spec"] and name not in self.clusters and not self.pods.get(name):
             name = own  # As in the shell: nothing of the last attempt is left to look at.
         cluster = copy.deepcopy(self.clusters.get(name))
+        past = {names.cluster_name(self.job["metadata"]["name"], UID, each) for each in range(1, attempt)}
         return Observed(
             job=copy.deepcopy(self.job),
             cluster=cluster and cluster_digest(cluster),  # only what the operator's cache keeps
             pods=tuple(self.pods.get(name, ())),
+            earlier=tuple(
+                pod for each in past if each not in (name, *self.clusters) for pod in self.pods.get(each, ())
+            ),
             master=self.view,
             ray_job=self.said,
             troubles=self.troubles,

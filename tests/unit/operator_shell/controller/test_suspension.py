@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster
-from shell_kit import UID, Shell, cluster_of, dljob, run_head, shell
+from shell_kit import JOB, UID, Shell, cluster_of, dljob, run_head, shell
 from stub_head import StubHead
 from test_controller import Crash, digest, heard
 
-from dljob.reconcile.state.names import job_uid
+from dljob.reconcile.state.names import LABEL_NAME, LABEL_UID, job_uid
 
 JOB_UID = job_uid(UID)
 
@@ -107,6 +107,22 @@ async def test_a_resumed_job_keeps_the_logs_of_its_last_attempt() -> None:
     assert [id_.rpartition("-")[2] for id_ in found["posted"]] == ["1", "2"]
     assert found["logs"] == ({"worker-0.log": "of attempt 2\n"}, "2")
     assert (found["restarts"], found["asked"]) == ({}, {"suspend/1"})
+
+
+async def test_pods_that_outlive_an_earlier_attempt_are_observed() -> None:
+    async with shell() as it:
+        await life(it)
+        labels = {LABEL_UID: UID, LABEL_NAME: "hello", "ray.io/cluster": cluster_of(it.fake, "hello", 1)}
+        it.fake.put("pods", {"metadata": {"name": "lost", "labels": labels}, "spec": {}, "status": {}})
+        it.sync()
+        seen, _ = await it.observer.observe(JOB) or pytest.fail("the job is gone")
+        assert [pod.name for pod in seen.earlier] == ["lost"]
+        assert "lost" not in [pod.name for pod in seen.pods]
+        # A RayCluster of that name is somebody else's by now, and so are its pods.
+        it.fake.put("rayclusters", {"metadata": {"name": cluster_of(it.fake, "hello", 1)}, "spec": {}})
+        it.sync()
+        seen, _ = await it.observer.observe(JOB) or pytest.fail("the job is gone")
+        assert seen.earlier == ()
 
 
 @pytest.mark.slow

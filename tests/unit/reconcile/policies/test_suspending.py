@@ -296,6 +296,48 @@ def test_pods_are_waited_for_as_long_as_the_job_is_to_be_suspended():
             assert world.edit(suspend=False).settle().phase == "Provisioning"
 
 
+def outlived(world: World, node: str = "Ready") -> World:
+    """A pod of the first attempt is still there, on a node that does not answer, and the job is in its second."""
+    suspended(world.running())
+    name = names.cluster_name("hello", UID, 1)
+    lost = Pod("lost", "pod-9", head=False, group="cpu1", phase="Running", ready=False, leaving=True)
+    world.pods[name] = [replace(lost, ends=world.now + 30.0, node="n", machine=node)]
+    world.edit(suspend=False).settle()
+    assert world.status["attempt"] == 2
+    return world
+
+
+def test_pods_of_every_earlier_attempt_are_waited_for():
+    world = outlived(World())
+    suspended(world.head_ready("pod-2").settle().workers_ready().master("Running").settle())
+    assert world.later(20).settle().look().reason == "pods of earlier attempts are being deleted"
+    assert (world.phase, world.message("Suspended").rpartition("; ")[2]) == ("Suspending", "still there: lost")
+    assert 0 < (world.look().requeue or 0) <= 40
+    world.pods.clear()
+    halted(world.settle())
+
+
+def test_an_earlier_pod_holds_a_suspension_before_anything_was_made():
+    world = outlived(World())
+    world.delete_cluster()
+    for field in ("attemptSpecHash", "rayCluster", "startTime"):
+        del world.status[field]
+    world.edit(suspend=True).settle()
+    assert world.phase == "Suspending"
+    assert world.message("Suspended") == "pods of earlier attempts are being deleted; still there: lost"
+    assert world.status["attempt"] == 2
+    world.pods.clear()
+    halted(world.settle())
+    assert world.message("Suspended").startswith("nothing of it ran yet; ")
+
+
+def test_an_earlier_pod_on_a_dead_node_is_taken_away_while_the_job_runs():
+    world = outlived(World(), "NotReady")
+    assert world.look().actions == ()
+    (action,) = world.later(60).look().actions
+    assert (action.kind, action.name, action.grace) == ("Pod", "lost", 0)
+
+
 def test_a_cluster_that_may_not_be_deleted_is_told_of():
     world = World().running().edit(suspend=True).settle().master("Suspended")
     world.troubles = (Trouble(f"DeleteRayCluster {world.name}", 403, "rayclusters is forbidden", 1),)

@@ -35,7 +35,7 @@ It stands on the pod, and so serves an operator that may not read nodes.
 
 def force(case: ReconcileContext) -> PolicyDecision | None:
     """Delete pods by force that should be gone, on nodes that no longer report it."""
-    pods = () if case.ref else case.observed.pods
+    pods = () if case.ref else (*case.observed.pods, *case.observed.earlier)
     lost = [pod for pod in pods if _overdue(case, pod) and _dead(case, pod)]
     if not lost:
         return None
@@ -81,7 +81,7 @@ def wait(case: ReconcileContext) -> float | None:
 
 
 def _dues(case: ReconcileContext) -> Iterator[float]:
-    for pod in case.observed.pods:
+    for pod in (*case.observed.pods, *case.observed.earlier):
         if pod.ends is not None:
             yield LOOK_SECONDS if _overdue(case, pod) else pod.ends + FORCE_SECONDS - case.now
     entries = exclusions.every(case)

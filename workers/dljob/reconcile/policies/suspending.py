@@ -23,6 +23,7 @@ from dljob.reconcile.state.steps import Halt, NewAttempt, PolicyDecision
 AGAIN_SECONDS = 5.0
 SHOWN = 3
 """How many pods a message names."""
+NOTHING_RAN = "nothing of it ran yet"
 SAVED = "Suspended"
 """PrimeMaster's phase once nothing of the attempt runs and everything in memory is on disk."""
 
@@ -41,18 +42,24 @@ def suspend(case: ReconcileContext) -> PolicyDecision | None:
         return None
     # Nothing exists yet, so nothing must be stopped: the job stays at its attempt.
     if not _begun(case):
-        return PolicyDecision(
-            "the job is suspended before anything was made", change=_halted(case, "nothing of it ran yet")
-        )
+        return PolicyDecision("the job is suspended before anything was made", change=_halted(case, NOTHING_RAN))
     message = f"attempt {case.attempt} is being stopped: what is in memory is saved first"
-    said = words(case) if case.replaced else message
-    return PolicyDecision("the job is to be suspended", change=Halt(reasons.SUSPENDING, said))
+    if case.replaced:
+        message = words(case)
+    elif not made(case):
+        message = f"pods of earlier attempts are being deleted{_still_there(case)}"
+    return PolicyDecision("the job is to be suspended", change=Halt(reasons.SUSPENDING, message))
 
 
 def _begun(case: ReconcileContext) -> bool:
+    """Whether anything was created for the attempt, or is left of an earlier one."""
+    return made(case) or bool(case.observed.earlier)
+
+
+def made(case: ReconcileContext) -> bool:
     """Whether anything was created for the attempt, or is left of the one before."""
-    made = bool(text(case.old, "attemptSpecHash") or case.recorded.get("uid")) or case.cluster is not None
-    return made or case.replaced
+    named = bool(text(case.old, "attemptSpecHash") or case.recorded.get("uid"))
+    return named or case.cluster is not None or case.replaced
 
 
 def _rest(case: ReconcileContext) -> PolicyDecision:
@@ -63,7 +70,7 @@ def _rest(case: ReconcileContext) -> PolicyDecision:
 
 def _end_attempt(case: ReconcileContext) -> PolicyDecision | None:
     """End the attempt in order and count the next one; None: the attempt has ended."""
-    if case.replaced or not _begun(case):
+    if case.replaced or not made(case):
         return None
     # Without a head, or with another one, nobody is left who could save anything.
     if case.submitted and not case.suspended and attempts.broken(case) is None:
@@ -100,10 +107,16 @@ def words(case: ReconcileContext) -> str:
     """Return the message of a suspension: the checkpoint to resume from, and the pods that are still there."""
     if not case.replaced:
         return case.conditions["Suspended"].message
-    pods = case.observed.pods if case.leftover is not None or case.observed.cluster is None else ()
+    return _stopped(case, case.attempt - 1) + _still_there(case)
+
+
+def _still_there(case: ReconcileContext) -> str:
+    """Return the pods that a suspension waits for, as the end of a message."""
+    ours = case.leftover is not None or case.observed.cluster is None
+    pods = (*(case.observed.pods if ours else ()), *case.observed.earlier)
     more = f" and {len(pods) - SHOWN} others" if len(pods) > SHOWN else ""
     names = ", ".join(pod.name for pod in pods[:SHOWN])
-    return _stopped(case, case.attempt - 1) + (f"; still there: {names}{more}" if names else "")
+    return f"; still there: {names}{more}" if names else ""
 
 
 def _stopped(case: ReconcileContext, attempt: int) -> str:
@@ -125,7 +138,11 @@ def _clear(case: ReconcileContext) -> PolicyDecision:
         return PolicyDecision("spec.suspend was withdrawn: the job is resumed", change=_resumed(case))
     if case.observed.pods and case.observed.cluster is None:  # pods of an existing RayCluster are somebody else's
         return PolicyDecision("the last attempt's pods are being deleted")
-    return PolicyDecision("nothing of the job is left", change=_halted(case, words(case)))
+    # An attempt begins once the ranks of the last one are dead: pods on a lost node may outlive several attempts.
+    if case.observed.earlier:
+        return PolicyDecision("pods of earlier attempts are being deleted")
+    done = words(case) if case.replaced else NOTHING_RAN
+    return PolicyDecision("nothing of the job is left", change=_halted(case, done))
 
 
 def _halted(case: ReconcileContext, done: str) -> Halt:

@@ -143,6 +143,8 @@ class Observed:
     """The RayCluster that the spec, the status or the attempt names, without managedFields."""
     pods: tuple[Pod, ...] = ()
     """The pods of that RayCluster, the head first, then by name."""
+    earlier: tuple[Pod, ...] = ()
+    """The pods that outlive the RayClusters of earlier attempts, such as one whose node is lost."""
     master: MasterView | None = None
     ray_job: RayJobView | None = None
     troubles: tuple[Trouble, ...] = ()

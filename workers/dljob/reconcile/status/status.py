@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dljob.reconcile.policies import suspending
 from dljob.reconcile.policies.attempts import CLUSTER, clearing
 from dljob.reconcile.state import exclusions, handover, names, reasons
 from dljob.reconcile.state.accept import Refused, Terms
@@ -217,7 +218,8 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
             commands = [*items(case.old, "lastCommands"), *change.commands]
             return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
         case Halt():
-            return {} if change.reason == reasons.SUSPENDING else dict.fromkeys(UNTIL_IT_RUNS)
+            begun = change.reason == reasons.SUSPENDING and suspending.made(case)
+            return {} if begun else dict.fromkeys(UNTIL_IT_RUNS)
         case NewAttempt():
             return _next_attempt(case, change)
         case _:
