@@ -10,10 +10,10 @@ import pytest
 
 from dljob.reconcile import reconcile
 from dljob.reconcile.children import annotate, children
-from dljob.reconcile.policies import attempts, finish, leaving, machines, suspending
+from dljob.reconcile.policies import attempts, finish, leaving, machines, stopping, suspending
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import ReconcileContext
-from dljob.reconcile.state.model import Annotate
+from dljob.reconcile.state.model import Annotate, Finalize
 from dljob.reconcile.state.steps import PolicyDecision
 from dljob.reconcile.status import status as statuses
 from dljob_operator.controller.observe import Observer
@@ -139,6 +139,60 @@ def counts_a_suspension(patch):
 def never_resumes(patch):
     """A job that is suspended stays so."""
     patch.setattr(suspending, "_rest", lambda case: PolicyDecision("the job is suspended"))
+
+
+@bug
+def counts_no_grace(patch):
+    """The lease of the last attempt's ranks is counted without the graces of its pods, in which its head lives on."""
+    until = attempts._ranks_until
+
+    def bare(case: ReconcileContext) -> float:
+        pods = tuple(replace(pod, ends=None) for pod in case.observed.pods)
+        return until(ReconcileContext(replace(case.observed, pods=pods), case.settings, case.now))
+
+    patch.setattr(attempts, "_ranks_until", bare)
+
+
+def dead_when_suspended(case: ReconcileContext) -> float | None:
+    return None if case.suspended else attempts.lingering(case)
+
+
+@bug
+def lets_go_of_a_suspended_cluster(patch):
+    """Nothing is thought to run on a shared RayCluster that is suspended, though its head has its grace."""
+    patch.setattr(leaving, "lingering", dead_when_suspended)
+
+
+@bug
+def stops_with_a_suspended_cluster(patch):
+    """A stop is over with the suspension of a shared RayCluster, which may be resumed before a pod is deleted."""
+    patch.setattr(stopping, "lingering", dead_when_suspended)
+
+
+@bug
+def releases_a_living_head(patch):
+    """A job that is over is let go, though the head of its shared RayCluster has its grace."""
+
+    def at_once(case: ReconcileContext) -> PolicyDecision | None:
+        return PolicyDecision("nothing is left to stop", (Finalize(on=False),)) if case.held else None
+
+    patch.setattr(leaving, "release", at_once)
+
+
+@bug
+def suspends_without_force(patch):
+    """A suspension waits for a pod on a lost node, whose end nobody reports."""
+
+    class NoForce:
+        force = staticmethod(lambda case: None)
+
+    patch.setattr(suspending, "machines", NoForce)
+
+
+@bug
+def forgets_earlier_attempts(patch):
+    """A suspension waits for the pods of the last attempt alone."""
+    patch.setattr(Observer, "_earlier", lambda self, key, job, attempt: ())
 
 
 @bug
