@@ -1,10 +1,12 @@
 """Plant faults in the product and see which tests catch them: `python tests/mutants.py [--run] [--seed 1]`.
 
-Faults are drawn uniformly over the product's statements, after two for each room; the same seed draws the same ones
-from the same sources. Alone it lists them. With `--run` each is put into a copy of HEAD in turn, the unit tests of its
-room run to their first failure, then all other unit tests that its file can reach, with `--tiers` Ray's and Kubernetes'
-too. What fails is run once more without the fault: only a test that passes then has caught it. The results go to
-`tests/planted-faults.jsonl`, a line each, and from there to `tests/planted-faults.md`; those there are not run again.
+Two faults are drawn in each room, uniformly over its statements; the same seed draws the same ones from the same
+sources. A row of the table that is noted as `equivalent` is replaced by the room's next draw. Alone it lists them.
+With `--run` each is put into a copy of HEAD in turn, and the unit tests that its file can reach run without the slow
+ones, those that name its function first, to the first failure. That test is run alone twice: only one that fails again
+with the fault and passes without it has caught it. The results go to `tests/planted-faults.jsonl`, a line each, and
+from there to `tests/planted-faults.md`; one that is caught or equivalent there is not planted again, but with `--anew`.
+A row of an earlier draw stays while its statement stands.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import ast
 import difflib
 import json
-import os
+import multiprocessing
 import random
 import re
 import subprocess
@@ -21,26 +23,49 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib.util import cache_from_source
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
+import forked_pytest
 from selection.choice import Rooms
 from selection.graph import Graph
-from tiers import isolated
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TABLE = HERE / "planted-faults.jsonl"
 PAGE = HERE / "planted-faults.md"
-BOUNDS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
-SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+BOUNDS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+}
+SIGNS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 LOGS = re.compile(r"^(await )?(self\.)?_?(log|logger|logging|LOG|warnings)\.\w+\(")
 HEADS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue, ast.Assert)
-LIMIT_S = 900
+LIMIT_S = 1200
+OPTIONS = ("-v", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", "not slow and not live")
+PER_ROOM = 2
+CHUNKS = (0, 5, 20, 60, 10**6)  # most faults are caught by the files that name them: the rest need not be collected
+
+Row = dict[str, Any]
+"""A line of the table."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,7 @@ class Fault:
     room: str
     file: str
     line: int
+    function: str
     operator: str
     start: int  # offsets into the file's bytes
     end: int
@@ -66,8 +92,8 @@ class Fault:
 
     def diff(self, source: bytes) -> str:
         """What it changes, as `-` and `+` lines."""
-        both = [each.decode().splitlines() for each in (source, self.planted(source))]
-        found = difflib.unified_diff(*both, n=0, lineterm="")
+        before, after = (each.decode().splitlines() for each in (source, self.planted(source)))
+        found = difflib.unified_diff(before, after, n=0, lineterm="")
         return "\n".join(line for line in found if not line.startswith(("---", "+++", "@@")))
 
 
@@ -80,6 +106,7 @@ class Drawn:
     node: ast.stmt
     source: bytes
     lines: tuple[int, ...]  # where each line starts
+    function: str
     typing: bool
 
     def skipped(self) -> str:
@@ -105,7 +132,7 @@ class Drawn:
 
     def _fault(self, operator: str, node: ast.AST, text: str) -> Fault:
         start, end = self.span(node)
-        return Fault(self.room, self.file, getattr(node, "lineno", 0), operator, start, end, text)
+        return Fault(self.room, self.file, getattr(node, "lineno", 0), self.function, operator, start, end, text)
 
     def own(self) -> Iterator[ast.expr]:
         """The expressions of the statement itself, not those of statements in it, nor annotations and f-strings."""
@@ -117,7 +144,7 @@ class Drawn:
         while todo:
             value = todo.pop()
             if isinstance(value, list):
-                todo.extend(value)
+                todo.extend(cast("list[ast.AST]", value))
             elif isinstance(value, ast.withitem | ast.keyword | ast.comprehension):
                 todo.extend(child for _, child in ast.iter_fields(value))
             elif isinstance(value, ast.expr) and not isinstance(value, ast.JoinedStr):
@@ -151,7 +178,9 @@ class Drawn:
             parts = [self.text(value) for value in each.values]
             if self.text(each) == f" {old} ".join(parts):
                 yield self._fault("and/or", each, f" {new} ".join(parts))
-        elif isinstance(each, ast.Constant) and type(each.value) in (int, float):
+        elif (
+            isinstance(each, ast.Constant) and isinstance(each.value, int | float) and not isinstance(each.value, bool)
+        ):
             yield self._fault("off by one", each, repr(each.value + 1))
 
 
@@ -172,12 +201,12 @@ def statements(rooms: Rooms) -> list[Drawn]:
         for line in source.splitlines(keepends=True):
             at += len(line)
             lines.append(at)
-        for node, typing in _all(ast.parse(source), typing=False):
-            found.append(Drawn(room, file, node, source, tuple(lines), typing))
+        for node, function, typing in _all(ast.parse(source)):
+            found.append(Drawn(room, file, node, source, tuple(lines), function, typing))
     return found
 
 
-def _all(node: ast.AST, *, typing: bool) -> Iterator[tuple[ast.stmt, bool]]:
+def _all(node: ast.AST, function: str = "", *, typing: bool = False) -> Iterator[tuple[ast.stmt, str, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom | ast.Pass | ast.Global | ast.Nonlocal):
             continue
@@ -185,41 +214,44 @@ def _all(node: ast.AST, *, typing: bool) -> Iterator[tuple[ast.stmt, bool]]:
             continue
         inside = typing or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
         if isinstance(child, ast.stmt) and not isinstance(child, HEADS):
-            yield child, inside
+            yield child, function, inside
         if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from _all(child, typing=inside)
+            name = child.name if isinstance(child, HEADS) else ""
+            yield from _all(child, ".".join(filter(None, (function, name))), typing=inside)
 
 
-def draw(found: Sequence[Drawn], seed: int, count: int) -> tuple[list[Fault], list[str]]:
-    """The faults, the first of each room first, and why statements that were drawn have none."""
-    chance = random.Random(seed)  # noqa: S311 - to be drawn again
+def draw(found: Sequence[Drawn], seed: int, equivalent: frozenset[str]) -> tuple[list[Fault], list[str]]:
+    """Two faults of each room and those they replace, and why statements that were drawn have none."""
     by_room: dict[str, list[Drawn]] = defaultdict(list)
     for each in found:
         by_room[each.room].append(each)
-    taken: dict[tuple[str, int], Fault] = {}
+    taken: list[Fault] = []
     skipped: list[str] = []
-
-    def one(among: Sequence[Drawn]) -> None:
-        for each in chance.sample(among, len(among)):
-            place = (each.file, each.node.lineno)
-            if place in taken:
-                continue
+    for room in sorted(by_room):
+        chance = random.Random(f"{seed} {room}")  # noqa: S311 - to be drawn again, whatever changes in other rooms
+        wanted = PER_ROOM
+        for each in chance.sample(by_room[room], len(by_room[room])):
             if why := each.skipped():
                 skipped.append(f"{each.file}:{each.node.lineno}: {why}")
                 continue
-            taken[place] = chance.choice(list(each.faults()))
-            return
+            taken.append(chance.choice(list(each.faults())))
+            wanted -= taken[-1].id not in equivalent
+            if not wanted:
+                break
+    return taken, skipped
 
-    for _ in range(2):
-        for room in sorted(by_room):
-            one(by_room[room])
-    while len(taken) < count:
-        one(found)
-    return list(taken.values()), skipped
+
+def standing(found: Sequence[Drawn], rows: Mapping[str, Row]) -> list[Fault]:
+    """The faults of the table whose statements are still there, wherever they are by now."""
+    wanted = {(row["file"], row["operator"], row["diff"]) for row in rows.values()}
+    files = {file for file, _, _ in wanted}
+    faults = (fault for each in found if each.file in files for fault in each.faults())
+    source = {each.file: each.source for each in found if each.file in files}
+    return [each for each in faults if (each.file, each.operator, each.diff(source[each.file])) in wanted]
 
 
 @contextmanager
-def copy_of_head() -> Iterator[Path]:
+def copy_of_head() -> Generator[Path]:
     """A worktree of HEAD, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         scratch = Path(folder) / "tree"
@@ -236,100 +268,127 @@ class Runner:
 
     scratch: Path
     rooms: Rooms
-    tiers: bool = False
 
-    def pytest(self, tests: Sequence[str], *options: str, prefix: Sequence[str] = ()) -> tuple[str, str]:
-        """The first test that fails, or nothing; and the end of what was printed."""
-        path = os.pathsep.join(str(self.scratch / each) for each in ("workers", "operator"))
-        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
-        words = [*prefix, sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        try:
-            done = subprocess.run(
-                [*words, *options, *tests],
-                cwd=self.scratch,
-                env=env,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
-            return f"{LIMIT_S} s without an end", ""
-        if done.returncode in (0, 5):  # all passed; none was collected
-            return "", ""
-        failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
-        return failed[1] if failed else f"exit {done.returncode}", (done.stdout + done.stderr)[-1500:]
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The unit tests, by their paths."""
+        tests = [*self.rooms.of_tier("unit"), *self.rooms.of_tier("replay")]
+        return {name: (self.scratch / name).read_text(encoding="utf-8") for name in tests}
 
-    def stages(self, fault: Fault) -> Iterator[tuple[str, list[str], list[str], list[str]]]:
-        """Which tests are run for it, in order: the tier, prefix, options, files."""
-        first = self.rooms.unit(fault.room)
-        yield "unit of the room", [], ["-m", "not slow or live"], first
-        reached = [test for test in self.rooms.tests if fault.file in self.rooms.graph.reach(test)]
-        rest = [test for test in reached if test.startswith(("tests/unit/", "tests/replay/")) and test not in first]
-        yield "unit", [], ["-m", "not slow or live", "-n", "2", "--dist", "worksteal"], rest
-        if self.tiers:
-            yield "slow", [], ["-m", "slow and not live", "--timeout=1200"], [*first, *rest]
-            yield "ray", isolated(), ["--timeout=300"], [test for test in reached if test.startswith("tests/ray/")]
-            yield "kube", [], ["-m", "kube"], [test for test in reached if test.startswith("tests/kube/")]
+    def order(self, fault: Fault) -> list[str]:
+        """The tests that its file can reach, the likeliest to catch it first."""
+        ours = set(self.rooms.unit(fault.room))
+        stem = PurePosixPath(fault.file).stem.strip("_")
+        name = fault.function.rpartition(".")[2].strip("_")
+        module = fault.file.removesuffix(".py").replace("/", ".").partition(".")[2]
 
-    def run(self, fault: Fault) -> dict[str, object]:
-        """Plant it, run the tests to the first failure, take it out; the line of the table."""
+        def rank(test: str) -> tuple[int, str]:
+            text = self.texts[test]
+            named = bool(name) and re.search(rf"\b{re.escape(name)}\b", text) is not None
+            imported = module in text or re.search(rf"\b{re.escape(stem)}\b", text) is not None
+            score = 4 * (stem in PurePosixPath(test).stem) + 3 * (named and imported) + named + imported
+            return -(score + 4 * (test in ours)) + 100 * test.startswith("tests/unit/house/"), test
+
+        return sorted(ours | {test for test in self.texts if fault.file in self.rooms.graph.reach(test)}, key=rank)
+
+    def pytest(self, *words: str) -> str:
+        """The first test that fails or does not end, or nothing."""
+        code, printed = forked_pytest.run(self.scratch, [*OPTIONS, *words], LIMIT_S)
+        if code in (0, 5):  # all passed; none was collected
+            return ""
+        failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", printed, re.MULTILINE)
+        begun = re.findall(r"^(tests/[^ ]+::.+?) ?$", printed, re.MULTILINE)
+        return failed[1] if failed else begun[-1] if begun else f"exit {code}: {printed[-300:]}"
+
+    def planted(self, fault: Fault, *words: str) -> str:
+        """The same, with the fault."""
         file = self.scratch / fault.file
-        source, begin = file.read_bytes(), time.monotonic()
-        by, tier, ignored = "", "", []
-        for stage, prefix, options, tests in self.stages(fault):
-            while tests and not by:
-                deselected = [f"--deselect={each}" for each in ignored]
-                try:
-                    self._write(file, fault.planted(source))
-                    failed, _ = self.pytest(tests, *options, *deselected, prefix=prefix)
-                finally:
-                    self._write(file, source)
+        source = file.read_bytes()
+        try:
+            self._write(file, fault.planted(source))
+            return self.pytest(*words)
+        finally:
+            self._write(file, source)
+
+    def run(self, fault: Fault) -> Row:
+        """The line of the table."""
+        source, begin = (self.scratch / fault.file).read_bytes(), time.monotonic()
+        tests, ignored, by = self.order(fault), list[str](), ""
+        for start, end in pairwise(CHUNKS):
+            while not by and (chunk := tests[start:end]):
+                failed = self.planted(fault, *chunk, *(f"--deselect={each}" for each in ignored))
                 if not failed:
                     break
-                if "::" in failed and failed not in ignored and self.pytest([failed], prefix=prefix)[0] == failed:
-                    ignored.append(failed)  # it fails without the fault
-                    continue
-                by, tier = failed, stage
-            if by:
-                break
-        made = asdict(fault) | {"diff": fault.diff(source), "caught": bool(by), "by": by, "tier": tier}
-        made = {key: value for key, value in made.items() if key not in ("start", "end", "text")}
-        return {"id": fault.id, **made, "seconds": round(time.monotonic() - begin), "failing anyway": ignored}
+                if not self.pytest(failed) and self.planted(fault, failed):
+                    by = failed
+                elif failed in ignored:
+                    break
+                else:
+                    ignored.append(failed)
+        made = {key: value for key, value in asdict(fault).items() if key not in ("start", "end", "text")}
+        seconds = round(time.monotonic() - begin)
+        return {
+            "id": fault.id,
+            **made,
+            "diff": fault.diff(source),
+            "caught": bool(by),
+            "by": by,
+            "seconds": seconds,
+            "failing anyway": ignored,
+        }
 
     def _write(self, file: Path, text: bytes) -> None:
         file.write_bytes(text)
         Path(cache_from_source(str(file))).unlink(missing_ok=True)  # by size and second it may seem the same
 
 
-def known() -> dict[str, dict[str, object]]:
-    """The lines of the table, by fault."""
+def work(runner: Runner, faults: Sequence[Fault]) -> None:
+    """Try these faults, and add each to the table as soon as it is known who catches it."""
+    for each in faults:
+        made = runner.run(each)
+        with TABLE.open("a", encoding="utf-8") as table:
+            table.write(json.dumps(made, ensure_ascii=False) + "\n")
+        found = f"caught by {made['by']}" if made["caught"] else "NOT CAUGHT"
+        print(f"{each.id}: {found}, {made['seconds']} s, {made['failing anyway'] or ''}", flush=True)
+
+
+def run_all(faults: Sequence[Fault], rooms: Rooms, jobs: int) -> None:
+    """Try these faults side by side; each job has a copy of HEAD."""
+    forked_pytest.prepare()
+    context = multiprocessing.get_context("fork")
+    with ExitStack() as stack:
+        runners = [Runner(stack.enter_context(copy_of_head()), rooms) for _ in range(jobs)]
+        workers = [context.Process(target=work, args=(each, faults[i::jobs])) for i, each in enumerate(runners)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+def known() -> dict[str, Row]:
+    """The lines of the table, by fault; the last of each."""
     lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
     return {made["id"]: made for made in map(json.loads, lines)}
 
 
-def page(faults: Sequence[Fault], skipped: Sequence[str], seed: int) -> str:
+def page(rows: Sequence[Row], skipped: Sequence[str], seed: int) -> str:
     """The table for readers."""
-    done = known()
-    rows = [done[fault.id] for fault in faults if fault.id in done]
-    rows += [row for key, row in done.items() if key not in {fault.id for fault in faults}]
     missed = [row for row in rows if not row["caught"]]
-    same = sum(str(row.get("note", "")).startswith("equivalent") for row in missed)
-    without = sorted({fault.room for fault in faults} - {str(row["room"]) for row in rows})
+    same = sum(_equivalent(row) for row in missed)
+    rooms = {str(row["room"]) for row in rows}
     head = [
         "# Planted faults",
         "",
         "Made by `python tests/mutants.py --run`; notes are added in `planted-faults.jsonl`. Each row is one changed",
-        f"statement. Seed {seed}: {len(faults)} faults drawn, at least two a room, of which {len(rows)} were run,",
-        f"in the order of the draw. Rooms of which none was run: {', '.join(without) or 'none'}.",
+        f"statement. {len(rows)} faults in {len(rooms)} rooms: seed {seed} drew {PER_ROOM} in each, the others are of",
+        f"earlier draws. {len(skipped)} statements were drawn and replaced by the next, since they only write a log",
+        "line, are for type checkers alone, or no operator fits them.",
         "",
-        "A fault was tried against the unit tests of its room, then against all unit tests its file can reach,",
-        "without those marked `slow` alone; the Ray and Kubernetes tiers were run only where the column says so.",
+        "A fault was tried against the unit tests that its file can reach, without those marked `slow`; the test named",
+        "fails with the fault and passes without it, each time alone.",
         "",
         f"{len(rows) - len(missed)} of {len(rows)} were caught; {len(missed)} were not, {same} of these are noted as",
-        f"without any effect. {len(skipped)} statements were drawn and replaced by the next, since they only write",
-        "a log line, are for type checkers alone, or no operator fits them.",
+        "equivalent: they have no effect that anyone could see, and were replaced by the next draw.",
         "",
         "| fault | change | caught by | s | note |",
         "| --- | --- | --- | --- | --- |",
@@ -337,12 +396,16 @@ def page(faults: Sequence[Fault], skipped: Sequence[str], seed: int) -> str:
     return "\n".join([*head, *map(_row, rows), ""])
 
 
-def _row(made: dict[str, object]) -> str:
+def _equivalent(row: Row) -> bool:
+    return str(row.get("note", "")).startswith("equivalent")
+
+
+def _row(made: Row) -> str:
     lines = [line[1:].strip() for line in str(made["diff"]).splitlines() if line.startswith("+")]
     change = " ".join(lines)[:90].replace("|", "\\|").replace("`", "'")
     by = str(made["by"]).removeprefix("tests/").replace("|", "\\|")[:110]
     where = f"{made['file']}:{made['line']}".removeprefix("workers/dljob/").removeprefix("operator/")
-    caught = f"{by} ({made['tier']})" if made["caught"] else "**nothing**"
+    caught = by if made["caught"] else "**nothing**"
     return f"| {where} ({made['operator']}) | `{change}` | {caught} | {made['seconds']} | {made.get('note', '')} |"
 
 
@@ -350,35 +413,27 @@ def main(argv: Sequence[str]) -> int:
     """List the faults, or run those not in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=60, help="at least; two a room may be more")
     parser.add_argument("--run", action="store_true")
-    parser.add_argument("--tiers", action="store_true", help="after the unit tests the slow, Ray's and Kubernetes'")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no other fault after these")
+    parser.add_argument("--anew", action="store_true", help="also those that are caught in the table")
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--room", help="only those of this room")
     asked = parser.parse_args(argv)
-    rooms = Rooms(Graph())
-    faults, skipped = draw(statements(rooms), asked.seed, asked.count)
+    rooms, rows = Rooms(Graph()), known()
+    found = statements(rooms)
+    drawn, skipped = draw(found, asked.seed, frozenset(key for key, row in rows.items() if _equivalent(row)))
+    faults = list({each.id: each for each in (*drawn, *standing(found, rows))}.values())
     mine = [each for each in faults if asked.room in (None, each.room)]
     if not asked.run:
         for each in mine:
-            print(
-                f"{each.file}:{each.line} [{each.operator}] {each.room}\n{each.diff((ROOT / each.file).read_bytes())}"
-            )
+            print(each.id, f"[{each.room}] {each.function}", each.diff((ROOT / each.file).read_bytes()), sep="\n")
         print(*(f"skipped: {line}" for line in skipped), f"{len(mine)} faults, seed {asked.seed}", sep="\n")
         return 0
-    until = time.monotonic() + asked.minutes * 60
-    with copy_of_head() as scratch:
-        runner = Runner(scratch, rooms, asked.tiers)
-        for each in mine:
-            if each.id in known() or time.monotonic() > until:
-                continue
-            made = runner.run(each)
-            with TABLE.open("a", encoding="utf-8") as table:
-                table.write(json.dumps(made, ensure_ascii=False) + "\n")
-            print(
-                f"{'caught' if made['caught'] else 'NOT CAUGHT'} {each.id} {made['by']} {made['seconds']} s", flush=True
-            )
-    PAGE.write_text(page(faults, skipped, asked.seed), encoding="utf-8")
+    done = {key for key, row in rows.items() if (row["caught"] or _equivalent(row)) and not asked.anew}
+    run_all([each for each in mine if each.id not in done], rooms, asked.jobs)
+    rows = known()
+    table = [rows[each.id] for each in faults if each.id in rows]
+    TABLE.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table), encoding="utf-8")
+    PAGE.write_text(page(table, skipped, asked.seed), encoding="utf-8")
     return 0
 
 
