@@ -196,7 +196,7 @@ def statements(rooms: Rooms) -> list[Drawn]:
         room = next((room for folder, room in folders if file.startswith(f"{folder}/")), None)
         if room is None or not file.endswith(".py"):
             continue
-        source = (ROOT / file).read_bytes()
+        source = (rooms.graph.root / file).read_bytes()
         lines, at = [0], 0
         for line in source.splitlines(keepends=True):
             at += len(line)
