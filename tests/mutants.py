@@ -2,11 +2,11 @@
 
 Two faults are drawn in each room, uniformly over its statements; the same seed draws the same ones from the same
 sources. A row of the table that is noted as `equivalent` is replaced by the room's next draw. Alone it lists them.
-With `--run` each is put into a copy of HEAD in turn, and the unit tests that its file can reach run without the slow
-ones, those that name its function first, to the first failure. That test is run once more without the fault: only one
-that passes then has caught it. The results go to `tests/planted-faults.jsonl`, a line each, and from there to
-`tests/planted-faults.md`; one that is caught or equivalent there is planted again only with `--anew`. A row of an
-earlier draw stays while its statement stands.
+With `--run` each is put into a copy of HEAD in turn, and of the unit tests that its file can reach the 24 nearest files
+run without slow tests, those that name its function first, to the first failure. That test is run once more without the
+fault: only one that passes then has caught it. The results go to `tests/planted-faults.jsonl`, a line each, and from
+there to `tests/planted-faults.md`; one that is caught or equivalent there is planted again only with `--anew`. A row of
+an earlier draw stays while its statement stands.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Break
 LIMIT_S = 1200
 OPTIONS = ("-v", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", "not slow and not live")
 PER_ROOM = 2
-CHUNKS = (0, 2, 6, 16, 50, 10**6)  # most faults are caught by the files that name them: the rest need not be collected
+CHUNKS = (0, 2, 6, 24)
+"""How many tests are run at first, and then: most faults are caught by the files that name them."""
 
 Row = dict[str, Any]
 """A line of the table."""
@@ -384,8 +385,8 @@ def page(rows: Sequence[Row], skipped: Sequence[str], seed: int) -> str:
         f"earlier draws. {len(skipped)} statements were drawn and replaced by the next, since they only write a log",
         "line, are for type checkers alone, or no operator fits them.",
         "",
-        "A fault was tried against the unit tests that its file can reach, without those marked `slow`; the test named",
-        "fails with the fault and passes without it.",
+        f"A fault was tried against the {CHUNKS[-1]} files of unit tests nearest to it of those that its file can reach,",
+        "without the tests marked `slow`; the test named fails with the fault and passes without it.",
         "",
         f"{len(rows) - len(missed)} of {len(rows)} were caught; {len(missed)} were not, {same} of these are noted as",
         "equivalent: they have no effect that anyone could see, and were replaced by the next draw.",
