@@ -5,6 +5,7 @@ The product itself is imported by each fork anew, from the tree that it is given
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -52,6 +53,7 @@ def prepare() -> None:
     loaded = [name for name in PRODUCT if name in sys.modules]
     if loaded:
         raise RuntimeError(f"{', '.join(loaded)} came with the dependencies; its forks would not see a changed file")
+    gc.freeze()  # pytest collects garbage at its end: half a second with all that is imported here
 
 
 def run(tree: Path, words: Sequence[str], limit_s: float) -> tuple[int, str]:
