@@ -269,3 +269,11 @@ async def test_an_event_loop_that_turns_is_not_behind() -> None:
     await asyncio.sleep(0)
     assert app.lag < 60
     beating.cancel()
+
+
+async def test_kopf_that_ends_by_itself_leaves_no_waiting_task_behind() -> None:
+    """Each new start in the same process would leave one more."""
+    app = App.__new__(App)
+    app.over = asyncio.Event()
+    await app._ended_or_hangs(asyncio.create_task(asyncio.sleep(0)))
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -214,6 +214,25 @@ async def test_work_that_ends_or_fails_by_itself_is_told(place: Place) -> None:
         await election._kube.close()
 
 
+async def test_work_that_fails_while_it_is_ended_is_told(place: Place) -> None:
+    begun = asyncio.Event()
+
+    async def breaks_at_the_end() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ZeroDivisionError
+
+    election = Election(client_of(place.server), Candidate("a", "dljob", "default", FAST))
+    running = asyncio.create_task(election.run(breaks_at_the_end))
+    await asyncio.wait_for(begun.wait(), 10)
+    running.cancel()
+    with pytest.raises(ZeroDivisionError):
+        await running
+    await election._kube.close()
+
+
 async def test_work_that_does_not_end_takes_the_process_with_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "END_SECONDS", 0.05)
     over = asyncio.Event()
