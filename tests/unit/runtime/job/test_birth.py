@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from memory_backend import MemoryBackend
 
-from dljob.errors import UsageError
+from dljob.errors import DeadlineError, UnreachableError, UsageError
 from dljob.master.state.views import NodeView
-from dljob.runtime.backend.interface import ActorRef, ActorSpec
+from dljob.runtime.backend.interface import ActorCallError, ActorRef, ActorSpec
 from dljob.runtime.job import launch
 from dljob.runtime.job.create_master import create
 from dljob.runtime.job.launch import begin
@@ -84,6 +84,30 @@ async def test_a_master_that_another_launcher_made_stays() -> None:
         await making
     assert list(backend.hosts) == [MASTER]
     assert REGISTRY + UID in backend.kv.values
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "words"),
+    [
+        (TimeoutError(), DeadlineError, "did not answer within createTimeoutSeconds = 60"),
+        (
+            ActorCallError("no such file", error_type="OSError", remote_traceback=""),
+            UnreachableError,
+            "could not be created: no such file",
+        ),
+    ],
+)
+async def test_a_master_without_an_answer_is_undone_and_the_error_says_which_way(
+    error: Exception, told: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise error
+
+    backend = Slow("")
+    monkeypatch.setattr(backend, "call", fails)
+    with pytest.raises(told, match=words):
+        await make(backend)
+    assert (backend.hosts, backend.groups, backend.kv.values) == ({}, {}, {})
 
 
 @pytest.fixture
