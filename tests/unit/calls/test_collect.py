@@ -37,6 +37,11 @@ def test_list_first_concat_sum_and_max_merge_the_answers():
     assert merge("max", MANY, [3, 5, 4], "r.f") == 5
 
 
+def test_the_mean_keeps_dicts_lists_and_tuples_as_they_are():
+    answers = [{"a": 1, "b": (2, [3])}, {"a": 3, "b": (4, [5])}]
+    assert merge("mean", MANY, answers, "r.f") == {"a": 2, "b": (3, [4])}
+
+
 def test_arrays_are_added_and_compared_row_by_row():
     a, b = np.array([1, 5]), np.array([4, 2])
     assert merge("sum", MANY, [a, b], "r.f").tolist() == [5, 7]
