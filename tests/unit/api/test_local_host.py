@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -158,3 +160,8 @@ def test_machines_are_counted_over_all_jobs() -> None:
     assert len(lay_out_beside([group(CPU=1)], {}, {}, idle=[], held=held)[1]) == 1
     with pytest.raises(PlacementError, match="2 more nodes, this embedded Ray has 7 of at most 8"):
         lay_out_beside([group(replicas=2, CPU=1)], {}, {}, idle=[], held=held)
+
+
+def test_the_process_of_a_host_ends_well_when_its_program_is_gone() -> None:
+    done = subprocess.run([sys.executable, "-m", hosts.__name__, "--once"], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
