@@ -2,7 +2,7 @@
 
 Two faults are drawn in each room, uniformly over its statements; the same seed draws the same ones from the same
 sources. A row of the table that is noted as `equivalent` is replaced by the room's next draw. Alone it lists them.
-With `--run` each is put into a copy of HEAD in turn, and of the unit tests that its file can reach the 24 nearest files
+With `--run` each is put into a copy of HEAD in turn, and of the unit tests that its file can reach the 12 nearest files
 run without slow tests, those that name its function first, to the first failure. That test is run once more without the
 fault: only one that passes then has caught it. The results go to `tests/planted-faults.jsonl`, a line each, and from
 there to `tests/planted-faults.md`; one that is caught or equivalent there is planted again only with `--anew`. A row of
@@ -62,7 +62,7 @@ DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Break
 LIMIT_S = 1200
 OPTIONS = ("-v", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", "not slow and not live")
 PER_ROOM = 2
-CHUNKS = (0, 2, 6, 24)
+CHUNKS = (0, 2, 6, 12)
 """How many tests are run at first, and then: most faults are caught by the files that name them."""
 
 Row = dict[str, Any]
