@@ -6,7 +6,9 @@ import os
 import shutil
 import tempfile
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 
 from dljob.errors import PlacementError, UnreachableError, UsageError
 from dljob.plan.model import GRAIN, MachineGroup
-from dljob.runtime.backend import machine
+from dljob.runtime.backend import embedded, machine
 from dljob.runtime.backend.embedded import EmbeddedRay
 from dljob.runtime.backend.machine import EmbeddedNode, lay_out, oversubscribed, parse_pretend
 from dljob.runtime.process import environment
@@ -75,6 +77,21 @@ def test_devices_are_pretended_whatever_a_variable_says_of_real_ones(
     assert spec.resolve(is_head=False, node_ip_address="127.0.0.1").num_gpus == 8
     here._restore()
     assert [os.environ[variable] for variable in kinds.values()] == [said, said]
+
+
+def test_the_address_of_an_embedded_ray_is_that_of_its_gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = SimpleNamespace(gcs_address="127.0.0.1:4321", get_logs_dir_path=lambda: str(tmp_path / "logs"))
+
+    def start(_params: Any, serves: Callable[[Any], None]) -> Any:
+        serves(head)
+        return head
+
+    monkeypatch.setattr(embedded.ray_private, "start_head", start)
+    here = EmbeddedRay([])
+    here.folder = tmp_path
+    here._run_head()
+    assert (here.address, here.log_dir) == ("127.0.0.1:4321", tmp_path / "logs")
+    assert here._gcs_up.is_set(), "nodes may start"
 
 
 @pytest.mark.parametrize("value", ["NPU", "NPU=", "=8", "NPU=0", "NPU=-1", "NPU=1.5", "CPU=8", "memory=8"])
