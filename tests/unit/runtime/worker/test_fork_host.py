@@ -1,0 +1,48 @@
+"""What a host of forked ranks keeps of each: the facts that it is told, and one report of its end."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from role_kit import role_plan
+
+from dljob.master.state.actions import RankStart
+from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder
+from dljob.runtime.worker.fork_host import UNSEEN, ForkHost
+
+START = RankStart(1, 3, 0, 1, 1, restart_reason="HostLost")
+
+
+def bare() -> Any:
+    host: Any = ForkHost.__new__(ForkHost)
+    host._lock = threading.RLock()
+    return host
+
+
+def test_the_end_of_a_rank_is_reported_once() -> None:
+    host, reports = bare(), list[Any]()
+    host.reports = SimpleNamespace(add=lambda *said: reports.append(said) or len(reports))
+    rank = SimpleNamespace(
+        start=START, pid=7, ended=threading.Event(), progress=SimpleNamespace(told_by=lambda outcome: outcome)
+    )
+    host._ended(rank, UNSEEN)
+    host._ended(rank, UNSEEN)
+    assert rank.ended.is_set()
+    assert (reports, host._last_report) == ([(1, 3, 7, UNSEEN)], 1)
+
+
+def test_a_rank_is_told_its_place_its_config_and_the_present_sizes_of_roles() -> None:
+    job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 2), ("v", 1)))
+    host = bare()
+    host.spec = HostSpec(job, role_plan("w", ("script", "train.py"), config={"depth": 3}, replicas=2), 1)
+    told = host._facts(StartOrder(1, 1, (START,), 2, 1, "", (("v", 4),)), START)
+    assert {name: told["facts"][name] for name in ("role", "rank", "world_size", "incarnation", "restart_reason")} == {
+        "role": "w",
+        "rank": 1,
+        "world_size": 2,
+        "incarnation": 3,
+        "restart_reason": "HostLost",
+    }
+    assert (told["config"], told["peers"]) == ({"depth": 3}, {"w": 2, "v": 4})
