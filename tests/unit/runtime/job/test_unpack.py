@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import stat
 import subprocess
 import sys
@@ -242,3 +243,12 @@ def test_the_program_fills_both_and_says_so_or_says_why_not(
     assert init_container.main() == 0
     assert "2 files" in capsys.readouterr().out
     assert json.dumps(sorted(path.name for path in Path(pods.CODE).iterdir())) == '["a.py", "train.py"]'
+
+
+def test_pods_run_the_init_container_under_its_old_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init_container, "main", lambda: 7)
+    monkeypatch.delitem(sys.modules, "dljob.runtime.unpack", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("dljob.runtime.unpack", run_name="__main__")
+    assert ended.value.code == 7
+    assert runpy.run_module("dljob.runtime.unpack")["main"] is init_container.main, "an import runs nothing"
