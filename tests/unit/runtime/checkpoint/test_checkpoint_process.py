@@ -15,6 +15,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from checkpoint_kit import Rank, client, place
 from dljob.errors import CheckpointError
 from dljob.runtime.checkpoint import client as client_module
 from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.checkpoint.saver_agent import SaverAgent
 
 
 class Journal:
@@ -247,3 +249,14 @@ def test_data_done_before_a_save_is_reported_by_the_next_saver(tmp_path: Path, m
     assert [(q["what"], q.get("done")) for q in second.journal.asked] == [("shards", [[0, 8, -1]]), ("commit", None)]
     mine.close()
     second.ends()
+
+
+def test_an_agent_starts_the_saver_in_a_process_that_imports_what_it_can() -> None:
+    agent: Any = SaverAgent.__new__(SaverAgent)
+    agent._address, agent._job = f"@dljob-test-{secrets.token_hex(6)}", SimpleNamespace(save_grace_s=20)
+    wire = agent._start()
+    up = wire.receive()
+    assert up is not None
+    assert up[0]["op"] == "up"
+    os.kill(up[0]["pid"], signal.SIGKILL)
+    wire.close()
