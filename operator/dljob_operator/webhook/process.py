@@ -67,14 +67,14 @@ class JudgeProcess:
                 # One at a time: the process is single-threaded, and has one limit of memory.
                 await self._turn.acquire()
         except TimeoutError:
-            raise UnjudgedError("the operator is busy with others") from None
+            raise UnjudgedError("the operator is busy with other requests") from None
         try:
             said = await self._asked(body, until)
         finally:
             self._turn.release()
         if "error" in said:
             log.error("a DLJob could not be judged: %s", said["error"])
-            raise UnjudgedError("the operator could not read the question")
+            raise UnjudgedError("the operator could not read the request")
         given: dict[str, Any] = said["admission"]
         warnings = tuple(given["warnings"])
         admission = Admission(given["allowed"], given["message"], warnings, given["config_map"])

@@ -133,7 +133,7 @@ def test_run_exits_with_code_4_when_its_ray_dies(victim: str, place: Place) -> N
         code, out, errors = run.end()
     assert code == 4
     assert out == ""
-    assert f"Ray ended under the job: {victim} of the embedded Ray ended; its log: {scratch}" in errors
+    assert f"Ray ended before the job: {victim} of the embedded Ray ended; its log: {scratch}" in errors
     assert str(place.entry()["folder"]) in errors
     assert gone(place, scratch)
 

@@ -67,7 +67,7 @@ def test_hooks_run_in_order(job, tmp_path):
 def test_unfit_worker_is_not_the_users_error(job):
     outcome = run(job, "Hooked", config={"unfit": True}).ends()[0].outcome
     assert (outcome.ok, outcome.reason, outcome.fatal) == (False, Reason.UNKNOWN, False)
-    assert "self_check() said no" in outcome.message
+    assert "self_check() returned False" in outcome.message
 
 
 def test_server_serves_until_it_is_stopped(job, tmp_path):

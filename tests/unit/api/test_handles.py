@@ -247,7 +247,7 @@ async def test_the_masters_log_takes_no_rank() -> None:
     slow, out = Slow(), io.StringIO()
     await slow.aio.logs(master=True, tail=3, since=datetime.fromtimestamp(7.5, UTC), out=out)
     assert out.getvalue() == "False 3 7.5\n"
-    with pytest.raises(UsageError, match="master=True and a role or rank"):
+    with pytest.raises(UsageError, match="master=True excludes a role or rank"):
         await slow.aio.logs(master=True, role="w")
 
 

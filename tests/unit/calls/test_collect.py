@@ -100,7 +100,7 @@ def test_a_registered_collect_is_used_and_its_mistakes_are_named(monkeypatch):
     monkeypatch.setattr("dljob.calls.collect._registered", dict(_registered))
     register_collect("last", lambda answers: answers[-1])
     assert merge("last", MANY, [1, 2], "r.f") == 2
-    with pytest.raises(UsageError, match="not known in this process"):
+    with pytest.raises(UsageError, match="not registered in this process"):
         merge("unheard of", MANY, [1, 2], "r.f")
     with pytest.raises(UsageError, match="taken"):
         register_collect("list", list)
@@ -112,7 +112,9 @@ def test_padding_is_taken_off_what_was_joined():
 
 
 def test_complex_answers_have_no_maximum_and_are_refused():
-    with pytest.raises(UsageError, match=r"collect='max': r\.f answered complex, of which no larger one is known"):
+    with pytest.raises(
+        UsageError, match=r"collect='max': r\.f answered complex, for which register_rows got no maximum"
+    ):
         merge("max", MANY, [1j, 2j], "r.f")
 
 

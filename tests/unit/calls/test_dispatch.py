@@ -175,7 +175,7 @@ def test_a_registered_dispatch_is_used_and_its_mistakes_are_named(monkeypatch):
         ranks(ROLE, dispatch="far")
     with pytest.raises(UsageError, match="chose no rank"):
         ranks(ROLE, dispatch="none of them")
-    with pytest.raises(UsageError, match="not known in this process"):
+    with pytest.raises(UsageError, match="not registered in this process"):
         ranks(ROLE, dispatch="unheard of")
     for taken in ("all", "hash:x"):
         with pytest.raises(UsageError, match="taken"):

@@ -21,7 +21,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_chaos_refuses_jobs_in_pods(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["chaos", "ppo", str(file), "-n", "ml"]) == 2
-    assert "it signals processes, and those of pods are not here" in capsys.readouterr().err
+    assert "it signals processes, and cannot reach those of pods" in capsys.readouterr().err
     assert main.run(main.on_kubernetes(["chaos", "ppo", str(file)])) == 2
 
 

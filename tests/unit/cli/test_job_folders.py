@@ -123,11 +123,11 @@ def test_logs_shows_primemasters_log(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.count("\n") == 2
     assert main.run(["logs", "train", "w/1", "--master"]) == 2
     assert main.run(["logs", "train", "w/1", "--master", "-n", "team"]) == 2
-    assert "--master and a role or rank" in capsys.readouterr().err
+    assert "--master excludes a role or rank" in capsys.readouterr().err
     handle = dljob.job("train")
     handle.logs(master=True, tail=1)
     assert capsys.readouterr().out == "2026-01-01T00:00:02.000Z Tick: why\n"
-    with pytest.raises(UsageError, match="master=True and a role or rank"):
+    with pytest.raises(UsageError, match="master=True excludes a role or rank"):
         handle.logs(master=True, rank=0)
 
 

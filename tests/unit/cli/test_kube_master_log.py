@@ -57,7 +57,7 @@ def test_the_log_of_a_living_job_comes_from_its_head(living: FakeKube, dljob: Ru
     assert dljob("logs", "hello", "-k", "--master", *since) == (0, words(2, 3), "")
     assert dljob("logs", "hello", "-k", "--master", *since, "--tail", "1")[1] == words(3)
     code, _, err = dljob("logs", "hello", "worker/0", "-k", "--master")
-    assert (code, "--master and a role or rank" in err) == (2, True)
+    assert (code, "--master excludes a role or rank" in err) == (2, True)
 
 
 def test_a_handle_reads_the_masters_log(living: FakeKube) -> None:
@@ -69,7 +69,7 @@ def test_a_handle_reads_the_masters_log(living: FakeKube) -> None:
     living.update("hello", phase="Succeeded")
     handle.logs(master=True, follow=True, out=out)
     assert out.getvalue() == words(2) + words(1, 2)
-    with pytest.raises(UsageError, match="master=True and a role or rank"):
+    with pytest.raises(UsageError, match="master=True excludes a role or rank"):
         handle.logs(master=True, role="worker")
 
 

@@ -318,7 +318,7 @@ def test_a_torchrun_line_has_the_threads_of_its_command(
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        ("--to there train.py", "--to there: to where?", "--to local, --to kubernetes"),
+        ("--to there train.py", "--to there: unknown target", "--to local, --to kubernetes"),
         ("--image x --no-upload train.py", "--image, --no-upload: for --to kubernetes", ""),
         ("--nproc-pernode 2 train.py", "unrecognized arguments: --nproc-pernode", "Did you mean --nproc-per-node?"),
         ("train.p", "there is no train.p in", "-m for a module"),

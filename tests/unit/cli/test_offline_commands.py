@@ -147,7 +147,7 @@ def test_run_refuses_what_cannot_be_before_anything_starts(
         (["npus.yaml"], "the plan's nodes have 16 NPU in all, this machine has 0: 16 are missing"),
         (["npus.yaml"], "--pretend NPU=8"),
         (["npus.yaml", "--pretend", "NPU=4"], "has 8 NPU, --pretend declares 4 per raylet"),
-        (["elsewhere.yaml"], f"the working directory {here}/src is not there"),
+        (["elsewhere.yaml"], f"the working directory {here}/src does not exist"),
         (["good.yaml", "--pretend", "NPU"], "not a device and a number"),
         (["good.yaml", "--faults", "faults.yaml"], "faults.yaml:1:"),
         (["good.yaml", "--faults", "none.yaml"], "cannot read none.yaml"),

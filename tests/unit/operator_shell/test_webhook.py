@@ -197,7 +197,7 @@ async def _hang(_process: object, _body: bytes) -> dict[str, Any]:
 async def test_a_question_waits_for_the_busy_judge_no_longer_than_allowed() -> None:
     made = JudgeProcess(SETTINGS, seconds=0.01)
     await made._turn.acquire()
-    with pytest.raises(UnjudgedError, match="busy with others"):
+    with pytest.raises(UnjudgedError, match="busy with other requests"):
         await made.judge(question())
 
 

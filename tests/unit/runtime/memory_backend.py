@@ -129,7 +129,7 @@ class MemoryBackend:
         await asyncio.sleep(0)
         self.calls.append(f"spawn {spec.name}")
         if spec.name in self.hosts:
-            raise UsageError(f"an actor named {spec.name} is there already")
+            raise UsageError(f"an actor named {spec.name} exists already")
         importlib.import_module(spec.cls.rpartition(".")[0])
         self.hosts[spec.name] = host = MemoryHost(spec.name, "n1")
         return ActorRef(spec.name, host)

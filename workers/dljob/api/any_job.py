@@ -132,7 +132,7 @@ class AnyJob(ABC):
             self._write_logs(to, follow=follow, role=role, rank=rank, tail=tail, since=begin)
             return
         if (role, rank) != (None, None):
-            raise UsageError("master=True and a role or rank", hint="PrimeMaster belongs to the whole job")
+            raise UsageError("master=True excludes a role or rank", hint="PrimeMaster belongs to the whole job")
         self._write_master_log(to, follow=follow, tail=tail, since=at)
 
     @abstractmethod
@@ -144,7 +144,7 @@ class AnyJob(ABC):
         """Write the log of PrimeMaster for `logs(master=True)`."""
 
     def _remark(self, text: str, level: int = logging.INFO) -> None:
-        """Tell the user something that is no error."""
+        """Pass a remark (no error) to `say`, or to the logger `dljob.api`."""
         if self.say is None:
             log.log(level, "%s", text)
         else:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 ASK_S = 5.0
-"""Interval, in seconds, at which PrimeMaster on a Ray of others is asked for the end while logs are followed."""
+"""Interval, in seconds, at which PrimeMaster on a running Ray is asked for the job's end while logs are followed."""
 SILENT_S = 60.0
 """The same after no answer: finding that out can take 10 s, in which no line is shown."""
 NEWS_S = 10.0
@@ -240,7 +240,7 @@ class JobHandle(ShownJob):
         )
 
     def _over(self) -> bool:
-        """Whether nothing of the job writes any more; asked several times a second."""
+        """Whether no process of the job writes any more. Called several times a second, so it must be cheap."""
         if self.record.over or self.record.stale:
             return True
         # A runner writes the final status here. On a Ray of others this folder may never get one: PrimeMaster is asked,
@@ -255,7 +255,7 @@ class JobHandle(ShownJob):
             with self.connection.reached() as job:
                 return job.status(reach_s=views.ANSWER_S).get("phase") in TERMINAL
         except UnreachableError:
-            # PrimeMaster may be restarting, while its ranks go on to write what is to be shown.
+            # PrimeMaster may be restarting while its ranks write on, and their output is to be shown.
             self._ask_at = time.monotonic() + SILENT_S
             return False
 
@@ -355,7 +355,7 @@ def lives(record: registry.RegistryEntry) -> bool:
 
 
 def taken(record: registry.RegistryEntry) -> UsageError:
-    """Return the error for a job whose name is taken by `record`."""
+    """Return the error that the name of a new job is taken by the running job `record`."""
     who = f"a job {record.name} ({record.uid[:8]})"
     if record.status().get("phase") == "Stopping":
         message, way = f"{who} is still being stopped", f"wait for its end (dljob stop {record.name} --wait)"
@@ -378,7 +378,7 @@ def check_wanted(manifest: DLJobManifest) -> None:
     """
     if manifest.spec.suspend:
         raise UsageError(
-            f"job {manifest.metadata.name} is suspended (spec.suspend), and only Kubernetes holds a job back",
+            f"job {manifest.metadata.name} is suspended (spec.suspend), and only Kubernetes can suspend a job",
             hint="leave spec.suspend out to run it here",
         )
 
@@ -390,7 +390,7 @@ def check_code_dir(code_dir: Path) -> None:
         UsageError: it is not a folder.
     """
     if not code_dir.is_dir():
-        raise UsageError(f"the working directory {code_dir} is not there", hint="see spec.code.workingDir")
+        raise UsageError(f"the working directory {code_dir} does not exist", hint="see spec.code.workingDir")
 
 
 def _own_environment() -> tuple[tuple[str, str], ...]:

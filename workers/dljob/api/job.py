@@ -64,7 +64,9 @@ class Workload:
         """Refuse attributes that a role does not have, so that a misspelt patch fails instead of being ignored."""
         known = [f.name for f in fields(self)]
         if name == "backend":
-            raise UsageError(f"backend of role {self.name!r} is read-only: it says the role's type", hint="set .type")
+            raise UsageError(
+                f"backend of role {self.name!r} is read-only: it follows from the role's type", hint="set .type"
+            )
         # These two are properties, which `fields` does not list; DLRover's scripts set them.
         if name not in (*known, "comm_pre_check", "rank_based_gpu_selection"):
             raise UsageError(f"a workload has no attribute {name!r}", hint=suggestion(name, known))
@@ -283,7 +285,7 @@ class DLJob:
             UnreachableError: the Ray or the cluster does not answer, or refuses.
         """
         if to not in ("ray", "kubernetes"):
-            raise UsageError(f"submit(to={to!r}): there is no such place", hint='to="ray" or to="kubernetes"')
+            raise UsageError(f"submit(to={to!r}): unknown target", hint='to="ray" or to="kubernetes"')
         if to == "kubernetes":
             if address is not None:
                 raise UsageError("submit(address=...) is for to='ray'", hint="the kubeconfig says where the cluster is")

@@ -84,7 +84,7 @@ def split(args: Sequence[Any], kwargs: Mapping[str, Any], shared: Shares) -> lis
 
 
 def _taker(begin: int, end: int, total: int) -> Callable[[rows.RowType, Any], Any]:
-    """Return a function that cuts the rows from `begin` to before `end`; after the last row follows the first again."""
+    """Return a function that cuts the rows [begin, end); indices beyond the last row wrap around to the first."""
 
     def take(kind: rows.RowType, value: Any) -> Any:
         at, pieces = begin, list[Any]()
@@ -118,7 +118,7 @@ def unpad(joined: Any, shared: Shares, what: str) -> Any:
         # Only with as many answers for each row is it known which of them belong to the padding.
         if have % total:
             raise UsageError(
-                f"{what} answered {have} rows for {total}, so those of the {shared.padding} padded ones are not known",
+                f"{what} answered {have} rows for {total}, so those of the {shared.padding} padded rows are unknown",
                 hint="answer as many rows for each row, or use pad='uneven'",
             )
         return kind.cut(part, 0, have // total * shared.rows)

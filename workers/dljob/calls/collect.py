@@ -68,7 +68,7 @@ def merge(collect: str, sent: Dispatched, answers: Sequence[Any], what: str) -> 
             own = _registered.get(name)
             if own is None:
                 raise UsageError(
-                    f"collect={name!r}: not known in this process",
+                    f"collect={name!r}: not registered in this process",
                     hint="register_collect it where callers import it too, as in a module that both import",
                 )
             return own(answers)
@@ -156,7 +156,7 @@ def _larger(a: Any, b: Any, what: str) -> Any:
         return b if no_number else max(a, b)
     kind = rows.kind_of(a)
     if kind is None or kind.maximum is None:
-        raise UsageError(f"collect='max': {what} answered {type(a).__name__}, of which no larger one is known")
+        raise UsageError(f"collect='max': {what} answered {type(a).__name__}, for which register_rows got no maximum")
     return kind.maximum(a, b)
 
 

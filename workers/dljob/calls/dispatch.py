@@ -242,7 +242,7 @@ def _own(view: RoleSnapshot, name: str, args: tuple[Any, ...], kwargs: Mapping[s
     choose = _registered.get(name)
     if choose is None:
         raise UsageError(
-            f"dispatch={name!r}: not known in this process",
+            f"dispatch={name!r}: not registered in this process",
             hint="register_dispatch it where callers import it too, as in a module that both import",
         )
     chosen = list(choose(view, args, kwargs))

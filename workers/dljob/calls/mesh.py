@@ -71,7 +71,7 @@ def mesh_of(declared: Mapping[str, int], ranks: int, role: str) -> Mesh:
         said = ", ".join(f"{name} {size}" for name, size in declared.items())
         raise UsageError(
             f"mesh of role {role}: {said} does not make its {ranks} ranks",
-            hint="the product of all axes is the number of ranks; one axis may be -1, which is what is left",
+            hint="the product of all axes is the number of ranks; one axis may be -1: all that remain",
         )
     return mesh
 

@@ -112,7 +112,7 @@ class Runner:
             return self._say_interrupted()
         except RayDied:
             raise UnreachableError(
-                f"Ray ended under the job: {self._deaths[0]}", hint=f"journal and logs: {self._folder()}"
+                f"Ray ended before the job: {self._deaths[0]}", hint=f"journal and logs: {self._folder()}"
             ) from None
         finally:
             if self._handle is not None:

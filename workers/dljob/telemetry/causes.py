@@ -170,7 +170,7 @@ RULES: tuple[CauseRule, ...] = (
         Source.ERROR,
         ("selfcheckerror:",),
         "DeviceError",
-        "SelfCheckError: worker/1: self_check() said no",
+        "SelfCheckError: worker/1: self_check() returned False",
         "dljob: Worker.self_check",
     ),
     CauseRule(

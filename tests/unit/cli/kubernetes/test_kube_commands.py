@@ -653,7 +653,7 @@ def test_an_order_that_nobody_takes_times_out_and_stands(
     monkeypatch.setattr("dljob.api.kubernetes.orders.SILENCE_S", 0.02)
     code, _, err = dljob("restart", "hello", "-k")
     assert err.startswith("waiting for the operator to accept the restart, at most 60 s\n")
-    assert (code, "has not taken the restart" in err, "dljob doctor" in err) == (5, True, True)
+    assert (code, "has not accepted the restart" in err, "dljob doctor" in err) == (5, True, True)
     assert "dljob.io/restart" in kube.one(DLJOBS, "hello")["metadata"]["annotations"]
 
 
@@ -798,7 +798,7 @@ def test_following_a_replaced_job_ends(kube: FakeKube, dljob: Run, monkeypatch: 
 
     monkeypatch.setattr(kube, "get", get)
     code, _, err = dljob("logs", "hello", "-k", "-f")
-    assert (code, "was deleted, and another made" in err) == (3, True)
+    assert (code, "was deleted and created anew" in err) == (3, True)
 
 
 def test_a_new_attempts_logs_begin_anew(kube: FakeKube, dljob: Run) -> None:

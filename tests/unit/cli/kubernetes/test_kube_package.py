@@ -145,9 +145,9 @@ def test_a_huge_folder_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_folder_that_cannot_be_packed_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         pack(tmp_path / "no")
-    with pytest.raises(UsageError, match="holds no file"):
+    with pytest.raises(UsageError, match="has no file"):
         pack(tmp_path)
     (tmp_path / os.fsdecode(b"bad\xff.py")).write_text("")
     with pytest.raises(UsageError, match="is not UTF-8"):

@@ -105,7 +105,7 @@ def test_suspend_is_refused_for_unknown_jobs_and_existing_rayclusters(kube: Fake
     assert (code, "no job 'helo' in namespace team" in err, "hello" in err) == (3, True, True)
     kube.one(DLJOBS, "hello")["spec"]["rayClusterRef"] = {"name": "shared"}
     code, _, err = dljob("suspend", "hello", "-k")
-    assert (code, "runs on RayCluster shared, which is not its own" in err) == (2, True)
+    assert (code, "runs on RayCluster shared, not made for it" in err) == (2, True)
     assert "dljob stop hello -n team ends the job" in err
     assert wanted(kube) is None
 
@@ -141,7 +141,10 @@ def test_a_laptop_runs_no_job_that_is_suspended(dljob: Run, tmp_path: Path) -> N
     )
     for command in (("run", str(file)), ("submit", str(file), "--address", "127.0.0.1:1")):
         code, _, err = dljob(*command)
-        assert (code, "job hello is suspended (spec.suspend), and only Kubernetes holds a job back" in err) == (2, True)
+        assert (code, "job hello is suspended (spec.suspend), and only Kubernetes can suspend a job" in err) == (
+            2,
+            True,
+        )
         assert "leave spec.suspend out to run it here" in err
 
 

@@ -63,7 +63,7 @@ class Nodes(MemoryBackend):
             await self.slow.wait()
         if self.taken:
             self.taken = False
-            raise UsageError(f"an actor named {spec.name} is there already")
+            raise UsageError(f"an actor named {spec.name} exists already")
         self.specs.append(spec)
         self.hosts[spec.name] = made = Agent(spec.name)
         return ActorRef(spec.name, made)

@@ -142,7 +142,7 @@ def test_a_spec_that_the_master_cannot_run_is_refused_in_the_loaders_words(world
 
 
 def test_a_launcher_that_loses_the_race_to_start_waits_for_the_winners_job(world: World) -> None:
-    world.started = UsageError("an actor of that name is there already")
+    world.started = UsageError("an actor of that name exists already")
     world.there = [None, Job("Failed")]
     assert world.drive() == 1
     assert len(world.launched) == 1

@@ -32,7 +32,7 @@ class Backend:
     async def spawn(self, spec: ActorSpec) -> ActorRef:
         self.there = True
         if self.taken:
-            raise UsageError("an actor of that name is there already")
+            raise UsageError("an actor of that name exists already")
         self.spawned.append(spec)
         return ActorRef(spec.name, None)
 

@@ -108,7 +108,7 @@ async def test_an_error_raised_by_the_callee_stays_the_callees_whatever_its_type
 async def test_an_answer_that_cannot_be_had_is_not_asked_for_again_and_again() -> None:
     host = Host(rx.RaySystemError("cannot be read"))
     with pytest.raises(
-        CallError, match=r"t/0\.score: its answer cannot be had: RaySystemError: .*cannot be read"
+        CallError, match=r"t/0\.score: its answer cannot be fetched: RaySystemError: .*cannot be read"
     ) as caught:
         await called(host, idempotent=True)
     assert (type(caught.value), len(host.called)) == (CallError, 1)

@@ -20,7 +20,7 @@ EXTRA = "pip install 'dljob[kubernetes]'"
 
 
 async def connect(context: str | None = None) -> Kube:
-    """Return the cluster of a context of the kubeconfig, by default the current one; it is not asked anything yet.
+    """Return the cluster of a context of the kubeconfig, by default the current one; no request is sent.
 
     Raises:
         UsageError: the Kubernetes client is not installed.
@@ -29,7 +29,9 @@ async def connect(context: str | None = None) -> Kube:
     try:
         from dljob.kube.api import Kube
     except ModuleNotFoundError as error:
-        raise UsageError(f"no Kubernetes client here: the package {error.name} is missing", hint=EXTRA) from error
+        raise UsageError(
+            f"the Kubernetes client is not installed: the package {error.name} is missing", hint=EXTRA
+        ) from error
     try:
         return await Kube.connect(context=context)
     except UnreachableError as error:  # no request was made yet: the kubeconfig is at fault
@@ -37,7 +39,7 @@ async def connect(context: str | None = None) -> Kube:
 
 
 def ask(question: Callable[[Kube], Awaitable[T]], context: str | None = None) -> T:
-    """Connect, ask, and disconnect.
+    """Connect, await `question` with the connection, and disconnect.
 
     Raises:
         UsageError, UnreachableError: as from `connect`; and the errors of the question.
@@ -81,7 +83,7 @@ class Cluster:
                     runner.run(kube.close())
 
     def ask(self, question: Callable[[Kube], Awaitable[T]]) -> T:
-        """Ask a question.
+        """Await `question` with the shared connection, or with one of its own.
 
         Raises:
             UsageError, UnreachableError: as from `connect`; and the errors of the question.

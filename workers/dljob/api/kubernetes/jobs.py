@@ -25,7 +25,7 @@ _STEPS = frozenset({"Accepted", "QuotaReserved", "ClusterReady", "MasterReady", 
 """Conditions of a starting job, which become true one after the other."""
 POLL_S = 1.0
 PATIENCE_S = 120.0
-"""Longest absence of the API server, in seconds, through which a followed job is asked for again."""
+"""Longest absence of the API server, in seconds, that the following of a job survives."""
 
 
 def status_of(job: Mapping[str, Any]) -> Json:
@@ -200,7 +200,7 @@ async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
                 raise
         # Deleted and created again within a second: the name alone would follow a job of somebody else.
         if job["metadata"]["uid"] != meta["uid"]:
-            raise NotFoundError(f"job {place_of(job)} was deleted, and another made")
+            raise NotFoundError(f"job {place_of(job)} was deleted and created anew")
 
 
 async def wait(kube: Kube, job: Json, timeout: float | None = None) -> Json:  # noqa: ASYNC109 - a user's parameter

@@ -27,7 +27,7 @@ MASTER: Rank = ("", 0)
 OLDER: Rank = ("", 1)
 """The file before that."""
 AT_ONCE = 16
-"""Number of ranks that are asked concurrently."""
+"""Number of ranks whose logs are read concurrently."""
 MOST_FOLLOWED = 256
 """Most ranks that one call follows: each is polled by itself."""
 SLOWEST = 5
@@ -41,7 +41,7 @@ _SEEN_BYTES = 4096
 
 
 def wanted(job: Mapping[str, Any], role: str | None, rank: int | None) -> list[Rank]:
-    """Return the ranks that are asked for, in the order of the spec.
+    """Return the ranks that `role` and `rank` select, in the order of the spec.
 
     Raises:
         NotFoundError: the job has no such role or rank.
@@ -74,7 +74,7 @@ def rest_of(saved: str, seen: str) -> str | None:
     at = saved.rfind(seen)
     if at >= 0:
         return saved[at + len(seen) :]
-    # The saved end may begin within what was seen: find the longest end of `seen` that the saved text begins with.
+    # The saved end may begin within the text seen: find the longest end of `seen` that the saved text begins with.
     overlap = next((n for n in range(min(len(seen), len(saved)), 0, -1) if seen.endswith(saved[:n])), 0)
     return saved[overlap:] if overlap else None
 
@@ -126,7 +126,7 @@ async def read(
     lines = [LogLine(*key, text) for key in ranks if key in texts for text in last_lines(texts[key], tail)]
     if not any(key in texts for key in ranks):
         there = ", ".join(sorted({name for name, _ in texts if name}))
-        raise NotFoundError("no output is kept of it", hint=f"there is output of: {there}" if there else "")
+        raise NotFoundError("no output of these ranks is kept", hint=f"there is output of: {there}" if there else "")
     return lines
 
 
@@ -155,7 +155,7 @@ def _untimed(texts: dict[Rank, str], job: Json, since: Since | None) -> dict[Ran
 async def _before_the_end(
     kube: Kube, job: Json, ranks: Sequence[Rank], tail: int | None, since: Since | None
 ) -> dict[Rank, str]:
-    """Ask the head of an ended job whose logs are not saved yet, or never were.
+    """Read an ended job's logs from its head, since they are not saved yet or never were.
 
     Raises:
         NotFoundError: the head is gone too.
@@ -326,7 +326,7 @@ class Followed:
         lines: list[LogLine] = []
         for follower in self._followers:
             lines += follower.drain()
-            # Not after the end: the job's pods go at once, and `finish` adds what was kept of its logs.
+            # Not after the end: the job's pods go at once, and `finish` adds the kept part of its logs.
             if follower.missed >= TOLD_AT and follower.away not in told and not last:
                 told.add(follower.away)
                 lines.append(LogLine(*follower.key, f"[dljob] {follower.away}; it is asked for again"))
@@ -343,7 +343,7 @@ class Followed:
             follower.begin_anew()
 
     async def _look(self, follower: Follower, head: gate.JobGateway, *, last: bool) -> None:
-        """Poll one log, unless it is its pause; with `last` there is no pause. The first poll keeps `tail` lines."""
+        """Poll one log unless its pause lasts; `last` ignores the pause. The first poll keeps only `tail` lines."""
         first = follower.at == 0
         follower.pause -= 1
         if follower.pause > 0 and not last:
@@ -380,7 +380,7 @@ class Followed:
                 # Nothing was seen of it, so the kept log is shown whole, though it carries no times.
                 if follower.since is not None and not follower.seen and text:
                     follower.since.say(UNTIMED.format("{}/{}".format(*follower.key)))
-                # No overlap: the kept end begins after what was shown, so lines are missing; say so.
+                # No overlap: the kept end begins after the last shown line, so lines are missing; say so.
                 lines += [] if rest is not None else [*follower.last(), LogLine(*follower.key, GAP)]
                 lines += follower.take(text if rest is None else rest)
             lines += follower.last()

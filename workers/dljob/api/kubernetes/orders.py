@@ -22,7 +22,7 @@ Kind = Literal["restart", "stop"]
 TAKEN_S = 60.0
 """Time, in seconds, for the operator to accept an order."""
 SILENCE_S = 3.0
-"""Duration of a wait, in seconds, after which its reason is told."""
+"""Seconds of waiting after which the user is told the reason."""
 _ANNOTATION = {"restart": names.RESTART, "stop": names.STOP}
 
 
@@ -86,7 +86,7 @@ async def order(
         said = await asyncio.wait_for(_answered(kube, marked, kind, at), within)
     except TimeoutError:
         raise DeadlineError(
-            f"the operator has not taken the {kind} of job {place_of(job)} within {within:g} s; the order stands",
+            f"the operator has not accepted the {kind} of job {place_of(job)} within {within:g} s; the order stands",
             hint="is the operator up? see dljob doctor",
         ) from None
     finally:
@@ -104,7 +104,7 @@ async def _answered(kube: Kube, job: Json, kind: Kind, at: str) -> Json:
             said = answer(status_of(last), kind, at)
             if said is not None:
                 return said
-    # A job that ended while the order was on its way has done what was asked.
+    # A job that ended while the order was on its way has stopped, as ordered.
     if kind == "stop":
         return {}
     raise NotFoundError(f"job {place_of(job)} ended before: {phase_of(last)}")

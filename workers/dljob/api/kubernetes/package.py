@@ -18,7 +18,7 @@ LIMIT = 1024 * 1024
 """Most bytes in a ConfigMap. Source: Kubernetes, MaxSecretSize, which also applies to ConfigMaps."""
 MOST_FILES = 5_000
 MOST_BYTES = 64 * 1024 * 1024
-"""Most bytes that are looked at: a larger folder does not pack to LIMIT."""
+"""Most bytes of files that are read: a larger folder would not compress to LIMIT."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip entry; real times would change the archive
 _SHOWN = 5
 
@@ -53,7 +53,7 @@ def pack(folder: Path) -> Package:
     """
     root = folder.resolve()
     if not root.is_dir():
-        raise UsageError(f"the code's folder {folder} is not there", hint="see spec.code.workingDir")
+        raise UsageError(f"the code folder {folder} does not exist", hint="see spec.code.workingDir")
     links: list[str] = []
     entries: list[_Entry] = []
     total = 0
@@ -64,7 +64,7 @@ def pack(folder: Path) -> Package:
         if len(entries) > MOST_FILES or total > MOST_BYTES:
             raise _too_large(folder, f"holds more than {MOST_FILES} files or {size(MOST_BYTES)}", entries)
     if not entries:
-        raise UsageError(f"the code's folder {folder} holds no file that is not ignored", hint=f"see {FILES[1]}")
+        raise UsageError(f"the code folder {folder} has no file, or ignored ones only", hint=f"see {FILES[1]}")
     # The walk sorts within folders; the archive, and with it the digest, needs one order for all.
     entries.sort(key=lambda e: e.name)
     archive, digest = _zip(entries)

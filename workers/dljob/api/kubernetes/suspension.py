@@ -35,7 +35,7 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
     if on and part(part(job, "spec"), "rayClusterRef"):
         name, meta = job["spec"]["rayClusterRef"]["name"], job["metadata"]
         raise UsageError(
-            f"job {place_of(job)} runs on RayCluster {name}, which is not its own: its machines are not given back",
+            f"job {place_of(job)} runs on RayCluster {name}, not made for it: its machines cannot be released",
             hint=f"dljob stop {meta['name']} -n {meta['namespace']} ends the job",
         )
     meta = job["metadata"]

@@ -45,7 +45,7 @@ def chaos(
     """
     if where.remote:
         raise UsageError(
-            "dljob chaos is for jobs on this machine: it signals processes, and those of pods are not here",
+            "dljob chaos is for jobs on this machine: it signals processes, and cannot reach those of pods",
             hint="on Kubernetes: kubectl delete pod POD, or kubectl exec POD -- kill PID",
         )
     from dljob.api.local.connection import refuse_dead

@@ -42,7 +42,7 @@ def prune(*, older_than_days: float = 7.0, dry_run: Annotated[bool, Parameter(ne
     """
     # Not `< 0`, which would let nan pass.
     if not older_than_days >= 0:
-        raise UsageError(f"--older-than-days {older_than_days}", hint="a number of days from 0")
+        raise UsageError(f"--older-than-days {older_than_days}", hint="write 0 days or more")
     before = time.time() - older_than_days * 86400
     # By the start: a job that lost its runner has no time of its end.
     old = [record for record in registry.records() if record.started <= before and (record.over or record.stale)]

@@ -50,7 +50,7 @@ def logs(
     if target is not None:
         role, rank = _target(target, role, rank)
     if master and (role, rank) != (None, None):
-        raise UsageError("--master and a role or rank", hint="PrimeMaster belongs to the whole job: leave one out")
+        raise UsageError("--master excludes a role or rank", hint="PrimeMaster belongs to the whole job: leave one out")
     # Before the job is looked for: a moment that cannot be read is refused at once.
     begin = None if since is None else moment(since, time.time())
     with where.job("logs", job) as found:

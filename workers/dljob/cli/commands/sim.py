@@ -100,9 +100,9 @@ def _all_used(file: Path | None, given: list[str]) -> None:
 
 def _range(first: int, count: int) -> range:
     if count < 1:
-        raise UsageError(f"--seeds {count}", hint="there is at least one")
+        raise UsageError(f"--seeds {count}", hint="write 1 or more")
     if first < 0:
-        raise UsageError(f"--from {first}", hint="seeds count from 0")
+        raise UsageError(f"--from {first}", hint="write 0 or more")
     return range(first, first + count)
 
 
@@ -203,7 +203,7 @@ def _explore(most: int | None, form: output.TableFormat) -> ExitCode:
     from dljob.testing.explore.worlds import WORLDS, explored
 
     if most is not None and most < 0:
-        raise UsageError(f"{most} faults", hint="there are none, or some")
+        raise UsageError(f"--most {most}", hint="write 0 or more")
     found = [explored(each.small.name, most) for each in WORLDS]
     if form == "table":
         names = ("world", "ranks", "faults", "states", "moves", "seconds")

@@ -32,7 +32,9 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
         return ExitCode.OK
     local = line.to == "local"
     if not local and line.to != "kubernetes" and not ADDRESS.fullmatch(line.to):
-        raise UsageError(f"--to {line.to}: to where?", hint="--to local, --to kubernetes, or --to HOST:PORT of a Ray")
+        raise UsageError(
+            f"--to {line.to}: unknown target", hint="--to local, --to kubernetes, or --to HOST:PORT of a Ray"
+        )
     if line.to != "kubernetes" and (only := [f"--{name}" for name in REMOTE if getattr(line, name.replace("-", "_"))]):
         raise UsageError(f"{', '.join(only)}: for --to kubernetes")
     job = meaning.job(line, _site(local=local))

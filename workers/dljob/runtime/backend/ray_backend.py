@@ -52,12 +52,12 @@ TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
 GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
 """Errors, in addition to RayActorError, of an actor that Ray's memory monitor killed or that will never exist."""
 PROBE_S = 0.2
-"""How long a raylet may take to accept a connection; one that takes longer is busy or frozen, and not dead."""
+"""Seconds for a raylet to accept a connection; one that takes longer is busy or frozen, not dead."""
 LOOK_S = 0.25
-"""How often the state of a pending placement group is read."""
+"""Seconds between reads of a pending placement group's state."""
 NO_ROOM_S = 3.0
-"""How long to wait for a pinned group. It is created within milliseconds, or once others leave, and a longer wait
-would hold up whatever waits behind it."""
+"""Seconds to wait for a pinned group. It is created within milliseconds, or only once others leave; a longer wait would
+delay all requests behind it."""
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class RayBackend:
         if why:
             # A pending group would else be created later, when nobody wants it any more.
             await self.release(name)
-            raise ReservationRefusedError(f"unit {unit.name} could not be had on node {node[:8]}: {why}")
+            raise ReservationRefusedError(f"unit {unit.name} could not be reserved on node {node[:8]}: {why}")
 
     def _create_group(self, unit: Unit, node: str, name: str) -> PlacementGroup:
         group = placement_group(
@@ -235,7 +235,7 @@ class RayBackend:
             # Ray has no class of its own for this error: only its words tell it apart.
             if "already taken" not in str(error) and "already exists" not in str(error):
                 raise
-            raise UsageError(f"an actor named {spec.name} is there already") from error
+            raise UsageError(f"an actor named {spec.name} exists already") from error
 
     def _actor_class(self, path: str) -> Any:
         if path not in self._classes:

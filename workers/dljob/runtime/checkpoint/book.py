@@ -23,20 +23,20 @@ TEXTS, TEXT = 8, 400
 
 
 class Book(Protocol):
-    """The questions of a saver."""
+    """The questions that a saver asks about committed checkpoints, decisions and data."""
 
     def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
-        """Return why a checkpoint whose parts are all on disk does not count, else empty; None if nobody can answer."""
+        """Return why a checkpoint on disk does not count; empty: it counts; None: PrimeMaster cannot answer."""
         ...
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
-        """Return what this life restores; None if the caller is to decide it. Waits while another saver decides."""
+        """Return the decision for this life; None if the caller is to decide. Waits while another saver decides."""
         ...
 
     def decide(
         self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
     ) -> RestoreDecision:
-        """Return what this life restores: the first decision counts.
+        """Record a decision for this life, and return the one that counts: the first.
 
         `damaged`: skipped checkpoints and why, for the timeline.
         """
@@ -45,7 +45,7 @@ class Book(Protocol):
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Send a rank's reports and requests for a data set (`dljob.runtime.data.shards`).
 
-        None if nobody can answer.
+        None if PrimeMaster cannot answer.
         """
         ...
 
@@ -80,12 +80,12 @@ class JournalBook:
         self._ask = ask
 
     def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
-        """Have the commit journaled."""
+        """Let PrimeMaster journal the commit; return why the checkpoint does not count, as `Book.commit`."""
         said = self._ask({"what": "commit", "world": place.of, "mark": mark.json()})
         return None if said is None else said["why"]
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
-        """Ask whether the life is decided. The folder does not matter: in a world of one no other saver can decide."""
+        """Return PrimeMaster's decision for this life; None: this saver decides. `folder` is unused."""
         del folder
         said = self._heard(place, {"what": "turn"})
         return (
@@ -113,7 +113,9 @@ class JournalBook:
             if said is None:
                 break
         if said is None:
-            raise CheckpointError(f"{place.name} cannot load: PrimeMaster is not there to say from where it goes on")
+            raise CheckpointError(
+                f"{place.name} cannot load: PrimeMaster, which chooses the checkpoint, does not answer"
+            )
         if said["why"]:
             raise CheckpointError(f"{place.name} cannot load: {said['why']}")
         return said

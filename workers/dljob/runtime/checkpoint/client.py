@@ -114,7 +114,7 @@ class CheckpointClient:
         """Return the (step, state) that the life of this rank restores; None when there is nothing to restore.
 
         Raises:
-            CheckpointError: The decided checkpoint is gone or damaged, or nobody can decide.
+            CheckpointError: The decided checkpoint is gone or damaged, or PrimeMaster cannot decide.
         """
         with self._lock:
             self._renewed()
@@ -132,7 +132,7 @@ class CheckpointClient:
                 mark = CheckpointId.of(said["mark"])
                 if said["source"] == "lost":
                     raise CheckpointError(
-                        f"step {mark.step} was decided upon, and is neither in memory nor on disk any more",
+                        f"step {mark.step} is to be restored, but is neither in memory nor on disk any more",
                         hint="its node may be gone: with the next restart an older checkpoint is chosen",
                     )
                 if not said.get("checked", True):

@@ -131,7 +131,7 @@ class Folder:
     # -- writing
 
     def has_part(self, mark: CheckpointId, rank: int) -> bool:
-        """Tell whether a rank's part is there and finished."""
+        """Return whether a rank's part is there and finished."""
         return head_of(self.part(mark, rank)) is not None
 
     def write_part(self, mark: CheckpointId, rank: int, head: bytes, copy: Copy) -> int:
@@ -285,7 +285,7 @@ class Folder:
             raise DamagedError(f"its manifest is damaged: {error}") from error
 
     def torn(self, mark: CheckpointId) -> bool:
-        """Tell whether a checkpoint has no manifest, not even a damaged one: it has never counted."""
+        """Return whether a checkpoint has no manifest, not even a damaged one: it has never counted."""
         return not os.path.lexists(self.at(mark) / MANIFEST)
 
     def _counts(self, mark: CheckpointId) -> bool:
@@ -346,7 +346,7 @@ class Folder:
         return found[::-1]
 
     def used(self) -> bool:
-        """Tell whether a world has saved or loaded here."""
+        """Return whether a world has saved or loaded here."""
         return any(_STEP.fullmatch(name) or _RESTORE.fullmatch(name) for name in disk.names_in(self.path))
 
     def size(self, mark: CheckpointId) -> int:
@@ -403,7 +403,7 @@ def _decision_name(life: RunId) -> str:
 
 
 def _forgotten(mark: CheckpointId, decisions: Sequence[RestoreDecision]) -> str:
-    """Return why a mark does not count that is older than all kept decisions; empty if it may count."""
+    """Return why a checkpoint older than all kept decisions does not count; empty: it may count."""
     oldest = min((one.life for one in decisions), default=mark.life)
     # `forget` has deleted the decision that fenced this life, so the mark would look unfenced.
     forgotten = len(decisions) >= LIVES and mark.life < oldest
@@ -420,7 +420,7 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
         own = CheckpointId(RunId(**body["life"]), body["step"], body.get("revision", 0))
         # A manifest that was copied to another folder would vouch for parts that it never saw.
         if own != mark:
-            raise DamagedError(f"it is that of {own}")
+            raise DamagedError(f"it belongs to {own}")
         if body["world"] < 1 or len(body["parts"]) != body["world"]:
             raise DamagedError(f"{len(body['parts'])} parts for {body['world']} ranks")
         for n, part in enumerate(body["parts"]):
@@ -428,7 +428,7 @@ def _records(body: Mapping[str, Any], mark: CheckpointId) -> Iterator[PartRecord
                 raise DamagedError(f"part {n} is {part['file']} of rank {part['rank']}")
             yield PartRecord(int(part["bytes"]), int(part["crc32"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedError(f"it lacks what a manifest has: {error!r}") from error
+        raise DamagedError(f"it is no complete manifest: {error!r}") from error
 
 
 def _read_decision(path: Path, life: RunId) -> tuple[RestoreDecision, bool]:
@@ -445,13 +445,13 @@ def _decision(path: Path, life: RunId, of: tuple[int, int, int]) -> tuple[Restor
     said = unseal(disk.read_file(path), _UNSEALED_DECISION, None)
     try:
         if said.checked and RunId(**said.body["life"]) != life:
-            raise DamagedError(f"it is that of life {RunId(**said.body['life'])}")
+            raise DamagedError(f"it belongs to life {RunId(**said.body['life'])}")
         chosen = said.body["restored"] and CheckpointId.of(said.body["restored"])
         if chosen is not None and not all(type(n) is int for n in chosen.json().values()):
             raise DamagedError("its checkpoint has no numbers")
         return RestoreDecision(life, chosen), said.checked
     except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"it lacks what a decision has: {error!r}") from error
+        raise DamagedError(f"it is no complete decision: {error!r}") from error
 
 
 def _fits(head: CopyHeader, mark: CheckpointId, rank: int, world: int) -> bool:

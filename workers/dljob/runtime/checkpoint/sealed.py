@@ -61,7 +61,7 @@ def unseal(data: bytes, keys: frozenset[str], indent: int | None) -> Unsealed:
         return Unsealed(cast("dict[str, Any]", body), checked=False)
     crc = zlib.crc32(data[: found.start()])
     if crc != int(found[1], 16):
-        raise DamagedError(f"CRC-32 {crc:08x}, {found[1].decode()} was written")
+        raise DamagedError(f"its CRC-32 is {crc:08x}, but {found[1].decode()} was written")
     return Unsealed(cast("dict[str, Any]", _parsed(data)), checked=True)
 
 

@@ -154,7 +154,7 @@ class Executor:
                     task.cancel()
                 await self._backend.release(name)
             case _:
-                raise DLJobError(f"PrimeMaster ordered something unknown: {action!r}")
+                raise DLJobError(f"PrimeMaster ordered an unknown action: {action!r}")
 
     def _begin(self, action: object) -> None:
         match action:
@@ -174,7 +174,7 @@ class Executor:
             ):
                 self._spawn(self._works[type(action)], action)
             case _:
-                raise DLJobError(f"PrimeMaster ordered something unknown: {action!r}")
+                raise DLJobError(f"PrimeMaster ordered an unknown action: {action!r}")
 
     # -- reservations
 

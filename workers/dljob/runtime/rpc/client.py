@@ -30,8 +30,8 @@ from dljob.runtime.rpc.large_args import LargeArguments, Payload
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
 CANCEL_S, CANCEL_LEAST_S = 1.0, 0.1
-"""How long a call that is late waits for its cancel's answer: its timeout plus the least, but no longer than the first.
-A short deadline is not stretched tenfold to word its error better."""
+"""Seconds that a late call waits for the answer to its cancel: its timeout plus CANCEL_LEAST_S, at most CANCEL_S. A
+short deadline is not stretched tenfold to word its error better."""
 LOSSES = (
     *(rx.RayActorError, rx.ObjectLostError, rx.WorkerCrashedError),
     *(rx.OutOfMemoryError, rx.NodeDiedError, rx.LocalRayletDiedError),
@@ -101,7 +101,7 @@ class RpcClient:
         return direct
 
     def keeper(self, address: str) -> Any:
-        """The storage actor at an address, for code that passes it object references itself."""
+        """Return the storage actor at an address, for code that passes it object references itself."""
         return storage_actors.made(self._job, address)[1]
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
@@ -218,14 +218,14 @@ class RpcClient:
             return None
         except rx.RayError as error:  # a full store, an answer that cannot be read: a second send would fail the same
             raise CallError(
-                f"{call.name}: its answer cannot be had: {type(error).__name__}: {error}",
+                f"{call.name}: its answer cannot be fetched: {type(error).__name__}: {error}",
                 role=call.role,
                 rank=call.rank,
             ) from error
         return self._judge(call, peer, reply)
 
     async def _cancel(self, call: RankCall, peer: Peer) -> str:
-        """Tell the callee that its caller has given up; returns what the caller's error says the call waited for."""
+        """Tell the callee that its caller has given up; return the state of the call, for the caller's error."""
         handle = self._handles.get(peer.actor)
         # Pulls, descriptors and storage actors are not cancelled: a pull takes nothing from a closed stream (ADR 63).
         if handle is None or call.method in GROUPS or call.role.startswith(KEEPER):
@@ -247,7 +247,7 @@ class RpcClient:
                 return f"{FOR_ANSWER}; it may have run"
 
     def _judge(self, call: RankCall, peer: Peer, reply: Reply) -> Reply | None:
-        """The reply for the caller; None when the call must go to a later incarnation."""
+        """Return the reply for the caller; None when the call must go to a later incarnation."""
         match reply.refused:
             case NotRun.ENDED:
                 self._forget(call, peer)
@@ -295,7 +295,7 @@ class RpcClient:
     # -- who is who
 
     async def _peer(self, call: RankCall) -> Peer:
-        """The callee's living incarnation; waits until there is one."""
+        """Return the callee's living incarnation; waits until there is one."""
         key = (call.role, call.rank)
         known = self._peers.get(key)
         # Not the incarnation that the call was lost with, which another call may have named meanwhile.
@@ -329,7 +329,7 @@ class RpcClient:
             await self._pause(call)
 
     async def _storage_actor(self, call: RankCall) -> Peer:
-        """The storage actor at an address. It has no incarnation of its own: each later actor counts as the next."""
+        """Return the storage actor at an address. It has no incarnation; each later actor counts as the next one."""
         call.waiting = "for what keeps it to be there"
         while True:
             # Its actor is created by name at once, so a loss that repeats must not become a busy loop.
@@ -367,7 +367,7 @@ class RpcClient:
         call.after = max(call.after, peer.incarnation)
 
     async def _handle(self, peer: Peer) -> Any:
-        """The handle of a callee's actor; None when the actor is gone."""
+        """Return the handle of a callee's actor; None when the actor is gone."""
         if peer.actor not in self._handles:
             try:
                 # In a thread: the look-up asks Ray's GCS, and blocks while that restarts.
@@ -401,5 +401,5 @@ class RpcClient:
 
 
 async def _plain(answer: Awaitable[T]) -> T:
-    """A coroutine of any awaitable: `wait_for` takes Ray's references only so."""
+    """Wrap any awaitable in a coroutine: `wait_for` accepts Ray's references only in this form."""
     return await answer

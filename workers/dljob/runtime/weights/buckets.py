@@ -33,7 +33,7 @@ def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[
     # A piece of this rank alone is no weight: readers have another sharding, or none.
     if packed.pieces:
         hint = "publish value.full_tensor(), from all ranks of its mesh together"
-        raise UsageError(f"{what}: the state has DTensors, of which this rank has a piece each", hint=hint)
+        raise UsageError(f"{what}: the state has DTensors, and this rank has only a piece of each", hint=hint)
     buckets: list[list[memoryview]] = []
     left = 0
     for source in packed.sources:

@@ -126,7 +126,7 @@ class WeightsKeeper(StorageActor):
         return tuple(where for one in before if one.nonce not in kept for where in one.stored)
 
     async def on_lost(self, mark: Mark) -> None:
-        """See `lost`."""
+        """Drop a version that a reader outside of Ray could not fetch, as `lost` does."""
         await self.lost(mark)
 
     async def on_receive(self, mark: Mark, wait_s: float) -> Version | None:
@@ -144,7 +144,7 @@ class WeightsKeeper(StorageActor):
             return None
 
     async def on_sums(self, mark: Mark, wait_s: float) -> tuple[int, ...] | None:
-        """See `sums`."""
+        """Return the checksums of a version to a rank outside of Ray, as `sums` does."""
         return await self.sums(mark, wait_s)
 
     async def on_latest(self) -> int | None:
@@ -181,7 +181,7 @@ class WeightsKeeper(StorageActor):
         if before is not None and before.rank != who.rank:
             raise UsageError(f"{before.rank} publishes here, not {who.rank}: name a channel for each publisher")
         if before is not None and before.life > who.life:
-            raise UsageError(f"a later process of {who.rank} has begun: this one publishes no more")
+            raise UsageError(f"a later process of {who.rank} has begun: this one may not publish any more")
         if before is not None and before.life == who.life and newest and newest.version >= version:
             raise UsageError(f"version {newest.version} was published already: {version} is not newer")
 

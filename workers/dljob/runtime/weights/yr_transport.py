@@ -65,7 +65,9 @@ def client(what: str) -> BufferClient:
     try:
         return _connected(host, int(port), os.getpid())
     except ImportError as error:
-        raise UsageError(f"{what}: the transport yr is not there: {error}", hint="pip install 'dljob[yr]'") from error
+        raise UsageError(
+            f"{what}: the transport yr is not installed: {error}", hint="pip install 'dljob[yr]'"
+        ) from error
     except RuntimeError as error:
         raise UsageError(
             f"{what}: no datasystem of openYuanrong answers at {host}:{port}: {error}",
@@ -109,7 +111,7 @@ class DatasystemCarrier:
         except UsageError:  # refused by the keeper: nobody will ever read these
             self._delete(stored)
             raise
-        # After the keeper has dropped them: no reader is told of these any more.
+        # After the keeper has dropped them: no reader gets their keys any more.
         self._delete(gone)
 
     def _set(self, where: Stored, bucket: Sequence[memoryview]) -> None:

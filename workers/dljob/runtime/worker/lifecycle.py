@@ -96,7 +96,7 @@ class Lifecycle:
         return False, None
 
     def shutdown(self) -> None:
-        """Call the worker's `shutdown` hook, only the first time. What it raises is printed and changes nothing."""
+        """Call the worker's `shutdown` hook, only the first time. Its exceptions are printed and change nothing."""
         with self._ending:
             if self._shut:
                 return
@@ -157,7 +157,7 @@ class Lifecycle:
             return
         self._phase = "self_check"
         if settle(self._object.self_check()) is False:
-            raise SelfCheckError(f"{self._context.name}: self_check() said no")
+            raise SelfCheckError(f"{self._context.name}: self_check() returned False")
         self._phase = "setup"
         settle(self._object.setup())
 
@@ -196,7 +196,7 @@ class Lifecycle:
         return callable(run)
 
     def _result(self, value: Any) -> str:
-        """The result as JSON. Only rank 0 of a driver must return JSON; for other ranks it is a warning in the log."""
+        """Return the result as JSON. Only rank 0 of a driver must return JSON; other ranks only get a warning."""
         if value is None:
             return ""
         try:

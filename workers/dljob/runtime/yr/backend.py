@@ -173,7 +173,7 @@ class YrBackend:
         except RuntimeError as error:
             # Told apart from a failure: another process was faster.
             if _code(error) == "ERR_INSTANCE_DUPLICATED":
-                raise UsageError(f"an actor named {spec.name} is there already") from error
+                raise UsageError(f"an actor named {spec.name} exists already") from error
             raise ActorLostError(f"{spec.name} could not be created: {error}") from error
 
     async def lookup(self, name: str) -> ActorRef | None:

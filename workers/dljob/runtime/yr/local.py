@@ -40,11 +40,11 @@ class LocalNode:
     held: Amounts = field(default_factory=dict)
 
     def free(self) -> Amounts:
-        """Return what no group holds."""
+        """Return the amounts that no group holds."""
         return {name: amount - self.held.get(name, 0.0) for name, amount in self.capacity.items()}
 
     def hold(self, wanted: Mapping[str, float], sign: int = 1) -> None:
-        """Add to what is held; with sign -1, give back."""
+        """Add amounts to the held ones; with sign -1, subtract them."""
         for name, amount in wanted.items():
             self.held[name] = self.held.get(name, 0.0) + sign * amount
 
@@ -111,10 +111,10 @@ class FunctionSystem(LocalModeRuntime):
     # -- resource groups
 
     def create_resource_group(self, bundles: list[dict[str, float]], name: str, strategy: str) -> str:
-        """Hold the bundles on one node if there is room; `wait_resource_group` raises if there was none."""
+        """Hold the bundles on one node if there is room; return the request's id, for `wait_resource_group`."""
         with self._mutex:
             if name in self._groups:
-                raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"the resource group {name} is there already")
+                raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"the resource group {name} exists already")
             group = self._groups[name] = _PlacementGroup(uuid.uuid4().hex, [dict(bundle) for bundle in bundles])
             total: Amounts = {}
             for bundle in bundles:
@@ -131,7 +131,7 @@ class FunctionSystem(LocalModeRuntime):
             return group.request
 
     def wait_resource_group(self, name: str, request_id: str, timeout_seconds: int) -> None:  # noqa: ARG002
-        """Raise unless the group is held, which is known at once here."""
+        """Raise unless the group is held; local mode knows that at once."""
         with self._mutex:
             group = self._groups.get(name)
         if group is None or group.request != request_id:
@@ -164,7 +164,7 @@ class FunctionSystem(LocalModeRuntime):
         group, index = opt.resource_group_options.resource_group_name, opt.resource_group_options.bundle_index
         with self._mutex:
             if key and key in self._names:
-                raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"an instance named {func_meta.name} is there already")
+                raise _error(ErrorCode.ERR_INSTANCE_DUPLICATED, f"an instance named {func_meta.name} exists already")
             if group and (group not in self._groups or index >= len(self._groups[group].bundles)):
                 raise _error(ErrorCode.ERR_PARAM_INVALID, f"there is no bundle {index} of a resource group {group}")
             # Reserve the name before the lock is released: making an instance takes long, and names are unique.
@@ -253,7 +253,7 @@ class FunctionSystem(LocalModeRuntime):
             return sorted(key for key, made in self._names.items() if made)
 
     def get_instance_by_name(self, name: str, namespace: str, timeout: int) -> Any:  # noqa: ARG002
-        """Return the metadata of which the SDK makes a handle; nothing has to be waited for."""
+        """Return the metadata from which the SDK makes a handle, at once: `timeout` is not used."""
         with self._mutex:
             own = self._instances.get(self._names.get(_key(namespace, name), ""))
         if own is None:

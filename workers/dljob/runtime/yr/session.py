@@ -57,7 +57,9 @@ def local(total: Resources | None = None) -> Session:
             sdk, system = _sdk(), install([node])
             _session = Session(sdk, True, LocalKeyValue(), system.get_node_id, system.resources)
         if not _session.local:
-            raise UsageError("this process is connected to an openYuanrong cluster, and has no local mode beside it")
+            raise UsageError(
+                "this process is connected to an openYuanrong cluster, and cannot use the SDK's local mode as well"
+            )
         return _session
 
 
@@ -83,7 +85,7 @@ def cluster() -> Session:
     global _session  # noqa: PLW0603
     with _lock:
         if _session is not None and _session.local:
-            raise UsageError("this process has openYuanrong's local mode, and joins no cluster beside it")
+            raise UsageError("this process has openYuanrong's local mode, and cannot join a cluster as well")
         if _session is None:
             if not os.environ.get(ADDRESS):
                 raise UsageError(
