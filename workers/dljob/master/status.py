@@ -65,13 +65,13 @@ class PeerView:
 
 
 def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
-    """All ranks of a role, by rank; empty when there is no such role. Their version is the state's `version`."""
+    """Return all ranks of a role, by rank; empty when there is no such role. Their version is the state's `version`."""
     facts = state.job.roles.get(role)
     return () if facts is None else tuple(peer(state, role, rank) for rank in range(facts.plan.replicas))
 
 
 def peer(state: JobState, role: str, rank: int) -> PeerView:
-    """One rank of a role that exists."""
+    """Return one rank of a role that exists."""
     own = state.ranks[role, rank]
     # A rank that returned was shut down, so it cannot be called even if its host lives. A serving class never returns.
     actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live else ""
@@ -79,7 +79,7 @@ def peer(state: JobState, role: str, rank: int) -> PeerView:
 
 
 def _gone(state: JobState, phase: RankPhase) -> str:
-    """Why a rank in this phase gets no further process; empty: it may."""
+    """Return why a rank in this phase gets no further process; empty: it may."""
     if state.verdict is not None:
         return f"the job is ending: {state.verdict.reason}"
     if phase is RankPhase.FAILED:
@@ -90,7 +90,7 @@ def _gone(state: JobState, phase: RankPhase) -> str:
 
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
-    """The snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
+    """Return the snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
     names = {node.id: name for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
     return {
         **_overview(state, now, progress),
@@ -108,13 +108,13 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
 
 
 def _given(state: JobState, unit: str) -> dict[str, Any]:
-    """The memory per rank, by role, of a unit that has more than the spec says."""
+    """Return the memory per rank, by role, of a unit that has more than the spec says."""
     own = memory_overrides.given(state.grants, unit)
     return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
 
 
 def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
-    """The snapshot with counts in place of units and without ranks: small, and quick to make at any size."""
+    """Return the snapshot with counts in place of units and without ranks: small, and quick to make at any size."""
     seen = _overview(state, now, progress)
     count = state.job.unit_count
     waiting: list[_Waiting] = []
@@ -127,7 +127,7 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
 
 
 def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The brief form of a whole snapshot, as `brief` would have made it at that time."""
+    """Return the brief form of a whole snapshot, as `brief` would have made it at that time."""
     short = {key: value for key, value in snapshot.items() if key not in ("ranks", "units")}
     units = snapshot["units"]
     waiting = [(u["name"], u["node"], UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD]
@@ -135,7 +135,7 @@ def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_Waiting]) -> dict[str, Any]:
-    """The counts of held and pending units, and the first pending ones with the reason."""
+    """Return the counts of held and pending units, and the first pending ones with the reason."""
     no_room = seen["message"] if seen["reason"] == reasons.NO_ROOM else ""
     rows = [
         {"name": name, "node": node, "why": (phase is UnitPhase.UNPLACED and no_room) or _WAITS[phase]}
@@ -145,7 +145,7 @@ def _counts(seen: Mapping[str, Any], count: int, held: int, waiting: Iterable[_W
 
 
 def placement(state: JobState) -> dict[str, Any]:
-    """The held units by node: {"version", "nodes": [{"node", "units", "roles", "ranks"}]}.
+    """Return the held units by node: {"version", "nodes": [{"node", "units", "roles", "ranks"}]}.
 
     `ranks` is written as in "actor/0-7,critic/3".
     """
@@ -180,7 +180,7 @@ def _node(node: str, units: list[str], ranks: Mapping[str, list[list[int]]]) -> 
 
 
 def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
-    """The parts that `status` and `brief` share: all but ranks and units."""
+    """Return the fields that `status` and `brief` share: all but ranks and units."""
     verdict = state.verdict
     return {
         "name": state.job.plan.name,
@@ -214,7 +214,7 @@ def _keys(state: JobState) -> list[tuple[str, int]]:
 
 
 def _reason(state: JobState) -> str:
-    """The reason of the present phase, while there is no verdict."""
+    """Return the reason of the present phase, while there is no verdict."""
     if state.incidents:
         return "Restarting"
     waits = reasons.PLACEMENT_PENDING if state.groups else state.phase.value
@@ -222,7 +222,7 @@ def _reason(state: JobState) -> str:
 
 
 def _message(state: JobState) -> str:
-    """The sentence for the present phase: what the job waits for or restarts; empty while all is well."""
+    """Return the sentence for the present phase: what the job waits for or restarts; empty while all is well."""
     if state.search.why:
         return state.search.why + _least(state)
     if state.incidents:
@@ -238,7 +238,7 @@ def _message(state: JobState) -> str:
 
 
 def _least(state: JobState) -> str:
-    """The least number of ranks of elastic roles that wait for room, so that users see what would suffice."""
+    """Return the least number of ranks of elastic roles that wait for room, so that users see what would suffice."""
     waiting = sorted(role for role, own in state.sizes.items() if own.shrink_at is not None)
     plans = {role: state.job.roles[role].plan for role in waiting}
     return "".join(
@@ -247,7 +247,7 @@ def _least(state: JobState) -> str:
 
 
 def _role(state: JobState, name: str) -> dict[str, Any]:
-    """A role in the snapshot: counts of its ranks by phase."""
+    """Return a role in the snapshot: counts of its ranks by phase."""
     own = state.roles[name]
     well = state.verdict is not None and state.verdict.ok  # ranks that serve have no other end than the job's
     return {
@@ -263,7 +263,7 @@ def _role(state: JobState, name: str) -> dict[str, Any]:
 
 
 def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapping[str, str]) -> dict[str, Any]:
-    """A rank in the snapshot."""
+    """Return the entry of a rank, (role, index), in the snapshot; `names`: node id -> name for users."""
     own = state.ranks[key]
     facts = state.job.roles[key[0]]
     host = state.hosts[facts.host_of(key[1])]
@@ -284,7 +284,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
 
 
 def nodes(state: JobState) -> dict[str, Any]:
-    """The job's nodes: how many are wanted, ready for units, and replaced, and which ones are excluded and why."""
+    """Return the job's nodes: how many are wanted, ready for units, and replaced; which are excluded, and why."""
     # Nodes that are announced to go count as excluded: nothing is placed there either.
     barred = {*state.exclusions, *state.departures}
     ready = sum(not node.head and node.id not in barred for node in state.nodes)
@@ -312,20 +312,20 @@ def nodes(state: JobState) -> dict[str, Any]:
 
 
 def wanted_machines(state: JobState) -> dict[str, int]:
-    """Node group -> the number of its machines that the job wants, by the wanted sizes of elastic roles."""
+    """Return node group -> the number of its machines that the job wants, by the wanted sizes of elastic roles."""
     first = {role.name: role.replicas for role in state.job.spec.roles}
     return machines(state.job.plan, first, {role: _wants(state, role) for role in state.sizes})
 
 
 def _wants(state: JobState, role: str) -> int:
-    """The wanted number of ranks of an elastic role; a role that completed with fewer needs no more."""
+    """Return the wanted number of ranks of an elastic role; a role that completed with fewer needs no more."""
     own, plan = state.roles[role], state.job.roles[role].plan
     sizing = state.sizes[role]
     return sizing.size if own.succeeded + own.failed == plan.replicas else sizing.want
 
 
 def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
-    """A fault for users, under its first cause: what failed first, the evidence, and the failures that followed."""
+    """Return a fault for users, under its first cause: what failed first, the evidence, and later failures."""
     recovered = fault.recovered
     root = root_of(state.faults, fault)  # users want the first cause, not its echoes
     return {
@@ -344,7 +344,7 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
 
 
 def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
-    """The highest step among the ranks of the first driver role, and the metrics reported with it."""
+    """Return the highest step among the ranks of the first driver role, and the metrics reported with it."""
     driver = state.job.drivers[0]
     steps = [(progress[driver, rank], rank) for rank in range(state.job.roles[driver].plan.replicas)
              if (driver, rank) in progress]  # fmt: skip
@@ -355,13 +355,13 @@ def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
 
 
 def _saved(state: JobState) -> dict[str, Any]:
-    """The last checkpoint of the first driver role, or of any role where that one saves none."""
+    """Return the last checkpoint of the first driver role, or of any role where that one saves none."""
     last = checkpoints.last(state)
     return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": rfc3339(last and last.at)}
 
 
 def rfc3339(at: float | None) -> str | None:
-    """A time in unix seconds as RFC 3339 in UTC, to the millisecond; None stays None."""
+    """Return a time in unix seconds as RFC 3339 in UTC, to the millisecond; None stays None."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -72,7 +72,7 @@ from dljob.telemetry.wording import counted
 
 
 def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: bool = False) -> JobState:
-    """The state of a new job. `now` is its start (unix seconds); `own_nodes` as in `Job`."""
+    """Return the state of a new job. `now` is its start (unix seconds); `own_nodes` as in `Job`."""
     job = Job(plan, spec, uid, own_nodes)
     units = Map({name: UnitState() for name in plan.units})
     state = JobState(
@@ -92,7 +92,7 @@ def initial(plan: JobPlan, spec: DLJobSpec, uid: str, now: float, *, own_nodes: 
 
 
 def next_wake(state: JobState) -> float | None:
-    """When the next Tick is due (unix seconds); None: no timer runs, and only events change anything."""
+    """Return when the next Tick is due (unix seconds); None: no timer runs, and only events change anything."""
     return state.wake
 
 
@@ -124,7 +124,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
 
 
 def _master_started(d: StateTransaction, event: MasterStarted) -> None:
-    """A new epoch took over: count the restart, and fail the job when master.maxRestarts is exceeded."""
+    """Handle a new epoch: count the restart, and fail the job when master.maxRestarts is exceeded."""
     if event.epoch <= d.epoch:
         return
     d.epoch = event.epoch
@@ -162,7 +162,7 @@ def _first_wave_was_ready(d: StateTransaction) -> bool:
 
 
 def _host_ready(d: StateTransaction, event: HostReady) -> None:
-    """A host's actor answered: record where and what it is, and start its ranks if nothing else is missing."""
+    """Handle a host's first answer: record its node, pid and devices, and start its ranks if nothing is missing."""
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is not HostPhase.SPAWNING:
         return
@@ -184,7 +184,7 @@ def _host_ready(d: StateTransaction, event: HostReady) -> None:
 
 
 def _host_lost(d: StateTransaction, event: HostLost) -> None:
-    """A host's process is gone, and with it all its ranks that had not ended."""
+    """Handle the end of a host's process, with which all its unfinished ranks ended."""
     state = d.hosts.get(event.host)
     if state is None or state.life != event.life or state.phase is HostPhase.DOWN:
         # A process that was already being replaced may have been the first cause of that restart: only attribute it.
@@ -230,7 +230,7 @@ def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
 
 
 def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
-    """A spare is gone; if a host has taken it meanwhile, that host is lost."""
+    """Handle the end of a spare; if a host has taken it meanwhile, that host is lost."""
     host = spares.taker(d, event)
     if host is None:
         spares.lost(d, event)
@@ -242,7 +242,7 @@ def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
 
 
 def _rank_ready(d: StateTransaction, event: RankReady) -> None:
-    """A rank is ready: its restart, if any, may be over, and roles that wait for it may start."""
+    """Handle a ready rank: its restart, if any, may be over, and roles that wait for it may start."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.STARTING:
@@ -263,7 +263,7 @@ def _confirm(d: StateTransaction, host: HostId) -> None:
 
 
 def _stepped(d: StateTransaction, event: Stepped) -> None:
-    """A restarted rank reported a step: it repeats work below `goal`, or does new work from there on."""
+    """Handle a step of a restarted rank: it repeats work below `goal`, or does new work from there on."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation or rank.goal is None:
@@ -274,7 +274,7 @@ def _stepped(d: StateTransaction, event: Stepped) -> None:
 
 
 def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
-    """A rank's user code ended: by itself, as ordered, at the end of the job, or too late to change anything."""
+    """Handle the end of a rank's user code: by itself, as ordered, at the job's end, or too late to change anything."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None:

@@ -127,7 +127,7 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
 
 
 def _announced(d: StateTransaction, whom: str) -> tuple[Clue, ...]:
-    """The evidence announced for a node or a rank, if it is recent enough to explain an end now.
+    """Return the evidence announced for a node or a rank, if it is recent enough to explain an end now.
 
     For a node that is announced to go, its deadline counts instead of the time of the announcement.
     """
@@ -151,7 +151,7 @@ def _lives(d: StateTransaction, event: CauseLearned) -> bool:
 
 
 def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
-    """The fault that another one follows from, or the fault itself if that one is unknown or forgotten."""
+    """Return the fault that another one follows from, or the fault itself if that one is unknown or forgotten."""
     return next((f for f in faults if f.id == fault.root), fault)
 
 
@@ -161,7 +161,7 @@ def _judged(d: StateTransaction, key: RankKey, incarnation: int, outcome: Outcom
 
 
 def _reconsider(d: StateTransaction, fault: FaultRecord, outcome: Outcome) -> None:
-    """Classify a fault again with more evidence, and correct what was said of it if its reason changed."""
+    """Classify a fault again with more evidence; if its reason changed, correct the timeline and the verdict."""
     if outcome is fault.outcome:
         return
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
@@ -183,7 +183,7 @@ def _corrected(d: StateTransaction, before: FaultRecord, cause: str) -> None:
 
 
 def _follows(d: StateTransaction, fault: FaultRecord) -> FaultRecord | None:
-    """The recent fault that a new one follows from; None: it is a cause of its own."""
+    """Return the recent fault that a new one follows from; None: it is a cause of its own."""
     for other in reversed(_recent(d, fault)):
         root = _root(d, other)
         if root.id != fault.id and _is_under(fault, other) and (not root.secondary or fault.secondary):

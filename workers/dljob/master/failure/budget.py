@@ -19,7 +19,7 @@ MASTER = "master"
 
 
 def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:
-    """The marks of a key that lie within the window."""
+    """Return the marks of a key that lie within the window."""
     since = d.now - d.job.fault_tolerance.window_seconds
     return tuple(mark for mark in d.marks.get(key, ()) if mark.at > since)
 
@@ -42,7 +42,7 @@ def give_back(d: StateTransaction, keys: Iterable[str], times: frozenset[float])
 
 
 def limit(d: StateTransaction, level: Level, role: str) -> int:
-    """The number of restarts that the budget of a level allows within the window."""
+    """Return the number of restarts that the budget of a level allows within the window."""
     if level is Level.JOB:
         return d.job.fault_tolerance.max_restarts
     return d.facts(role).plan.max_restarts
@@ -54,7 +54,7 @@ def left(d: StateTransaction, level: Level, role: str) -> bool:
 
 
 def key(level: Level, role: str) -> str:
-    """The key that restarts of a level are counted under."""
+    """Return the key that restarts of a level are counted under."""
     return JOB if level is Level.JOB else role
 
 
@@ -66,7 +66,7 @@ def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
 
 
 def backoff(d: StateTransaction, failures: int) -> float:
-    """The seconds to wait before the next restart, by the number of failures within the window."""
+    """Return the seconds to wait before the next restart, by the number of failures within the window."""
     if failures <= 1:
         return 0.0  # a single failure restarts at once
     rule = d.job.fault_tolerance.backoff

@@ -53,7 +53,7 @@ def role_changed(d: StateTransaction, role: str) -> None:
 
 
 def _first_ready(d: StateTransaction, role: str) -> None:
-    """A role is ready for the first time: fill its spares, start the roles that wait for it, and maybe the job runs."""
+    """Handle a role's first readiness: fill its spares and start its dependents; with the last role the job runs."""
     facts = d.facts(role)
     d.note(
         reasons.ROLE_READY,

@@ -71,7 +71,7 @@ def failed(
 
 
 def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
-    """The level that a failure needs, given how far the start of its role has come."""
+    """Return the level that a failure needs, given how far the start of its role has come."""
     if d.facts(role).world and not begun and level is not Level.JOB:
         # No rank of the world has started, so no peer is affected: only the host that failed is created again.
         return Level.PROCESS
@@ -125,7 +125,7 @@ def _restart(d: StateTransaction, heard: Failure, ranks: tuple[int, ...], decisi
 
 
 def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
-    """The log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
+    """Return the log line of a restart: the rule, the level, the cost to the budget, and the backoff."""
     most, used = budget.limit(d, level, role), len(budget.recent(d, budget.key(level, role)))
     cost = f"{used} of {counted(most, 'restart')} used within {d.job.fault_tolerance.window_seconds} s"
     paid = cost if decision.counts else "it costs no budget"
@@ -170,7 +170,7 @@ def _give_back(d: StateTransaction, heard: Failure) -> None:
 
 
 def _left_of_backoff(d: StateTransaction, role: str, ranks: Iterable[int]) -> float:
-    """The remaining seconds of the backoff of the restarts that these ranks are in."""
+    """Return the remaining seconds of the backoff of the restarts that these ranks are in."""
     under_way = (d.incidents.get(d.ranks[role, rank].incident) for rank in ranks)
     return max([0.0, *(own.due - d.now for own in under_way if own is not None and not own.launched)])
 

@@ -46,7 +46,7 @@ def found(d: StateTransaction, event: HangFound) -> None:
 
 
 def _outcome(event: HangFound) -> Outcome:
-    """The hang as an outcome, with the monitor's words and the stacks as evidence."""
+    """Return the hang as an outcome, with the monitor's words and the stacks as evidence."""
     slow = event.kind == Reason.STRAGGLER.value
     seen = Clue(Source.MONITOR, f"{'straggler' if slow else 'hang'}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()

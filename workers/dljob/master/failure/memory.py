@@ -125,13 +125,13 @@ def _more(d: StateTransaction, role: str, rank: int) -> Ended:
 
 
 def raised(amount: Amount, policy: OutOfMemory) -> Amount:
-    """An amount multiplied by the policy's factor, rounded up to whole MiB, and at most the policy's maximum."""
+    """Return an amount multiplied by the policy's factor, rounded up to whole MiB, and at most the policy's maximum."""
     more = -(-amount * parse_factor(policy.memory_factor) // (GRAIN * _MEBIBYTE)) * _MEBIBYTE
     return min(more, parse_memory(policy.max_memory))
 
 
 def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal:
-    """A node for a unit with more memory: its present one if possible, where checkpoint copies and spares are."""
+    """Return a node for a unit with more memory: if possible its present one, where its copies and spares are."""
     own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
     holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
     rooms = [

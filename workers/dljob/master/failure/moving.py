@@ -42,7 +42,7 @@ def _collect(d: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> N
 
 
 def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: frozenset[str]) -> Assignment | None:
-    """An assignment to another domain, for units that find no room in theirs and all other units of their roles.
+    """Return an assignment to another domain, for units that find no room in theirs and all other units of their roles.
 
     None where no domain has room for a whole role: held units stay, and the lost ones wait. Waiting for a machine in
     the old domain takes minutes and a restart seconds, so the move is tried at once.

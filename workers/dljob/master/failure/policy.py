@@ -59,7 +59,7 @@ class Ignore:
 
 
 def describe(target: str, outcome: Outcome) -> str:
-    """A failure in one line: target, reason, error, place and exit code."""
+    """Return a failure in one line: target, reason, error, place and exit code."""
     what = outcome.reason.value if outcome.reason else "Failed"
     if outcome.reason is Reason.UNKNOWN and not outcome.error_type:
         code = "" if outcome.code is None else f" with exit code {outcome.code}"
@@ -71,7 +71,7 @@ def describe(target: str, outcome: Outcome) -> str:
 
 
 def decide(d: StateTransaction, heard: Failure, repeats: tuple[str, str]) -> Restart | Replace | Fail | Ignore:
-    """Decide about a failed rank, before any budget is asked. The attempt of a matching rule is counted.
+    """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
     `repeats` is the result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
     """
@@ -98,12 +98,12 @@ def _announced(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> b
 
 
 def rule_for(d: StateTransaction, role: str, outcome: Outcome) -> Rule | None:
-    """The first rule that matches a failure, or None. The attempt is not counted."""
+    """Return the first rule that matches a failure, or None. The attempt is not counted."""
     return next((rule for rule in d.job.fault_tolerance.rules if _matches(rule, role, outcome)), None)
 
 
 def next_level(facts: RoleFacts, level: Level) -> Level | None:
-    """The next larger level that restarts more than this one; None above the job."""
+    """Return the next larger level that restarts more than this one; None above the job."""
     if level is Level.JOB:
         return None
     if level is Level.IN_PROCESS:
@@ -114,7 +114,7 @@ def next_level(facts: RoleFacts, level: Level) -> Level | None:
 
 
 def lift(facts: RoleFacts, level: Level, *, host_lost: bool) -> Level:
-    """The least level at or above the given one that the role allows.
+    """Return the least level at or above the given one that the role allows.
 
     A torch world can only restart as a whole, since its ranks form one process group. A lost fork host takes all ranks
     of its group along.
@@ -146,7 +146,7 @@ def _names(rule: Rule, reason: Reason | None) -> bool:
 
 
 def _by_rule(d: StateTransaction, rule: Rule, role: str) -> Restart | Replace | Fail | Ignore:
-    """The action of a rule, or its escalation when its attempts are used up."""
+    """Return the action of a rule, or its escalation when its attempts are used up."""
     attempts = len(budget.recent(d, f"rule:{rule.name}"))
     if rule.max_attempts is None or attempts < rule.max_attempts:
         budget.add(d, f"rule:{rule.name}")
@@ -163,20 +163,20 @@ def _by_rule(d: StateTransaction, rule: Rule, role: str) -> Restart | Replace | 
 
 
 def _beyond(facts: RoleFacts, level: Level) -> Level | None:
-    """The next level that restarts more than an action of this level did, which may itself have been lifted."""
+    """Return the next level that restarts more than an action of this level did, which may itself have been lifted."""
     done = lift(facts, level, host_lost=False)
     whole = done is Level.ROLE_GROUP and facts.plan.groups == 1
     return next_level(facts, Level.ROLE if whole else done)
 
 
 def own_level(facts: RoleFacts) -> Level:
-    """The restart level of a role whose node is left. Never means Process: losing a node is not the rank's failure."""
+    """Return a role's restart level when its node is left; Never becomes Process, since the rank did not fail."""
     level = facts.plan.restart_level
     return Level.PROCESS if level == "Never" else Level(level)
 
 
 def _act(rule: Rule, action: str, why: str) -> Restart | Replace | Fail | Ignore:
-    """The decision that the action of a rule stands for."""
+    """Return the decision that the action of a rule stands for."""
     if action == "Fail":
         return Fail(reasons.FAIL_RULE, why)
     if action == "ReplaceNode":

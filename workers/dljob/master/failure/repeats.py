@@ -1,9 +1,9 @@
 """Repeated failures: one rule for exceptions, exit codes and signals decides that no restart would mend them.
 
 The job ends when a rank (in a torch world: any of its ranks) fails twice in a row in the same way, without progress in
-between, and with nobody else to blame. A SIGKILL or SIGTERM may come from anybody, so it counts only if both lives
-ended before they were ready. Three lives in a row that each ended soon after their start are a crash loop, whatever the
-signal. Progress is a higher step of any role, a committed checkpoint, or an hour in the phase Ready.
+between, and with no other process to blame. A SIGKILL or SIGTERM may come from any process, so it counts only if both
+lives ended before they were ready. Three lives in a row that each ended soon after their start are a crash loop,
+whatever the signal. Progress is a higher step of any role, a committed checkpoint, or an hour in the phase Ready.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken 
 
 
 def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[str, str]:
-    """The reason to end the job at a failure, with its words; empty: the rank may restart. Remembers the failure.
+    """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
     `late`: the rank was started again before its end was reported.
     """
@@ -104,7 +104,7 @@ def _kernels(outcome: Outcome) -> bool:
 
 
 def _what(outcome: Outcome) -> str:
-    """The repeated end in words."""
+    """Return the repeated end in words."""
     if outcome.error_type and outcome.error_type != "SystemExit":
         return "the same error at the same place"
     if outcome.code is None:

@@ -101,7 +101,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
 
 
 def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
-    """The ranks that restart. At job level, roles that wait for another one to complete start later on their own."""
+    """Return the ranks that restart. At job level, roles that wait for another one to complete are not among them."""
     facts = d.facts(order.role)
     if order.level is Level.PROCESS:
         return tuple((order.role, rank) for rank in order.ranks)
@@ -114,7 +114,7 @@ def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
 
 
 def _target(d: StateTransaction, order: RestartOrder) -> str:
-    """The restart's target as messages name it: "job", the role, or the first failed rank."""
+    """Return the restart's target as messages name it: "job", the role, or the first failed rank."""
     if order.level is Level.JOB:
         return "job"
     plan = d.facts(order.role).plan
@@ -143,7 +143,7 @@ def _take_over(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, 
 
 
 def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
-    """The ranks of roles that wait for another role to complete."""
+    """Return the ranks of roles that wait for another role to complete."""
     return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in range(f.plan.replicas))
 
 
@@ -165,10 +165,10 @@ def _hold(d: StateTransaction, incident: Incident, change: int) -> None:
 
 
 def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, ...]) -> frozenset[RankKey]:
-    """The members that keep their process and rejoin in it: those alive that did not fail themselves.
+    """Return the members that keep their process and rejoin in it: those alive that did not fail themselves.
 
     An error that only reports a lost peer is no failure of the process. A failed rank, one that ended well and one that
-    was half set up get a new process: nobody knows what they left behind.
+    was half set up get a new process: the state that they left behind is unknown.
     """
     if order.level is not Level.IN_PROCESS or order.fresh:
         return frozenset()
@@ -234,14 +234,14 @@ def _stop(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> b
 
 
 def stop_ranks(d: StateTransaction, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
-    """The order that ends ranks, in their present incarnations, on a host that will start them again."""
+    """Return the order that ends ranks, in their present incarnations, on a host that will start them again."""
     incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
     grace = _grace(d.ranks[host.role, ranks[0]].restart_reason)
     return StopRanks(host, d.hosts[host].life, ranks, grace, "restart", incarnations)
 
 
 def _grace(reason: str) -> float:
-    """Seconds that scripts get to end after SIGTERM; none for a hang, in which a process would not react to it."""
+    """Return the seconds that scripts get to end after SIGTERM; 0 for a hang: a hung process would not react to it."""
     return 0.0 if reason == Reason.HANG else limits.SCRIPT_GRACE_S
 
 
@@ -258,7 +258,7 @@ def _leave(d: StateTransaction, host: HostId, rank: int, number: int) -> bool:
 
 
 def leave_group(d: StateTransaction | JobState, host: HostId, rank: int) -> LeaveGroup:
-    """The order that takes a rank, in its present incarnation, out of its torch group."""
+    """Return the order that takes a rank, in its present incarnation, out of its torch group."""
     own, state = d.ranks[host.role, rank], d.hosts[host]
     sizing = d.sizes.get(host.role)
     parts = sizing is not None and sizing.parting and rank >= sizing.target

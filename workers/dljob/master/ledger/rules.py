@@ -20,7 +20,7 @@ Signs = dict[HostId | str, float]
 
 
 def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
-    """The account of a rank; None: its role shrank and dropped it. docs/ledger.md describes the accounts."""
+    """Return the account of a rank; None: its role shrank and dropped it. docs/ledger.md describes the accounts."""
     own, facts = s.ranks[key], s.job.roles[key[0]]
     phase = own.phase
     if phase is RankPhase.ABSENT:
@@ -44,7 +44,7 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
 
 
 def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
-    """The account of a ready rank."""
+    """Return the account of a ready rank."""
     if facts.world and not _all_in(role):
         return Account.RENDEZVOUS
     if own.goal is None:  # no earlier process had come further
@@ -53,7 +53,7 @@ def _ready(role: RoleState, facts: RoleFacts, own: RankState) -> Account:
 
 
 def _waiting(s: JobState | StateTransaction, facts: RoleFacts, own: RankState, host: HostId) -> Account:
-    """The account of a waiting rank of an admitted job, by the first thing that it waits for."""
+    """Return the account of a waiting rank of an admitted job, by the first thing that it waits for."""
     begins = Account.REPLACE if own.incarnation or own.incident else Account.INIT
     if s.units[facts.unit_of(host)].phase is not UnitPhase.HELD:
         return Account.SCHEDULE
@@ -81,7 +81,7 @@ def _all_in(role: RoleState) -> bool:
 
 
 def micros(s: JobState | StateTransaction, at: float) -> int:
-    """Unix seconds as microseconds since the job's start."""
+    """Return unix seconds as microseconds since the job's start."""
     return round((at - s.started_at) * 1e6)
 
 
@@ -99,7 +99,7 @@ def settle(d: StateTransaction, event: Event) -> None:
 
 
 def _keys(d: StateTransaction) -> set[RankKey]:
-    """The ranks whose account this transition may have changed.
+    """Return the ranks whose account this transition may have changed.
 
     Beside the touched ones these are peers and dependents whose account follows from another rank's or role's state.
     All ranks are examined only when the job is admitted or ends.
@@ -120,7 +120,7 @@ def _keys(d: StateTransaction) -> set[RankKey]:
 
 
 def _allows(role: RoleState, facts: RoleFacts) -> tuple[bool, bool]:
-    """The facts about a role that its dependents wait for."""
+    """Return (whether the role was ready, whether it completed): the facts that its dependents wait for."""
     return role.was_ready, _completed(role, facts)
 
 
@@ -129,7 +129,7 @@ def _ranks(facts: RoleFacts) -> set[RankKey]:
 
 
 def _spares(d: StateTransaction) -> dict[str, int]:
-    """Role -> the change of the number of its live spares."""
+    """Return role -> change of the number of its live spares."""
     change = Counter[str]()
     for key in d.touched.spares:
         change[key[0]] += _alive(d.spares.get(key)) - _alive(d.base.spares.get(key))
@@ -141,7 +141,7 @@ def _alive(spare: SpareState | None) -> bool:
 
 
 def _signs(d: StateTransaction, event: Event) -> Signs:
-    """The last signs of life that an event reports, for the `detect` account."""
+    """Return the last signs of life that an event reports, for the `detect` account."""
     if isinstance(event, HostLost):
         if event.seen is None:
             return {}
@@ -161,7 +161,7 @@ def _signs(d: StateTransaction, event: Event) -> Signs:
 
 
 def _lost(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
-    """The last sign of life of a rank that this event reports as lost, in ledger time; None: none is known."""
+    """Return the last sign of life of a rank that this event reports as lost, in ledger time; None: none is known."""
     host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
     if before is None or not before.phase.live:
         return None

@@ -11,7 +11,7 @@ from dljob.master.state.state import JobState
 
 
 def shown(state: JobState, now: float) -> dict[str, Any]:
-    """Wall time, processes, goodput, and the accounts of the job and of each role, in process-seconds.
+    """Return wall time, processes, goodput, and the accounts of the job and each role, in process-seconds.
 
     Empty accounts are left out. `owed` is the amount that a metric counter adds to an account so that it never falls.
     """
@@ -38,13 +38,13 @@ def shown(state: JobState, now: float) -> dict[str, Any]:
 
 
 def permille(state: JobState, now: float) -> int | None:
-    """The job's goodput in thousandths; None before any time has passed."""
+    """Return the job's goodput in thousandths; None before any time has passed."""
     share = _goodput(state, _until(state, now)).overall
     return None if share is None else int(share * 1000)
 
 
 def _ranks(state: JobState) -> int:
-    """The present number of ranks of all roles."""
+    """Return the present number of ranks of all roles."""
     return len(state.ranks) - sum(role.absent for role in state.roles.values())
 
 
@@ -54,7 +54,7 @@ def _goodput(state: JobState, at: int) -> Goodput:
 
 
 def _until(state: JobState, now: float) -> int:
-    """Now, or the job's end if it is over, in ledger time; never before the last booking."""
+    """Return now, or the job's end if it is over, in ledger time (microseconds); never before the last booking."""
     at = now if state.ended_at is None else state.ended_at
     return max(state.ledger.at, micros(state, at))
 

@@ -31,13 +31,13 @@ _NOTHING = object()
 
 
 def changes(before: JobState, after: JobState) -> list[Any] | None:
-    """The change that makes `after` of `before`; None: they are equal."""
+    """Return the change that makes `after` of `before`; None: they are equal."""
     return _differ(JobState)(before, after)
 
 
 @cache
 def _differ(kind: Any) -> Differ:  # noqa: ANN401 - any type, generic ones included
-    """The function that compares two values of a type and returns their change."""
+    """Return the function that compares two values of a type and returns their change."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Map:
         return _of_map(*args)
@@ -135,12 +135,12 @@ class Written:
             raise JournalError(f"a change does not fit the state before it: {error!r}", offset=0) from error
 
     def data(self) -> dict[str, Any]:
-        """The state as `codec.encode_state` writes one."""
+        """Return the state as `codec.encode_state` writes one."""
         return _plain(self._data)
 
 
 def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
-    """The old value with a change applied, in place where that is possible."""
+    """Return the old value with a change applied, in place where that is possible."""
     form, *said = change
     match form:
         case "v":
@@ -160,7 +160,7 @@ def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
 
 
 def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
-    """A map with changed rows put in and lost ones removed."""
+    """Return a map with changed rows put in and lost ones removed."""
     rows = old if isinstance(old, _Rows) else _Rows({json.dumps(key): [key, value] for key, value in old or ()})
     for key, change in put:
         text = json.dumps(key)  # a JSON key may be an array, which cannot be a dict's key
@@ -171,7 +171,7 @@ def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN4
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """The value with all maps as arrays of [key, value] again."""
+    """Return the value with all maps as arrays of [key, value] again."""
     if isinstance(value, _Rows):
         return [[key, _plain(own)] for key, own in value.values()]
     if isinstance(value, dict):

@@ -32,12 +32,12 @@ EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def event_record(event: Event, at: float) -> Record:
-    """The journal record of an event that happened at `at` (unix seconds)."""
+    """Return the journal record of an event that happened at `at` (unix seconds)."""
     return {"k": "event", "at": at, "e": encode_event(event)}
 
 
 def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
-    """The journal records of a whole state, each of bounded size."""
+    """Return the journal records of a whole state, each of bounded size."""
     # The digest lets a reader see that its plan is another one: the rows of the state would not fit it.
     text = json.dumps(encode_state(state), separators=(",", ":"), allow_nan=False)
     chunks = [text[start : start + CHUNK] for start in range(0, len(text), CHUNK)]
@@ -48,7 +48,7 @@ def snapshot_records(state: JobState, at: float) -> tuple[Record, ...]:
 def replay(
     plan: JobPlan, spec: DLJobSpec, uid: str, records: Iterable[Record], *, start: float, own_nodes: bool = False
 ) -> JobState:
-    """The state that a journal leads to. `start` is the job's start (unix seconds), for a journal without a snapshot.
+    """Return the state that a journal leads to. `start`: the job's start (unix seconds), used without a snapshot.
 
     A snapshot replaces everything before it; an incomplete one is ignored. Records of other kinds are skipped.
     """
@@ -67,12 +67,12 @@ def replay(
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """An event as JSON-able data."""
+    """Return an event as JSON-able data."""
     return {"t": type(event).__name__, **encoder(type(event))(event)}
 
 
 def decode_event(data: Mapping[str, Any]) -> Event:
-    """The event that `encode_event` wrote.
+    """Return the event that `encode_event` wrote.
 
     Raises:
         JournalError: This version has no such event.
@@ -84,12 +84,12 @@ def decode_event(data: Mapping[str, Any]) -> Event:
 
 
 def encode_state(state: JobState) -> dict[str, Any]:
-    """A state as JSON-able data, without the job's constants and derived fields."""
+    """Return a state as JSON-able data, without the job's constants and derived fields."""
     return {"v": VERSION, **encoder(JobState)(state)}
 
 
 def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
-    """The state that `encode_state` wrote, of a job with these constants.
+    """Return the state that `encode_state` wrote, of a job with these constants.
 
     Raises:
         JournalError: Another version of the format wrote it.
@@ -108,7 +108,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 @cache
 def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
-    """The function that writes a value of a type. Cached, since types are few and values many."""
+    """Return the function that writes a value of a type. Cached, since types are few and values many."""
     origin = get_origin(kind)
     if origin is tuple:
         return _sequence(get_args(kind), encoder)
@@ -128,7 +128,7 @@ def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
 
 
 def _sequence(args: tuple[Any, ...], of: Callable[[Any], Convert]) -> Callable[[Any], list[Any]]:
-    """The function that converts the items of a tuple, all by one type or each by its own."""
+    """Return the function that converts the items of a tuple, all by one type or each by its own."""
     if args[-1] is Ellipsis:
         item = of(args[0])
         return lambda v: [item(x) for x in cast("Iterable[Any]", v)]
@@ -137,7 +137,7 @@ def _sequence(args: tuple[Any, ...], of: Callable[[Any], Convert]) -> Callable[[
 
 
 def _sorted(pairs: Iterable[list[Any]]) -> list[list[Any]]:
-    """[key, value] pairs in an order that does not depend on the map's history: equal states give equal bytes."""
+    """Sort [key, value] pairs, so that equal states give equal bytes whatever the history of the map."""
     return sorted(pairs, key=lambda pair: json.dumps(pair[0]))
 
 
@@ -152,7 +152,7 @@ def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones included
-    """The function that reads a value of a type."""
+    """Return the function that reads a value of a type."""
     origin = get_origin(kind)
     if origin is tuple:
         items = _sequence(get_args(kind), decoder)
@@ -172,7 +172,7 @@ def decoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
 
 
 def optional(kind: Any) -> Any:  # noqa: ANN401 - a union with None, the only kind of union in use
-    """The type of an optional value when it is not None."""
+    """Return the type of an optional value when it is not None."""
     (inner,) = (part for part in get_args(kind) if part is not NoneType)
     return inner
 

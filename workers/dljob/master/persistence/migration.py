@@ -54,7 +54,7 @@ class Taken:
 
 
 def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Taken:
-    """The state to go on with, from one that another version wrote.
+    """Return the state to go on with, from one that another version wrote.
 
     Args:
         data: The state, from `codec.encode_state` of that version.
@@ -77,7 +77,7 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Take
 
 
 def read_event(data: Mapping[str, Any]) -> Event:
-    """An event that another version wrote, without the fields that this version does not know.
+    """Return an event that another version wrote, without the fields that this version does not know.
 
     Raises:
         JournalError: This version has no such event, or one of another form.
@@ -93,7 +93,7 @@ def read_event(data: Mapping[str, Any]) -> Event:
 
 
 def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -> Taken:
-    """The initial state with the kept fields, and with counts above all that were used. All processes must be gone."""
+    """Return the initial state with the kept fields, and counts above all used ones. All processes must be gone."""
     kept: dict[str, object] = {}
     lost: list[str] = []
     # Field by field, so that one that cannot be read does not take the others along.
@@ -118,18 +118,18 @@ def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) ->
 
 
 def _table(name: str, value: object) -> object:
-    """One field of a state, read by this version's type."""
+    """Read one field of a state by this version's type."""
     kind = parts(JobState)[name]
     return decoder(kind)(_fitted(kind, value, name, set()))
 
 
 def _floor(table: Map[Any, Any], **counts: int) -> Map[Any, Any]:
-    """The table with these counts in all rows."""
+    """Return the table with these counts in all rows."""
     return Map({key: evolve(own, **counts) for key, own in table.items()})
 
 
 def _counts(value: object) -> Iterator[int]:
-    """All fencing counts in a JSON value, at any depth: the format may be unknown."""
+    """Yield all fencing counts in a JSON value, at any depth: the format may be unknown."""
     if isinstance(value, Mapping):
         for name, own in cast("Mapping[str, Any]", value).items():
             if name in COUNTS and type(own) is int:
@@ -142,7 +142,7 @@ def _counts(value: object) -> Iterator[int]:
 
 
 def _role_restarts(state: JobState, data: Mapping[str, Any]) -> JobState:
-    """The state with the restart counts of its roles; rows that cannot be read are skipped."""
+    """Return the state with the restart counts of its roles; rows that cannot be read are skipped."""
     rows = data.get("roles")
     for row in cast("list[Any]", rows) if isinstance(rows, list) else ():
         with suppress(*ERRORS):
@@ -153,7 +153,7 @@ def _role_restarts(state: JobState, data: Mapping[str, Any]) -> JobState:
 
 
 def _accounts(state: JobState, data: Mapping[str, Any], at: float) -> JobState:
-    """The state with the ledger taken over, and all ranks booked as waiting. One that cannot be read begins anew."""
+    """Return the state with the ledger taken over and all ranks booked as waiting; an unreadable one begins anew."""
     try:
         book = cast("Ledger", _table("ledger", data["ledger"]))
         sizes = cast("Map[str, Sizing]", _table("sizes", data.get("sizes", [])))
@@ -182,7 +182,7 @@ def _agrees(book: Ledger) -> bool:
 
 
 def _ended(state: JobState, data: Mapping[str, Any]) -> JobState:
-    """The state with the verdict of a job that was ending: only its release is left to do."""
+    """Return the state with the verdict of a job that was ending: only its release is left to do."""
     try:
         verdict = decoder(Verdict)(_fitted(Verdict, data["verdict"], "verdict", set()))
     except ERRORS:
@@ -212,7 +212,7 @@ def _words(error: BaseException) -> str:
 
 
 def _fitted(kind: Any, value: Any, where: str, left_out: set[str]) -> Any:  # noqa: ANN401 - JSON of any type
-    """A value in the form that its type's decoder accepts, unknown fields removed and added to `left_out`.
+    """Return a value in the form that its type's decoder accepts, unknown fields removed and added to `left_out`.
 
     Raises:
         ValueError: The value, found at `where`, is of another type.

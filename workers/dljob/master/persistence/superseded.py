@@ -19,7 +19,7 @@ from dljob.master.state.actions import (
 
 
 def lasting(actions: Iterable[Action]) -> list[Action]:
-    """The actions, in order, without those that begin something which a later one ends.
+    """Return the actions, in order, without those that begin something which a later one ends.
 
     The executor carries out all ends of a batch before it begins anything. Without this filter a host that was ordered
     and killed within one batch would be created after its own kill.
@@ -44,7 +44,7 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
 
 
 def _begins(action: Action) -> tuple[object, ...]:
-    """The process or reservation that an action needs alive; empty: none."""
+    """Return the process or reservation that an action needs alive; empty: none."""
     match action:
         case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup():
             return action.host, action.life

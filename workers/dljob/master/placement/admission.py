@@ -50,7 +50,7 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
 def look(d: StateTransaction, *, last: bool = False) -> None:
     """Try to place all units without a node, unless a backoff is under way.
 
-    Units whose ranks have all ended come last: they take room that nobody else wants, so that a restart finds it.
+    Units whose ranks have all ended come last: they reserve room that no other unit wants, in case they restart.
 
     `last`: the search ends with this attempt, so excluded nodes are used, even if the operator may still add others.
     """
@@ -71,7 +71,7 @@ def look(d: StateTransaction, *, last: bool = False) -> None:
 
 
 def lost(d: StateTransaction) -> tuple[str, ...]:
-    """The units that lost their nodes and have unfinished ranks."""
+    """Return the units that lost their nodes and have unfinished ranks."""
     return tuple(n for n in d.homeless if d.units[n].phase is UnitPhase.LOST and ending.inhabited(d, n))
 
 
@@ -111,7 +111,7 @@ def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]
 
 
 def _fitting(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
-    """An assignment of units with their raised memory, or where that finds no room, with the plan's memory.
+    """Return an assignment of units with their raised memory, or where that finds no room, with the plan's memory.
 
     More memory must never keep a job from going on (docs/adr/0034).
     """
@@ -133,7 +133,7 @@ def _fitting(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[st
 
 
 def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]) -> Assignment | Refusal:
-    """An assignment of units, with their present memory, to nodes that are not excluded."""
+    """Return an assignment of units, with their present memory, to nodes that are not excluded."""
     plan = d.job.plan
     units = memory_overrides.units_of(plan, d.grants, names)
     if d.phase is Phase.PENDING:
@@ -148,7 +148,7 @@ def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str])
 
 
 def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusal:
-    """An assignment of units to other nodes than the departing or excluded ones, while they still hold their own."""
+    """Return an assignment of units, which still hold their nodes, to nodes that neither depart nor are excluded."""
     units = memory_overrides.units_of(d.job.plan, d.grants, names)
     barred = frozenset(d.exclusions).union(d.departures)
     rooms = [node for node in d.nodes if node.id not in barred]
@@ -192,7 +192,7 @@ def _complete(d: StateTransaction) -> bool:
 
 
 def _deadline(d: StateTransaction) -> float | None:
-    """When the search of lost units ends (unix seconds); None before admission, where the job's own deadlines count."""
+    """Return when the search for lost units ends (unix seconds); None before admission: other deadlines count then."""
     if not d.seats or d.search.deadline is not None:
         return d.search.deadline
     return d.now + d.job.fault_tolerance.node.pending_timeout_seconds
@@ -277,7 +277,7 @@ def _back_off(d: StateTransaction, why: str) -> None:
 
 
 def _jitter(uid: str, attempt: int) -> float:
-    """A number from 0 to 1 that differs by job, so that two jobs that block each other do not do so again and again.
+    """Return a number from 0 to 1 that differs by job, so that jobs that block each other do not retry in step.
 
     It is a hash, because the core has no randomness: a replay must decide the same.
     """

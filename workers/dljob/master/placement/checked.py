@@ -51,7 +51,7 @@ def checked(d: StateTransaction, event: NodesChecked) -> None:
 
 
 def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[RoleCheck, dict[str, str]]:
-    """The check results including this answer, and the bad nodes with the reason of each."""
+    """Return the check results including this answer, and the bad nodes with the reason of each."""
     # Troubles that most nodes share are no node's own.
     event = evolve(event, nodes=excused(event.nodes), teams=excused_teams(event.teams, frozenset(own.proven)))
     seen = {node for _, node, _ in own.speeds}
@@ -77,7 +77,7 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
 
 
 def _not_made(d: StateTransaction, event: NodesChecked, most: float) -> None:
-    """Report what could not be checked, equal reasons of many nodes or teams in one line."""
+    """Report the checks that could not be made, equal reasons of many nodes or teams in one line."""
     nodes, teams = dict[str, list[str]](), dict[str, list[str]]()
     for facts in event.nodes:
         nodes.setdefault(facts.unmade, []).append(facts.node)
@@ -100,7 +100,7 @@ def _and(count: int, whom: str) -> str:
 
 
 def _teams(event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[float, ...]]:
-    """The failed teams with the reason of each, and the bandwidths of those that passed, earlier rounds included."""
+    """Return failed team -> reason, and the bandwidths (GB/s) of teams that passed, earlier rounds included."""
     made = [team for team in event.teams if not team.unmade]
     paces = (*own.paces, *(team.gbytes_s for team in made if not team.trouble))
     said = {team.nodes: why for team in made if (why := failed(team, paces))}

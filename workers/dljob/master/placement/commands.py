@@ -41,7 +41,7 @@ def commanded(d: StateTransaction, event: Commanded) -> None:
 
 
 def _refusal(d: StateTransaction, event: Commanded) -> str:
-    """Why a command cannot be carried out; empty when it can."""
+    """Return why a command cannot be carried out; empty when it can."""
     if event.kind not in ("restart", "scale", *ENDS):
         return f"no such command: {event.kind}; there are restart, scale, stop and suspend"
     if d.phase is Phase.STOPPING:
@@ -61,7 +61,7 @@ def _refusal(d: StateTransaction, event: Commanded) -> str:
 
 
 def _unscalable(d: StateTransaction, event: Commanded) -> str:
-    """Why a role cannot be scaled to this number of ranks; empty when it can."""
+    """Return why a role cannot be scaled to this number of ranks; empty when it can."""
     if event.target not in d.sizes:
         able = ", ".join(sorted(d.sizes)) or "none of this job"
         return f"{event.target} has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: {able}"
@@ -84,7 +84,7 @@ def _known(d: StateTransaction, target: str) -> bool:
 
 
 def _order(d: StateTransaction, event: Commanded) -> RestartOrder:
-    """The restart that a command asks for. It costs no budget and has no backoff."""
+    """Return the restart that a command asks for. It costs no budget and has no backoff."""
     cause = f"restart of {event.target} ordered{f' by {event.by}' if event.by else ''}"
     role, slash, number = event.target.partition("/")
     if event.target == "job":

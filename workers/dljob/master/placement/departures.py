@@ -95,7 +95,7 @@ def go(d: StateTransaction) -> None:
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
-    """When departures need a Tick (unix seconds)."""
+    """Yield when departures need a Tick (unix seconds)."""
     for own in state.departures.values():
         yield _due(own)
 
@@ -123,7 +123,7 @@ def tick(d: StateTransaction) -> None:
 
 
 def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
-    """The flush that a new epoch orders again."""
+    """Yield the flush that a new epoch orders again."""
     first = _first(state)
     if first is not None:
         # At least a second: the time of the last epoch's flush may be over.
@@ -131,12 +131,12 @@ def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
 
 
 def _first(d: JobState | StateTransaction) -> tuple[str, Departure] | None:
-    """A departing node whose ranks wait for their copies. One flush serves all: it covers the copies of all nodes."""
+    """Return a departing node whose ranks wait for their copies. One flush covers the copies of all nodes."""
     return next(((name, own) for name, own in sorted(d.departures.items()) if not own.saved), None)
 
 
 def _due(own: Departure) -> float:
-    """When the next step of a departure is due: the end of the flush, or of the announcement's validity."""
+    """Return when the next step of a departure is due: the end of the flush, or of the announcement's validity."""
     return own.by + limits.NOTICE_S if own.saved else own.save_by
 
 
@@ -185,7 +185,7 @@ def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
 
 
 def _inhabited(d: StateTransaction, name: str) -> frozenset[str]:
-    """The units on a node, if an unfinished rank lives in any of them; else none, as there is nothing to move."""
+    """Return the units on a node; empty if no unfinished rank lives in them, as there is nothing to move."""
     units = frozenset(
         unit for unit, own in d.units.items() if own.node == name and own.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )

@@ -32,7 +32,7 @@ from dljob.plan.model import JobPlan
 
 
 def opened(plan: JobPlan) -> Map[str, Sizing]:
-    """The sizing of each role whose number of ranks may change, at the job's start."""
+    """Return the sizing of each role whose number of ranks may change, at the job's start."""
     return Map({name: Sizing(own.replicas, own.replicas) for name, own in plan.roles.items() if own.resizes})
 
 
@@ -53,7 +53,7 @@ def follow(d: StateTransaction) -> None:
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float | None]:
-    """When elastic roles need a Tick (unix seconds); None for timers that are not set."""
+    """Yield when elastic roles need a Tick (unix seconds); None for timers that are not set."""
     for own in state.sizes.values():
         yield from (own.shrink_at, own.move_at, own.save_by)
 
@@ -81,7 +81,7 @@ def saved(d: StateTransaction) -> None:
 
 
 def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
-    """The flush that a new epoch orders again."""
+    """Yield the flush that a new epoch orders again."""
     due = [own.save_by for own in state.sizes.values() if own.save_by is not None]
     if due:
         yield SaveCopies("", max(min(due) - now, 1.0))
@@ -128,14 +128,14 @@ def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
 
 
 def _phases(d: StateTransaction, role: str) -> frozenset[UnitPhase]:
-    """The phases of the role's units that have unfinished ranks."""
+    """Return the phases of the role's units that have unfinished ranks."""
     facts = d.facts(role)
     names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
     return frozenset(d.units[name].phase for name in names if inhabited(d, name))
 
 
 def _patience(d: StateTransaction) -> float:
-    """Seconds that lost units may look for a node before their role shrinks."""
+    """Return the seconds that lost units may look for a node before their role shrinks."""
     said = d.job.spec.fault_tolerance.elastic.shrink_after_seconds
     return said or (limits.SHRINK_S if d.job.own_nodes else limits.SHRINK_BARE_S)
 
@@ -187,18 +187,18 @@ def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
 
 
 def _target(d: StateTransaction, role: str, own: Sizing) -> Resize:
-    """The size that a role can have now, up to the wanted one. A completed role keeps its size."""
+    """Return the size that a role can have now, up to the wanted one. A completed role keeps its size."""
     if starting.completed(d, role):
         return Resize({role: own.size}, {})
     return resizing.more(d, role, own.want) if own.want > own.size else Resize({role: own.want}, {})
 
 
 def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
-    """What the present free room of nodes means for roles that want more ranks, while the job runs.
+    """Compare the free room of nodes with what roles want that could grow, while the job runs.
 
-    1: a role could grow and is not about to; -1: a role is about to grow and its room is gone; 0: nothing changes.
-    The shell asks once a second and journals a change only when the answer matters, since on a shared Ray the free
-    amounts change all the time. Without a change, or with no node free enough, the answer is quick.
+    1: a role could grow and is not about to; -1: a role is about to grow and its room is gone; 0: nothing changes. The
+    shell asks once a second and journals a change only when the answer matters, since on a shared Ray the free amounts
+    change all the time. Without a change, or with no node free enough, the answer is quick.
     """
     if nodes == state.nodes:
         return 0
@@ -251,7 +251,7 @@ def _move(d: StateTransaction, role: str) -> None:
 
 
 def _why(own: Sizing, size: int) -> str:
-    """The reason of a change of size, in words."""
+    """Return the reason of a change of size, in words."""
     return "there is room for more" if size > own.size else f"its wanted size is {own.want}"
 
 

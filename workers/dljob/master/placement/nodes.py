@@ -59,7 +59,7 @@ def frozen(d: StateTransaction, event: NodeFrozen) -> None:
 
 
 def thawed(d: StateTransaction, event: NodeThawed) -> None:
-    """A frozen node answers again: its exclusion now ends by time, or earlier if no other node has room."""
+    """Handle a frozen node that answers again: its exclusion now ends by time, or earlier if no other node has room."""
     own = d.exclusions.get(event.node)
     if own is None or not own.silent:
         return
@@ -119,7 +119,7 @@ def _set(d: StateTransaction, name: str, own: Exclusion) -> None:
 
 
 def _times(own: Exclusion) -> Iterator[float]:
-    """When an exclusion needs a Tick: at the end of its fence, and of its time unless the node is silent."""
+    """Yield when an exclusion needs a Tick: at the end of its fence, and of its time unless the node is silent."""
     if own.fence is not None:
         yield own.fence
     if not own.silent:
@@ -127,7 +127,7 @@ def _times(own: Exclusion) -> Iterator[float]:
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
-    """When exclusions need a Tick (unix seconds)."""
+    """Yield when exclusions need a Tick (unix seconds)."""
     for own in state.exclusions.values():
         yield from _times(own)
 

@@ -1,8 +1,8 @@
 """State that an attempt hands on to the next one, so that budgets, checkpoints and data positions hold across attempts.
 
 The operator keeps it in the DLJob's status and gives it back, possibly in a version that is a little old: it is safe
-although stale. Finished ranks are not handed on: a new attempt runs them again, since nobody knows whether their
-results outlive the pods.
+although stale. Finished ranks are not handed on: a new attempt runs them again, since their results may not outlive the
+pods.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORLDS = 64
 
 
 def carry(state: JobState) -> dict[str, Any]:
-    """The state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
+    """Return the state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
     marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
     # The newest of all budgets are kept: the oldest leave their windows first anyhow.
     newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
@@ -52,7 +52,7 @@ def carry(state: JobState) -> dict[str, Any]:
 
 
 def _saves(state: JobState) -> dict[str, list[float]]:
-    """World -> [attempt and number of the life, step, unix seconds] of its last checkpoint."""
+    """Return world -> [attempt and number of the life, step, unix seconds] of its last checkpoint."""
     found = [(own.last, world) for world, own in state.saves.items() if own.last]
     newest = sorted(found, key=lambda one: (-one[0].at, one[1]))[:WORLDS]
     return {
@@ -62,7 +62,7 @@ def _saves(state: JobState) -> dict[str, list[float]]:
 
 
 def carried(text: str, uid: str, attempt: int) -> Carried:
-    """The state of the previous attempt as an event; if it cannot be used, the event's `why` says the reason.
+    """Return the state of the previous attempt as an event; if it cannot be used, the event's `why` says the reason.
 
     `text` is JSON: {"job": uid, "attempt": number of its writer, "step": its last step, "state": from `carry`}.
     """
@@ -83,7 +83,7 @@ def carried(text: str, uid: str, attempt: int) -> Carried:
 
 
 def _read(attempt: int, step: object, state: Mapping[str, Any]) -> Carried:
-    """The event of a state that `carry` made. Raises ValueError, TypeError, KeyError or AttributeError if it is not."""
+    """Return the event for a state from `carry`. Raises ValueError, TypeError, KeyError or AttributeError on others."""
     restarts, roles = (_counts(state.get(name, {})) for name in ("restarts", "roles"))
     marks: list[tuple[str, tuple[float, ...]]] = []
     for key, times in cast("Mapping[str, list[float]]", state.get("marks", {})).items():
@@ -151,7 +151,7 @@ def _take_saves(d: StateTransaction, event: Carried) -> None:
 
 
 def _take_memory(d: StateTransaction, event: Carried) -> None:
-    """Begin all ranks of a role with the largest memory that one of them wanted: the others would come to need it.
+    """Begin all ranks of a role with the largest memory that one of them wanted: the others would need it later.
 
     Only before admission: later the units are reserved.
     """
@@ -165,7 +165,7 @@ def _take_memory(d: StateTransaction, event: Carried) -> None:
 
 
 def _keys(d: StateTransaction) -> frozenset[str]:
-    """The budget keys of the present spec, which may differ from the previous attempt's."""
+    """Return the budget keys of the present spec, which may differ from the previous attempt's."""
     rules = (f"rule:{rule.name}" for rule in d.job.fault_tolerance.rules)
     return frozenset({budget.JOB, budget.MASTER, *d.roles, *(f"fail:{name}" for name in d.roles), *rules})
 

@@ -40,7 +40,7 @@ from dljob.plan.role import HostKind
 
 
 def kills(state: JobState) -> tuple[Action, ...]:
-    """The kills that may not have been carried out. They come before anything that the first batch of events starts."""
+    """Return the kills that may not have been carried out. They run before anything that the first events start."""
     if state.phase.final or state.verdict is not None:
         return ()
     hosts = sorted(state.hosts.items(), key=lambda item: (item[0].role, item[0].index))
@@ -48,7 +48,7 @@ def kills(state: JobState) -> tuple[Action, ...]:
 
 
 def reissue(state: JobState, now: float) -> tuple[Action, ...]:
-    """The orders that may not have been carried out. Each is idempotent; kills come first."""
+    """Return the orders that may not have been carried out. Each is idempotent; kills come first."""
     if state.phase.final:
         # The predecessor may have died between the last event and the writing of the result.
         verdict = state.verdict
@@ -78,18 +78,18 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
 
 
 def live_hosts(state: JobState) -> tuple[tuple[HostId, HostState], ...]:
-    """The hosts that a new epoch watches: those that had answered."""
+    """Return the hosts that a new epoch watches: those that had answered."""
     ready = ((host, own) for host, own in state.hosts.items() if own.phase is HostPhase.READY)
     return tuple(sorted(ready, key=lambda item: (item[0].role, item[0].index)))
 
 
 def ready_spares(state: JobState) -> tuple[tuple[SpareKey, SpareState], ...]:
-    """The spares that a new epoch watches."""
+    """Return the spares that a new epoch watches."""
     return tuple(sorted((key, own) for key, own in state.spares.items() if own.phase is SparePhase.READY))
 
 
 def _kills(host: HostId, own: HostState) -> Iterator[Action]:
-    """The kills of all former processes of a host that may still live."""
+    """Yield the kills of all former processes of a host that may still live."""
     # A process is known by its actor's name, or by its life where it never answered.
     former: list[tuple[int, str]] = []
     if own.phase is HostPhase.DOWN and own.life:
@@ -103,7 +103,7 @@ def _kills(host: HostId, own: HostState) -> Iterator[Action]:
 
 
 def _units(state: JobState) -> Iterator[Action]:
-    """The reservations to make, and those to give back: of an earlier token, or of a unit without a node."""
+    """Yield the reservations to make, and those to give back: of an earlier token, or of a unit without a node."""
     for name, unit in sorted(state.units.items()):
         if unit.phase in (UnitPhase.RESERVING, UnitPhase.HELD) and unit.token > 1:
             yield Unreserve(name, unit.token - 1)  # its removal may have been ordered just before the new reservation
@@ -116,7 +116,7 @@ def _units(state: JobState) -> Iterator[Action]:
 def _host(
     d: StateTransaction, host: HostId, own: HostState, there: Mapping[str, visible_devices.There]
 ) -> Iterator[Action]:
-    """The orders of a host and its ranks that have no answer: its spawn, starts, and stops."""
+    """Yield the orders of a host and its ranks that have no answer: its spawn, starts, and stops."""
     if own.phase is HostPhase.SPAWNING:
         unit = d.facts(host.role).unit_of(host)
         yield SpawnHost(host, own.life, unit, d.units[unit].token, limits.SPAWN_S)
@@ -138,13 +138,13 @@ def _host(
 
 
 def _leave(d: StateTransaction, host: HostId, own: HostState) -> Iterator[Action]:
-    """The stop order of a host's ranks at the end of the job."""
+    """Yield the stop order of a host's ranks at the end of the job."""
     live = () if host.index == STORE else _in_phase(d, host, *(phase for phase in RankPhase if phase.live))
     if own.phase is HostPhase.READY and live and d.verdict is not None:
         yield StopRanks(host, own.life, live, limits.GRACE_S, d.verdict.reason)
 
 
 def _in_phase(d: StateTransaction, host: HostId, *phases: RankPhase) -> tuple[int, ...]:
-    """The ranks of a host that are in one of these phases."""
+    """Return the ranks of a host that are in one of these phases."""
     ranks = d.facts(host.role).ranks_of(host.index)
     return tuple(rank for rank in ranks if d.ranks[host.role, rank].phase in phases)

@@ -37,7 +37,7 @@ class Resize:
 
 
 def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
-    """The largest sizes of these roles with which every unit without a node finds one.
+    """Return the largest sizes of these roles with which every unit without a node finds one.
 
     All roles begin at their minimum, and are then enlarged by bisection in the given order: the first keep most.
     """
@@ -59,7 +59,7 @@ def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) ->
 
 
 def more(d: StateTransaction, role: str, upto: int) -> Resize:
-    """The largest size of a role, up to `upto` ranks, that there is room for; found by bisection."""
+    """Return the largest size of a role, up to `upto` ranks, that there is room for; found by bisection."""
     facts = d.facts(role)
     group, low, high = facts.plan.group_size, facts.plan.groups, upto // facts.plan.group_size
     best = Resize({role: facts.plan.replicas}, {})
@@ -74,13 +74,13 @@ def more(d: StateTransaction, role: str, upto: int) -> Resize:
 
 
 def fits(d: StateTransaction, role: str, size: int) -> Assignment | None:
-    """The nodes for a role that grows to `size` ranks; None: there is no room."""
+    """Return the nodes for a role that grows to `size` ranks; None: there is no room."""
     tried = placed(d, {role: size}, spares=True)
     return tried if isinstance(tried, Assignment) and _leaves_quotas(d, {role: size}, tried) else None
 
 
 def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = False) -> Assignment | Refusal:
-    """The nodes for all units that lack one, if roles had these sizes. `spares`: whether spare nodes stay free.
+    """Return the nodes for all units that lack one, if roles had these sizes. `spares`: whether spare nodes stay free.
 
     A job that has not started also leaves room for its quotas, as at admission. A lost unit of another role whose ranks
     have all ended needs no node.
@@ -141,7 +141,7 @@ def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignm
 
 
 def _units(facts: RoleFacts, size: int) -> Iterable[str]:
-    """The units beyond the first `size` ranks of a role."""
+    """Return the units beyond the first `size` ranks of a role."""
     return (f"{facts.series}/{k}" for k in range(size // facts.plan.group_size, facts.plan.groups))
 
 
@@ -204,7 +204,7 @@ def stay(d: StateTransaction, role: str) -> None:
 
 
 def level_of(job: Job, role: str) -> Level:
-    """The restart level of a resize: InProcess for roles that also fail over so, else Role."""
+    """Return the restart level of a resize: InProcess for roles that also fail over so, else Role."""
     return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 

@@ -17,13 +17,13 @@ from dljob.telemetry.wording import counted
 
 
 def earliest(state: JobState | StateTransaction) -> float | None:
-    """When the next timer is due (unix seconds); None: no timer runs."""
+    """Return when the next timer is due (unix seconds); None: no timer runs."""
     due = [at for at in _times(state) if at is not None]
     return min(due) if due else None
 
 
 def _times(state: JobState | StateTransaction) -> list[float | None]:
-    """All running timers (unix seconds), in any order; None for those that are not set."""
+    """Return all running timers (unix seconds), in any order; None for those that are not set."""
     if state.phase.final:
         return []
     if state.verdict is not None:  # an ending job has no timers but those of its release

@@ -35,7 +35,7 @@ class Refusal:
     why: str
     """The smallest conflicting set of units with its numbers, in words."""
     conflict: tuple[tuple[str, int], ...]
-    """That set, as (role or collocation, number of its units). Without any one of them the others fit."""
+    """The conflicting set, as (role or collocation, number of its units). Without any one entry the others fit."""
     missing: Resources
     """Least amounts that would have to become free; empty if it is not a matter of amounts."""
     never: bool
@@ -63,7 +63,7 @@ def assign(
     taken: Iterable[AssignedUnit] = (),
     reserve_nodes: Mapping[str, int] | None = None,
 ) -> Assignment | Refusal:
-    """A node for every unit, or a refusal for all of them.
+    """Return a node for every unit, or a refusal for all of them.
 
     The answer does not depend on the order of units, nodes or `taken`. Head nodes get no unit.
 
@@ -102,7 +102,7 @@ def assign(
 
 
 def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
-    """The nodes with enough free of each resource for the least demand of it: a quick filter before the search."""
+    """Return the nodes with enough free for the least demand of each resource: a quick filter before the search."""
     demands = [dict(demand) for demand in {unit.demand for unit in units}]
     # Only a resource that all units ask for can rule a node out for each of them.
     common = set[str]().union(*demands).intersection(*demands)
@@ -117,7 +117,7 @@ def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
 
 
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
-    """The machines of the plan's node groups as if they had joined and were empty: `<group>-<i>`, spares last."""
+    """Return the planned machines as empty nodes, as if they had joined: `<group>-<i>`, spares last."""
     return tuple(
         NodeView(machine_name(group, i), group.resources, group.resources, group.labels)
         for group in plan.node_groups.values()
@@ -126,19 +126,19 @@ def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
 
 
 def spare_nodes(plan: JobPlan) -> dict[str, int]:
-    """Node group -> number of machines that stay free as spares: `reserve_nodes` of `assign`."""
+    """Return node group -> number of machines that stay free as spares: `reserve_nodes` of `assign`."""
     return {group.name: group.spares for group in plan.node_groups.values() if group.spares}
 
 
 def of_group(nodes: Iterable[NodeView], group: str) -> tuple[NodeView, ...]:
-    """The nodes with the label of a node group; all nodes, where none carries such a label."""
+    """Return the nodes with the label of a node group; all nodes, where none carries such a label."""
     workers = [node for node in nodes if not node.head]
     said = {node.id: dict(node.labels).get(NODE_GROUP_LABEL) for node in workers}
     return tuple(node for node in workers if said[node.id] == group or not any(said.values()))
 
 
 def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
-    """Series -> the topology domains that its units occupy already."""
+    """Return series -> the topology domains that its units occupy already."""
     found: dict[str, set[str]] = {}
     for item in held:
         if item.unit.topology_key:
@@ -147,7 +147,7 @@ def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
 
 
 def _batches(units: Iterable[Unit]) -> tuple[list[Batch], list[list[str]]]:
-    """Batches of exchangeable units of one series, and the unit names of each batch in order."""
+    """Return batches of exchangeable units of one series, and the unit names of each batch in order."""
     found: dict[tuple[str, Demand], list[Unit]] = {}
     for unit in sorted(units, key=lambda unit: natural(unit.name)):
         found.setdefault((unit.series, demand_of(unit)), []).append(unit)
@@ -162,7 +162,7 @@ def _runs(
     spares: Mapping[str, int],
     excluded: frozenset[str],
 ) -> tuple[tuple[MachineRun, ...], str]:
-    """The room of the usable nodes, as runs of equal machines; and a message if the spares cannot be kept free."""
+    """Return the room of usable nodes as runs of equal machines, and a message if the spares cannot be kept free."""
     by_node: dict[str, list[AssignedUnit]] = {}
     for item in held:
         by_node.setdefault(item.node, []).append(item)
@@ -182,7 +182,7 @@ def _set_aside(
     spares: Mapping[str, int],
     excluded: frozenset[str],
 ) -> tuple[set[int], str]:
-    """The indices of the nodes to keep as spares, the last free ones of each group; and a message if too few are."""
+    """Return the indices of nodes to keep as spares, each group's last free ones, and a message if they are too few."""
     aside: set[int] = set()
     at = {node.id: index for index, node in enumerate(nodes)}
     for group, count in sorted(spares.items()):
@@ -199,7 +199,7 @@ def _set_aside(
 
 
 def _room(node: NodeView, held: Sequence[AssignedUnit]) -> Capacity | None:
-    """The room of a node beside the units that it holds; None when they hold more than it has."""
+    """Return the room of a node beside the units that it holds; None when they hold more than it has."""
     room: Capacity | None = room_of(node.free, node.labels, node.total)
     for item in held:
         demand = demand_of(item.unit)
@@ -210,7 +210,7 @@ def _room(node: NodeView, held: Sequence[AssignedUnit]) -> Capacity | None:
 
 
 def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[NodeView]) -> dict[str, str]:
-    """Unit -> node id: units in order on nodes in order, so that neighbouring groups stay neighbours."""
+    """Return unit -> node id: units in order on nodes in order, so that neighbouring groups stay neighbours."""
     chosen: dict[str, str] = {}
     for names, spots in zip(members, packing.spots, strict=True):
         where = sorted((index, each) for ids, each in spots for index in ids)
@@ -220,7 +220,7 @@ def _spread(packing: Packing, members: Sequence[Sequence[str]], nodes: Sequence[
 
 
 def _refusal(conflict: Conflict, spares: Mapping[str, int], *, never: bool, only_head: bool) -> Refusal:
-    """The refusal of a conflict, with the hints that users need to understand its numbers."""
+    """Return the refusal of a conflict, with the hints that users need to understand its numbers."""
     kept = ", ".join(f"{count} of {group}" for group, count in sorted(spares.items()))
     why = conflict.why
     if only_head:

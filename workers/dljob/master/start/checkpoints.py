@@ -26,12 +26,12 @@ FIRST = RunId(1, 1)
 
 
 def refused(state: JobState | StateTransaction, world: str, mark: CheckpointId) -> str:
-    """Why a checkpoint does not count; empty: it counts."""
+    """Return why a checkpoint does not count; empty: it counts."""
     return fence(mark, state.saves.get(world, Saves()).decisions)
 
 
 def superseded(state: JobState | StateTransaction, world: str, life: RunId) -> str:
-    """Why a life may not decide what it restores any more; empty: it may."""
+    """Return why a life may not decide what it restores any more; empty: it may."""
     later = state.saves.get(world, Saves()).superseded(life)
     return f"life {later} of {world} has begun" if later else ""
 
@@ -53,7 +53,7 @@ def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
 
 
 def _newest(found: Iterable[Committed]) -> tuple[Committed, ...]:
-    """The newest checkpoints, by life and step, not by time: commits may arrive out of order."""
+    """Return the newest checkpoints, by life and step, not by time: commits may arrive out of order."""
     return tuple(sorted(found, key=lambda one: one.mark)[-KEPT:])
 
 
@@ -92,7 +92,7 @@ def _went_on(d: StateTransaction, event: CheckpointDecided) -> None:
 
 
 def _fault_of(d: StateTransaction, role: str) -> FaultRecord | None:
-    """The last fault that restarted ranks of a role."""
+    """Return the last fault that restarted ranks of a role."""
     wide = (Level.JOB.value, Level.NODE.value)
     # A restart of the job or of a node took the ranks of this role along.
     found = (one for one in reversed(d.faults) if one.level in wide or role_of(one.target) == role)
@@ -100,7 +100,7 @@ def _fault_of(d: StateTransaction, role: str) -> FaultRecord | None:
 
 
 def last(state: JobState) -> Committed | None:
-    """The checkpoint that the status shows: the latest of the first driver role, else the latest of all."""
+    """Return the checkpoint that the status shows: the latest of the first driver role, else the latest of all."""
     driver = state.job.drivers[0]
     found = {world: own.last for world, own in state.saves.items() if own.last}
     own = [one for world, one in found.items() if role_of(world) == driver]

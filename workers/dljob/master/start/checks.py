@@ -47,7 +47,7 @@ def ask(d: StateTransaction, role: str, own: RoleCheck, nodes: Team, teams: tupl
 
 
 def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
-    """The order for the round that is under way, with the role's whole share of each node: memory and devices."""
+    """Return the order for the present round, with the role's whole share of each node: memory and devices."""
     facts = d.facts(role)
     # The checker runs in one reservation of the role on the node: the first one, hence the reversed order.
     where = {node: (unit, token) for unit, token, node in reversed(own.places)}
@@ -70,7 +70,7 @@ def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
 
 
 def again(d: StateTransaction) -> Iterator[CheckNodes]:
-    """The rounds that a new epoch orders again."""
+    """Yield the rounds that a new epoch orders again."""
     for role, own in sorted(d.checks.items()):
         # A round about places that were left since is not repeated: `start_world` orders another one.
         if own.round and own.places == places_of(d, role):
@@ -78,14 +78,14 @@ def again(d: StateTransaction) -> Iterator[CheckNodes]:
 
 
 def places_of(d: StateTransaction, role: str) -> Places:
-    """The places of a role's groups, as (unit, token, node) in the order of the groups."""
+    """Return the places of a role's groups, as (unit, token, node) in the order of the groups."""
     facts = d.facts(role)
     names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
     return tuple((name, d.units[name].token, d.units[name].node) for name in names)
 
 
 def nodes_of(places: Places) -> Team:
-    """The nodes of these places, each once."""
+    """Return the nodes of these places, each once."""
     return tuple(dict.fromkeys(node for _, _, node in places))
 
 
@@ -118,7 +118,7 @@ def forget(d: StateTransaction, node: str) -> None:
 
 
 def words(d: StateTransaction) -> str:
-    """The nodes excluded for a failed check, as a part of the message why there is no room; empty: there are none."""
+    """Describe the nodes excluded for a failed check, for the message why there is no room; empty: there are none."""
     failed = [f"{name} ({own.check})" for name, own in sorted(d.exclusions.items()) if own.check]
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
     return f"; excluded: {', '.join(failed[:3])}{more}" if failed else ""

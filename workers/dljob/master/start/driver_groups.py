@@ -33,7 +33,7 @@ def told(d: StateTransaction, event: GroupAsked) -> None:
 
 
 def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
-    """The demand of a group or an actor, why it cannot be met now or ever, and what the nodes have of it."""
+    """Return the demand of a group or an actor, why it cannot be met now or ever, and what the nodes have of it."""
     known = sorted(nodes, key=lambda node: node.id)
     # STRICT_PACK wants all bundles on one node, so they count as one part.
     parts = [add_up(*group.bundles)] if group.strategy == "STRICT_PACK" else list(group.bundles)
@@ -53,7 +53,7 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
 
 
 def _wanted(group: AskedGroup) -> str:
-    """The bundles in words, equal ones together, and the strategy's condition on their nodes."""
+    """Return the bundles in words, equal ones together, and the strategy's condition on their nodes."""
     counts: dict[Resources, int] = {}
     for bundle in group.bundles:
         counts[bundle] = counts.get(bundle, 0) + 1
@@ -63,7 +63,7 @@ def _wanted(group: AskedGroup) -> str:
 
 
 def _lack(parts: Sequence[Resources], have: Sequence[dict[str, Amount]], verb: str, *, apart: bool) -> str:
-    """What is missing: a node for some part, enough nodes, or the sum; empty: nothing that counting can show.
+    """Return what is missing: a node for some part, enough nodes, or the sum; empty: nothing that counting can show.
 
     `have` are the amounts of each node, and `verb` says which ones they are ("has" or "has free").
     """
@@ -90,7 +90,7 @@ def _holds(own: dict[str, Amount], part: Resources) -> bool:
 
 
 def _have(group: AskedGroup, nodes: Sequence[NodeView]) -> str:
-    """The free amounts on nodes that have any of the resources that the group needs."""
+    """Return the free amounts on nodes that have any of the resources that the group needs."""
     names = [name for name, _ in add_up(*group.bundles)]
     rows: list[str] = []
     for node in nodes:

@@ -7,7 +7,7 @@ from dljob.master.state.transaction import StateTransaction
 
 
 def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
-    """The seat of each group of a role, by the nodes of its units.
+    """Return the seat of each group of a role, by the nodes of its units.
 
     Nodes are numbered in the order of their first group. A unit without a node counts as a node of its own.
     """

@@ -41,12 +41,12 @@ def told(d: StateTransaction, event: RelaunchTold) -> None:
 
 
 def orders(state: JobState) -> Iterator[RelaunchNode]:
-    """The requests that a new epoch repeats: those for all excluded nodes."""
+    """Yield the requests that a new epoch repeats: those for all excluded nodes."""
     if state.job.fault_tolerance.node.relauncher:
         for name, own in sorted(state.exclusions.items()):
             yield RelaunchNode(name, own.reason, own.check or own.reason, _labels(state.nodes, name))
 
 
 def _labels(nodes: Iterable[NodeView], name: str) -> tuple[tuple[str, str], ...]:
-    """The labels of a node; empty if it is unknown."""
+    """Return the labels of a node; empty if it is unknown."""
     return next((tuple(node.labels) for node in nodes if node.id == name), ())

@@ -15,7 +15,7 @@ from dljob.plan.model import Unit, add_up
 
 
 def taken(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
-    """The units that have a node. Without `every`, only those whose effect a node's `free` does not show.
+    """Return the units that have a node. Without `every`, only those whose effect a node's `free` does not show.
 
     These are units that are still being reserved, and in a job with anti-affinity, spread or topology keys all of them.
     """
@@ -56,7 +56,7 @@ def _forget_devices(d: StateTransaction, unit: str) -> None:
 
 
 def left(node: NodeView, unit: Unit) -> NodeView:
-    """A node as it will be once it has given a unit back."""
+    """Return a node as it will be once it has given a unit back."""
     total = dict(node.total)
     free = add_up(node.free, unit.demand)
     # Capped: the node's report may already count the unit as free.
@@ -64,7 +64,7 @@ def left(node: NodeView, unit: Unit) -> NodeView:
 
 
 def unit_hosts(d: StateTransaction, unit: str) -> tuple[HostId, ...]:
-    """All hosts that live in a unit, stores included."""
+    """Return all hosts that live in a unit, stores included."""
     hosts: list[HostId] = []
     for role, group in d.job.plan.units[unit].members:
         facts = d.facts(role)

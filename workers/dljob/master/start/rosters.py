@@ -27,7 +27,7 @@ class Roster:
 
 
 def roster(state: JobState, group: str) -> Roster | None:
-    """The present roster of a group of the spec; None when there is no group of that name."""
+    """Return the present roster of a group of the spec; None when there is no group of that name."""
     roles = next((own.roles for own in state.job.spec.collectives.groups if own.name == group), None)
     if roles is None:
         return None
@@ -46,7 +46,7 @@ def roster(state: JobState, group: str) -> Roster | None:
 
 
 def _absence(state: JobState, key: RankKey) -> str:
-    """Why a rank cannot take part; empty when it can."""
+    """Return why a rank cannot take part; empty when it can."""
     own = state.ranks[key]
     match own.phase:
         case RankPhase.STARTING | RankPhase.READY:

@@ -50,7 +50,7 @@ def told(d: StateTransaction, event: ShardsTold) -> None:
 
 
 def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
-    """Why a process gets no shards of this data set; empty: it may get some."""
+    """Return why a process gets no shards of this data set; empty: it may get some."""
     if (event.role, event.rank) not in state.ranks:
         return f"there is no rank {event.role}/{event.rank}"
     feed = state.feeds.get(event.name)
@@ -107,12 +107,12 @@ def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId |
 
 
 def carry(state: JobState) -> dict[str, Any]:
-    """The data positions for the next attempt, as JSON; what does not fit into ROWS intervals is done again."""
+    """Return the data positions for the next attempt, as JSON; what does not fit into ROWS intervals is done again."""
     return {name: _carry(feed) for name, feed in sorted(state.feeds.items())}
 
 
 def _carry(feed: ShardTable) -> list[Any]:
-    """One data set for `carry`. Leased shards count as to do: their processes end with the attempt."""
+    """Return one data set for `carry`. Leased shards count as to do: their processes end with the attempt."""
     held = [run for held in feed.held.values() for run in held.runs]
     # Acknowledgements that do not fit are dropped, and their intervals are done again.
     acked, spilt = feed.acked[-ROWS:], feed.acked[:-ROWS]
@@ -127,7 +127,7 @@ def _carry(feed: ShardTable) -> list[Any]:
 
 
 def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
-    """The data sets that `carry` wrote. Raises ValueError, TypeError or KeyError if the data has another form."""
+    """Return the data sets that `carry` wrote. Raises ValueError, TypeError or KeyError for another form."""
     found: list[tuple[str, ShardTable]] = []
     for name, (size, shard, epochs, todo, rows, *more) in told.items():
         acked = [
@@ -152,7 +152,7 @@ def _put(d: StateTransaction, name: str, feed: ShardTable) -> None:
 
 
 def runs_of(state: JobState, name: str, holder: Holder, incarnation: int) -> shard_table.Runs:
-    """The shards leased to a process; empty for a former one."""
+    """Return the shards leased to a process; empty for a former one."""
     feed = state.feeds.get(name)
     held = feed and feed.held.get(holder)
     return held.runs if held is not None and held.incarnation == incarnation else ()

@@ -23,7 +23,7 @@ _GONE = (SparePhase.TAKEN, SparePhase.LOST)
 
 
 def per_node(d: StateTransaction) -> int:
-    """The number of spares that each node keeps for each role that runs there."""
+    """Return the number of spares that each node keeps for each role that runs there."""
     return d.job.fault_tolerance.spares.processes_per_node
 
 
@@ -39,7 +39,7 @@ def keep(d: StateTransaction, role: str, nodes: Iterable[str], count: int = 0) -
 
 
 def homes(d: StateTransaction, role: str, ranks: Iterable[int]) -> set[str]:
-    """The nodes that hold the units of these ranks. A node that was left is none, even if a last process ran there."""
+    """Return the nodes that now hold the units of these ranks; a node that units left is not among them."""
     facts = d.facts(role)
     units = (d.units[facts.unit_of(facts.host_of(rank))] for rank in ranks)
     return {unit.node for unit in units if unit.phase is UnitPhase.HELD}
@@ -91,7 +91,7 @@ def end(d: StateTransaction, key: SpareKey) -> None:
 
 
 def taker(d: StateTransaction, event: SpareLost) -> HostId | None:
-    """The host that a lost spare had become before its loss was reported; None: it was still a spare."""
+    """Return the host that a lost spare had become before its loss was reported; None: it was still a spare."""
     spare = d.spares.get((event.role, event.node, event.slot))
     if spare is None or spare.life != event.life or spare.phase is not SparePhase.TAKEN or not spare.actor:
         return None

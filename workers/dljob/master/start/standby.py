@@ -20,7 +20,7 @@ from dljob.plan.words import natural
 
 
 def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]]:
-    """Node group -> its standby nodes, as many as it has spares or as there are."""
+    """Return node group -> its standby nodes: as many as it has spares, or fewer if there are not so many."""
     used = {unit.node for unit in state.units.values() if unit.phase in (UnitPhase.HELD, UnitPhase.RESERVING)}
     barred = {*state.exclusions, *state.departures, *_failing(state)}
     found: dict[str, tuple[str, ...]] = {}
@@ -39,7 +39,7 @@ def standing_by(state: JobState | StateTransaction) -> dict[str, tuple[str, ...]
 
 
 def _failing(state: JobState | StateTransaction) -> set[str]:
-    """The nodes where a spare was given up because it failed to come up too often; others stand by in their place."""
+    """Return the nodes where a spare failed to start too often and was given up; other nodes stand by instead."""
     return {node for (_, node, _), own in state.spares.items() if own.phase is SparePhase.LOST}
 
 
@@ -77,7 +77,7 @@ def _grew(d: StateTransaction) -> bool:
 
 
 def _wanted(d: StateTransaction, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
-    """(role, standby node) -> the largest number of the role's hosts on any node of the same group."""
+    """Return (role, standby node) -> the largest number of the role's hosts on any node of the same group."""
     labels = {node.id: node for node in d.nodes}
     found: dict[tuple[str, str], int] = {}
     for group, idle in nodes.items():

@@ -24,7 +24,7 @@ def dependencies_met(d: StateTransaction, role: str) -> bool:
 
 
 def _unmet(d: StateTransaction, role: str) -> tuple[str, ...]:
-    """The dependencies of a role that are not met. A completed role meets Ready, too."""
+    """Return the dependencies of a role that are not met. A completed role meets Ready, too."""
     return tuple(
         other
         for other, kind in d.facts(role).plan.depends_on
@@ -33,9 +33,9 @@ def _unmet(d: StateTransaction, role: str) -> tuple[str, ...]:
 
 
 def ahead(d: StateTransaction, role: str) -> tuple[str, ...]:
-    """The roles that must come before a role that has not begun; empty if it has begun, or is of the first wave.
+    """Return the roles that must come before a role that has not begun; empty if it has begun, or is of the first wave.
 
-    A role that has not begun has nothing to restart: what it lost is replaced, or not, by the time of its turn.
+    A role that has not begun has nothing to restart: its lost units are replaced, or not, by the time of its turn.
     """
     return () if d.facts(role).first_wave or d.roles[role].spawned else _unmet(d, role)
 
@@ -82,7 +82,7 @@ def on_hold(d: StateTransaction, rank: RankState) -> bool:
 
 
 def _wanted(d: StateTransaction, host: HostId) -> bool:
-    """Whether a host has ranks to start; a store host, whether its role goes on."""
+    """Whether a host has ranks to start; for a store host, whether its role has unfinished ranks."""
     role = d.roles[host.role]
     # Its hosts are ordered once its dependencies allow them.
     if not role.spawned:
@@ -171,7 +171,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
 def order(
     d: StateTransaction, host: HostId, ranks: tuple[int, ...], store: str, there: visible_devices.There
 ) -> StartRanks:
-    """The order that starts these ranks in their present incarnations. `there` is from `visible_devices.of_nodes`."""
+    """Return the order that starts ranks in their present incarnations. `there` is from `visible_devices.of_nodes`."""
     facts, state = d.facts(host.role), d.hosts[host]
     size = facts.plan.group_size
     starts: list[RankStart] = []

@@ -19,7 +19,7 @@ There: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def of_nodes(d: StateTransaction, role: str) -> There:
-    """The devices that all ranks of a role see on each node; empty if each rank sees those of its host alone."""
+    """Return the devices that all ranks of a role see on each node; empty if each rank sees those of its host alone."""
     facts = d.facts(role)
     if not facts.plan.shared_sight or not facts.world:
         return {}
@@ -34,7 +34,7 @@ def of_nodes(d: StateTransaction, role: str) -> There:
 def of_rank(
     facts: RoleFacts, host: HostState, rank: int, there: There
 ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], int]:
-    """The devices that a rank sees, by Ray resource, and the index of its own (first) device among its kind."""
+    """Return the devices that a rank sees, by Ray resource, and the index of its own (first) device among its kind."""
     accelerator = facts.plan.accelerator
     slot = rank % facts.ranks_per_host
     if accelerator is None:

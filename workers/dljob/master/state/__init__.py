@@ -1,4 +1,4 @@
-"""The job's state, and what changes it.
+"""The job's state, and the values that change it.
 
 In reading order: `views` (reports), `events`, `actions`, `job`, `state`, `transaction` (changes of one event),
 `evolve`, `limits`, `sizing`, `checkpoint_ids`, `shard_table`, `pairing`, `ledger`, `causes`, `faults`,

@@ -47,7 +47,7 @@ class Cause:
 
 
 def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
-    """The cause of a failed outcome. `users` are the spec's `faultTolerance.causes`."""
+    """Return the cause of a failed outcome. `users` are the spec's `faultTolerance.causes`."""
     lines = _lines(outcome)
     given = outcome.reason or Reason.UNKNOWN
     own = (*lines.get(Source.ERROR, ()), *lines.get(Source.LOG, ()))
@@ -71,7 +71,7 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
 
 
 def judged(outcome: Outcome, cause: Cause) -> Outcome:
-    """The outcome with the reason of its cause, and with the line of evidence where it has no error of its own."""
+    """Return the outcome with the reason of its cause, and the line of evidence where it has no error of its own."""
     said = outcome.message
     # An exception has words of its own; an exit code or signal has none but the evidence.
     if cause.line and not outcome.error_type and cause.line not in said:
@@ -82,13 +82,13 @@ def judged(outcome: Outcome, cause: Cause) -> Outcome:
 
 
 def told(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
-    """The outcome with more evidence; known clues are not added again."""
+    """Return the outcome with more evidence; known clues are not added again."""
     new = tuple(clue for clue in clues if clue not in outcome.clues)
     return evolve(outcome, clues=(*outcome.clues, *new)) if new else outcome
 
 
 def evidence(outcome: Outcome) -> tuple[str, ...]:
-    """The evidence that users see: exit code, clues, and the last line of the log or traceback."""
+    """Return the evidence for users: exit code, clues, and the last line of the log or traceback."""
     code = () if outcome.code is None else (f"exit code {outcome.code}",)
     clues = tuple(f"{clue.source}: {_shortened(clue.text)}" for clue in outcome.clues)
     last = [line for line in outcome.detail.splitlines() if line.strip()][-1:]
@@ -96,7 +96,7 @@ def evidence(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _shortened(text: str) -> str:
-    """A text cut to at most KEPT characters at the end of a sentence or of a word, with an ellipsis."""
+    """Return a text cut to at most KEPT characters at the end of a sentence or of a word, with an ellipsis."""
     if len(text) <= KEPT:
         return text
     head = text[: KEPT - 4]
@@ -121,7 +121,7 @@ def killed(outcome: Outcome) -> bool:
 
 
 def _lines(outcome: Outcome) -> Lines:
-    """The lines of evidence of an outcome, by source."""
+    """Return the lines of evidence of an outcome, by source."""
     found: dict[str, list[str]] = {}
     for clue in outcome.clues:
         found.setdefault(clue.source, []).append(clue.text[:LINE])
@@ -154,6 +154,6 @@ def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
 
 
 def _found(patterns: Iterable[str], lines: Iterable[str]) -> str:
-    """The first line that matches any of the patterns; empty: none does."""
+    """Return the first line that matches any of the patterns; empty: none does."""
     patterns = tuple(patterns)
     return next((line for line in lines if any(matches(pattern, line) for pattern in patterns)), "")

@@ -38,13 +38,13 @@ class CheckpointId:
         return f"step {self.step}{again} of life {self.life}"
 
     def json(self) -> dict[str, int]:
-        """The identifier as JSON, for requests to PrimeMaster and for files on disk."""
+        """Return the identifier as JSON, for requests to PrimeMaster and for files on disk."""
         own = {"attempt": self.life.attempt, "number": self.life.number, "step": self.step}
         return own | ({"revision": self.revision} if self.revision else {})
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CheckpointId:
-        """The identifier that `json` wrote."""
+        """Return the identifier that `json` wrote."""
         return cls(RunId(data["attempt"], data["number"]), data["step"], data.get("revision", 0))
 
 
@@ -77,22 +77,22 @@ class Saves:
         return self.committed[-1] if self.committed else None
 
     def superseded(self, life: RunId) -> str:
-        """The newest later life that made a decision; empty: there is none."""
+        """Return the newest later life that made a decision; empty: there is none."""
         later = [made.life for made in self.decisions if made.life > life]
         return str(max(later)) if later else ""
 
     def decision(self, life: RunId) -> RestoreDecision | None:
-        """The decision of a life; None before it is made."""
+        """Return the decision of a life; None before it is made."""
         return next((made for made in self.decisions if made.life == life), None)
 
 
 def role_of(world: str) -> str:
-    """The role of a world: `trainer` for both `trainer` (an Elastic role) and `trainer/3` (an Actor rank)."""
+    """Return the role of a world: `trainer` for both `trainer` (an Elastic role) and `trainer/3` (an Actor rank)."""
     return world.partition("/")[0]
 
 
 def fence(mark: CheckpointId, decisions: Iterable[RestoreDecision]) -> str:
-    """Why a checkpoint does not count: a later life restored an earlier one. Empty when it counts."""
+    """Return why a checkpoint does not count: a later life restored an earlier one. Empty when it counts."""
     for decision in decisions:
         # Earlier lives may still commit up to the restored checkpoint; what lies beyond it never happened.
         if mark.life < decision.life and (decision.chosen is None or mark > decision.chosen):

@@ -122,7 +122,7 @@ class GroupAsked:
     owner: str
     """"<role>/<rank>" whose driver created it."""
     why: str
-    """What it needs and what nodes have; once it waits no longer, what became of it."""
+    """Its demand beside the free amounts of nodes; once it is pending no longer, its outcome."""
     waits: bool = True
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @cache
 def _copier(kind: type) -> Callable[[object, dict[str, object]], Any]:
-    """A function that copies instances of a slotted dataclass field by field, taking changed values out of a dict.
+    """Return a function that copies a slotted dataclass instance field by field; a dict holds the changed values.
 
     Its source is generated per class, as dataclasses generate `__init__`: a generic loop over the fields took half of
     the time of an event.
@@ -31,7 +31,7 @@ def _copier(kind: type) -> Callable[[object, dict[str, object]], Any]:
 
 
 def evolve(value: T, **changes: object) -> T:
-    """A copy of a dataclass instance with some fields changed. The class must have slots and no `__post_init__`.
+    """Return a copy of a dataclass instance with some fields changed. The class must have slots and no `__post_init__`.
 
     Raises:
         TypeError: The class has no field of a given name.

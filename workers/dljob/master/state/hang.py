@@ -70,7 +70,7 @@ class Pace:
 
 
 def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
-    """The pace after a report of a step. A new process starts a new pace; a repeated step is a sign of life, too."""
+    """Return the pace after a report of a step. A new process starts a new pace; a repeated step is a sign of life."""
     if old is None or old.incarnation != incarnation:
         return Pace(incarnation, step, now)  # measured from the first report of a process on
     silence = max(0.0, now - old.at)
@@ -83,29 +83,29 @@ def paced(old: Pace | None, incarnation: int, step: int, now: float) -> Pace:
 
 
 def look_after(pace: Pace) -> float:
-    """Seconds that a rank may be silent before PrimeMaster looks at it."""
+    """Return the seconds that a rank may be silent before PrimeMaster looks at it."""
     return max(LOOK_FACTOR * pace.median, GAP_FACTOR * pace.gap) + LOOK_S
 
 
 def idle_after(pace: Pace, policy: HangPolicy) -> float:
-    """Seconds that an idle rank may keep others waiting before it counts as hanging."""
+    """Return the seconds that an idle rank may keep others waiting before it counts as hanging."""
     return max(policy.idle_seconds, IDLE_FACTOR * pace.median, LONGEST_FACTOR * pace.longest)
 
 
 def busy_after(pace: Pace, policy: HangPolicy) -> float:
-    """Seconds that a rank may be silent which uses a CPU, or which no other rank waits for."""
+    """Return the seconds of silence allowed to a rank that uses a CPU, or that no other rank waits for."""
     return max(policy.busy_seconds, idle_after(pace, policy), BUSY_FACTOR * pace.median)
 
 
 def silent(paces: Mapping[int, Pace], now: float) -> tuple[int, ...]:
-    """The ranks of a role that have been silent for more than a few of their own steps."""
+    """Return the ranks of a role that have been silent for more than a few of their own steps."""
     # LOOK_S is the least bound of all: comparing with it first spares most ranks the arithmetic.
     late = (rank for rank, p in paces.items() if (silence := now - p.at) > LOOK_S and silence > look_after(p))
     return tuple(sorted(rank for rank in late if paces[rank].measured))
 
 
 def look_again_at(silence: float) -> float:
-    """Seconds of silence at which to look again, after a look that proved nothing."""
+    """Return the seconds of silence at which to look again, after a look that proved nothing."""
     return max(silence * AGAIN, silence + AGAIN_S)
 
 
@@ -113,7 +113,7 @@ def look_again_at(silence: float) -> float:
 
 
 class Where(StrEnum):
-    """What the thread of user code is doing, by its stack."""
+    """Activity of the thread of user code, by its stack."""
 
     UNKNOWN = ""
     """No stack could be read."""
@@ -158,7 +158,7 @@ class Looks:
 
     @property
     def where(self) -> Where:
-        """Where the thread was both times; a thread that moved in between counts as being in user code."""
+        """Activity of the thread at both observations; one that moved in between counts as being in user code."""
         if Where.UNKNOWN in (self.first.where, self.second.where):
             return Where.UNKNOWN
         return self.second.where if self.first.where is self.second.where else Where.USER
@@ -187,7 +187,7 @@ def wants_stacks(paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> b
 def judge(
     paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy, *, world: bool
 ) -> tuple[HangFinding, ...]:
-    """The ranks of a role that hang.
+    """Return the ranks of a role that hang.
 
     Args:
         paces: Rank -> pace, for ranks that ever reported a step.
@@ -209,7 +209,7 @@ def judge(
 def _alone(
     paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy
 ) -> tuple[HangFinding, ...]:
-    """Hanging ranks of a role without a world: no peer waits, so only the longest bound and the own stack count."""
+    """Return the hung ranks of a role without a world: no peer waits, so the longest bound and its own stack count."""
     long = [
         r
         for r in sorted(looks)
@@ -221,7 +221,7 @@ def _alone(
 def _together(
     paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy
 ) -> HangFinding | None:
-    """The hang of a world: a rank that is not in the collective where the others wait keeps them waiting."""
+    """Return the hang of a world: a rank that is not in the collective where the others wait keeps them waiting."""
     known = {rank: p for rank, p in paces.items() if p.measured}
     places = {seen.where for seen in looks.values()}
     if not known or not looks or places - {Where.USER, Where.COLLECTIVE}:
@@ -247,7 +247,7 @@ def _together(
 
 
 def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: str) -> HangFinding:
-    """A finding that names the one rank whose step is lowest, or the whole role where no rank is alone behind."""
+    """Return a finding that names the one rank whose step is lowest; or the role, if several ranks share that step."""
     steps = sorted((paces[rank].step, rank) for rank in looks if rank in paces)
     if len(steps) > 1 and steps[0][0] < steps[1][0]:
         rank = steps[0][1]
@@ -257,7 +257,7 @@ def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: st
 
 
 def _said(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
-    """A finding about a rank in words, with the length of its silence."""
+    """Return a finding about a rank in words, with the length of its silence."""
     pace = paces.get(rank)
     if pace is None:
         return why
@@ -271,7 +271,7 @@ def _doing(seen: Looks) -> str:
 
 
 def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
-    """A warning that torch's collective timeout ends before the hang bounds; empty: it does not.
+    """Return a warning that torch's collective timeout ends before the hang bounds; empty: it does not.
 
     Then all peers fail with a timeout that names no culprit, before PrimeMaster can name it.
     """
@@ -294,7 +294,7 @@ def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
 
 
 def stragglers(paces: Mapping[int, Pace], told: frozenset[int]) -> Mapping[int, float]:
-    """Stragglers -> how many times slower each is than its role's median rank. `told`: the stragglers so far.
+    """Return straggler -> factor by which it is slower than its role's median rank. `told`: the stragglers so far.
 
     Ranks that wait for each other in every step are all as slow as the slowest one, so none is found among them.
     """

@@ -46,24 +46,24 @@ class RoleFacts:
         return self.plan.replicas // self.ranks_per_host
 
     def host_of(self, rank: int) -> HostId:
-        """The host of a rank."""
+        """Return the host of a rank."""
         return HostId(self.plan.name, rank // self.ranks_per_host)
 
     def ranks_of(self, index: int) -> range:
-        """The ranks of a host."""
+        """Return the ranks of a host."""
         return range(index * self.ranks_per_host, (index + 1) * self.ranks_per_host)
 
     def group_ranks(self, group: int) -> range:
-        """The ranks of a role group."""
+        """Return the ranks of a role group."""
         return range(group * self.plan.group_size, (group + 1) * self.plan.group_size)
 
     def unit_of(self, host: HostId) -> str:
-        """The unit that a host lives in."""
+        """Return the unit that a host lives in."""
         # The store host (index -1) lives with rank 0.
         return f"{self.series}/{max(host.index, 0) * self.ranks_per_host // self.plan.group_size}"
 
     def hosts(self) -> Iterator[HostId]:
-        """All hosts of the role; in a torch world the store's host, which has no ranks, is first: all ranks need it."""
+        """Yield all hosts of the role; in a torch world first the store's host, which all ranks need."""
         if self.world:
             yield HostId(self.plan.name, STORE)
         for index in range(self.host_count):
@@ -101,7 +101,7 @@ class Job:
         }
 
     def sized(self, sizes: Mapping[str, int]) -> Job:
-        """The same job with these numbers of ranks, by role."""
+        """Return the same job with these numbers of ranks, by role."""
         plan = self.plan.sized(sizes)
         return self if plan is self.plan else replace(self, plan=plan)
 
@@ -117,7 +117,7 @@ class Job:
 
 
 def _late(plans: Mapping[str, RolePlan]) -> frozenset[str]:
-    """The roles that wait for another one to complete, directly or through a role that they wait for."""
+    """Return the roles that wait for another one to complete, directly or through a role that they wait for."""
     late: set[str] = set()
     while True:
         more = {

@@ -68,7 +68,7 @@ class RoleAccount:
     at: int = 0
 
     def upto(self, at: int) -> int:
-        """The account's total at a time, which must not be before its own."""
+        """Return the account's total at a time, which must not be before its own."""
         return self.total + self.count * (at - self.at)
 
 
@@ -95,7 +95,7 @@ class Ledger:
 
 
 def opened(roles: Mapping[str, int]) -> Ledger:
-    """The ledger of a new job, with all ranks in the queue account. `roles`: role -> its number of ranks."""
+    """Return the ledger of a new job, with all ranks in the queue account. `roles`: role -> its number of ranks."""
     clocks = {(role, rank): (Account.QUEUE, 0) for role, count in roles.items() for rank in range(count)}
     return Ledger(
         clocks=Map(clocks), books=Map({(role, Account.QUEUE): RoleAccount(0, count) for role, count in roles.items()})
@@ -113,7 +113,7 @@ class Move(NamedTuple):
 
 
 def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now: int) -> Ledger:
-    """The ledger after the moves of some ranks, all at `now`, and a change of the number of spares by role.
+    """Return the ledger after the moves of some ranks, all at `now`, and a change of the number of spares by role.
 
     A rank without a clock (its state was written by an older version) is counted from now on.
     """
@@ -144,14 +144,14 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
 
 
 def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
-    """The ledger after a role changed its number of ranks at `now`."""
+    """Return the ledger after a role changed its number of ranks at `now`."""
     at = max(now, ledger.at)
     old = ledger.ranks.get(role, RoleAccount(0, before))
     return evolve(ledger, ranks=ledger.ranks.set(role, RoleAccount(old.upto(at), after, at)))
 
 
 def rank_time(ledger: Ledger, role: str, ranks: int, now: int) -> int:
-    """The time of all ranks of a role since the job's start; `ranks` is their present number."""
+    """Return the time of all ranks of a role since the job's start; `ranks` is their present number."""
     return ledger.ranks.get(role, RoleAccount(0, ranks)).upto(max(now, ledger.at))
 
 
@@ -164,7 +164,7 @@ class _Page:
         self.lines: dict[BookKey, list[int]] = {}
 
     def line(self, role: str, account: Account) -> list[int]:
-        """The changeable [total, count] of an account, with the total brought up to the booking's time."""
+        """Return the changeable [total, count] of an account, with the total brought up to the booking's time."""
         key = role, account
         line = self.lines.get(key)
         if line is None:
@@ -173,11 +173,11 @@ class _Page:
         return line
 
     def shown(self, role: str, account: Account) -> int:
-        """The account's total as it could be seen just before the booking."""
+        """Return the account's total as it could be seen just before the booking."""
         return self.books.get((role, account), _NOTHING).upto(self.at)
 
     def filed(self) -> Map[BookKey, RoleAccount]:
-        """The books with the changes of this page."""
+        """Return the books with the changes of this page."""
         books = self.books
         for key, (total, count) in self.lines.items():
             books = books.set(key, RoleAccount(total, count, self.at))
@@ -185,7 +185,7 @@ class _Page:
 
 
 def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tuple[int, int], ...]]:
-    """The productive time of all roles together after a booking, and the marks."""
+    """Return the productive time of all roles together after a booking, and the marks."""
     old, marks = ledger.productive, ledger.marks
     total, count = old.upto(at), old.count
     changed = False
@@ -206,7 +206,7 @@ def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tup
 
 
 def totals(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
-    """The totals of a role's accounts, empty ones left out."""
+    """Return the totals of a role's accounts, empty ones left out."""
     at = max(now, ledger.at)
     held = ((account, ledger.books.get((role, account))) for account in Account)
     sums = {account: entry.upto(at) for account, entry in held if entry is not None}
@@ -214,7 +214,7 @@ def totals(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
 
 
 def owed(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
-    """Account -> the amount by which it shows less than before; a metric counter adds it, for it may never fall."""
+    """Return account -> the amount by which it shows less than before: metric counters add it, so as never to fall."""
     at = max(now, ledger.at)
     found: dict[Account, int] = {}
     for (name, account), floor in ledger.floors.items():
@@ -233,7 +233,7 @@ class Goodput:
 
 
 def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> Goodput:
-    """The job's goodput. `spent`: the time of all ranks, for jobs whose number of ranks has changed."""
+    """Return the job's goodput. `spent`: the time of all ranks, for jobs whose number of ranks has changed."""
     at = max(now, ledger.at)
     if not at or not ranks:  # nothing to divide by
         return Goodput(None, None)
@@ -244,7 +244,7 @@ def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> G
 
 
 def _productive_at(ledger: Ledger, at: int) -> int:
-    """The productive time at a time in the window, interpolated linearly between two marks."""
+    """Return the productive time at a time in the window, interpolated linearly between two marks."""
     last = ledger.productive
     if at >= last.at:
         return last.upto(at)

@@ -12,7 +12,7 @@ SPAWN_S = 120.0
 NODES_S = 10.0
 """Wait for further nodes to join before a job that the present ones could never hold fails.
 
-It applies to clusters that are not created for the job: nobody can say how many nodes will join.
+It applies to clusters that are not created for the job: the number of nodes that will join is unknown.
 """
 RESTART_S = 600.0
 """Time limit of a restart, from the end of its backoff to all ranks ready; after it the next larger level is tried."""
@@ -31,7 +31,7 @@ JOIN_S = 5.0
 NOTICE_S = 150.0
 """Window after a node's announced departure, or its deadline, in which ends of its processes are attributed to it."""
 DEPART_S = 30.0
-"""Assumed time until an announced node is gone, where nobody says how long: the default of Kubernetes and of Ray."""
+"""Assumed time until an announced node is gone, where no deadline is given: the default of Kubernetes and of Ray."""
 PARTING_S = 5.0
 """Part of the time before a departure that is kept for ranks to leave once their copies are on disk."""
 SHRINK_S = 30.0

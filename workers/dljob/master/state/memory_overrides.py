@@ -28,13 +28,13 @@ class Grants:
 
 
 def given(grants: Grants, unit: str) -> Given:
-    """The overrides of a unit: its own entry, else that of its series."""
+    """Return the overrides of a unit: its own entry, else that of its series."""
     own = grants.given.get(unit)
     return grants.given.get(unit.rpartition("/")[0], ()) if own is None else own
 
 
 def unit_of(plan: JobPlan, name: str, given: Given) -> Unit:
-    """A unit of the plan with these overrides."""
+    """Return a unit of the plan with these overrides."""
     unit = plan.units[name]
     if not given:
         return unit
@@ -48,35 +48,35 @@ def unit_of(plan: JobPlan, name: str, given: Given) -> Unit:
 
 
 def units_of(plan: JobPlan, grants: Grants, names: Iterable[str]) -> list[Unit]:
-    """Units of the plan, each with its overrides."""
+    """Return units of the plan, each with its overrides."""
     return [unit_of(plan, name, given(grants, name)) for name in names]
 
 
 def memory_of(plan: JobPlan, role: str) -> Amount:
-    """The memory of a rank by the plan; 0: the role's memory is not reserved."""
+    """Return the memory of a rank by the plan; 0: the role's memory is not reserved."""
     return dict(plan.roles[role].per_rank).get("memory", 0)
 
 
 def policy_of(job: Job, role: str) -> OutOfMemory | None:
-    """The `outOfMemory` policy of a role; None where it has none, or reserves no memory that could grow."""
+    """Return the `outOfMemory` policy of a role; None where it has none, or reserves no memory that could grow."""
     own = next((one for one in job.spec.roles if one.name == role), None)
     return own.restart_policy.out_of_memory if own and memory_of(job.plan, role) else None
 
 
 def for_role(plan: JobPlan, grants: Grants, role: str, amount: Amount) -> Grants:
-    """The overrides with this memory for each rank of a role, in all units without an entry of their own."""
+    """Return the overrides with this memory for each rank of a role, in all units without an entry of their own."""
     series = plan.units.of_role(role).name
     own = tuple(sorted({**dict(grants.given.get(series, ())), role: amount}.items()))
     return evolve(grants, given=grants.given.set(series, own), wanted=grants.wanted.set(role, amount))
 
 
 def with_given(grants: Grants, unit: str, own: Given) -> Grants:
-    """The overrides with a new entry for one unit."""
+    """Return the overrides with a new entry for one unit."""
     return evolve(grants, given=grants.given.set(unit, own))
 
 
 def without(grants: Grants, units: Iterable[str]) -> Grants:
-    """The overrides without those of these units; the same object where they had none.
+    """Return the overrides without those of these units; the same object where they had none.
 
     An empty entry stands for the plan's memory, since a missing one would fall back to the series.
     """

@@ -96,7 +96,7 @@ class RoleCheck:
 
 
 def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
-    """Teams for unknown nodes: each with a proven node while there are any, the others in pairs.
+    """Return teams for unknown nodes: each with a proven node while there are any, the others in pairs.
 
     An odd last node joins the last team. Two nodes that failed together are not paired again if another mate is left,
     since the same pair would only fail again.
@@ -114,7 +114,7 @@ def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collectio
 
 
 def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collection[Team]) -> tuple[Team, ...]:
-    """Teams that tell which of the open nodes is bad; empty: no team could tell more than is known."""
+    """Return teams that show which of the open nodes is bad; empty: no team could show more than is known."""
     if proven:
         # A proven partner decides at once: if the team fails, the open node is the bad one.
         return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_))
@@ -132,7 +132,7 @@ def met(failures: Collection[Team], one: str, other: str) -> bool:
 
 
 def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
-    """The teams in turns, so that no node is in two teams of the same turn."""
+    """Return the teams in turns, so that no node is in two teams of the same turn."""
     made: list[list[Team]] = []
     busy: list[set[str]] = []
     for team in teams:
@@ -148,11 +148,11 @@ def waves(teams: Iterable[Team]) -> tuple[tuple[Team, ...], ...]:
 # -- judgement
 
 MANY = 4
-"""From this number on, a trouble of most nodes or teams is put down to something they share, not to each of them."""
+"""Fewest nodes or teams for which a trouble of most of them is blamed on something that they share."""
 
 
 def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
-    """The nodes, where lateness is excused if most were late: a shared slow disk or network blames no node."""
+    """Return the nodes, without their lateness if most were late: then a shared disk or network is slow."""
     # On few nodes a majority is no evidence of a shared cause.
     late = sum(facts.late for facts in nodes)
     if len(nodes) < MANY or 2 * late <= len(nodes):
@@ -162,7 +162,7 @@ def excused(nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, ...]:
 
 
 def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[TeamFacts, ...]:
-    """The teams, where failures are excused if all failed and no member is proven: the role's setup may be wrong."""
+    """Return the teams, without their failures if all failed and no member is proven: the role's setup may be wrong."""
     made = [team for team in teams if not team.unmade]
     known = any(node in proven for team in made for node in team.nodes)
     if len(made) < MANY or known or not all(team.trouble for team in made):
@@ -172,7 +172,7 @@ def excused_teams(teams: Sequence[TeamFacts], proven: Collection[str]) -> tuple[
 
 
 def clock(nodes: Iterable[NodeFacts]) -> float:
-    """Seconds by which most nodes' clocks are ahead of PrimeMaster's, if PrimeMaster's is the wrong one; else 0."""
+    """Return the seconds by which most nodes' clocks lead PrimeMaster's, if PrimeMaster's clock is wrong; else 0."""
     # PrimeMaster's own clock counts as one voice (0.0) in the median, beside the nodes'.
     seen = sorted([0.0, *(facts.clock_s for facts in nodes if _compared(facts))])
     # Of the two middle values the smaller one: in doubt PrimeMaster's clock counts as right.
@@ -186,7 +186,7 @@ def _compared(facts: NodeFacts) -> bool:
 
 
 def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
-    """Kind -> median GFLOP/s of these nodes."""
+    """Return kind -> median GFLOP/s of these nodes."""
     found: dict[str, list[float]] = {}
     for shape, _, speed in speeds:
         found.setdefault(shape, []).append(speed)
@@ -194,7 +194,7 @@ def usual(speeds: Iterable[tuple[str, str, float]]) -> dict[str, float]:
 
 
 def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -> str:
-    """Why a node is unfit by its own findings, in words; empty: it is fit.
+    """Return why a node is unfit by its own findings, in words; empty: it is fit.
 
     `speeds` are the medians of `usual`, and `clock_s` is the result of `clock`.
     """
@@ -219,14 +219,14 @@ def unfit(facts: NodeFacts, speeds: Mapping[str, float], clock_s: float = 0.0) -
 
 
 def failed(team: TeamFacts, paces: Sequence[float]) -> str:
-    """Why a team failed, in words; empty: it passed. `paces` are the bandwidths of all teams, this one included."""
+    """Return why a team failed, in words; empty: it passed. `paces`: GB/s of all teams, this one included."""
     if team.trouble or not paces or team.gbytes_s * limits.CHECK_PACE_FACTOR >= (pace := median_high(paces)):
         return team.trouble
     return f"all-reduce {team.gbytes_s:.3g} GB/s, others {pace:.3g}"
 
 
 def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Team]:
-    """Certainly bad nodes -> the last team that proves it: the team failed, and all its other members are proven."""
+    """Return certainly bad node -> the last team that proves it: the team failed, and its other members are proven."""
     found: dict[str, Team] = {}
     # From the newest on, so that the message names the latest proof.
     for team in reversed(failures):
@@ -237,7 +237,7 @@ def convicted(failures: Sequence[Team], proven: Collection[str]) -> dict[str, Te
 
 
 def suspect(open_: Sequence[str], failures: Collection[Team]) -> tuple[str, Team]:
-    """The unproven node that failed in most teams (the last of equals), and the nodes that failed with it.
+    """Return the unproven node that failed in most teams (the last of equals), and the nodes that failed with it.
 
     ("", ()) when none of them failed.
     """

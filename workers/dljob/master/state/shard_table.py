@@ -1,7 +1,7 @@
 """The shard table of a data set that ranks share: intervals of positions that are to do, leased, or done.
 
-Position p belongs to epoch p // size; no shard crosses the end of an epoch. Intervals are [start, end).
-What is done is kept with the checkpoint that it came after, so that a restore knows what to hand out again.
+Position p belongs to epoch p // size; no shard crosses the end of an epoch. Intervals are [start, end). Each finished
+interval is stored with the last checkpoint before it, so that a restore knows what to hand out again.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class ShardTable:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is to do or leased. Acknowledged work may still come back by a restore."""
+        """Whether no interval is to do or leased. Acknowledged work may still come back by a restore."""
         return not self.todo and not any(held.runs for held in self.held.values())
 
 
 def made(size: int, shard: int, epochs: int) -> ShardTable:
-    """The table of a data set of which nothing is done."""
+    """Return the table of a new data set: all its positions are to do."""
     return ShardTable(size, shard, epochs, ((0, size * epochs),))
 
 
@@ -78,7 +78,7 @@ ROWS = 1024
 
 
 def merged(runs: Iterable[Run]) -> Runs:
-    """The intervals, sorted, with those that touch or overlap joined."""
+    """Return the intervals, sorted, with those that touch or overlap joined."""
     found: list[Run] = []
     for start, end in sorted(runs):
         if found and found[-1][1] >= start:
@@ -89,7 +89,7 @@ def merged(runs: Iterable[Run]) -> Runs:
 
 
 def coarse(runs: Runs, most: int) -> Runs:
-    """At most `most` intervals: those with the smallest gaps between them are joined, the gaps included."""
+    """Reduce to at most `most` intervals: those with the smallest gaps between them are joined, the gaps included."""
     if len(runs) <= most:
         return runs
     # The smallest gaps cost the least: their positions, though done, are done again.
@@ -131,7 +131,7 @@ def take(feed: ShardTable, holder: Holder, who: ShardLeases, want: int) -> Shard
 
 
 def _nearest(feed: ShardTable, todo: list[Run], world: str, runs: list[Run]) -> tuple[int, int]:
-    """Where a world goes on: after one of its own intervals, or in the middle of the epoch's longest free interval.
+    """Return where a world continues: after one of its own intervals, or in the middle of the longest free one.
 
     The middle leaves both neighbours room to grow without meeting the new one soon.
     """
@@ -148,7 +148,7 @@ def _nearest(feed: ShardTable, todo: list[Run], world: str, runs: list[Run]) -> 
 
 
 def returned(feed: ShardTable, holder: Holder) -> ShardTable:
-    """The table after a process lost its leases: they are to do again."""
+    """Return the table after a process lost its leases: they are to do again."""
     held = feed.held.get(holder)
     if held is None:
         return feed
@@ -156,7 +156,7 @@ def returned(feed: ShardTable, holder: Holder) -> ShardTable:
 
 
 def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: int | None) -> ShardTable:
-    """The table after a process finished a leased shard. A shard that it does not hold changes nothing.
+    """Return the table after a process finished a leased shard. A shard that it does not hold changes nothing.
 
     `after` is the last saved step, or None for a process that saves nothing: its work is done for good.
     """
@@ -172,7 +172,7 @@ def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: in
 
 
 def _joined(acked: tuple[Acked, ...], new: Acked) -> tuple[Acked, ...]:
-    """The intervals with one more, in order; it is joined with neighbours of the same world and mark."""
+    """Return the intervals with one more, in order; it is joined with neighbours of the same world and mark."""
     at = bisect(acked, new.start, key=_start)
     first = last = at
     if at and _touch(acked[at - 1], new):
@@ -191,12 +191,12 @@ def _touch(one: Acked, other: Acked) -> bool:
 
 
 def _split(acked: tuple[Acked, ...], which: Callable[[Acked], bool]) -> tuple[list[Acked], tuple[Acked, ...]]:
-    """The intervals that satisfy a condition, and the others."""
+    """Return the intervals that satisfy a condition, and the others."""
     return [one for one in acked if which(one)], tuple(one for one in acked if not which(one))
 
 
 def settled(feed: ShardTable, world: str, oldest: CheckpointId, *, remember: bool) -> ShardTable:
-    """The table after older checkpoints were dropped: work in the oldest one left is acknowledged no longer.
+    """Return the table after older checkpoints were dropped: work in the oldest one left is acknowledged no longer.
 
     `remember`: keep its intervals in `settled`, in case no checkpoint can be restored.
     """
@@ -210,7 +210,7 @@ def settled(feed: ShardTable, world: str, oldest: CheckpointId, *, remember: boo
 
 
 def restored(feed: ShardTable, world: str, life: RunId, chosen: CheckpointId | None) -> tuple[ShardTable, int]:
-    """The table after a life restored a checkpoint, and the number of positions that are to do again."""
+    """Return the table after a life restored a checkpoint, and the number of positions that are to do again."""
     # Leases of earlier lives end here: only now is it known that none of their work after the checkpoint counts.
     for holder, held in feed.held.items():
         if held.world == world and held.life < life:

@@ -8,13 +8,13 @@ from dljob.spec.policy import NodePolicy
 
 
 def frozen(silences: Mapping[str, float], policy: NodePolicy, pause_s: float = 0.0) -> tuple[dict[str, float], str]:
-    """The frozen nodes with the seconds of their silence, and the reason why other silent nodes do not count yet.
+    """Return frozen node -> seconds of silence, and the reason why other silent nodes do not count yet.
 
     Args:
         silences: Node -> seconds since its last answer, on a clock that stands still while PrimeMaster does not listen.
             Nodes known to be frozen are left out.
         policy: `freezeSeconds` and `unreachableSeconds`.
-        pause_s: Seconds between two questions to a node. Silence counts only after two of them.
+        pause_s: Seconds between two heartbeat requests to a node. Silence counts only after two of them.
     """
     least = max(policy.freeze_seconds, 2 * pause_s)
     late = {node: seconds for node, seconds in sorted(silences.items()) if seconds >= least}

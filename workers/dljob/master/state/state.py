@@ -208,7 +208,7 @@ class UnitState:
 
 
 def homeless_units(units: Map[str, UnitState]) -> Map[str, bool]:
-    """The names of units that need a place: neither held nor absent. An index, so that no event scans all units."""
+    """Return the units that need a place: neither held nor absent. An index, so that no event scans all units."""
     return Map({name: True for name, unit in units.items() if not unit.phase.settled})
 
 
@@ -260,7 +260,7 @@ class Incident:
     role: str
     """Role that restarts; empty at job level."""
     target: str
-    """What restarts, as messages name it: "job", a role, or "<role>/<rank>"."""
+    """Target of the restart, as messages name it: "job", a role, or "<role>/<rank>"."""
     reason: str
     members: tuple[RankKey, ...]
     pending: int
@@ -329,7 +329,7 @@ class Verdict:
     suspends: bool = False
     """Whether only this attempt ends and the job goes on in the next one."""
     kill_at: float | None = None
-    """When ranks that were asked to leave and have not are killed; None: nobody is waited for."""
+    """Deadline for ranks to leave, after which they are killed; None: no rank is waited for."""
     release_at: float | None = None
     """When the release was last ordered; None: not yet."""
 
@@ -352,7 +352,7 @@ class Search:
     retry_at: float | None = None
     """When the next attempt may be made; None: there is no backoff."""
     why: str = ""
-    """Why there is no room; empty: there is, or nobody looks."""
+    """Why there is no room; empty: there is room, or no search is under way."""
     deadline: float | None = None
     """When the job fails because lost units found no room."""
     since: float | None = None
@@ -396,7 +396,7 @@ class JobState:
     nodes: tuple[NodeView, ...] = ()
     nodes_seen: bool = False
     exclusions: Map[str, Exclusion] = field(default_factory=Map[str, Exclusion])  # by node id
-    replaced: int = 0  # nodes that units were moved away from
+    replaced: int = 0  # count of nodes that units left, for the status
     held: int = 0  # units held
     live: int = 0  # ranks with a process
     incidents: Map[int, Incident] = field(default_factory=Map[int, Incident])

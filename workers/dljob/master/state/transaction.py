@@ -147,7 +147,7 @@ class StateTransaction:
         self._mutated = False
 
     def freeze(self) -> JobState:
-        """The new state; the old object itself when nothing changed. A timer alone is no new version."""
+        """Return the new state; the old object itself when nothing changed. A timer alone is no new version."""
         changed = self._changed()
         if not changed and self.wake == self.base.wake:
             return self.base
@@ -171,7 +171,7 @@ class StateTransaction:
         return self.verdict is not None
 
     def facts(self, role: str) -> RoleFacts:
-        """The constants of a role."""
+        """Return the constants of a role."""
         return self.job.roles[role]
 
     def do(self, *actions: Action) -> None:
@@ -258,7 +258,7 @@ class StateTransaction:
         self.touched.spares.add(key)
 
     def next_serial(self) -> int:
-        """A number that no incident and no fault had before."""
+        """Return a number that no incident and no fault had before."""
         self.serial += 1
         return self.serial
 
