@@ -57,7 +57,7 @@ class LogTail:
         return f"{self.role}/{self.rank}"
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the data written since the last call; nothing of what is no plain file."""
+        """Yield the data written since the last call; nothing if the log is not a regular file."""
         try:
             # O_NONBLOCK: user code can put a FIFO in the place of a log, and opening it would block for ever.
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -68,7 +68,7 @@ class LogTail:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 return
-            # Shorter than what was read: the file was replaced or truncated, and is read from its start.
+            # Shorter than the offset reached: the file was replaced or truncated, and is read from its start.
             if info.st_size < self.at:
                 self.at, self.rest = 0, b""
             while data := self._piece(log.fileno(), info.st_size):
@@ -221,7 +221,7 @@ def follow(
 
 
 def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> bytes:
-    """Return the end of what one process of a rank wrote, at most `most` bytes; of an unknown one, of the whole log.
+    """Return the last `most` bytes that one process of a rank wrote; of an unknown process, those of the whole log.
 
     Raises:
         OSError: the log cannot be read.

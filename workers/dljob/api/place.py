@@ -20,7 +20,7 @@ log = logging.getLogger(__package__)
 def submit_here(
     manifest: DLJobManifest, *, address: str | None, code_dir: Path, blocking: bool, detach: bool, replace: bool
 ) -> int | JobHandle:
-    """Run a job for `DLJob.submit`."""
+    """Run a job for `DLJob.submit`: return its handle, or with `blocking` its exit code."""
     from dljob.runtime.backend.connect import reachable
 
     # 1. An explicit address, or a Ray that this process has joined or RAY_ADDRESS names; but within

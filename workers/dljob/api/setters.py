@@ -89,7 +89,7 @@ class SpecSetters(NotHere):
             path: folder of the checkpoints.
             claim: PersistentVolumeClaim mounted there.
             save_on_exit: write copies that exist in memory alone to disk when their rank ends.
-            peer_copy: copy what is not yet on disk into the memory of another node.
+            peer_copy: copy checkpoints that are not yet on disk into the memory of another node.
             grace_seconds: time for writing copies to disk when a rank, a node or the job ends.
         """
         more = {"saveOnExit": save_on_exit, "peerCopy": peer_copy, "gracePeriodSeconds": grace_seconds}
@@ -235,9 +235,9 @@ class SpecSetters(NotHere):
 
         Args:
             max_restarts: restarts of the whole job within a window.
-            max_cluster_restarts: new RayClusters.
+            max_cluster_restarts: replacements of the RayCluster allowed.
             window_seconds: length of the window.
-            lease_seconds: time for which a process goes on without word from its master.
+            lease_seconds: time for which a process runs on without contact to PrimeMaster.
         """
         return self._merge(
             "faultTolerance",
@@ -272,7 +272,7 @@ class SpecSetters(NotHere):
         """Set what happens to nodes that stop answering.
 
         Args:
-            action: the action, in the spec's words.
+            action: Replace or Ignore.
             freeze_seconds: silence after which a node counts as frozen.
             unreachable_seconds: the same where most nodes are silent at once; also how long pods stay on such a node.
             exclude_seconds: time for which a replaced node gets no ranks.

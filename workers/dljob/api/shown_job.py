@@ -1,6 +1,6 @@
-"""Protocol of a job as the `dljob` command shows it, on a Ray and on Kubernetes: a handle, and what people read of it.
+"""Protocol and data of a job as the `dljob` command shows it, on a Ray and on Kubernetes.
 
-The classes of data here are filled by each place of jobs, and drawn by the command.
+Each place of jobs (Ray, Kubernetes) fills the data classes, and the command draws them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Page:
     pods: Sequence[Row] = ()
     """Node, name, kind and phase of each pod."""
     pods_remarks: Sequence[str] = ()
-    """Why there are none."""
+    """Why no pods are shown."""
     dashboard: Sequence[str] = ()
     """Commands that reach Ray's dashboard."""
 
@@ -86,7 +86,7 @@ class JobListing(ABC):
     """All jobs of a place."""
 
     namespaced: bool = False
-    """Whether they are of several namespaces."""
+    """Whether the jobs are of several namespaces."""
 
     @property
     @abstractmethod

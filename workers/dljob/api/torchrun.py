@@ -34,8 +34,8 @@ AGAIN = {"name": "torchrun", "onReasons": ["UserError", "ImportError"], "action"
 """Restart rule for errors of the script itself.
 
 torchrun does not look at why a script failed: without this rule the same error twice would end the job before
-`--max-restarts` is used up. The role's budget counts all of them; with a budget of the job as well, there would be as
-many again.
+`--max-restarts` is used up. The role's budget counts these restarts; a budget of the job as well would allow as many
+    again.
 """
 LOST = {
     "name": "lost-nodes",

@@ -102,7 +102,7 @@ class JobGateway:
 
 
 async def reach(kube: Kube, job: Mapping[str, Any]) -> JobGateway:
-    """Return the gateway of a job's RayCluster; it is not asked yet.
+    """Return a client of the gateway on a job's RayCluster; no request is sent to it.
 
     Raises:
         NotYetError: nothing of the job runs yet.

@@ -101,7 +101,7 @@ class KubernetesJob(ShownJob):
 
     @property
     def body(self) -> Json:
-        """The DLJob as it was found."""
+        """The DLJob object as it was when first looked up."""
         if not self._body:
             self._about(_itself)
         return self._body
@@ -297,7 +297,7 @@ class KubernetesJob(ShownJob):
             made = await suspension.suspend(kube, job, on=on)
             if until is not None:
                 made = await until(kube, made)
-            # By the job as it was found, from before this call.
+            # By the DLJob of the look-up, which shows the state before this call.
             return Suspension(suspension.is_suspended(job), _status(made))
 
         return self._about(give)
@@ -313,7 +313,7 @@ class KubernetesJob(ShownJob):
         return await jobs.find(kube, self.name, self.namespace)
 
     def _about(self, question: Callable[[Kube, Json], Awaitable[T]]) -> T:
-        """Ask about the present job of that name, which is found by the same connection."""
+        """Find the present job of that name and await `question` about it, over one connection."""
 
         async def main(kube: Kube) -> T:
             return await question(kube, await self._now(kube))

@@ -1,4 +1,4 @@
-"""PrimeMaster's own log of a job on Kubernetes, in words: from where PrimeMaster is, afterwards from what was kept."""
+"""PrimeMaster's log of a job on Kubernetes, as text: from the gateway while the job runs, then from the kept logs."""
 
 from __future__ import annotations
 

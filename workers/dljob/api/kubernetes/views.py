@@ -104,7 +104,7 @@ def overview(job: Mapping[str, Any]) -> Overview:
 
 
 def detailed(job: Mapping[str, Any]) -> Json:
-    """Return the status in the shape of a job on a Ray, beside what only a DLJob has."""
+    """Return the status in the shape of a job on a Ray, with the fields that only a DLJob has."""
     status, metrics = status_of(job), items(part(status_of(job), "progress"), "metrics")
     return {
         **status,
@@ -155,7 +155,7 @@ def _number(text: object) -> float | None:
 
 
 def facts(job: Mapping[str, Any]) -> list[str]:
-    """Return what the DLJob says of itself."""
+    """Return lines about a job: its uid, times, generation and RayCluster, from the DLJob."""
     meta, status = job["metadata"], status_of(job)
     known = (
         ("uid", meta["uid"]),

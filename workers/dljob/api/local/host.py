@@ -174,7 +174,7 @@ def serve(host: LocalJobs, orders: Orders, stack: ExitStack) -> None:
         host.look()
         if line is not None and json.loads(line)["do"] == "submit":
             _answer(_submitted(host, json.loads(line), stack))
-        elif line is not None:  # close
+        elif line is not None:  # "close" is the only other command
             orders.closed = True
         # Once: further rounds only wait for the kept jobs.
         if orders.closed and not told:

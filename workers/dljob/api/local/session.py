@@ -161,7 +161,7 @@ class LocalRay:
             self._errors = None
 
     def left(self) -> None:
-        """Wait for the end of this Ray if it was for one job, which has ended."""
+        """Wait until this Ray ends, if it served a single job; that job has ended."""
         process = self._process
         if process is not None and self._once and not self._kept:
             self._end(process)

@@ -21,7 +21,7 @@ ENDED = (*TERMINAL, "Lost")
 WATCH_S = 1.0
 """Interval, in seconds, at which statuses in folders are read; they are written no more often."""
 NEWS_S = 5.0
-"""Longest wait, in seconds, for a new status of PrimeMaster: a row tells each 10 s that its step stands still."""
+"""Longest wait, in seconds, for a new status of PrimeMaster: a row shows every 10 s how long its step stands still."""
 ANSWER_S = 2.0
 """Time, in seconds, for PrimeMaster to answer before the status in the job's folder is shown."""
 
@@ -138,7 +138,7 @@ def in_folder(folder: Path) -> Overview:
 
 
 def facts(record: RegistryEntry, status: dict[str, Any]) -> list[str]:
-    """Return what the registry knows of a job."""
+    """Return lines about a job from its registry entry: uid, times, and its Ray."""
     ended = [f"ended: {status['completionTime']}"] if status.get("completionTime") else []
     return [f"uid: {record.uid}", f"started: {moment(record.started)}", *ended, f"Ray: {_ray(record)}"]
 
