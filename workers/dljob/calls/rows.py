@@ -127,7 +127,7 @@ def join(parts: Sequence[Any], what: str) -> Any:
         return {key: join([part[key] for part in parts], f"{what}[{key!r}]") for key in first}
     elif isinstance(first, tuple) and all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
         return _tuple_like(first, [join([part[n] for part in parts], f"{what}[{n}]") for n in range(len(first))])
-    # Methods that return nothing.
+    # All answers of a method without a return value: there is nothing to join.
     elif all(part is None for part in parts):
         return None
     kinds = ", ".join(sorted({type(part).__name__ for part in parts}))
