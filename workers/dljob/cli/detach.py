@@ -53,5 +53,5 @@ def accepted(job: ShownJob, form: Form, data: Mapping[str, Any], *, indent: int 
 
 
 def known(record: registry.RegistryEntry) -> dict[str, str]:
-    """Return what a program needs to find a job of this machine again."""
+    """Return name, uid and folder of a job on this machine, by which a program finds it again."""
     return {"name": record.name, "uid": record.uid, "dir": record.dir}

@@ -1,4 +1,4 @@
-"""Tables of `dljob plan`: which ranks run where, without any cluster."""
+"""Tables of `dljob plan`: the machine of each rank, computed without a cluster."""
 
 from __future__ import annotations
 

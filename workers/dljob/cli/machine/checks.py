@@ -121,7 +121,7 @@ def shared_memory(facts: Facts) -> CheckResult:
     fix = "sudo mount -o remount,size=1g /dev/shm; a container: start it with --shm-size=1g"
     if facts.shm is None:
         return CheckResult(str(SHM), "fail", "there is none, and Ray keeps objects there", fix)
-    stores = facts.shm // STORE_BYTES - 1  # one is the head's
+    stores = facts.shm // STORE_BYTES - 1  # the head has a store, too
     said = f"{_size(facts.shm)} are free"
     if stores < 1:
         return CheckResult(str(SHM), "fail", f"{said}, a job on one machine takes {_size(2 * STORE_BYTES)}", fix)

@@ -235,7 +235,7 @@ def most_processes(cgroups: Path = memory_limit.CGROUPS, proc: Path = memory_lim
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY:
         found.append(soft)
-    # `cgroups / "pids"` is the place in cgroup v1.
+    # In cgroup v1 the limit of processes is in a hierarchy of its own, `cgroups / "pids"`.
     for folder in (*memory_limit.groups(cgroups, proc), cgroups / "pids"):
         with suppress(OSError, ValueError):
             found.append(int((folder / "pids.max").read_text()))
