@@ -1,7 +1,7 @@
-"""Runs as each Python starts that has this folder on PYTHONPATH: redirects `import ray` by DISTRIBUTED_BACKEND.
+"""Start-up hook of each Python with this folder on PYTHONPATH: redirects `import ray` by DISTRIBUTED_BACKEND.
 
-That is before anything is unpickled or imported, in children by spawn and forkserver too. A `sitecustomize` of others,
-which this one hides, is run after it.
+It runs before anything is unpickled or imported, in children by spawn and forkserver too. Then it runs the user's own
+`sitecustomize`, which it hides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _redirect() -> None:
 
 
 def _hidden() -> None:
-    """The `sitecustomize` that would have run without this one."""
+    """Run the user's own `sitecustomize`, which this one hides, if there is one."""
     spec = PathFinder.find_spec("sitecustomize", [part for part in sys.path if os.path.realpath(part) != _HERE])
     if spec is not None and spec.loader is not None:
         module = sys.modules["sitecustomize"] = module_from_spec(spec)
