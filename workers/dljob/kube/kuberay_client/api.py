@@ -109,7 +109,7 @@ class RayClusterApi(_Api):
     def wait_until_ray_cluster_running(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> bool:
-        """Whether it becomes `ready` in time."""
+        """Wait for a RayCluster to become `ready`; return whether it did in time."""
         return self._await(ready, name, k8s_namespace, timeout, delay_between_attempts) is not None
 
     def create_ray_cluster(self, body: Json, k8s_namespace: str = "default") -> Json | None:
@@ -145,7 +145,7 @@ class _JobsApi(_Api):
     def wait_until_job_finished(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> bool:
-        """Whether the job ends in time, with success or not."""
+        """Wait for the end of a job, with success or not; return whether it came in time."""
         return self._await(self._over, name, k8s_namespace, timeout, delay_between_attempts) is not None
 
     def delete_job(self, name: str, k8s_namespace: str = "default") -> bool:
@@ -168,7 +168,7 @@ class RayjobApi(_JobsApi):
     def wait_until_job_running(
         self, name: str, k8s_namespace: str = "default", timeout: int = 60, delay_between_attempts: int = 5
     ) -> bool:
-        """Whether the job runs, or has ended, in time."""
+        """Wait until a job runs or has ended; return whether that came in time."""
         return self._await(runs, name, k8s_namespace, timeout, delay_between_attempts) is not None
 
     def suspend_job(self, name: str, k8s_namespace: str = "default") -> bool:

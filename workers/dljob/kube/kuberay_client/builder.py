@@ -13,7 +13,7 @@ IMAGE = DEFAULT_IMAGE.replace("{rayVersion}", DEFAULT_RAY_VERSION)
 
 
 class ClusterBuilder:
-    """Builds one RayCluster; after a failed step `succeeded` is False and `get_cluster` returns None."""
+    """Builds one RayCluster step by step; after a failed step `succeeded` is False and `get_cluster` returns None."""
 
     def __init__(self) -> None:
         self.cluster: Json = {}
@@ -41,7 +41,7 @@ class ClusterBuilder:
         ray_start_params: dict[str, str] | None = None,
         devices: Devices | None = None,
     ) -> ClusterBuilder:
-        """Set the head."""
+        """Set the head's image, service, requests and limits (quantities: "2", "3G"), start parameters and devices."""
         resources = (cpu_requests, memory_requests, cpu_limits, memory_limits)
         params = ray_start_params or {"dashboard-host": "0.0.0.0"}  # noqa: S104 - of the pod
         return self._take(
@@ -64,7 +64,7 @@ class ClusterBuilder:
         ray_start_params: dict[str, str] | None = None,
         devices: Devices | None = None,
     ) -> ClusterBuilder:
-        """Add a group of workers."""
+        """Add a group of workers, with arguments as in `build_head`; bounds below 0 mean `replicas`."""
         resources = (cpu_requests, memory_requests, cpu_limits, memory_limits)
         counts = (replicas, min_replicas, max_replicas)
         images = (ray_image, ray_command, init_image)
@@ -90,7 +90,7 @@ class Director:
     def build_basic_cluster(
         self, name: str, k8s_namespace: str = "default", labels: dict[str, str] | None = None
     ) -> Json | None:
-        """Build a head alone."""
+        """Build a cluster that has a head and no workers; None when a step failed, such as an invalid name."""
         return ClusterBuilder().build_meta(name, k8s_namespace, labels).build_head().get_cluster()
 
     def build_small_cluster(

@@ -24,7 +24,7 @@ class RayClusters(Objects):
         super().__init__(kube, RAYCLUSTERS)
 
     async def trouble(self) -> Literal["", "missing", "old"]:
-        """Return the problem with the served kind; raises ApiError when the API server does not tell.
+        """Return "missing" without the RayCluster CRD, "old" if it lacks fields in use, else "". Raises ApiError.
 
         Every account may read discovery and the OpenAPI document (ClusterRole system:discovery), but not CRDs. The
         document has 4 MB, so it is searched as bytes instead of parsed: a field's name occurs as a key or not at all.

@@ -51,7 +51,7 @@ class ClusterUtils:
         ray_start_params: dict[str, str],
         devices: Devices | None = None,
     ) -> Done:
-        """Set the head group."""
+        """Set the head group; requests and limits are quantities ("2", "3G")."""
         made = copy.deepcopy(cluster)
         container = _container(
             "ray-head", ray_image, (cpu_requests, memory_requests), (cpu_limits, memory_limits), devices
