@@ -80,7 +80,7 @@ def peak(folder: Path) -> str:
 
 
 def _cache(folder: Path) -> int:
-    """The bytes of page cache in a group, which the kernel reclaims before it kills a process."""
+    """Return the bytes of page cache in a group, which the kernel reclaims before it kills a process."""
     with suppress(OSError, ValueError):
         rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return sum(int(rows.get(f"total_{name}", rows.get(name, 0))) for name in _CACHE)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ROUNDS = 3
-"""How often processes are searched for: a program may start another before it is killed."""
+"""Number of searches for processes: a program may start another one before it is killed."""
 
 
 def left(uid: str, role: str, incarnations: Mapping[int, int]) -> list[int]:
