@@ -22,7 +22,7 @@ CHECKPOINT = "DLJOB_CHECKPOINT"
 CUT = f"\n[dljob] {cut.MOST_BYTES >> 20} MiB of a process's log are kept here; the rest was only in its pod\n".encode()
 """The last line of a log on a volume that cannot punch holes, and so keeps only the beginning."""
 FREE_SHARE, FREE_BYTES = 20, 10 << 30
-"""How much of a volume must stay free, as a share (1/20) or in bytes, whichever is less: checkpoints matter more."""
+"""Free space that a volume must keep, as a share (1/20) or in bytes, whichever is less: checkpoints matter more."""
 PIECE = 1 << 20
 PARTS = ".parts"
 

@@ -12,9 +12,9 @@ import stat
 from pathlib import Path
 
 MOST_BYTES = 256 << 20
-"""How much of one process's output is kept, half from its beginning and half from its end."""
+"""Bytes of one process's output that are kept, half from its beginning and half from its end."""
 SLACK_BYTES = 16 << 20
-"""How much longer a log must be before it is cut, so that a cut is rare."""
+"""Bytes beyond MOST_BYTES that a log may grow before it is cut, so that cuts are rare."""
 _PUNCH_HOLE, _KEEP_SIZE = 0x02, 0x01
 """Source: linux/falloc.h."""
 
@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def words(missing: int) -> bytes:
-    """The line that replaces a cut part. Its length is constant, since it is overwritten when the cut grows."""
+    """Return the line that replaces a cut part. Its length is constant, since it is overwritten when the cut grows."""
     kept = f"{MOST_BYTES >> 20} MiB are kept, from the beginning and the end"
     return f"\n[dljob] {missing >> 20:>10,} MiB of this process's output are left out here: {kept}\n".encode()
 

@@ -27,7 +27,7 @@ FINE = 1800
 """Marks of the last FINE seconds all stay. Of older ones, one stays per 1/FINE of its age: every 48 s at the age of a
 day. After a year at most half of MOST are left."""
 LINE_BYTES = 64 << 10
-"""How far before a mark the beginning of its line is searched for."""
+"""Bytes before a mark in which the beginning of its line is searched for."""
 _MARK = struct.Struct("<QQ")
 _SECOND = 1_000_000_000
 
