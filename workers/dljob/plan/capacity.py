@@ -93,7 +93,7 @@ def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources
 
     `total` is what the machine has in all, where that differs. Memory that the machine does not state is not counted.
     """
-    # With the total: a resource that is used up is missing from what is free.
+    # With the total: a resource that is used up is missing from `free`.
     stated = {name for name, _ in (*total, *free)}
     left = dict(free)
     bulk = {name: amount for name, amount in free if name not in BY_RAY}

@@ -29,7 +29,7 @@ def counted(
     start: Mapping[str, int],
     wanted: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return the same without bounds.
+    """Return node group -> machines for these numbers of ranks, without regard to the groups' bounds.
 
     A role that grows asks for whole machines; one that shrinks gives back as many as its units alone fill.
     """

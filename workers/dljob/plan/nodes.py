@@ -54,7 +54,7 @@ def _declared_groups(
 ) -> list[MachineGroup]:
     """Return the declared groups. A group without `cpu` gets the fewest whole CPUs per machine with which the job fits.
 
-    First all such groups get the same number, then each in turn as few as the others leave it.
+    First all such groups get the same number; then each in turn gets the fewest that still fit.
     """
     cpus = {group.name: parse_cpu(group.cpu) for group in declared if group.cpu}
     open_ = [group.name for group in declared if not group.cpu]

@@ -12,7 +12,7 @@ from dljob.plan.role import RolePlan
 
 
 def quota_units(roles: Mapping[str, RolePlan]) -> tuple[Unit, ...]:
-    """Return units that are looked for when the job starts, and never reserved.
+    """Return the units for which machines must have room when the job starts; they are never reserved.
 
     The quota of a framework may lie on several machines, in equal pieces: one for each whole device, or without devices
     for each whole CPU. It counts only where a device and its part of CPUs and memory are on one machine.
@@ -25,7 +25,7 @@ def quota_units(roles: Mapping[str, RolePlan]) -> tuple[Unit, ...]:
 
 
 def quota_batches(roles: Iterable[RolePlan]) -> tuple[Batch, ...]:
-    """Return the same in batches of exchangeable units."""
+    """Return the quota's units in batches of exchangeable ones."""
     return tuple(_batch(role) for role in roles if role.quota)
 
 

@@ -52,7 +52,7 @@ def load_faults(
 def ranked(held: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
     """Return all nodes in the order of node/<index>.
 
-    `held`, the nodes of the plan's units in order, come first; Ray's ids, which the others are sorted by, differ in
+    `held`, the nodes of the plan's units in order, come first. The other nodes are sorted by Ray's ids, which differ in
     each run.
     """
     # The node of the plan's first unit is node/0 in each run, though Ray draws other ids (docs/adr/0026).

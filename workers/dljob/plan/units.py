@@ -105,7 +105,7 @@ def _check_domains(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
 
 
 def _check_shares(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
-    """Check that sharers of a device want one kind, and at most 1 together; name as few as break it."""
+    """Check that sharers of a device want one kind, and at most 1 together; the error names as few as possible."""
     holders = [(role.name, *role.accelerator) for role in roles if role.accelerator]
     for (a, kind_a, _), (b, kind_b, _) in combinations(holders, 2):
         if kind_a != kind_b:
