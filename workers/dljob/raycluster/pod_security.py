@@ -29,7 +29,7 @@ DEFAULT_ACCOUNT = "default"
 
 @dataclass(frozen=True, slots=True)
 class PodPolicy:
-    """What an operator allows jobs; each field is a value of its chart."""
+    """An operator's limits on the pods of jobs; each field is a value of its chart."""
 
     level: Level = "baseline"
     """jobs.podSecurity."""
@@ -50,7 +50,7 @@ class _Pod:
     template: Object
     written: tuple[tuple[Loc, Object], ...]
     home: Loc
-    """The place in the spec that describes these pods at all."""
+    """The place in the spec that declares these pods, for fields that no template sets."""
 
     @property
     def spec(self) -> Object:

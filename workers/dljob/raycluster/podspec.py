@@ -234,7 +234,7 @@ def with_parting(pod: Object, spec: DLJobSpec) -> Object:
 
 
 def with_library(pod: Object) -> Object:
-    """Return a pod whose Ray container finds dljob last on PYTHONPATH, whatever a template made of that."""
+    """Return a pod whose Ray container has dljob last on PYTHONPATH, even if a template sets that variable."""
     ray, *others = pod["containers"]
     paths = [entry for entry in ray["env"] if entry["name"] == "PYTHONPATH"]
     # No template set another value, and dljob is alone there.
