@@ -90,7 +90,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
     # One step: before the end of the job the first policy decides, after it only the cleanup goes on.
     step = (leaving.release(case) or machines.force(case) or finish.after(case)) if case.finished else _step(case)
 
-    # The status follows from what was observed and from the step, whatever the step was.
+    # Each pass computes the whole status from the observation and the step, so that no policy has to maintain it.
     new = statuses.status(case, step.change)
     write, later = statuses.due(case, new)
     if any(isinstance(action, Delete) and action.kind == "DLJob" for action in step.actions):
@@ -127,14 +127,14 @@ def _step(case: ReconcileContext) -> PolicyDecision:
 
 
 def _waits(case: ReconcileContext) -> tuple[float | None, ...]:
-    """Seconds until the passing of time alone can change a decision, one entry for each clock that runs."""
+    """Return the seconds until the passing of time alone can change a decision, one entry for each clock that runs."""
     if case.finished:
         return (machines.wait(case),)
     return stopping.wait(case), attempts.patience(case), cluster.silence(case), machines.wait(case), _look(case)
 
 
 def _look(case: ReconcileContext) -> float | None:
-    """Return when to read the RayCluster of spec.rayClusterRef again: the operator watches only its own RayClusters."""
+    """Return the seconds until spec.rayClusterRef is read again: only RayClusters of its own are watched."""
     if not case.ref:
         return None
     return LOOK_SECONDS if case.reachable else WAIT_SECONDS

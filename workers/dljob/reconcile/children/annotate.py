@@ -1,4 +1,4 @@
-"""Annotations that the operator writes: the placement plan on DLJob and RayCluster, and on each pod what it holds."""
+"""Annotations that the operator writes: the plan on DLJob and RayCluster; on each pod its units, roles and ranks."""
 
 from __future__ import annotations
 

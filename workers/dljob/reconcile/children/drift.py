@@ -1,4 +1,4 @@
-"""Edits: what somebody changed in a RayCluster after the operator made it."""
+"""Edits: changes that others made to a RayCluster after the operator created it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SHOWN = 3
 
 
 def edits(case: ReconcileContext) -> str:
-    """Return how the RayCluster differs from what the operator made; empty: not at all, or not known.
+    """Return how the RayCluster differs from the one that the operator made; empty: it does not, or it is not known.
 
-    No edit: what others add (a queue's nodeSelector, the API server's defaults), `suspend`, and the operator's own
-    patches.
+    Not counted as edits: additions by others (a queue's nodeSelector, the API server's defaults), `suspend`, and the
+    operator's own patches.
     """
     cluster = case.cluster
     # The API server counts the generation up with each change of the spec: at 1 nobody has changed it.

@@ -1,7 +1,7 @@
 """Changes of a running RayCluster, as a JSON Patch that tests what it rests on.
 
-To the API server `workerGroupSpecs` is one atomic list: a server-side apply would remove what a queue or somebody else
-put there (ADR 8). A JSON Patch names a group by its index, so it tests the group's name and the resourceVersion.
+To the API server `workerGroupSpecs` is one atomic list: a server-side apply would remove entries of a queue or of
+another author (ADR 8). A JSON Patch names a group by its index, so it tests the group's name and the resourceVersion.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def excluded(cluster: Object | None) -> tuple[str, ...]:
 
 
 def away(cluster: Object | None) -> frozenset[str] | None:
-    """Return all Kubernetes nodes that a RayCluster's pods avoid, by anybody's affinity; None: its spec is unknown."""
+    """Return all Kubernetes nodes that a RayCluster's pods avoid, whoever set that; None: its spec is unknown."""
     groups = [*items(cluster, "spec", "workerGroupSpecs"), part(cluster, "spec", "headGroupSpec")]
     if not all(part(group, "template") for group in groups):
         return None
@@ -40,7 +40,7 @@ def away(cluster: Object | None) -> frozenset[str] | None:
 
 
 def kept_from(pod: Object) -> Iterator[str]:
-    """Yield the Kubernetes nodes that a pod's affinity excludes."""
+    """Yield the Kubernetes nodes that the affinity in a pod's spec excludes."""
     for term in items(pod, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"):
         for expression in items(term, "matchExpressions"):
             if (expression.get("key"), expression.get("operator")) == (HOSTNAME, "NotIn"):

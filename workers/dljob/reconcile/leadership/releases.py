@@ -109,8 +109,8 @@ class Sightings:
 def stands_by_for(ours: Installation, others: Iterable[Installation]) -> tuple[Installation, str] | None:
     """Return the release for which `ours`, which does not act yet, must stand by, with the reason; None: it may act.
 
-    A release that acts goes on, whoever comes. Where none acts yet the oldest does; one that stands by itself is not
-    waited for.
+    A release that acts continues when others start. Where none acts yet the oldest does; a release that stands by for
+    another one is not waited for.
     """
     # An acting release comes first, then an older one: a newcomer never interrupts a release that runs jobs.
     there = tuple(others)

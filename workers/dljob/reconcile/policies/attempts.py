@@ -16,12 +16,12 @@ from dljob.reconcile.state.steps import JobEnd, NewAttempt, PolicyDecision
 CLUSTER = "Cluster"
 """The level of a fault that cost the whole attempt. PrimeMaster does not know such faults: it died with them."""
 TOO_OFTEN, TOO_LONG_SECONDS = 20, 60.0
-"""A submission has failed after so many refusals in a row over so long a time.
+"""Consecutive refusals, and the seconds that they must span, after which a submission counts as failed.
 
 Both must hold: each change of the job repeats the submission without a pause, so the count alone is reached too soon.
 """
 ORPHAN_SECONDS = 60.0
-"""How long PrimeMaster may be silent after its launcher ended, before it counts as lost."""
+"""Seconds that PrimeMaster may be silent after its launcher ended, before it counts as lost."""
 DEFAULT_LEASE = 30
 GRACE_SECONDS = 30.0
 """The kubelet's default grace for a deleted pod. Source: kubernetes.io, Termination of Pods."""
@@ -92,7 +92,7 @@ def leftover(case: ReconcileContext) -> PolicyDecision | None:
 
 
 def clearing(case: ReconcileContext) -> float | None:
-    """Return how many seconds the remains of the last attempt must still be waited for, at most; None: not at all.
+    """Return the most seconds that the remains of the last attempt must still be waited for; None: there is no wait.
 
     Its ranks may write to the checkpoint path that the next attempt reads, until their lease is over.
     """
@@ -116,7 +116,7 @@ def clearing(case: ReconcileContext) -> float | None:
 
 
 def _ranks_until(case: ReconcileContext) -> float:
-    """Return when the lease of the last attempt's ranks is over at the latest, in unix seconds.
+    """Return the latest end of the lease of the last attempt's ranks, in unix seconds.
 
     The head renewed the lease until it ended. The head of a deleted RayCluster lives until its pod's grace is over,
     which its deletionTimestamp tells: pods are deleted together, possibly long after the attempt was given up.
@@ -150,7 +150,7 @@ def _head_is_dead(case: ReconcileContext) -> bool:
 
 
 def lingering(case: ReconcileContext) -> float | None:
-    """Return how long the head with the submission may live on after its RayCluster is gone; None: it is dead.
+    """Return the seconds that the head with the submission may outlive its RayCluster; None: it is dead.
 
     A deleted pod runs until its grace is over, and PrimeMaster in it.
     """
@@ -169,7 +169,7 @@ def lingering(case: ReconcileContext) -> float | None:
 
 
 def _another(case: ReconcileContext) -> bool:
-    """Whether the RayCluster has another uid than the status remembers: somebody made it anew."""
+    """Whether the RayCluster has another uid than the status remembers: it was deleted and created anew."""
     return case.cluster is not None and case.cluster["metadata"]["uid"] != case.recorded.get("uid")
 
 
@@ -179,7 +179,7 @@ def _between(case: ReconcileContext) -> bool:
 
 
 def _changed(case: ReconcileContext) -> NewAttempt | None:
-    """Begin a new attempt for a spec that was edited before anything ran, so that nobody has to create the job again.
+    """Begin a new attempt for a spec that was edited before anything ran, so that the job need not be created again.
 
     A new attempt is needed since children have fixed names, and the ConfigMap with the old spec is immutable.
     """
@@ -259,7 +259,7 @@ def _head_lost(case: ReconcileContext) -> NewAttempt | None:
 
 
 def _why(case: ReconcileContext) -> str:
-    """Return the kubelet's words on the head, as the end of a message."""
+    """Return the kubelet's report on the head, as a suffix of a message."""
     return f"; {case.head.trouble}" if case.head is not None and case.head.trouble else ""
 
 

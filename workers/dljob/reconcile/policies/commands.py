@@ -22,15 +22,15 @@ SIZE = 64
 PLAIN = re.compile(r"[\x21-\x7e]{1,64}")
 """The characters that the gateway accepts in an id; its limit is 253 in all."""
 STOP_SECONDS = 60.0
-"""How long PrimeMaster may take to end the job's processes, beside the time for saving."""
+"""Seconds for PrimeMaster to end the job's processes, beside the time for saving."""
 SAVES = 2
-"""How many times checkpoint.gracePeriodSeconds the saving at the end of a job may take; see `limit`."""
+"""Multiple of checkpoint.gracePeriodSeconds that the saving at the end of a job may take; see `limit`."""
 REFUSED = 400
 """The HTTP status with which the gateway answers a command that it does not know or cannot apply."""
 
 
 def restart(case: ReconcileContext) -> PolicyDecision | None:
-    """Pass a restart on to PrimeMaster, and note in the status what became of it."""
+    """Pass a restart on to PrimeMaster, and note its outcome in the status."""
     when = case.annotations.get(names.RESTART)
     if not when:
         return None
@@ -60,7 +60,7 @@ def command_id(kind: str, target: str, when: str) -> str:
 
 
 def limit(case: ReconcileContext) -> float:
-    """Return how many seconds PrimeMaster has for a stop or a suspension before its pods are deleted anyway.
+    """Return the seconds that PrimeMaster has for a stop or a suspension before its pods are deleted anyway.
 
     Saving gets its grace twice: all savers flush the copies of their node's ranks, then they write the copies that they
     keep for lost nodes (`Executor.sweep`). A PrimeMaster that has not reported yet has nothing to save. On somebody
@@ -73,7 +73,7 @@ def limit(case: ReconcileContext) -> float:
 
 
 def asked(case: ReconcileContext, id_: str, seconds: float) -> bool:
-    """Whether PrimeMaster got this order, as far as it can: an operator that was away must not give up before it asked.
+    """Whether PrimeMaster got this order or cannot get it: an operator that was away must ask before it gives up.
 
     Args:
         case: The job.

@@ -53,7 +53,7 @@ def _told(case: ReconcileContext, pod: Pod, node: str) -> tuple[Action, ...]:
 
 
 def _unheard(case: ReconcileContext) -> bool:
-    """Whether the gateway has an older version without this command: the job goes on without it."""
+    """Whether the gateway is of an older version without this command; the job continues without it."""
     return any(one.code == REFUSED and one.action.startswith(CAUSES) for one in case.observed.troubles)
 
 

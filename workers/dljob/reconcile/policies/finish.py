@@ -15,7 +15,7 @@ NO_DLJOB = ("No module named 'dljob'", "No module named 'dljob.", "No module nam
 """Python's messages in an image without dljob, or with a dljob without launcher. Source: CPython, Lib/runpy.py."""
 ANEW = "then delete this job and apply it again"
 LOGS_SECONDS = 60.0
-"""How long the RayCluster stays for its logs to be saved, from when the operator learned of the end."""
+"""Seconds that the RayCluster stays for its logs to be saved, from when the operator learned of the end."""
 LOGS_TRIES = 5
 """Failed fetches after which the RayCluster is deleted without its logs: they must not hold its machines."""
 

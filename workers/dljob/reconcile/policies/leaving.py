@@ -16,7 +16,7 @@ from dljob.reconcile.state.steps import PolicyDecision
 from dljob.spec.status import TERMINAL
 
 LEAVE_SECONDS = 60.0
-"""How long stopping a deleted job may take, or PrimeMaster's silence last. Then the finalizer goes and ranks run on."""
+"""Seconds for stopping a deleted job, or for a silence of PrimeMaster. Then the finalizer goes and ranks run on."""
 AGAIN_SECONDS = 5.0
 
 

@@ -1,7 +1,7 @@
 """Bad Kubernetes nodes: new pods avoid them, old pods leave them, by force where the node does not answer.
 
-KubeRay replaces a pod that is gone, but counts one that is being deleted as present. On a lost node it would be so for
-ever, since no kubelet reports its end (ADR 38).
+KubeRay replaces a pod that is gone, but counts one that is being deleted as present. A pod on a lost node would stay so
+and never be replaced, since no kubelet reports its end (ADR 38).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dljob.telemetry.wording import counted
 GRACE_SECONDS = 5
 """The grace of a pod that PrimeMaster has left already: it has nothing to save."""
 FORCE_SECONDS = 10.0
-"""How long after the end of its grace a pod may still exist: a kubelet that answers has removed it by then."""
+"""Seconds that a pod may exist beyond the end of its grace: a kubelet that answers has removed it by then."""
 LOOK_SECONDS = 15.0
 """Seconds between looks at the node of a pod that does not end."""
 PODS_A_PASS = 20
@@ -99,7 +99,7 @@ def _overdue(case: ReconcileContext, pod: Pod) -> bool:
 
 
 def _dead(case: ReconcileContext, pod: Pod) -> bool:
-    """Whether nobody will ever report a pod's end.
+    """Whether no kubelet will ever report a pod's end.
 
     The API server says so of the node; or both kubelet and Ray node do not answer; or the taint manager deleted the
     pod.

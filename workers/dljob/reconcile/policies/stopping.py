@@ -82,7 +82,10 @@ def _ended_well(case: ReconcileContext) -> bool:
 
 
 def _waits_for_a_better_spec(case: ReconcileContext) -> bool:
-    """Whether the job has not begun and cannot: no deadline runs. A job that lost an attempt has begun."""
+    """Whether the job has not begun and its spec keeps it from that, so that no deadline runs.
+
+    A job that lost an attempt has begun.
+    """
     return case.invalid is not None and not case.holds("Recovering")
 
 
@@ -117,7 +120,7 @@ def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionStat
 
 
 def _gone(case: ReconcileContext) -> bool:
-    """Whether nobody is left who could stop the job or save anything of it."""
+    """Whether the attempt is lost, so that no process is left to stop, and none that could save."""
     # Who suspends a RayCluster that stays may resume it before KubeRay has deleted a pod: PrimeMaster runs on then.
     held = case.suspended and lingering(case) is None
     return case.cluster is None or held or broken(case) is not None

@@ -2,8 +2,8 @@
 
 The status gets the id first, with the head's pod and container. The POST follows in a later pass and is repeated until
 Ray knows the id. Ray refuses an id that it has, which the shell takes for success; a head that restarted in between
-knows no id, but it is another container. So one attempt is one submission, wherever the operator dies and whatever the
-head does.
+knows no id, but it is another container. So one attempt is one submission, even if the operator dies or the head
+restarts at any point.
 
 With GCS fault tolerance the launcher is posted once more to each later head with the same Ray state, under an id of its
 own: it finds the running PrimeMaster and waits for the job (ADR 39).
@@ -109,13 +109,13 @@ def launcher(case: ReconcileContext, terms: Terms) -> Submit:
 
 
 def _mounted(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the launcher's file arguments for pods that mount the attempt's ConfigMap; Ray stores no files."""
+    """Return (arguments, no packages) of the launcher in pods that mount the attempt's ConfigMap."""
     carried = ("--carried", CARRIED_FILE) if handover.handed(case) else ()
     return ("--spec", SPEC_FILE, *carried), {}
 
 
 def _packed(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the same for pods of an existing RayCluster: Ray stores the files, under names with their digest."""
+    """Return (arguments, package -> content) of the launcher on an existing RayCluster, where Ray stores the files."""
     texts = {"--spec": spec_text(accept.blueprint(case.source, case.settings).manifest)}
     if carried := handover.handed(case):
         texts["--carried"] = carried

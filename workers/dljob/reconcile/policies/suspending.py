@@ -22,7 +22,7 @@ from dljob.reconcile.state.steps import Halt, NewAttempt, PolicyDecision
 
 AGAIN_SECONDS = 5.0
 SHOWN = 3
-"""How many pods a message names."""
+"""Number of pods that a message names."""
 NOTHING_RAN = "nothing of it ran yet"
 SAVED = "Suspended"
 """PrimeMaster's phase once nothing of the attempt runs and everything in memory is on disk."""

@@ -1,4 +1,4 @@
-"""Reading a spec: what each pass needs of it, or why it cannot be accepted, in the loader's words.
+"""Acceptance of a spec: the terms that each pass needs, or the refusal in the loader's words.
 
 The functions are pure and cache their last answers by the text of the spec. `terms` and `forbidden` run at each pass of
 each job, so their answers are small; `blueprint`, with the whole plan, is needed only when a RayCluster is made.
@@ -55,7 +55,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What each pass needs to know of an accepted spec."""
+    """The facts of an accepted spec that each pass needs."""
 
     hash: str
     """The digest that `Blueprint.hash` describes."""
@@ -106,7 +106,7 @@ class Blueprint:
 
 
 def source(job: Object) -> str:
-    """Return what a plan depends on, as text: the key of every cache in this module."""
+    """Return the fields that a plan depends on, as text: the key of every cache in this module."""
     metadata: Object = job["metadata"]
     kept: Object = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
     return json.dumps({"metadata": kept, "spec": job.get("spec") or {}}, separators=(",", ":"))
@@ -162,7 +162,7 @@ def _whole(found: object) -> int | None:
 
 @lru_cache(maxsize=4096)
 def forbidden(text: str, settings: Settings) -> Refused | None:
-    """Return what the pod policy forbids in an accepted spec; None: nothing. `text` is the job's `source`.
+    """Return the pod policy's refusal of an accepted spec; None: it allows the spec. `text` is the job's `source`.
 
     This is not part of `Terms`: the policy is checked when an attempt is made, and a stricter policy never stops one
     that runs.

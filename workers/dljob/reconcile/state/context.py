@@ -1,4 +1,4 @@
-"""The job at one moment, as the policies read it: what was observed, beside what the status remembers."""
+"""The job at one moment, as the policies read it: observed objects, and the fields that the status remembers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dljob.reconcile.state.model import Object, Observed, Pod, RayJobView, Setti
 from dljob.reconcile.state.steps import ENDINGS, Ending, ending
 
 PATIENCE_SECONDS = 10.0
-"""How long PrimeMaster and its gateway may be silent before a condition reports it: a restart of theirs is shorter."""
+"""Seconds that PrimeMaster and its gateway may be silent before a condition reports it: their restarts are shorter."""
 
 DASHBOARD_PORT = 8265
 
 START_SECONDS = 60.0
-"""How long PrimeMaster's first report may take: Ray makes a runtime environment and starts the launcher before."""
+"""Seconds for PrimeMaster's first report: Ray creates a runtime environment and starts the launcher before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ReconcileContext:
 
     @cached_property
     def terms(self) -> Terms | Refused:
-        """What the spec says, or why it is refused."""
+        """The terms of the spec, or its refusal."""
         terms = accept.terms(self.source, self.settings)
         # The pod policy is not held against an attempt that runs, nor against a job that has ended.
         if isinstance(terms, Refused) or self.finished or self._runs(terms):
@@ -166,7 +166,7 @@ class ReconcileContext:
 
     @cached_property
     def again(self) -> int:
-        """How many times the launcher of this attempt was lost with its head and ordered again."""
+        """Number of times that the launcher of this attempt was lost with its head and ordered again."""
         first = names.submission_id(self.name, self.uid, self.attempt)
         count = text(self.old, "submissionId").removeprefix(f"{first}-r")
         return int(count) if count.isascii() and count.isdigit() else 0
@@ -178,14 +178,14 @@ class ReconcileContext:
 
     @property
     def restarted(self) -> int:
-        """How many earlier attempts count towards faultTolerance.maxClusterRestarts."""
+        """Number of earlier attempts that count towards faultTolerance.maxClusterRestarts."""
         return number(self.old, "restarts", "cluster")
 
     # -- the RayCluster
 
     @cached_property
     def recorded(self) -> Mapping[str, str]:
-        """What the status remembers of the RayCluster."""
+        """The status fields about the RayCluster: name, uid and the like."""
         return part(self.old, "rayCluster")
 
     @property
@@ -289,7 +289,7 @@ class ReconcileContext:
 
     @property
     def moved(self) -> bool:
-        """Whether the head is another process than the one that the submission was made to."""
+        """Whether the head is another process than the one that received the submission."""
         head, known = self.head, self.recorded
         if head is None:
             return False
@@ -363,7 +363,7 @@ class ReconcileContext:
         return condition in self.conditions and self.conditions[condition].status == "True"
 
     def since(self, condition: str) -> float:
-        """When a condition of the DLJob last changed its status, in unix seconds; now, if there is none."""
+        """Return when a condition of the DLJob last changed its status, in unix seconds; now, if there is none."""
         held = self.conditions.get(condition)
         return (seconds(held.since) if held else None) or self.now
 

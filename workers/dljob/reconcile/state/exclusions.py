@@ -34,7 +34,7 @@ NODE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # faultTolerance.node.pendingTimeoutSeconds, where the spec cannot be read.
 DEFAULT_PATIENCE = 300
 SHOWN = 5
-"""How many nodes an Event names."""
+"""Number of nodes that an Event names."""
 
 
 def entries(case: ReconcileContext) -> list[Entry]:
@@ -86,7 +86,7 @@ def state(nodes: Object) -> list[tuple[object, ...]]:
 
 
 def patience(case: ReconcileContext) -> float:
-    """Seconds that a pod may find no node before exclusions are lifted: half of what PrimeMaster waits for a place."""
+    """Return the seconds a pod may stay unplaced before exclusions are lifted: half of PrimeMaster's own patience."""
     terms = case.terms
     return (DEFAULT_PATIENCE if isinstance(terms, Refused) else terms.pending_timeout) / 2
 

@@ -32,7 +32,7 @@ class Settings:
     init_image: str
     """The image of the init container that copies dljob into user images; empty: images must contain dljob."""
     pods: PodPolicy = field(default_factory=PodPolicy)
-    """What pods of jobs may request."""
+    """Limits on the pods of jobs."""
     progress_seconds: float = 15.0
     """The shortest time in seconds between two writes of progress to the status; changes of state are written at once.
     """
@@ -128,7 +128,7 @@ class Trouble:
     message: str
     """The API server's own words."""
     count: int
-    """How many times in a row the action failed."""
+    """Number of consecutive failures of the action."""
     since: float = 0.0
     """When the first of these failures happened, in unix seconds."""
 
@@ -274,7 +274,7 @@ class Command:
     kind: Literal["restart", "scale", "stop", "suspend", "cause"]
     target: str
     by: str
-    """Who ordered it; for kind `cause`, what is known about the cause."""
+    """Author of the command; for kind `cause`, the known facts about the cause."""
 
 
 @dataclass(frozen=True, slots=True)

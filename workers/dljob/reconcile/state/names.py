@@ -93,6 +93,6 @@ def submission_id(job: str, uid: str, attempt: int, again: int = 0) -> str:
         job: The name of the job.
         uid: The uid of the job.
         attempt: Counted from 1.
-        again: How many times the launcher was lost with a head whose Ray state survived.
+        again: Number of times that the launcher was lost with a head whose Ray state survived.
     """
     return f"{job}-{job_uid(uid)[:8]}-{attempt}" + (f"-r{again}" if again else "")

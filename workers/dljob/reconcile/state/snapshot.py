@@ -201,7 +201,7 @@ def _progress(progress: Object, at: str) -> Pieces:
 
 
 def _nodes(nodes: Object) -> Pieces:
-    """Return what only PrimeMaster knows about nodes: how many it replaced and which it avoids for now."""
+    """Return PrimeMaster's own facts about nodes: how many it replaced, and which it avoids for now."""
     return {"replaced": number(nodes, "replaced"), "excluded": exclusions({"nodes": nodes})}
 
 

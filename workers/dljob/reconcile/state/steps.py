@@ -1,4 +1,4 @@
-"""What a policy returns: the actions of one pass, or a change of the status that later passes act on."""
+"""Results of a policy: the actions of one pass, or a change of the status that later passes act on."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ Change: TypeAlias = JobEnd | NewAttempt | SubmitOrder | Intent | Halt | Noted
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """What a policy decided for this pass."""
+    """The decision of a policy for this pass."""
 
     reason: str
     actions: tuple[Action, ...] = ()

@@ -1,4 +1,4 @@
-"""The condition ClusterReady: what is wrong with the RayCluster and its pods, in the words of whatever failed."""
+"""The condition ClusterReady: the trouble of the RayCluster and its pods, in the words of the component that failed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ KUBERAY = {
 }
 PREFIX = "ClusterReady"
 STUCK_SECONDS = 60.0
-"""How long after its grace a pod may exist before it is reported: by then it was deleted by force, if its node is dead.
-"""
+"""Seconds after its grace from which an existing pod is reported: on a dead node it was deleted by force by then."""
 SILENT_SECONDS = 30.0
 """KubeRay writes a status within a second, unless it has many RayClusters; after this time its silence is reported."""
 
@@ -63,7 +62,7 @@ def _way_in(case: ReconcileContext) -> str:
 
 
 def _refused_to_go(case: ReconcileContext) -> list[Said]:
-    """Return that a RayCluster must go and cannot, or that it goes after all; empty when no deletion was refused.
+    """Return ClusterReady for a RayCluster whose deletion was refused, or succeeded after a refusal; else empty.
 
     The answer to a deletion may get lost, and a RayCluster that is being deleted is not deleted again: then the
     condition would keep the old refusal.
@@ -94,7 +93,7 @@ def _finished(case: ReconcileContext) -> list[Said]:
 
 
 def _held_back(case: ReconcileContext) -> tuple[str, str] | None:
-    """Return (reason, message) of what others decide about the RayCluster; None: nothing."""
+    """Return (reason, message) of a hold by others on the RayCluster: a suspension, or its token; None: no hold."""
     if case.suspended:
         reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
         goes_on = "; the job goes on when its owner resumes it" if case.ref else ""

@@ -23,7 +23,7 @@ from dljob.reconcile.status import cluster
 from dljob.telemetry.reasons import NO_ROOM, PLACEMENT_PENDING
 
 TRIES = 3
-"""How many refused submissions are normal: the head's dashboard comes up a moment after its pod is ready."""
+"""Number of refused submissions that is normal: the head's dashboard comes up a moment after its pod is ready."""
 ORDER = (
     *("Accepted", "QuotaReserved", "ClusterReady", "MasterReady", "PlacementReady", "RolesReady"),
     *("Recovering", "Suspended", *ENDINGS),

@@ -47,7 +47,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         "attempt": case.attempt,
         "conditions": conditions.conditions(case, change),
     }
-    # Later lines override earlier ones: what is remembered, then what is observed, then the change of this pass.
+    # Later lines override earlier ones: remembered fields, then observed ones, then the change of this pass.
     made |= {key: case.old[key] for key in (*KEPT, *OF_ATTEMPT) if key in case.old}
     made["progress"] = {**part(made, "progress"), "time": stamp(case.now)}
     made |= _beginning(case)
@@ -94,7 +94,7 @@ def _state(status: Object) -> tuple[object, ...]:
 
 
 def _finished(case: ReconcileContext) -> dict[str, Any]:
-    """Return the status after the end of the job: only what becomes of the RayCluster still changes."""
+    """Return the status after the end of the job: only the fields about the RayCluster still change."""
     return {
         **case.old,
         "observedGeneration": case.generation,
@@ -125,7 +125,7 @@ def _beginning(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _nobody(terms: Terms) -> dict[str, Any]:
-    """Return the roles while none of their ranks is known to run."""
+    """Return the fields of roles with all counts 0, while no rank is known to run."""
     roles = [_blank(name, desired) for name, desired in terms.roles]
     return {"roles": roles, "rolesReady": ready_text(roles)}
 
@@ -173,7 +173,7 @@ def _cluster(case: ReconcileContext) -> dict[str, Any]:
 
 
 def _spoken(case: ReconcileContext) -> dict[str, Any]:
-    """Return what PrimeMaster reports; empty without a report, so that the last one stays in the status."""
+    """Return the fields that PrimeMaster reports; empty without a report, so that the last ones stay in the status."""
     if not case.snapshot:
         return {}
     epoch = number(case.snapshot, "epoch")
