@@ -15,14 +15,13 @@ from dljob.errors import UnreachableError
 from dljob.ray_private import driver_config, joining_quietly
 
 REACH_S = 3.0
-"""How long a GCS may take to accept a TCP connection."""
+"""Seconds for a GCS to accept a TCP connection."""
 JOIN_S = 6.0
-"""How long a command may take to join a Ray, the import of Ray included: one that cannot join has ended 10 s after its
-start."""
+"""Seconds for a command to join a Ray, the import of Ray included, so that one that cannot join ends within 10 s."""
 LOOK_S = 0.1
-"""How late Ctrl-C is noticed."""
+"""Longest delay, in seconds, until Ctrl-C is noticed."""
 LEAST_S = 3.0
-"""The time that remains for joining even if the import took longer than planned."""
+"""Least seconds for joining, even if the import took longer than planned."""
 JOINING = "dljob-join"
 """The name of the thread that joins. A process in which it is left must end by `os._exit`: Ray hangs at exit, too."""
 NAMESPACE = "dljob"

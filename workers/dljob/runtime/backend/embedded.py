@@ -34,7 +34,7 @@ from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_share
 
 LOCALHOST = "127.0.0.1"
 START_S = 60.0
-"""How long all nodes together may take to start."""
+"""Seconds for all nodes together to start."""
 _PORT_FILES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _ENV = {
     "RAY_AUTH_MODE": "token",
@@ -49,7 +49,7 @@ _ENV = {
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 """The default for gloo: it would take the interface of the host name, and be open to the network there."""
 _FOREIGN = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_REDIS_ADDRESS", "RAY_GCS_SERVER_PORT", "RAY_NAMESPACE")
-"""Variables by which this Ray would join another one, or be taken for it."""
+"""Variables by which this Ray would join another one, or be mistaken for it."""
 
 
 class EmbeddedRay:
@@ -110,7 +110,7 @@ class EmbeddedRay:
         if "ray" in sys.modules:
             import ray
 
-            with suppress(Exception):  # the sweeper ends what is left
+            with suppress(Exception):  # the sweeper ends the remaining processes
                 ray.shutdown()
         if self._wake:
             os.write(self._wake[1], b".")
@@ -154,7 +154,7 @@ class EmbeddedRay:
         self._set_env()
         self._start_sweeper()
         ray_private.read_config_again()
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # "Failed to detect NPU type" and the like
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # Ray warns of absent devices: "Failed to detect NPU type"
         self._stay_local()
         with _quicker(self.folder, self):
             self._spawn("head", self._run_head)
@@ -166,7 +166,7 @@ class EmbeddedRay:
         self._watch()
 
     def _start_nodes(self, nodes: Sequence[EmbeddedNode], *, first: int, wanted: int) -> None:
-        """Start nodes, all at once. Return when `wanted` threads have reported, the head's included."""
+        """Start nodes at once, numbered from `first`; return once `wanted` threads, the head's among them, report."""
         for index, node in enumerate(nodes, start=first):
             self._spawn(node.name, lambda i=index, n=node: self._run_node(i, n))
         for _ in range(wanted):
@@ -342,7 +342,7 @@ def with_light_agent(command: list[str]) -> list[str]:
 
 
 def _tail(folder: Path, lines: int = 5) -> str:
-    """The last lines of the error logs of Ray's processes."""
+    """Return the last lines of the error logs of Ray's processes."""
     found: list[str] = []
     for log in sorted(folder.glob("**/logs/*.err")):
         if "session_latest" not in log.parts and log.stat().st_size:

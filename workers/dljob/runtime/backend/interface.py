@@ -27,7 +27,7 @@ EXTRAS = {"yr": "yr"}
 UNSUPPORTED_HINT = "run it on Ray (no spec.backend, no DISTRIBUTED_BACKEND); docs/howto/yuanrong.md has what yr carries"
 
 AGAIN_S = 0.25
-"""The pause before a lookup without an answer is repeated."""
+"""Seconds before a lookup that got no answer is repeated."""
 
 
 class ActorLostError(DLJobError):
@@ -88,7 +88,7 @@ class KeyValue(Protocol):
     """The cluster's key-value store. `put_if_absent` is atomic over all clients."""
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None without one."""
+        """Return the value of a key; None if it has none."""
         ...
 
     async def put(self, key: str, value: bytes) -> None:
@@ -118,7 +118,7 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it supports; a job that needs more is refused before it starts."""
+        """Its capabilities; a job that needs more is refused before it starts."""
         ...
 
     @property
@@ -175,11 +175,11 @@ class Backend(Protocol):
         ...
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
-        """Return the groups of bundles, by id, that ranks with this owner prefix requested as drivers and lack."""
+        """Return the pending placement groups, by id, that drivers of ranks with this owner prefix requested."""
         ...
 
     async def clear_drivers(self, owner: str) -> None:
-        """End what ranks with this owner prefix created as drivers of the system."""
+        """End the actors, and remove the groups, that drivers of ranks with this owner prefix created."""
         ...
 
 

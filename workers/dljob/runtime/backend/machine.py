@@ -69,7 +69,7 @@ def devices_here(root: Path = Path("/dev")) -> dict[str, tuple[str, ...]]:
 
 
 def _visible(kind: str) -> str:
-    """The variable that restricts a raylet to its own devices; Ray knows the vendor of this machine's GPUs."""
+    """Return the variable that restricts a raylet to its own devices; Ray knows the vendor of this machine's GPUs."""
     return VISIBLE[kind] if kind in VISIBLE and kind != "GPU" else variable_of(kind)
 
 
@@ -201,7 +201,7 @@ def _node(group: MachineGroup, index: int, pretend: Mapping[str, int], left: dic
 
 
 def _resources(group: MachineGroup, pretend: Mapping[str, int]) -> dict[str, float]:
-    """The resources that a raylet of the group declares."""
+    """Return the resources that a raylet of the group declares."""
     planned = {kind: amount / GRAIN for kind, amount in group.resources}
     return {**planned, **{kind: float(pretend[kind]) for kind in planned if kind in pretend}}
 

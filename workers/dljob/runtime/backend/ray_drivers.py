@@ -30,9 +30,9 @@ JOB_ID_DIGITS = 8
 PLACED = {"CPU": 1.0}
 """The resources of an actor that names none, while it is being placed; it holds nothing afterwards."""
 CLEAN_S = 30.0
-"""How long Ray may take to end and remove what a rank left."""
+"""Seconds for Ray to end and remove a rank's leftover actors and groups."""
 LOOK_S = 0.02
-"""How often that is checked."""
+"""Seconds between checks of that."""
 
 
 def owner(job: JobInfo, role: str, rank: int, incarnation: int = 0) -> str:
@@ -56,7 +56,7 @@ def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
 
 
 def hidden(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that hide devices from an actor that asked for none; a driver must see those of its machine."""
+    """Return the variables that hide devices from an actor without any; a driver must see those of its machine."""
     names = {device.visible_env for device in DEVICES.values() if device.visible_env}
     return tuple(sorted(name for name in names if environ.get(name) == ""))
 
@@ -84,7 +84,7 @@ class Left:
 
 
 def left_by(prefix: str) -> Left:
-    """Return what Ray jobs with this owner prefix created. Blocks for some milliseconds."""
+    """Return the actors and groups that Ray jobs with this owner prefix created. Blocks for some milliseconds."""
     jobs = _jobs(prefix)
     # The usual case: without a Ray job of that owner the larger tables need not be read.
     if not jobs:
@@ -150,17 +150,17 @@ def alike(actors: Iterable[tuple[str, Any]], demands: frozenset[Resources]) -> t
 
 
 def _first(names: list[str]) -> str:
-    """One name that stands for all."""
+    """Return the first of the names, to stand for all."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _rank_of(owner: str) -> str:
-    """`<role>/<rank>` of an owner."""
+    """Return `<role>/<rank>` of an owner."""
     return "/".join(owner.split("/")[1:3])
 
 
 def _bundles(bundles: Mapping[int, Mapping[str, float]]) -> tuple[Resources, ...]:
-    """Bundles in the plan's amounts, without the resources that nodes do not count."""
+    """Convert bundles to the plan's amounts, without the resources that nodes do not count."""
     return tuple(_amounts(bundle) for _, bundle in sorted(bundles.items()))
 
 
@@ -178,7 +178,7 @@ def _job_rows(prefix: str) -> list[Any]:
 
 
 def _owner_of(job: Any) -> str:
-    """The owner of a Ray job; empty for one that is no rank's."""
+    """Return the owner of a Ray job; empty for one that is no rank's."""
     return str(job.config.metadata.get(OWNER, ""))
 
 

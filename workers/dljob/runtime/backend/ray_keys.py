@@ -18,7 +18,7 @@ class RayKeyValue:
         self._thread = thread
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None without one."""
+        """Return the value of a key; None if it has none."""
         return await self._thread(ray_private.kv_get, key, namespace=NAMESPACE)
 
     async def put(self, key: str, value: bytes) -> None:

@@ -65,7 +65,7 @@ class RayTables:
         return tuple(sorted(made, key=lambda view: view.id))
 
     def _held(self) -> dict[str, dict[str, Amount]]:
-        """What created groups hold, per node: the GCS's table is exact at once, raylets report a moment later."""
+        """Return node -> resources held by created groups: the GCS's table is exact at once, raylets report later."""
         held: dict[str, dict[str, Amount]] = {}
         for row in self.groups():
             for index, bundle in row["bundles"].items():
@@ -104,7 +104,7 @@ def _view(
 
 
 def _uncounted_cpus(total: Mapping[str, Amount], labels: Mapping[str, str]) -> dict[str, Amount]:
-    """The CPUs that Ray offers beyond the fraction that the machine has: Ray counts whole CPUs, the plan fractions."""
+    """Return the CPUs that Ray offers beyond the machine's real fraction: Ray counts whole CPUs, the plan fractions."""
     counted = labels.get(CPU_LABEL, "")
     there = total.get("CPU", 0)
     return {"CPU": max(0, there - parse_cpu(counted))} if re.fullmatch(CPU_PATTERN, counted) else {}
