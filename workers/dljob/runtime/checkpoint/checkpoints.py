@@ -87,7 +87,7 @@ class Checkpoints:
         self._mine().wait(timeout_s)
 
     def close(self, *, wait: bool = True) -> None:
-        """Write to disk what belongs there and release the memory; called when the rank's user code has ended."""
+        """Write unsaved copies to disk and release the memory; called when the rank's user code has ended."""
         with self._lock:
             client, self._client = self._client, None
             feeds, self.feeds = self.feeds, []

@@ -75,5 +75,5 @@ def needless(decisions: Iterable[RestoreDecision], most: int) -> list[RestoreDec
 
 
 def _beyond(chosen: CheckpointId | None, before: CheckpointId | None) -> bool:
-    """Tell whether a life restored a newer checkpoint than an earlier life did."""
+    """Return whether a life restored a newer checkpoint than an earlier life did."""
     return chosen is not None and (before is None or chosen > before)

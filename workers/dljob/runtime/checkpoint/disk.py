@@ -66,7 +66,7 @@ def replacing(path: Path) -> Generator[Any]:
 
 
 def create(path: Path, data: bytes) -> bool:
-    """Write a file that is not there yet; False: one of that name is, and stays. Raises OSError."""
+    """Write a new file; False: a file of that name exists, and is left as it is. Raises OSError."""
     temp = temporary(path)
     try:
         with temp.open("wb", buffering=0) as file:
@@ -82,7 +82,7 @@ def create(path: Path, data: bytes) -> bool:
 
 
 def write_all(file: Any, piece: memoryview | bytes) -> None:
-    """All of it: an unbuffered write may take less."""
+    """Write the whole piece: one unbuffered write may write only a part of it."""
     done, view = 0, memoryview(piece)
     while done < len(view):
         done += file.write(view[done:])
@@ -99,7 +99,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring a folder's names to the disk."""
+    """Sync a folder, so that the names in it survive a crash of the machine."""
     with suppress(OSError):  # some network file systems refuse it; the rename is all they give
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -114,13 +114,13 @@ def remove_folder(path: Path, first: str) -> None:
         with suppress(OSError):  # it is gone already, or the volume refuses; the next save tries again
             path.unlink()
         return
-    with suppress(OSError):  # the same
+    with suppress(OSError):  # gone already, or refused: `rmtree` tries again
         (path / first).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def size_of(path: Path) -> int:
-    """A file's bytes; 0 when it is gone."""
+    """Return a file's bytes; 0 when it is gone."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -128,7 +128,7 @@ def size_of(path: Path) -> int:
 
 
 def names_in(path: Path) -> list[str]:
-    """The names in a folder; none where there is no folder."""
+    """Return the names in a folder; none where there is no folder."""
     try:
         return os.listdir(path)  # noqa: PTH208 - names are all that is needed
     except OSError:

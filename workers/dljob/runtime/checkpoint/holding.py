@@ -44,7 +44,7 @@ class Holding:
     telling: threading.Lock = field(default_factory=threading.Lock)
 
     def ended(self) -> bool:
-        """Tell whether its process has left, or is dead although the socket has not told so yet."""
+        """Return whether its process has left, or is dead although the socket has not told so yet."""
         if not self.alive or self.process < 0:
             return not self.alive
         poll = select.poll()
@@ -62,7 +62,7 @@ class Holding:
         return [] if self.fenced else left[::-1]
 
     def writing(self) -> bool:
-        """Tell whether its process is copying just now."""
+        """Return whether its process is copying just now."""
         return not self.ended() and any(head.state == WRITING for slot in self.slots if (head := slot.head))
 
     def holds(self, mark: CheckpointId) -> int | None:

@@ -34,17 +34,17 @@ class _Stub:
         return self
 
     def append(self, _: Any) -> None:
-        """As a list does."""
+        """Accept and drop an item, as a list would keep it."""
 
     def extend(self, _: Any) -> None:
-        """As a list does."""
+        """Accept and drop an item, as a list would keep it."""
 
     def add(self, _: Any) -> None:
-        """As a set does."""
+        """Accept and drop an item, as a set would keep it."""
 
 
 def allowed(module: str, name: str) -> bool:
-    """Tell whether a global is imported without --trust."""
+    """Return whether a global is imported without --trust."""
     if module == "builtins" and name in _BUILTINS:
         return True
     if module == "torch" and _is_dtype(name):

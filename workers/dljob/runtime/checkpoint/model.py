@@ -12,7 +12,7 @@ KEEP = 2
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLocation:
-    """Where a rank saves, and its names there; sent to the rank as JSON."""
+    """Location of a rank's checkpoints, and the rank's names there; sent to the rank as JSON."""
 
     address: str
     """The saver's socket."""

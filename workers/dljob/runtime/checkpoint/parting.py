@@ -20,7 +20,7 @@ GONE_S = 1.0
 HELD_S = 60.0
 """Seconds for which ranks are held beyond the deadline of the last save: after them the node has stayed after all."""
 ANSWER_S = 5.0
-"""Seconds for PrimeMaster, in a last save, to record a checkpoint; the next life reports what it did not hear."""
+"""Seconds for PrimeMaster, in a last save, to record a checkpoint; without an answer, the next life reports it."""
 SAVING = ("slots", "free")
 """Requests of a rank that is about to save."""
 
@@ -43,7 +43,7 @@ class Parting:
         self._until = 0.0
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request of a process that is no rank, `flush` or `last`: what is not on disk, the newest steps."""
+        """Answer `flush` or `last`, from a process that is no rank, with the unsaved copies and the newest steps."""
         within = float(message["timeout_s"])
         failed = self.last(within) if message["op"] == "last" else self._flush(within, alive=True)
         with self._changed:
@@ -63,7 +63,7 @@ class Parting:
         while time.monotonic() < still and self._copying():
             time.sleep(LOOK_S)
         failed = self._flush(_left(end), alive=True)
-        while not failed and self._unsaved() and time.monotonic() < end:  # what was busy with an older copy
+        while not failed and self._unsaved() and time.monotonic() < end:  # their writers were busy with older copies
             failed = self._flush(_left(end), alive=True)
         return failed or self._bring("", _left(end))
 
@@ -82,7 +82,7 @@ class Parting:
                 self._shut(False)
 
     def impatient(self) -> bool:
-        """Tell whether PrimeMaster has used up its time to answer during a last save."""
+        """Return whether PrimeMaster has used up its time to answer during a last save."""
         began = self._began
         return began is not None and time.monotonic() - began > ANSWER_S
 

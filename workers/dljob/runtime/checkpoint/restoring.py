@@ -81,7 +81,7 @@ class Restorer:
         return ({**said, "source": "memory"}, handed) if handed else (said | self._from_disk(place, newest), [])
 
     def _decided(self, place: CheckpointLocation, folder: Folder) -> tuple[RestoreDecision, tuple[str, ...]]:
-        """Decide for all ranks of a life, then delete files of its predecessors that nobody needs."""
+        """Decide for all ranks of a life, then delete files of its predecessors that no life can restore."""
         # PrimeMaster must know what data the saves contain before the decision: what is not in it is done again
         # (ADR 28).
         for holding in self._held(place.folder):

@@ -145,7 +145,7 @@ class Saver:
         while True:
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # closed
+            except OSError:  # `close` has shut the socket
                 return
             wire = Wire(connection)
             # An abstract socket has no file permissions: any user in this network namespace can connect.
@@ -341,7 +341,7 @@ class Saver:
         return why
 
     def _tidy(self, successor: Holding | None = None, coming: str = "") -> None:
-        """Release memory of dead processes that nobody will ask for. The caller holds the lock.
+        """Release memory of dead processes that no successor will ask for. The caller holds the lock.
 
         `successor` has taken over from earlier processes of its rank. `coming`: the folder of a world whose ranks are
         just arriving; its memory stays, however old it is.
@@ -377,5 +377,5 @@ class Saver:
 
 
 def _reason(place: CheckpointLocation, error: CheckpointError | OSError) -> str:
-    """Say why a rank cannot load."""
+    """Return the message why a rank cannot load."""
     return f"{place.name} cannot load: {error.strerror} ({place.folder})" if isinstance(error, OSError) else str(error)

@@ -32,7 +32,7 @@ class TensorPiece:
 
 
 def is_shard(tensor: Any) -> bool:
-    """Tell whether a tensor is a DTensor."""
+    """Return whether a tensor is a DTensor."""
     # No import: it takes seconds, and without it nobody can have made a DTensor.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
@@ -64,7 +64,7 @@ def walk(state: Any, path: str = "state") -> Iterator[tuple[str, Any]]:
 
 
 def any_in(state: Any) -> bool:
-    """Tell whether a loaded state contains pieces."""
+    """Return whether a loaded state contains pieces."""
     return any(isinstance(leaf, TensorPiece) for _, leaf in walk(state))
 
 
