@@ -25,8 +25,8 @@ from pathlib import Path
 _FDS, _INFO = Path("/proc/self/fd"), Path("/proc/self/fdinfo")
 _EPOLL = "anon_inode:[eventpoll]"
 HOLD_S = 5.0
-"""How long a connection stays open after its receiving side is shut. The process at its other end shuts it by the same
-order meanwhile; one that has no such order notices the end of the connection then."""
+"""Seconds that a connection stays open after its receiving side is shut. The process at its other end shuts it by the
+same order meanwhile; one that has no such order notices the end of the connection then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class GroupSockets:
 
 
 def _new_loops(before: frozenset[int]) -> set[Loop]:
-    """The epolls that did not exist before and watch a listening socket."""
+    """Return the epolls that did not exist before and watch a listening socket."""
     new = [fd for fd in _epolls() if fd not in before]
     return {Loop(fd, inode) for fd in new for number, inode in _watched(fd) if _listens(number, inode)}
 
 
 def _of(loop: Loop) -> list[tuple[int, int]]:
-    """The connections that a loop watches, as (descriptor, inode); none if the epoll is another one by now.
+    """Return the connections that a loop watches, as (descriptor, inode); none if the epoll is another one by now.
 
     The listening socket is left out: gloo ends the process when that fails.
     """
@@ -94,7 +94,10 @@ def _epolls() -> Iterator[int]:
 
 
 def _watched(fd: int) -> list[tuple[int, int]]:
-    """What an epoll watches, as (descriptor, inode). A line: `tfd: 4 events: 19 data: 4 pos:0 ino:39757a sdev:9`."""
+    """Return (descriptor, inode) of each file that an epoll watches.
+
+    The kernel writes a line for each: `tfd: 4 events: 19 data: 4 pos:0 ino:39757a sdev:9`.
+    """
     try:
         lines = (_INFO / str(fd)).read_text().splitlines()
     except OSError:
@@ -157,7 +160,7 @@ def _shut(fd: int, inode: int) -> bool:
 
 
 def _connected_to(address: str) -> list[tuple[int, int]]:
-    """The sockets connected to host:port."""
+    """Return the sockets connected to host:port."""
     host, _, port = address.rpartition(":")
     found: list[tuple[int, int]] = []
     for entry in _FDS.iterdir():

@@ -13,13 +13,13 @@ from dljob.errors import CollectiveAbortedError, CollectiveError, DeadlineError,
 from dljob.runtime.process.worker_context import WorkerContext
 
 ASK_S = 60.0
-"""The timeout of a request. PrimeMaster answers within 20 s, unless it is being restarted."""
+"""Timeout of a request, in seconds. PrimeMaster answers within 20 s, unless it is being restarted."""
 AGAIN_S = 0.5
 """The pause before a request is repeated while PrimeMaster is away."""
 ENDED_GRACE_S = 5.0
-"""How long each operation waits for data of a member that ended well: what it sent may still be on its way."""
+"""Seconds that each operation waits for data of a member that ended well: its last data may be in transit."""
 LOOK_S = 1.0
-"""How often a member asks again after another has ended well, if it is in an operation itself."""
+"""Interval, in seconds, at which a member inside an operation asks again after another member ended well."""
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -33,7 +33,7 @@ class Assembly:
     epoch: int
     """The sum of the incarnations of all ranks of the group's roles: equal epochs mean the same processes."""
     round: int
-    """How often this process has formed the group in this epoch, from 1."""
+    """Number of times that this process has formed the group in this epoch, from 1."""
     members: tuple[tuple[str, int, int], ...]
     place: int
     """This member's number."""
@@ -44,7 +44,7 @@ class Assembly:
         return "{}/{}".format(*self.members[self.place])
 
     def lost(self, said: Mapping[str, Any]) -> dict[str, str]:
-        """Compare with PrimeMaster's answer: the members that are lost, as "rollout/1" -> why."""
+        """Return lost member ("rollout/1") -> why, by comparison with PrimeMaster's answer."""
         why = {(role, rank): text for role, rank, text in said["absent"]}
         now = {(role, rank): incarnation for role, rank, incarnation in said["members"]}
         found: dict[str, str] = {}
@@ -131,8 +131,8 @@ class RendezvousClient:
 class MemberLossWatch:
     """Watches for the loss of a member until it is closed. Then it sets `lost` and calls `break_off`, once.
 
-    A member that ended well counts as lost only once an operation waits for it: what it sent is still received, and an
-    operation that one of its threads is in is not disturbed.
+    A member that ended well counts as lost only once an operation waits for it: its last data is still received, and
+    operations of its other threads are not disturbed.
     """
 
     def __init__(self, muster: RendezvousClient, made: Assembly, offer: str, break_off: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ class MemberLossWatch:
         self.ended = False
         """Whether all absent members, or the job, ended well, so that the group cannot be formed again."""
         self._heard = 0.0
-        """Since when exactly those are known to have ended."""
+        """When exactly these members were first known to have ended (monotonic seconds)."""
         self._works: dict[object, float] = {}
         """The operations of this member in progress -> when they began."""
         self._closed = threading.Event()
@@ -199,14 +199,14 @@ class MemberLossWatch:
         return ended and (busy or waits < ENDED_GRACE_S)
 
     def _rest(self) -> None:
-        """Pause until the next request is worth making: only an operation needs to know more."""
+        """Pause before the next request: for LOOK_S if an operation is in progress, else until one begins."""
         self._closed.wait(LOOK_S)
         # Without an operation in progress there is no need to know more; a new one is noticed within LOOK_S.
         while not self._works and not self._closed.wait(LOOK_S):
             pass
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
-        """The error that this member's threads get."""
+        """Return the error for this member's threads in `what`, an operation; `recreate`: the group may form again."""
         epoch = self._asked[1].epoch
         whom = ", ".join(f"{name} {why}" for name, why in list(self.who.items())[:8]) or self.over
         again = f'CollectiveGroup("{group}") makes it anew once its members are back; then load what they agree on'

@@ -13,9 +13,9 @@ from typing import Protocol
 from dljob.errors import CollectiveAbortedError
 
 TOLD_S = 15.0
-"""How long PrimeMaster may take, after an error that a lost peer may have caused, to report which member is lost."""
+"""Seconds for PrimeMaster to name the lost member, after an error that a lost peer may have caused."""
 LOOK_S = 0.05
-"""How often the caller of an operation in another thread checks for a lost member."""
+"""Seconds between checks for a lost member, by the caller of an operation in another thread."""
 # A lost peer shows in an error's text alone, and with gloo first at its neighbours; these words may mean one.
 _BROKEN = re.compile(r"connection|peer|timed? ?out|abort|socket|store|closed|nccl|hccl", re.IGNORECASE)
 _KINDS = (RuntimeError, OSError)
@@ -36,7 +36,7 @@ class MemberLives(Protocol):
         ...
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
-        """The error for an operation's caller once a member is lost."""
+        """Return the error for an operation's caller once a member is lost."""
         ...
 
 

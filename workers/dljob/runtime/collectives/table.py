@@ -101,7 +101,7 @@ def table(
     backends = {
         point.name.upper(): Declared(point.value.replace(":", "."), f"entry point {point.name}") for point in found
     }
-    # The spec after the entry points: what a job declares itself wins over what is installed.
+    # The spec after the entry points: a job's own backends win over installed ones.
     backends |= {name: Declared(path, SPEC) for name, path in said["backends"].items()}
     groups = {
         name: Group(name, own["backend"], tuple(own["roles"]), float(own["timeout_s"]), own["recreate"])

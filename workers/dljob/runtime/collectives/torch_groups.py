@@ -206,7 +206,7 @@ class IsolatedGloo(Isolated):
 
     @classmethod
     def backend(cls) -> str:
-        """The backend's name in Ray."""
+        """Return the backend's name in Ray."""
         return "DLJ_GLOO"
 
     @classmethod
@@ -274,7 +274,7 @@ class IsolatedNccl(_OnDevices):
 
     @classmethod
     def backend(cls) -> str:
-        """The backend's name in Ray."""
+        """Return the backend's name in Ray."""
         return "DLJ_NCCL"
 
     @classmethod
@@ -295,7 +295,7 @@ class IsolatedHccl(_OnDevices):
 
     @classmethod
     def backend(cls) -> str:
-        """The backend's name in Ray."""
+        """Return the backend's name in Ray."""
         return "DLJ_HCCL"
 
     @classmethod
@@ -315,7 +315,7 @@ class IsolatedHccl(_OnDevices):
 
 
 def _op(options: Any) -> Any:
-    """Torch's operation for Ray's options; None means the default ones."""
+    """Return torch's operation for Ray's options; None means the default ones."""
     return _OPS[getattr(options, "reduceOp", ReduceOp.SUM)]
 
 
