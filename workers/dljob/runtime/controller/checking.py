@@ -34,7 +34,7 @@ LOOK_S = 180.0
 MEET_S = 60.0
 """Deadline (s) of an all-reduce with the making of its group; a new checker imports torch first."""
 LAST_WORDS_S = 3.0
-"""How long (s) the rest of a team has to report after one of it failed."""
+"""Seconds for the rest of a team to report after one member failed."""
 # A checker ends itself this much later (s) than its round can last, should no master be there to end it.
 SPARE_S = 60.0
 
@@ -104,7 +104,7 @@ class _Round:
         self._births: list[asyncio.Task[ActorRef]] = []
 
     async def run(self) -> ev.NodesChecked:
-        """Run all checks of the round, end its checkers, and return the result. Never raises but when cancelled."""
+        """Run all checks of the round, end its checkers, and return the result. Raises nothing but CancelledError."""
         try:
             # An earlier round, or an earlier master, may have left checkers that still run.
             await self._clear()

@@ -1,4 +1,4 @@
-"""Checkpoint service: answers savers which checkpoints are committed, and who decides what a run restores."""
+"""Checkpoint service: tells savers which checkpoints are committed, and which saver decides what a run restores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dljob.runtime.controller import shard_service
 from dljob.runtime.controller.master_loop import MasterLoop, until
 
 TURN_S = 300.0
-"""How long (s) one saver may search for the checkpoint to restore before another one searches as well."""
+"""Seconds for one saver to search for the checkpoint to restore, before another one searches as well."""
 LATER_S = 1.0
-"""How long (s) a question waits for a master that is still replaying its journal."""
+"""Seconds that a question waits for a master that still replays its journal."""
 POLL_S = 10.0
 """Longest wait (s) of a question; the saver then repeats it."""
 
@@ -31,7 +31,7 @@ class CheckpointService:
         self._waits: shard_service.Waits = {}
 
     async def answer(self, shell: MasterLoop, question: Mapping[str, Any], node: str) -> dict[str, Any]:
-        """Answer a saver's question, after what it tells is in the journal.
+        """Answer a saver's question, once the facts that it reports are in the journal.
 
         {gone}: the job is over, and nothing is committed any more. {later}: the journal is still being replayed.
         """

@@ -25,7 +25,7 @@ AFTER_S = 0.5
 """Pause (s) before the inquiry: the restart goes first, and the kernel's log may be a moment late."""
 WITHIN_S = 10.0
 END_S = 0.25
-"""How long (s) the report of a death waits for the exit status: an agent answers in 5 ms."""
+"""Seconds that the report of a death waits for the exit status: an agent answers in 5 ms."""
 
 
 class Inquiry:

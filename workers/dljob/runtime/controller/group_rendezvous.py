@@ -1,7 +1,7 @@
 """Rendezvous of collective groups: reports a group's members, whether all have joined, and which are lost.
 
-Nothing of it is journaled. Each member repeats its question with all that a new master must know (the epoch of the
-group that it is in, and its offer), so a master that takes over learns in a moment who has joined.
+None of this is journaled. Each member repeats its question with all that a new master must know (the epoch of the group
+that it is in, and its offer), so a master that takes over learns in a moment who has joined.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ POLL_S = 20.0
 """Longest wait (s) of a question; the member then repeats it."""
 SHARE = 10
 """Pause between two evaluations of the rosters, as a multiple of the time that the last one took: restarts of large
-roles come in thousands of events, each of which would else cost an evaluation."""
+roles come in thousands of events, and each would cost an evaluation."""
 LEAST_S = 0.005
 BUSY_S = 10.0
-"""How long (s) a member's word that it is inside an operation holds: its thread repeats it sooner, or its process is
-gone."""
+"""Seconds for which a member's report of being inside an operation is valid: its thread repeats it sooner, unless its
+process is gone."""
 GIVEN_UP_S = 10.0
-"""A member that has not asked again so long (s) after an answer has given up: one that still waits asks at once."""
+"""Seconds after an answer without a new question, after which a member counts as gone: one that waits asks at once."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class GroupRendezvous:
 
         Returns:
             {over}: why the group will never form again. {members, absent, epoch, ended, busy}: the present roster,
-            where its epoch is another one or somebody is absent; `busy` lists absent members whose threads are still
+            where its epoch is another one or a member is absent; `busy` lists absent members whose threads are still
             inside an operation. {offer}: all have joined, with the offer of the first member. {missing}: nothing new,
             and the members that have not joined yet.
         """
@@ -206,7 +206,7 @@ class GroupRendezvous:
         return other
 
     async def _look(self, shell: MasterLoop) -> None:
-        """Evaluate the groups that are asked for, whenever the state changes; end when nobody asks any more."""
+        """Evaluate the groups that members ask for, whenever the state changes; end when no question is open."""
         seen: object = None
         while any(self._waiting.values()):
             state, final = shell.state, shell.final

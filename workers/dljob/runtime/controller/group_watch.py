@@ -18,7 +18,7 @@ log = logging.getLogger(__package__)
 
 LOOK_S = 2.0
 WAITS_S = 4.0
-"""A group is reported only after it has waited so long (s): most are placed sooner."""
+"""Seconds that a group must wait before it is reported: most are placed sooner."""
 AGAIN_S = 30.0
 """Interval (s) at which the explanation of a waiting group is renewed, as what it lacks may change."""
 
@@ -57,7 +57,7 @@ class GroupWatch:
                 errors.failed(error)
 
     async def turn(self, now: float) -> None:
-        """Run one turn: report groups that wait too long, and take back what was said of those that wait no more.
+        """Run one turn: report groups that wait too long, and withdraw the reports of those that wait no longer.
 
         `now` is the event loop's time in seconds.
         """

@@ -27,13 +27,13 @@ from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
 
 TICK_S, MOST_S = 0.1, 0.5
-"""How often (s) steps are evaluated, and by how much the watch's clock advances at most per turn."""
+"""Seconds between evaluations of steps, and the most seconds that the watch's clock advances per turn."""
 PAUSE_S, LONG_PAUSE_S = 0.25, 2.0
 """Pause (s) between the two inspections of a process: the short one shows whether it is stopped, the long one whether
 it uses a CPU and where it waits."""
 SLOW_EVERY_S = 2.0
 QUIET_EVERY_S = 15.0
-"""How often (s) ranks without a measured pace are inspected: a stopped process is proof without one."""
+"""Seconds between inspections of ranks without a measured pace: a stopped process is proof without one."""
 SHOWN = 64
 """Largest number of ranks whose stacks are written to the file of a hang, the culprit's first."""
 

@@ -292,7 +292,7 @@ class MasterLoop:
         for _, heard in batch:
             if heard is not None and not heard.done():
                 heard.set_result(None)
-        # 4. Notes, log, actions, and the end of the job if the core ordered it.
+        # 4. Only now that the batch is durable: notes, log, actions, and the end of the job if the core ordered it.
         self._note(actions, now)
         for message, fields in entries(folded.decisions):
             log.info(message, extra={"fields": fields})

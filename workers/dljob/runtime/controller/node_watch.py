@@ -31,7 +31,7 @@ log = logging.getLogger(__package__)
 
 AGENT_CLASS = "dljob.runtime.node.node_agent.NodeAgent"
 TICK_S = 0.25
-"""How often (s) silence is judged. The watch's clock advances by at most twice this per turn."""
+"""Seconds between judgements of silence. The watch's clock advances by at most twice this per turn."""
 BEATS = 6
 """Heartbeats that fit into `freezeSeconds`: a node that misses them all is frozen."""
 CALLS_S = 400
@@ -45,7 +45,7 @@ FIRST_S = 5.0
 SMALL = 32
 """Up to this many nodes each has an agent, also without a unit; in larger clusters only nodes with units have one."""
 LOOK_S = 1.0
-"""How long (s) a fresh list of nodes may take before the core decides without it."""
+"""Seconds for a fresh list of nodes to arrive, before the core decides without it."""
 REAP_AGAIN_S = 1.0
 """Pause (s) before a node is asked a second time to end leftover processes: the host that a spare replaces may only
 just be dying at the first."""
@@ -213,7 +213,7 @@ class NodeWatch:
             await asyncio.sleep(RETRY_S)
 
     def pauses(self) -> tuple[float, float]:
-        """Return how long (s) an agent holds back its answer without news, and with news; longer in large clusters."""
+        """Return the seconds that an agent holds back an answer without news, and with news; more in large clusters."""
         # CALLS_S bounds the requests until two in `freezeSeconds` are at risk; MOST_S bounds them even then.
         freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
         turn, least = len(self._agents) / CALLS_S, len(self._agents) / MOST_S

@@ -26,7 +26,7 @@ from dljob.telemetry.evidence import Source
 TOGETHER_S = 2.0
 """Time (s) within which the preStop commands of pods that are deleted together arrive."""
 READY_S = 10.0
-"""How long (s) a master that is still replaying its journal is waited for."""
+"""Seconds to wait for a master that still replays its journal."""
 
 
 async def serve(shell: MasterLoop, uid: str) -> None:

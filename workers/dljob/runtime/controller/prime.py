@@ -49,7 +49,7 @@ log = logging.getLogger(__package__)
 BEACON_S = 0.2
 GUARD_S = 0.25
 ANSWER_S = 2.0
-"""How long (seconds) a master at its end waits for its open long polls to carry away the final status."""
+"""Seconds that an ending master waits for its open long polls to deliver the final status."""
 LONGEST_S = 30.0
 """Upper limit of a long poll (seconds); the caller repeats it."""
 

@@ -61,7 +61,7 @@ class PrimeMaster:
         return await self._own.hello()
 
     async def status(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
-        """Return the status, as soon as its version is greater."""
+        """Return the status once its version exceeds `after_version`, or after the timeout (s)."""
         return await self._own.status(after_version, timeout_s)
 
     async def brief(self, after_version: int = 0, timeout_s: float = 0.0) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class PrimeMaster:
         return await self._own.placement()
 
     async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """Return the notes with a greater number."""
+        """Return the notes numbered above `after_seq`; wait for one up to the timeout (s)."""
         return await self._own.notes(after_seq, timeout_s)
 
     async def command(self, id: str, kind: str, target: str = "job", by: str = "") -> None:  # noqa: A002
@@ -85,7 +85,7 @@ class PrimeMaster:
         await self._own.learned(target, incarnation, clue)
 
     async def wait(self, timeout_s: float = 30.0) -> dict[str, Any] | None:
-        """Return the final status; None when the job is not over after the timeout."""
+        """Return the final status; None when the job is not over after the timeout (s)."""
         return await self._own.wait(timeout_s)
 
     async def stacks(self, target: str = "job") -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Rebuilding the state from a journal: by folding its events if this code wrote them, else from its change records.
 
 Only the code that folded an event first may fold it again: another version might decide otherwise, and its state would
-not match what lives, what was counted and what was promised. Another version therefore takes the state as it was
+contradict living processes, counted restarts and answers given. Another version therefore takes the state as it was
 written (snapshot and changes). It folds only the events at the end without a change record: nobody acted upon those.
 docs/adr/0043-journals-of-other-versions.md has the reasons.
 """
@@ -172,7 +172,7 @@ class _Foreign(_Reading):
                 pass
 
     def _rebuilt(self, found: str) -> Rebuilt:
-        # The unfolded events are part of what is taken over: `begin_anew` must know of the starts and ends in them.
+        # The unfolded events are part of the state taken over: `begin_anew` must know of the starts and ends in them.
         fresh = self.setup.initial(self._begun or self.last)
         data = encode_state(fresh) if self._written is None else self._written.data()
         tail = [record["e"] for record in self._events]

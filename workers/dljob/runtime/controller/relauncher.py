@@ -10,7 +10,7 @@ from dljob.master.state.actions import RelaunchNode
 from dljob.runtime.process import extensions
 
 ANSWER_S = 60.0
-"""How long (s) a relauncher may take to accept an order."""
+"""Seconds for a relauncher to accept an order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ RETRY_S = 0.25
 BY_RAY_KILL = "killed by `ray.kill`"
 """Ray's words for an actor that a program ended by `ray.kill`."""
 BLAME_S = 0.05
-"""How long (s) a failure that only blames a peer is held back, so that the peer's own failure is journaled first and
-counts as the cause: Ray tells of a death within 20 ms."""
+"""Seconds that a failure that only blames a peer is held back, so that the peer's own failure is journaled first and
+counts as the cause: Ray reports a death within 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)
