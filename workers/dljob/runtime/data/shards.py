@@ -35,7 +35,7 @@ def _mixed(value: int) -> int:
 
 
 def sample(position: int, size: int, seed: int | None) -> int:
-    """Return the sample at a position: in each epoch each one once, with a seed in an order of its own.
+    """Return the sample at a position. Each epoch has each sample once, with a seed in an order of its own.
 
     A Feistel network is a permutation of 4^n numbers for any mixing function, and needs no memory.
     """
@@ -121,11 +121,11 @@ class Shards:
         return Shard(run[0] // size, *run, size, self._seed, self._finished)
 
     def told(self) -> dict[str, Any]:
-        """Return what is done but may not have reached PrimeMaster, as a request that leases nothing."""
+        """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
         return self._question(0)
 
     def close(self) -> None:
-        """Report what is done; leases that are still held return when this process ends."""
+        """Report finished positions; leases that are still held return when this process ends."""
         with suppress(CheckpointError, OSError):
             # Without anything done there is nothing to report: leases return with the process.
             if self._done:
@@ -151,7 +151,7 @@ class Shards:
                 self._done.append((start, end, checkpoint.saved))
 
     def _ask(self, want: int) -> list[tuple[int, int]]:
-        """Report what is done, and lease more; return the shards that no thread has yet."""
+        """Report finished positions and lease more; return the shards that no thread has taken yet."""
         with self._asking:
             # A refusal may only mean that this process has another incarnation since its role was restarted: ask anew
             # as that one, and raise if it has not.
@@ -200,7 +200,7 @@ def shards(
     seed: int | None = None,
     wait: bool | None = None,
 ) -> Shards:
-    """Return this rank's shards of a data set, one after the other; other ranks that name it get the others.
+    """Return this rank's shards of a data set, one after the other; other ranks that give the same name get the others.
 
     Args:
         name: Name of the data set in the whole job; all ranks give the same sizes.
