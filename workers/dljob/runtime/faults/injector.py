@@ -193,7 +193,7 @@ class FaultInjector:
         return {NODE: raylets[node], **{name: pids[name] for name in ranks if name in pids}}
 
     def _here(self, status: Mapping[str, Any]) -> set[str]:
-        """Return the ranks of this machine: pids of other machines may belong to anybody here."""
+        """Return the ranks of this machine: pids of other machines may belong to unrelated processes here."""
         raylets = self._raylets()
         return {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] in raylets}
 
