@@ -82,7 +82,7 @@ async def _first_answer(backend: Backend, ref: ActorRef, entry: JobRecord, timeo
 
 async def _take_back(backend: Backend, ref: ActorRef, uid: str) -> None:
     """Kill a master, and the actors and reservations it may have made by now."""
-    # The master first: it would bring up again what is killed below.
+    # The master first: it would restart the actors that are killed below.
     await backend.kill(ref)
     with suppress(Exception):  # actors that are left end with their lease
         for name in await backend.actors(f"{uid[:8]}/"):

@@ -52,7 +52,8 @@ class RayJobs:
         self._masters: dict[str, ActorRef] = {}
         self._pods: dict[str, str] = {}
         self._nodes_of_masters: dict[str, str] = {}
-        """From the last snapshot: a master that is away cannot tell, and that is when its log is wanted most."""
+        """Job uid -> its master's node by the last snapshot: a master that is away cannot tell, and then its log is
+        wanted most."""
         self._namespace = os.environ.get("RAY_CLUSTER_NAMESPACE", "")
         self._readers = Readers()
 
@@ -204,7 +205,7 @@ class RayJobs:
                 if ref is None:
                     raise ActorLostError("no such actor")
                 self._masters[uid] = ref
-                # By what is left: a call that is repeated must not wait its whole time again.
+                # By the time left: a call that is repeated must not wait its whole time again.
                 method, *args = call(max(0.0, end - loop.time()))
                 return await self._backend.call(ref, method, *args)
         except ActorLostError:  # the next try looks the actor up anew
