@@ -24,7 +24,7 @@ def code_version() -> str:
 
 
 def named(root: Path) -> str:
-    """Return the same of the package in a folder. An installation without sources has only its version."""
+    """Return version and digest of the package in a folder. An installation without sources has only its version."""
     made = hashlib.sha256()
     files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     for path in files:

@@ -14,7 +14,8 @@ from dljob.telemetry import reasons
 def cut_short(verdict: Verdict | None, error: Exception, left: Exception | None) -> tuple[Note, dict[str, Any]]:
     """Return the last event and the fields that replace those of the last status; `left` is an error of the cleanup.
 
-    A verdict is in the journal: the end of the ranks stays true, whatever befalls the master that cleans up after them.
+    A verdict is in the journal: the end of the ranks stays true, even if the master fails while it cleans up after
+    them.
     """
     journal = isinstance(error, (JournalBrokenError, JournalError))
     reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED

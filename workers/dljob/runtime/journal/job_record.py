@@ -1,4 +1,4 @@
-"""What is known of a job without its master: its record in the registry of its cluster, and the files in its folder.
+"""Facts about a job that need no master: its record in the cluster's registry, and the files in its folder.
 
 This module imports little, so that the gateway and launchers start sooner.
 """

@@ -1,9 +1,9 @@
 """PrimeMaster's journal: all events in order, from which a new master rebuilds the state of the old one.
 
 It is a chain of segments, numbered without a gap. A segment is claimed once, and starts with a header that names the
-previous segment and the offset up to which that one counts: what an older master wrote after it was fenced is ignored.
-A master claims its first segment *before* it reads its predecessor's, and looks for a later claim *after* each commit;
-so of two masters at most one acts on what it wrote. The number of a master's first segment is its epoch.
+previous segment and the offset up to which that one counts: lines that an older master wrote after it was fenced are
+ignored. A master claims its first segment *before* it reads its predecessor's, and looks for a later claim *after* each
+commit; so of two masters at most one acts on its records. The number of a master's first segment is its epoch.
 
 The journal rolls with its snapshots: the master claims the next segment, as its successor would, and writes the
 snapshot there. A master that dies between any two of these writes leaves the same as one that dies at its start. A
@@ -43,7 +43,7 @@ T = TypeVar("T")
 FEW = 16
 """Up to this many lines a snapshot goes into the present segment: so does the first one of a job."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that pass once somebody makes room."""
+"""Errors that pass once the volume has room again."""
 FULL_S = 600.0
 """Seconds to wait for room on a full volume. Ranks go on meanwhile, and nothing is decided."""
 FIRST_S, MOST_S = 0.05, 5.0
@@ -55,7 +55,7 @@ class FencedError(DLJobError):
 
 
 class JournalBrokenError(DLJobError):
-    """The journal cannot be written any more; what was acknowledged is safe."""
+    """The journal cannot be written any more; acknowledged records are safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Journal:
         """Make records durable. With `aside` a thread encodes them, since they are many or large.
 
         Raises:
-            FencedError: A later master has the job; what was written does not count.
+            FencedError: A later master has the job; these records do not count.
             JournalBrokenError: The journal cannot be written any more.
         """
         first = self._lines
@@ -173,7 +173,7 @@ class Journal:
         self.since_snapshot = 0
 
     async def forget(self) -> str:
-        """Put away what the last snapshot supersedes; return a message about what was dropped for good."""
+        """Archive the segments that the last snapshot supersedes; return a message about those dropped for good."""
         return await self.store.forget(self.segment)
 
     async def _roll(self) -> None:
@@ -198,7 +198,7 @@ class Journal:
         return FencedError(f"epoch {self.epoch} is over: a later master has claimed the job")
 
     async def _append(self, data: bytes, lines: int) -> None:
-        # After a failed write nobody knows what is on the disk.
+        # After a failed write the content of the disk is unknown.
         if self._broken:
             raise JournalBrokenError(self._broken)
         await self._patiently(lambda: self.store.append(self.segment, data))

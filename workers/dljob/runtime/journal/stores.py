@@ -57,7 +57,7 @@ class JournalStore(Protocol):
         ...
 
     def superseded_now(self, epoch: int) -> bool | None:
-        """Return the same without an event loop, for the guard thread; None where it cannot tell."""
+        """Return whether a later segment is claimed, without an event loop (for the guard thread); None if unknown."""
         ...
 
     async def forget(self, before: int) -> str:

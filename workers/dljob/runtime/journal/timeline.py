@@ -86,7 +86,7 @@ class Timeline:
         await self._run(lambda: write_atomically(path, json.dumps(status, ensure_ascii=False, indent=1)))
 
     def close(self) -> None:
-        """Wait until all that was passed to the files is written."""
+        """Wait until all queued writes are in the files."""
         self._files.shutdown()
 
     async def _run(self, function: Any) -> None:
