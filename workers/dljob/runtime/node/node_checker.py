@@ -38,7 +38,7 @@ class NodeChecker:
 
     @ray.method(concurrency_group="work")
     def look(self, order: CheckRequest) -> NodeFacts:
-        """Return the facts about this node that need no other node."""
+        """Return the findings of the checks that need no other node."""
         return look(order, self._ip)
 
     @ray.method(concurrency_group="ctl")

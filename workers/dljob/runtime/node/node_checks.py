@@ -1,7 +1,7 @@
 """Checks of one node: devices, memory, disks, ports, speed, and an all-reduce with other nodes.
 
 The steps are the same on CPUs (gloo), GPUs (nccl) and NPUs (hccl). Any of them may hang or crash, so they run in a
-disposable process (`node_checker`). What is found is judged elsewhere (`dljob.master.state.pairing`).
+disposable process (`node_checker`). The findings are judged elsewhere (`dljob.master.state.pairing`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NotMadeError(Exception):
 
 
 def look(order: CheckRequest, ip: str) -> NodeFacts:
-    """Check all that needs no other node."""
+    """Run the checks that need no other node."""
     # The checker holds no resources, so Ray hides all devices from it: show those of the role's hosts.
     for resource, ids in order.devices:
         os.environ |= environment.shown(resource, ids, {})
@@ -147,7 +147,7 @@ def _module(kind: str) -> Any:
 
 
 def compute(order: CheckRequest) -> tuple[str, float, str]:
-    """Return (name of the devices, GFLOP/s of the slowest one, what does not work).
+    """Return (name of the devices, GFLOP/s of the slowest one, failure in words or empty).
 
     Raises:
         NotMadeError: torch cannot use such devices here.

@@ -86,7 +86,7 @@ class HostEnd:
 
     role: str
     status: int
-    """As `os.waitpid` gives it."""
+    """Wait status, as `os.waitpid` gives it."""
     lives: tuple[tuple[int, int], ...]
     """Rank and incarnation of each rank that lived in it."""
 

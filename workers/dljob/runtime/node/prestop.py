@@ -1,4 +1,4 @@
-"""The preStop hook of a Ray pod: it has ranks leave the node, and what they hold in memory written to disk.
+"""The preStop hook of a Ray pod: ranks leave the node, and checkpoints in memory go to disk.
 
     python -m dljob.runtime.leave SECONDS [NODE]
 
@@ -187,7 +187,7 @@ class PodEnd:
 def alone(lines: list[AgentConnection]) -> set[str]:
     """Return the jobs that have a saver here but no agent.
 
-    Their ranks are here and nobody moves them: the agent is being made, or made again.
+    Their ranks are here, but without an agent PrimeMaster is not told to move them: the agent is being created.
     """
     saved, moved = ({job_of(line.address) for line in lines if line.kind == kind} for kind in ("saver", "agent"))
     return saved - moved
