@@ -9,7 +9,7 @@ from dljob.calls.rows import register_rows
 
 
 def _length(value: Any) -> int | None:
-    """The number of rows; None for an array without dimensions."""
+    """Return the number of rows; None for an array without dimensions."""
     return int(value.shape[0]) if len(value.shape) else None
 
 

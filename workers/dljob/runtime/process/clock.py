@@ -21,10 +21,10 @@ class JobClock:
         self._began = max(self._began, last - _passed())
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return unix seconds."""
         return self._began + _passed()
 
 
 def _passed() -> float:
-    """Seconds since the machine booted, suspension included."""
+    """Return the seconds since the machine booted, suspension included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

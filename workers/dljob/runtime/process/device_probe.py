@@ -1,4 +1,4 @@
-"""A probe for the devices of a bundle: Ray reveals them only to a process in it, and to each the same."""
+"""Probe for the devices of a bundle: Ray reveals their ids only to processes in the bundle, the same ids to each."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _import(module_name: str, name: str) -> tuple[Any, list[str]]:
 
 
 def takes_context(target: Callable[..., Any], path: str) -> bool:
-    """Whether it takes one argument rather than none. Raises EntrypointError for any other signature."""
+    """Whether an entrypoint takes the context as its one argument. Raises EntrypointError if it needs more."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # a callable written in C may have no signature: it is called without arguments

@@ -92,7 +92,7 @@ def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[st
 
 @cache
 def known_kinds() -> tuple[str, ...]:
-    """The resources whose devices can be hidden here: those for which Ray has ids, else those of our own table."""
+    """Return the resources whose devices can be hidden here: those with ids in Ray, else those of our own table."""
     try:
         return ray_private.device_kinds()
     except ImportError:
@@ -100,14 +100,14 @@ def known_kinds() -> tuple[str, ...]:
 
 
 def shown(resource: str, ids: tuple[str, ...], env: Mapping[str, str]) -> dict[str, str]:
-    """Return what restricts a process to these devices; empty where the role's `env` forbids Ray to restrict it."""
+    """Return the variables that restrict a process to these devices; empty where the role's `env` forbids it to Ray."""
     variable = variable_of(resource)
     return {} if left_alone(variable, env) else visible_devices(variable, ids)
 
 
 @cache
 def variable_of(resource: str) -> str:
-    """The variable that restricts devices of a kind on this machine.
+    """Return the variable that restricts devices of a kind on this machine.
 
     Ray is asked because it knows more kinds than the spec, and the vendor of this machine's GPUs.
     Source: ray 2.60, `ray/_private/accelerators/__init__.py`; without Ray, our own table.
@@ -128,7 +128,7 @@ def kept(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
 
 
 def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
-    """The index of a rank's own device among those its process sees, which are all of the machine if none is hidden.
+    """Return the index of a rank's own device among the visible ones, which are all of the machine if none is hidden.
 
     The role's `env` or the machine itself (an image that sets Ray's switch for all) may forbid to hide devices.
     """

@@ -24,13 +24,13 @@ PROC = Path("/proc")
 INITIAL_PIDS = "pid:[4026531836]"
 """The machine's initial pid namespace: only there are pids of the kernel's log those of this process."""
 KEPT = 256
-"""How many lines of the kernel's log are kept."""
+"""Number of lines of the kernel's log that are kept."""
 RECORD_BYTES = 8192
 """The longest record that /dev/kmsg returns; a shorter buffer makes the read fail."""
 SAMPLE_S = 1.0
 KILL_S, DEVICE_S = 60.0, 900.0
-"""How old a kill, or a device's error, may be to explain an end that is noticed now. A kill is noticed at once; after
-an error of its device a process may live on for a while."""
+"""Largest age, in seconds, of a kill and of a device's error that may explain an end noticed now. A kill is noticed at
+once; after an error of its device a process may live on for a while."""
 _XID = "NVRM: Xid"
 _WANTED = re.compile(r"out of memory: killed process|nvrm: xid", re.IGNORECASE)
 _PID = re.compile(r"killed process (\d+)|\bpid=(\d+)", re.IGNORECASE)
@@ -46,7 +46,7 @@ class KernelLog:
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            # From the end: what was logged before this process started cannot be the end of one that it watches.
+            # From the end: older lines cannot be about the end of a process that this one watches.
             os.lseek(self._fd, 0, os.SEEK_SET if whole else os.SEEK_END)
         except OSError as error:
             self.why_not = error.strerror or type(error).__name__
@@ -136,7 +136,7 @@ class HostEvidence:
 
 
 def about(lines: Iterable[str], pid: int | None) -> tuple[Clue, ...]:
-    """The lines about a process, and lines that name no process; `pid` None: pids cannot be compared here."""
+    """Return the lines about a process, and lines that name no process; `pid` None: pids cannot be compared here."""
     found: list[Clue] = []
     for line in lines:
         named = _PID.search(line)

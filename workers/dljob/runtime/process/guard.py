@@ -20,7 +20,7 @@ from typing import NoReturn
 from dljob.linux import descendants
 
 TICK_S = 0.2
-"""How late the end of a lease may be noticed."""
+"""Longest delay, in seconds, until the end of a lease is noticed."""
 
 
 class EndCode(IntEnum):
@@ -41,17 +41,17 @@ class EndCode(IntEnum):
 
 
 def boottime() -> float:
-    """Seconds of CLOCK_BOOTTIME, which runs on while a process is stopped and while a machine is suspended."""
+    """Return CLOCK_BOOTTIME in seconds, which runs on while a process is stopped or the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def suspended() -> float:
-    """Seconds for which this machine has been suspended since it booted."""
+    """Return the seconds for which this machine has been suspended since it booted."""
     return boottime() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def boot_id() -> str:
-    """The id of this machine's present boot, the same in its containers; empty where there is none."""
+    """Return the id of this machine's present boot, the same in its containers; empty where there is none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
@@ -168,12 +168,12 @@ _last_things: list[Callable[[], None]] = []
 
 
 def at_end(last_thing: Callable[[], None]) -> None:
-    """Register something quick to be done before this process ends itself."""
+    """Register a quick function to be called before this process ends itself."""
     _last_things.append(last_thing)
 
 
 def ending() -> bool:
-    """Whether this process is ending itself, which then is the cause of any end below it."""
+    """Whether this process is ending itself, which then causes the ends of its descendants."""
     return _ended.locked()
 
 

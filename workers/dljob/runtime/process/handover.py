@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 LOOK_S = 1.0
-"""How often a thread that offers a value checks that the coroutine's loop still exists."""
+"""Seconds between checks that the coroutine's loop still exists, by a thread that offers a value."""
 
 T = TypeVar("T")
 

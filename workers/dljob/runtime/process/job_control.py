@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from dljob.errors import NotFoundError
 
 ANSWER_S = 60.0
-"""How long PrimeMaster may take to answer, its own restart included."""
+"""Seconds for PrimeMaster to answer, its own restart included."""
 
 
 class MasterLine(Protocol):

@@ -43,7 +43,7 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
 
 
 def end_of_life(logs: Path, role: str, rank: int, incarnation: int) -> str:
-    """Return the tail of what one incarnation of a rank wrote; empty if nothing can be read."""
+    """Return the tail of the output of one incarnation of a rank; empty if nothing can be read."""
     try:
         with (logs / _name(role, rank)).open("rb") as log:
             # Only the end: an outcome holds no more, and logs may be huge.

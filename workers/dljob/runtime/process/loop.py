@@ -13,9 +13,9 @@ from typing import Any
 from dljob.runtime.process.thread_interrupt import ThreadInterrupted
 
 LOOK_S = 0.1
-"""How often a waiting thread executes bytecode, where it can be interrupted."""
+"""Longest time, in seconds, between two bytecodes of a waiting thread: only there can it be interrupted."""
 CLEAN_S = 10.0
-"""How long an interrupted wait lets the awaited coroutine clean up; bounded, because Ray may already be gone."""
+"""Seconds for the coroutine of an interrupted wait to clean up; bounded, because Ray may already be gone."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None

@@ -64,7 +64,7 @@ class JobInfo:
     peer_copy: bool = True
     """Whether checkpoints that are not on disk yet are copied to a peer node."""
     save_grace_s: float = 120.0
-    """How long writing them to disk at the end may take."""
+    """Seconds for writing them to disk at the end."""
     boot: str = ""
     """The boot id of the one machine that holds the whole cluster, PrimeMaster included; empty: there are several."""
 
@@ -148,7 +148,7 @@ class Heartbeat:
     epoch: int
     steps: Mapping[int, tuple[int, int, Mapping[str, float]]] = field(default_factory=dict)
     silent_s: float = 0.0
-    """Set by the node's agent: for how long the host's own thread has not run, if longer than it should be."""
+    """Seconds that the host's own thread has not run, if unusually many; set by the node's agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class RoleTable:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call to one rank's @rpc method. `timeout_s` is what was left of the caller's deadline when it was sent.
+    """A call to one rank's @rpc method. `timeout_s`: the seconds to the caller's deadline when it was sent.
 
     The arguments travel beside it as pickled `(args, kwargs)`, pickled once, in the caller's thread.
     """
@@ -322,7 +322,7 @@ class Reply:
 
 
 def _values(kind: type) -> attrgetter[tuple[Any, ...]]:
-    """A getter of all fields of a message in their order: what travels packed is a tuple of them."""
+    """Return a getter of all fields of a message in their order: what travels packed is a tuple of them."""
     return attrgetter(*(each.name for each in fields(kind)))
 
 
@@ -331,22 +331,22 @@ _CALL, _REPLY = _values(Call), _values(Reply)
 
 
 def saver_name(job: JobInfo, node: str) -> str:
-    """The name of the actor that keeps a node's checkpoint saver; `node` is Ray's id of the node."""
+    """Return the name of the actor that keeps a node's checkpoint saver; `node` is Ray's id of the node."""
     return f"{saver_prefix(job)}{node[:12]}"
 
 
 def saver_prefix(job: JobInfo) -> str:
-    """The prefix of the names of all saver actors of a job."""
+    """Return the prefix of the names of all saver actors of a job."""
     return f"{job.uid[:8]}/saver/"
 
 
 def agent_prefix(job: JobInfo) -> str:
-    """The prefix of the names of all node agents of a job; eight letters of the node's id follow."""
+    """Return the prefix of the names of all node agents of a job; eight letters of the node's id follow."""
     return f"{job.uid[:8]}/agent/"
 
 
 def queue_folder(job: JobInfo) -> Path:
-    """The folder on the head for the queues of this attempt; it goes with the attempt."""
+    """Return the folder on the head for the queues of this attempt; it goes with the attempt."""
     return Path(job.dir) / "queues" / str(job.attempt)
 
 

@@ -27,7 +27,7 @@ _IMPORTLIB = importlib.__path__[0]
 
 
 class ResultError(TypeError):
-    """User code returned a value that cannot be the job's result. No frame is named: none is wrong."""
+    """User code returned a value that cannot be the job's result. Reports name no frame, since no line raised."""
 
 
 def from_exception(error: BaseException, *, code_dir: str, phase: str, fatal: bool = False) -> Outcome:
@@ -97,14 +97,14 @@ def status_code(status: int) -> int:
 
 
 def signal_name(number: int) -> str:
-    """The signal's name, as SIGKILL for 9; `signal N` for one without a name."""
+    """Return the signal's name, as SIGKILL for 9; `signal N` for one without a name."""
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
 
 
 def encode_result(value: Any) -> str:
-    """Encode what user code returned as JSON. Raises ResultError, which says what to return instead."""
+    """Encode user code's return value as JSON. Raises ResultError, which says what to return instead."""
     try:
         text = json.dumps(value, allow_nan=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -121,7 +121,7 @@ def encode_result(value: Any) -> str:
 
 
 def user_frame(error: BaseException, code_dir: str) -> str:
-    """The location of an error, as `file.py:12 in f`: the innermost frame of the user's code, else of a library's."""
+    """Return an error's location as `file.py:12 in f`: the innermost frame of the user's code, else of a library."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename, code_dir)}:{error.lineno or 0} in <module>"
     frames = [frame for frame in _frames(error.__traceback__) if not frame[0].startswith((_OWN, "<frozen", _IMPORTLIB))]

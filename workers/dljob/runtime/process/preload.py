@@ -69,7 +69,7 @@ def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
 
 
 def _files(root: Path, module: str) -> Iterator[Path]:
-    """The source files under `root` that importing a module executes: its packages' and its own."""
+    """Yield the source files under `root` that importing a module executes: its packages' and its own."""
     path = root
     for part in module.split("."):
         path = path / part
@@ -79,7 +79,7 @@ def _files(root: Path, module: str) -> Iterator[Path]:
 
 
 def _names(path: Path, root: Path) -> Iterator[str]:
-    """The modules that a file imports when it is executed, as absolute names."""
+    """Yield the modules that a file imports when it is executed, as absolute names."""
     try:
         tree = ast.parse(path.read_bytes())
     # The user's own import reports it better: here it only means that nothing is preloaded.
@@ -99,7 +99,7 @@ def _names(path: Path, root: Path) -> Iterator[str]:
 
 
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes except those in functions and under `if TYPE_CHECKING`."""
+    """Yield all nodes except those in functions and under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             continue

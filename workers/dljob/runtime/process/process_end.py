@@ -26,7 +26,7 @@ _INFO = struct.Struct("=Q52xi")
 """The mask of what is requested, or was returned, and the wait status."""
 _EXIT = 1 << 3
 WITHIN_S = 0.1
-"""How long to wait for the status: a process closes its sockets, which shows its death, a moment before it has one."""
+"""Seconds to wait for the status: a process closes its sockets, which shows its death, a moment before it has one."""
 _PAUSE_S = 0.002
 
 

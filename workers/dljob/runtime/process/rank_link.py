@@ -20,7 +20,7 @@ from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import ASKED, RankCall, Stopping, WorkerContext, make_log, read_only
 
 SAVER_S = 90.0
-"""How long the node's saver may take to start."""
+"""Seconds for the node's saver to start."""
 
 
 class RankLink:
@@ -170,7 +170,7 @@ class RankLink:
 
 
 def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
-    """The host's error as an exception of the same class in this process."""
+    """Return the host's error as an exception of the same class in this process."""
     kind = getattr(dljob.errors, head["kind"], CallError)
     return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"])
 

@@ -41,11 +41,11 @@ _HEART_AT, _LEASE_AT, _SMALL = 0, 256, 64
 _RANKS_AT, ROOM = 4096, 8192
 """Where the rank counters begin, and the length of one copy of a counter, in bytes."""
 TRIES = 4
-"""How often a read is repeated when both copies were being overwritten."""
+"""Number of attempts at a read while both copies are being overwritten."""
 
 
 def now() -> float:
-    """Seconds of CLOCK_BOOTTIME, the same clock in all processes of a machine."""
+    """Return the seconds of CLOCK_BOOTTIME, the same clock in all processes of a machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -17,15 +17,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ASK_S = 0.05
-"""The time that user code gets to leave by itself: most of it is in a collective, or soon will be, and that fails."""
+"""Seconds for user code to leave by itself: mostly it is in a collective, or soon will be, which fails."""
 AGAIN_S = 0.5
-"""How often the collectives of user code that goes on are broken off again."""
+"""Seconds between attempts to break off the collectives of user code that does not leave."""
 PATIENCE_S = 3.0
-"""How long user code that got the exception may clean up, before it gets another in case it caught the first."""
+"""Seconds for user code to clean up after the exception, before it gets another in case it swallowed the first."""
 
 
 LOCKING = 6
-"""How many interrupts in a row are withheld from a thread that is taking a lock. One that still does is polling a lock,
+"""Consecutive interrupts that are withheld from a thread that is taking a lock. One that still does is polling a lock,
 and must be interrupted all the same."""
 _TAKES = ("acquire", "__enter__", "_acquire_restore")
 
@@ -68,7 +68,7 @@ class ThreadInterrupt:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Raise nothing in this thread meanwhile: half an import, for one, cannot be repeated in a process."""
+        """Block interrupts of this thread within the block: half an import cannot be repeated in a process."""
         with self._gate:
             ident, self._ident = self._ident, 0
         try:
@@ -125,7 +125,7 @@ class ThreadInterrupt:
 def takes_lock(ident: int) -> bool:
     """Whether a thread is in a call that takes a lock, or has just returned from one.
 
-    `Condition.wait` does not count: the lock it takes is its own, which nobody misses.
+    `Condition.wait` does not count: the lock it takes is private to the wait, so no other thread needs it.
     """
     frame = sys._current_frames().get(ident)
     if frame is None or frame.f_code is threading.Condition.wait.__code__:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 ASKED = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
 """The fields of a RankCall that a script rank sends to its host beside the arguments; the host makes the same call."""
 FOR_ANSWER = "for its answer"
-"""What a call waits for once it was sent; a fragment of the error at its deadline."""
+"""Name of the thing that a sent call waits for, as a part of the error at its deadline."""
 
 
 @dataclass(slots=True, eq=False)
 class RankCall:
-    """One call to one rank: what the caller asked for, then how far the call has come.
+    """One call to one rank: the caller's request, then the progress of the call.
 
     `payload` is the pickled `(args, kwargs)`. The transport that carries the call fills in the fields from `id` on;
     `Call` is the message that it sends to one incarnation of the callee.
@@ -61,7 +61,7 @@ class RankCall:
     again: bool = False
     """The call was sent before and lost: the callee may run it only if its method is idempotent."""
     waiting: str = FOR_ANSWER
-    """What the call waits for, as the error at its deadline says."""
+    """Name of the thing that the call waits for, as a part of the error at its deadline."""
     stored: list[Any] = field(default_factory=list[Any])
     """Object-store references of its large arguments; they live as long as the call."""
     tried: bool = False
@@ -80,13 +80,13 @@ class RankCall:
         return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
 
     def late(self, at: float, hint: str) -> CallTimeoutError:
-        """The caller's error for a deadline that passed at `at`, in seconds of the monotonic clock."""
+        """Return the caller's error for a deadline that passed at `at`, in seconds of the monotonic clock."""
         before = "; an earlier try may have run" if self.tried else ""
         said = f"{self.name}: no answer within {self.timeout_s:g} s, waited {at - self.started:.1f} s {self.waiting}"
         return CallTimeoutError(said + before, role=self.role, rank=self.rank, hint=hint)
 
     def lost_with(self, peer: Peer) -> PeerLostError:
-        """The caller's error for a call that was lost with an incarnation and is not sent again."""
+        """Return the caller's error for a call that was lost with an incarnation and is not sent again."""
         who = f"{self.role}/{self.rank} (incarnation {peer.incarnation})"
         died = f"the process of {who} died with the call"
         how = f"the answer of {who} was lost: {self.lost}" if self.lost else died
@@ -224,7 +224,7 @@ class WorkerContext:
     saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
     """Asks the host for the address of the node's saver and this rank's name there."""
     cards: Cards = field(default_factory=Cards, repr=False)
-    """What this process knows about the roles that it calls."""
+    """This process's knowledge of the roles that it calls."""
 
     @property
     def name(self) -> str:
@@ -250,7 +250,7 @@ def read_only(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def peers_of(job: JobInfo, order: StartOrder) -> Mapping[str, int]:
-    """Role -> number of ranks, at the start of a rank."""
+    """Return role -> number of ranks, at the start of a rank."""
     # The order's sizes win: an elastic role may have changed since the job was planned.
     return MappingProxyType({**dict(job.roles), **dict(order.sizes)})
 
