@@ -228,17 +228,17 @@ class AsyncQueue:
         self._queue = queue
 
     async def put(self, item: Any, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as its blocking twin
-        """As `DataQueue.put`; the item must not change until it returns."""
+        """Await `DataQueue.put`; the item must not change until it returns."""
         queue, line = self._queue, line_of(self._queue, self._queue.name)
         put = Handover[None]()
         await put.run(lambda: put.offer(queue._put(line, item, timeout, lambda: put.cancelled)))
 
     async def get(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - the same
-        """As `DataQueue.get`."""
+        """Await `DataQueue.get`."""
         return (await self.get_batch(1, timeout))[0]
 
     async def get_batch(self, size: int, timeout: float | None = None) -> list[Any]:  # noqa: ASYNC109 - the same
-        """As `DataQueue.get_batch`."""
+        """Await `DataQueue.get_batch`."""
         queue, line, count = self._queue, line_of(self._queue, self._queue.name), self._queue._checked(size)
         got = Handover[list[Any]]()
         return await got.run(lambda: queue._get(line, count, timeout, got.offer, lambda: got.cancelled))
@@ -253,15 +253,15 @@ class AsyncQueue:
             yield item
 
     async def close(self) -> None:
-        """As `DataQueue.close`."""
+        """Await `DataQueue.close`."""
         await in_thread(self._queue.close)
 
     async def stats(self) -> dict[str, Any]:
-        """As `DataQueue.stats`."""
+        """Await `DataQueue.stats`."""
         return await in_thread(self._queue.stats)
 
     async def qsize(self) -> int:
-        """As `DataQueue.qsize`."""
+        """Await `DataQueue.qsize`."""
         return await in_thread(self._queue.qsize)
 
 

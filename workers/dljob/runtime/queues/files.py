@@ -138,7 +138,7 @@ class QueueFiles:
 
 
 def _after(buffers: list[Any], wrote: int) -> list[Any]:
-    """What is left of the buffers after so many bytes were written."""
+    """Return the buffers without their first `wrote` bytes."""
     left = list[Any]()
     for buffer in buffers:
         if wrote < len(buffer):

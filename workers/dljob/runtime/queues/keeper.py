@@ -15,7 +15,7 @@ from dljob.runtime.rpc.storage_actor import StorageActor
 
 
 def folder_of(job: JobInfo, name: str) -> Path:
-    """The folder of a queue; a hash, since the user's name may not be a file name."""
+    """Return the folder of a queue; a hash, since the user's name may not be a file name."""
     return queue_folder(job) / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
@@ -102,7 +102,7 @@ class QueueKeeper(StorageActor):
 
 
 def _be_present(store: QueueStore, who: Who) -> None:
-    """Refuse an earlier incarnation, also a call of it that waits since before: it would take `[]` for the queue's end.
+    """Refuse an earlier incarnation, even a call of it that already waits: it would take `[]` for the queue's end.
 
     Raises:
         CallError: A later incarnation of the rank has used the queue.

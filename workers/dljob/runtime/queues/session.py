@@ -47,7 +47,7 @@ class QueueSession:
     """The threads that have used it, its owner included."""
 
     def free_for(self, thread: _Thread) -> bool:
-        """Whether a thread may go on with it: its own, or one whose users are all finished; and nobody waits in it."""
+        """Whether a thread may use it: the thread owns it, or all its users are finished; and no thread waits in it."""
         own = self.owner is not None and self.owner() is thread
         return (own or not self.users) and not self.putting.locked() and not self.getting.locked()
 

@@ -15,11 +15,11 @@ from dljob.runtime.process.messages import KEEPER, Reply
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 
 SLICE_S = 20.0
-"""How long one request may wait in the actor for its answer; then the client repeats it."""
+"""Seconds that one request may wait in the actor for its answer; then the client repeats it."""
 SLACK_S = 1.0
-"""How much longer than its deadline a request may take."""
+"""Seconds beyond its deadline that a request may take."""
 LOOK_S = 0.5
-"""How often a waiting thread executes bytecode, where it can be interrupted."""
+"""Longest time, in seconds, between two bytecodes of a waiting thread: only there can it be interrupted."""
 
 
 class Deadline:
