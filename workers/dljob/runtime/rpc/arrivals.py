@@ -24,7 +24,7 @@ class Arrivals:
         future.add_done_callback(lambda _: self._arrived(number))
 
     def take(self) -> Future[int]:
-        """The index of the next future that completes, or has completed and was not taken, as a future itself."""
+        """Return a future with the index of the next future that completes, or has completed and was not taken."""
         taken: Future[int] = Future()
         # Running: a cancelled coroutine must not cancel it, or the index that it gets would be lost.
         taken.set_running_or_notify_cancel()
@@ -57,7 +57,7 @@ class Arrivals:
             raise
 
     def _give_back(self, taken: Future[int]) -> None:
-        """Return what an interrupted waiter took. Its index may have come at the same time: the next waiter gets it."""
+        """Put back the index of an interrupted waiter, which may have come meanwhile: the next waiter gets it."""
         with self._lock:
             if taken in self._waiting:
                 self._waiting.remove(taken)

@@ -23,20 +23,20 @@ from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import RankCall
 
 SLICE_S = 0.5
-"""How long a thread stays inside Ray at a time: only between two waits can Python interrupt it."""
+"""Seconds that a thread stays inside Ray at a time: only between two waits can Python interrupt it."""
 UNASKED_S = 0.05
-"""Age at which a call that nobody waits for goes to the loop, whose cost is small beside a call of that length."""
+"""Age in seconds at which an unawaited call goes to the loop, whose cost is small beside a call of that length."""
 TOGETHER_S = 0.02
-"""How long one question to Ray waits for the answers of all ranks; the rest are then awaited one by one."""
+"""Seconds that one request to Ray waits for the answers of all ranks; the rest are then awaited one by one."""
 
 
 def unpacked(answer: bytes | Reply) -> Reply:
-    """The reply in an answer: small ones arrive packed, large ones as an object that Ray reads without a copy."""
+    """Return the reply in an answer; small ones arrive packed, large ones as an object that Ray maps without a copy."""
     return Reply.unpacked(answer) if isinstance(answer, bytes) else answer
 
 
 class UnawaitedCalls:
-    """Calls that nobody waits for yet. After `UNASKED_S` the loop takes them over, and sends again those that are lost.
+    """Calls that no thread waits for yet. After `UNASKED_S` the loop takes them over, and resends lost ones.
 
     Without it a caller that works for minutes before it asks would learn of a dead callee only then.
     """
@@ -89,11 +89,11 @@ class DirectCall(Future[Reply]):
         self._handed_over = False
 
     def result(self, timeout: float | None = None) -> Reply:
-        """The reply; raises CallError, and TimeoutError after `timeout` seconds."""
+        """Return the reply; raises CallError, and TimeoutError after `timeout` seconds."""
         return super().result(self._look(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The call's CallError; None when it was answered."""
+        """Return the call's CallError; None when it was answered."""
         return super().exception(self._look(timeout))
 
     def done(self) -> bool:
@@ -108,7 +108,7 @@ class DirectCall(Future[Reply]):
         super().add_done_callback(fn)
 
     def hand_over(self) -> None:
-        """Leave the call to the loop, once."""
+        """Hand the call to `RpcClient`'s event loop, which waits for the answer; only the first time."""
         with self._own:
             if self._handed_over or super().done():
                 return
@@ -136,7 +136,7 @@ class DirectCall(Future[Reply]):
                 self.set_result(reply)
 
     def _look(self, timeout: float | None) -> float | None:
-        """Wait in Ray until the call has ended or belongs to the loop; returns what is left of the timeout."""
+        """Wait in Ray until the call has ended or belongs to the loop; returns the seconds left."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self._handed_over and not super().done():
             bounds = [

@@ -58,7 +58,7 @@ class Invocation:
         return self.mark.collect in ("none", "as_completed")
 
     def value(self) -> Any:
-        """The call's value by its `collect`; waits for answers that have not arrived."""
+        """Return the call's value by its `collect`; waits for answers that have not arrived."""
         match self.mark.collect:
             case "none":
                 return None
@@ -158,7 +158,7 @@ class AsCompleted:
         self._left -= 1
 
     def _pair(self, number: int) -> tuple[int, Any] | None:
-        """The rank and its answer; None for a request whose answer is discarded."""
+        """Return the rank and its answer; None for a request whose answer is discarded."""
         send = self._started.sent.sends[number]
         if send.quiet:
             self._started.ended(number)
@@ -268,7 +268,7 @@ class FutureSequence(Sequence[T]):
         return [item for number, chunk in pairs for item in self._chunk(started, number, chunk)]
 
     def wait(self, timeout: float | None = None) -> list[T]:
-        """`result`, under the name that DLRover's unified API has for it."""
+        """Return `result`; DLRover's unified API has this name for it."""
         return self.result(timeout)
 
     def done(self) -> bool:
@@ -281,7 +281,7 @@ class FutureSequence(Sequence[T]):
         return self.result()
 
     def _chunk(self, started: Invocation, number: int, size: int) -> Sequence[T]:
-        """The items of one rank; raises UsageError when it answered another number than it was given rows."""
+        """Return the items of one rank; raises UsageError when it answered another number than it was given rows."""
         if number in self._chunks:
             return self._chunks[number]
         answer = started.answer(number)
@@ -332,14 +332,14 @@ async def _all(started: Invocation) -> None:
 
 
 def ready(value: Any) -> Future[Any]:
-    """A future that is completed with a value."""
+    """Return a future that is completed with a value."""
     made: Future[Any] = Future()
     made.set_result(value)
     return made
 
 
 def then(first: Future[Any], make: Any) -> Future[Any]:
-    """The future of `make(value of first)`; it raises what `first` or `make` raises."""
+    """Return the future of `make(value of first)`; it raises what `first` or `make` raises."""
     made: Future[Any] = Future()
     # Running from the start: a future that asyncio wraps would else be cancelled with its awaiting task.
     made.set_running_or_notify_cancel()

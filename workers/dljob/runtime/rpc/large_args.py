@@ -18,7 +18,7 @@ Payload = tuple[Any, ...]
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Stored:
-    """Bytes in the store. It holds them too: the key is their `id`, which Python reuses once they are freed."""
+    """Bytes in the store, and the bytes themselves: the key is their `id`, which Python reuses once they are freed."""
 
     data: bytes
     ref: Any

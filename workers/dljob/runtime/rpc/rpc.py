@@ -73,7 +73,7 @@ def rpc(method: Any = None, **options: Any) -> Any:
 
 
 def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:
-    """A mark with the user's options over it; raises UsageError for unknown ones, naming `what`."""
+    """Return a mark with the user's options over it; raises UsageError for unknown ones, naming `what`."""
     for name in options:
         if name not in known:
             raise UsageError(f"{what}({name}=...): unknown option", hint=f"there are: {', '.join(known)}")
@@ -84,7 +84,7 @@ def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[
 
 
 def mark_of(cls: type, name: str) -> RpcMark | None:
-    """The `@rpc` mark of a method, also where a subclass overrides it without the decorator; None without a mark."""
+    """Return a method's `@rpc` mark, also where a subclass overrides it without the decorator; None without a mark."""
     for base in cls.__mro__:
         # The class's own dict, base by base: an override without the decorator hides its parent's mark from getattr.
         mark = getattr(base.__dict__.get(name), _MARK, None)
@@ -94,7 +94,7 @@ def mark_of(cls: type, name: str) -> RpcMark | None:
 
 
 def parameters_of(cls: type, name: str) -> tuple[str, ...]:
-    """Names of a method's positional parameters, without `self`; empty where Python knows no signature."""
+    """Return the names of a method's positional parameters, without `self`; empty where Python knows no signature."""
     try:
         found = inspect.signature(getattr(cls, name)).parameters.values()
     except (TypeError, ValueError):
@@ -142,7 +142,7 @@ class Method:
         return self._handle.call(self._name, *args, **kwargs).result()
 
     def options(self, **changes: Any) -> Method:
-        """The same method with other options."""
+        """Return the same method with other options."""
         return Method(self._handle.options(**changes), self._name)  # type: ignore[attr-defined]
 
 
@@ -158,7 +158,7 @@ class Rank(_Handle):
         def __getattr__(self, method: str) -> Method: ...
 
     def options(self, **changes: Any) -> Rank:
-        """The same rank with other options: `timeout` in seconds (None: no deadline), `idempotent`."""
+        """Return the same rank with other options: `timeout` in seconds (None: no deadline), `idempotent`."""
         return Rank(self._context, self.role, self.rank, _laid_over(self._target.options, changes, _OPTIONS[:2]))
 
 
@@ -226,7 +226,7 @@ class RoleGroup(_Handle):
         return FutureSequence(started, size, f"{self.role}.{method}")
 
     def options(self, **changes: Any) -> RoleGroup:
-        """The same role with options of `@rpc` over those of its methods; timeout=None: no deadline."""
+        """Return the same role with options of `@rpc` over those of its methods; timeout=None: no deadline."""
         return RoleGroup(self.role, _options=_laid_over(self._target.options, changes, _OPTIONS))
 
 

@@ -20,7 +20,7 @@ from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation, then
 
 AHEAD = 8
-"""How many items a rank produces ahead of a stream's caller, where the method does not say."""
+"""Number of items that a rank produces ahead of a stream's caller, by default."""
 arrays.register()
 TAKES_TURNS = ("round_robin", "least_loaded")
 """Dispatches that count the caller's calls; `least_loaded` breaks ties by them."""
@@ -70,7 +70,7 @@ class CallTarget:
         return then(self.context.calls.send(asking), read)
 
     def mark(self, card: ServiceDescriptor, method: str, spent_s: float = 0.0) -> RpcMark:
-        """The options of one call: the method's, with the handle's over them, and `spent_s` off an explicit timeout.
+        """Return the options of one call: the method's, then the handle's; `spent_s` is taken off an explicit timeout.
 
         An unknown method gets the defaults: the callee refuses the call, and names the methods that it has.
         """
@@ -185,7 +185,7 @@ def plan(
 
 
 def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched) -> list[RankCall]:
-    """The calls of a plan, one for each rank; arguments are pickled once, however many ranks receive them."""
+    """Return the calls of a plan, one for each rank; arguments are pickled once, however many ranks receive them."""
     # Before any request goes out: an argument that cannot be pickled must not reach some of the ranks.
     common, payloads = pickled(f"{target.name}.{method}", sent.arguments)
     return [
@@ -225,7 +225,7 @@ def _count(
 
 
 def _forgotten(target: CallTarget, what: str, done: Future[Reply]) -> None:
-    """Log the error of a call whose answer nobody waits for."""
+    """Log the error of a call whose answer is discarded."""
     # Two kinds of failure: the call was lost, or the callee's method raised.
     error = done.exception()
     said = str(error) if error else done.result().message if done.result().error_type else ""

@@ -41,7 +41,7 @@ class RpcServer:
         self._slots: dict[str, threading.Semaphore] = {}
         self._streams: dict[str, StreamProducer] = {}
         self._lapsed: dict[str, Reply] = {}
-        """Stream key -> the error to answer with, of streams that were closed because nobody took their items."""
+        """Stream key -> the error to answer with, of streams that were closed because their callers took no items."""
 
     def open(self, instance: Any) -> None:
         """Begin to serve an object whose `setup` is done; waiting calls continue."""
@@ -274,7 +274,7 @@ def _refuse(why: NotRun, message: str, traceback: str = "") -> Reply:
 
 
 def _cancelled(name: str) -> Reply:
-    """The refusal of a call that was withdrawn or late; its caller may still be there to read it."""
+    """Return the refusal of a call that was withdrawn or late; its caller may still be there to read it."""
     return _refuse(NotRun.LATE, f"in the queue of {name}, not run")
 
 
@@ -286,7 +286,7 @@ def _text(error: BaseException) -> str:
 
 
 def describe(instance: Any) -> ServiceDescriptor:
-    """The descriptor of a rank's class: its @rpc methods, and its `mesh`, given as a mapping or a DeviceMesh."""
+    """Return the descriptor of a rank's class: its @rpc methods, and its `mesh`, given as a mapping or a DeviceMesh."""
     cls = type(instance)
     marks = {name: mark_of(cls, name) for name in dir(cls)}
     methods = {n: replace(mark, parameters=parameters_of(cls, n)) for n, mark in marks.items() if mark is not None}

@@ -62,5 +62,5 @@ class StorageActor:
         return reply.packed() if len(reply.payload) < wire.LARGE else reply
 
     async def pid(self) -> int:
-        """The actor's process id."""
+        """Return the actor's process id."""
         return os.getpid()

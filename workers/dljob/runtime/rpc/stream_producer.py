@@ -11,8 +11,8 @@ from typing import Any
 from dljob.runtime.process.loop import settle
 
 UNHEARD_S = 600.0
-"""How long a stream waits for its caller to take an item before it ends with an error, unless the caller's timeout is
-longer."""
+"""Seconds that a stream waits for its caller to take an item before it ends with an error, unless the caller's timeout
+is longer."""
 
 
 class CutOffError(Exception):
@@ -22,7 +22,8 @@ class CutOffError(Exception):
 class StreamProducer:
     """One stream. `pack` pickles an item; `ended` is called once when the generator has ended.
 
-    Items that nobody takes for `patience_s` seconds are dropped; `lapsed` receives the error that replaces them.
+    Items that the caller does not take for `patience_s` seconds are dropped; `lapsed` receives the error that replaces
+    them.
     """
 
     def __init__(

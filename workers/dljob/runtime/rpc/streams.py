@@ -37,7 +37,7 @@ class Stream:
         self._pulls: dict[int, Future[Reply]] = {}
         self._ids: dict[int, str] = {}
         self._turn: deque[int] = deque()
-        """Requests whose items are all with this process: each is asked for more when these are used up."""
+        """Requests whose ready items are all in this process: each rank is asked for more once these are used up."""
         self._closed = False
         # Before the first request: `__del__` needs it from then on.
         self._forgotten = _forgotten()
@@ -161,7 +161,7 @@ class Stream:
 
 @functools.cache
 def _forgotten() -> SimpleQueue[Stream]:
-    """Dropped streams, which a thread closes. SimpleQueue.put is reentrant: a collector may call it anywhere."""
+    """Return the queue of dropped streams, which a thread closes; its `put` is reentrant, as a collector needs."""
     streams: SimpleQueue[Stream] = SimpleQueue()
 
     def close() -> None:
@@ -184,7 +184,7 @@ def _leave(started: Invocation | None) -> None:
 
 
 def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
-    """The callback that closes a stream which was dropped before its requests were sent."""
+    """Return the callback that closes a stream which was dropped before its requests were sent."""
 
     def opened(done: Future[Invocation]) -> None:
         if done.exception() is None:
@@ -196,7 +196,7 @@ def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
 
 
 def _close_one(send: _Send, number: int) -> Callable[[Future[Reply]], None]:
-    """The callback that closes one rank's generator, once its key is known."""
+    """Return the callback that closes one rank's generator, once its key is known."""
 
     def there(done: Future[Reply]) -> None:
         if done.exception() is None and not done.result().error_type:
