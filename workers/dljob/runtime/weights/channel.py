@@ -204,16 +204,16 @@ class AsyncChannel:
         self._channel = channel
 
     async def publish(self, version: int, state: Any) -> None:
-        """As `WeightChannel.publish`; the state may not change until it returns."""
+        """Await `WeightChannel.publish`; the state may not change until it returns."""
         await in_thread(lambda: self._channel.publish(version, state))
 
     async def receive(self, timeout: float | None = None) -> tuple[int, Any]:  # noqa: ASYNC109 - as its blocking twin
-        """As `WeightChannel.receive`."""
+        """Await `WeightChannel.receive`."""
         channel, got = self._channel, Handover[tuple[Mark, int, Any]]()
         newest = await got.run(lambda: got.offer(channel._newest(timeout, lambda: got.cancelled)))
         channel._mark, version, state = newest  # not in the thread: a cancelled call has received nothing
         return version, state
 
     async def latest(self) -> int | None:
-        """As `WeightChannel.latest`."""
+        """Await `WeightChannel.latest`."""
         return await in_thread(self._channel.latest)

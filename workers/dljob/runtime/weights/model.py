@@ -1,4 +1,4 @@
-"""What the keeper and readers know of a published version."""
+"""Records of a published version, shared by the keeper and readers."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class RayCarrier:
             log.debug("%s: no checksums: %s", self._keeper.name, error)
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
-        """See Carrier."""
+        """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         return self.ask("newer", mark, wait_s, timeout_s=timeout_s)
 
     def fetch(self, version: Version) -> Buckets | None:

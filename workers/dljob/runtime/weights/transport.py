@@ -1,4 +1,4 @@
-"""What all transports of a WeightChannel share: interfaces, a check, and the carrier for processes without Ray."""
+"""Common parts of a WeightChannel's transports: interfaces, a check, and the carrier for processes without Ray."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dljob.runtime.weights.buckets import checksum
 from dljob.runtime.weights.model import Mark, Version
 
 AGAIN_S = 0.1
-"""Seconds until a version is asked for again that was gone before it was fetched."""
+"""Seconds until the next request, after a version that was gone before it could be fetched."""
 
 Buckets = Sequence[Sequence[memoryview]]
 
 
 class Carrier(Protocol):
-    """The way of versions between this process and the keeper."""
+    """Transfer of versions between this process and the keeper."""
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Send a version to the keeper."""
         ...
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
-        """Return the newest version after `mark`, without its buckets."""
+        """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         ...
 
     def fetch(self, version: Version) -> Buckets | None:
@@ -61,18 +61,18 @@ class ByteCarrier:
         self._keeper = keeper
 
     def publish(self, version: Version, buckets: Buckets) -> None:
-        """See Carrier."""
+        """Send a version to the keeper as bytes."""
         # The keeper checks what arrives, so the checksums go along.
         sums = version.sums or tuple(checksum(bucket) for bucket in buckets)
         parts = [[bytes(view) for view in bucket] for bucket in buckets]
         self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
-        """See Carrier."""
+        """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         return self._keeper.ask("receive", mark, wait_s, timeout_s=timeout_s)
 
     def fetch(self, version: Version) -> Buckets | None:
-        """See Carrier."""
+        """Return checked copies of the buckets, as bytes from the keeper; None when they are gone."""
         sums = version.sums
         if sums is None:
             sums = self._keeper.ask("sums", version.mark, SLICE_S, timeout_s=None)
