@@ -39,11 +39,11 @@ from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.host_socket import HostSocket
 
 UP_S = 120.0
-"""How long the fork server may take to come up, the import of torch included."""
+"""Seconds for the fork server to come up, the import of torch included."""
 UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
-"""The outcome of a rank whose exit status nobody could collect."""
+"""The outcome of a rank whose exit status could not be collected."""
 KILLED_S = 10.0
-"""How long the kernel may take to end a killed rank and its descendants."""
+"""Seconds for the kernel to end a killed rank and its descendants."""
 
 
 @dataclass(slots=True)
@@ -310,12 +310,12 @@ class ForkHost(Host):
 
 
 def threads_of(role: RolePlan) -> str:
-    """The number of threads for a rank's libraries: its CPUs. Ray's default counts those of the whole host."""
+    """Return the number of threads for a rank's libraries: its CPUs. Ray's default counts those of the whole host."""
     return str(max(1, dict(role.per_rank).get("CPU", 0) // GRAIN))
 
 
 def _tail(rank: _Rank) -> str:
-    """The end of the rank's log, as far as this incarnation wrote it."""
+    """Return the end of the rank's log, as far as this incarnation wrote it."""
     try:
         with Path(rank.log).open("rb") as log:
             size = log.seek(0, os.SEEK_END)

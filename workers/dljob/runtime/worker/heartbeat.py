@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dljob.runtime.worker.reports import Reports
 
 ANSWER_S = 2.0
-"""How long to wait for an answer before sending the next heartbeat: the master may have been replaced meanwhile."""
+"""Seconds to wait for an answer before sending the next heartbeat: the master may have been replaced meanwhile."""
 
 
 IDLE = 5

@@ -72,12 +72,12 @@ class Helper:
         send_order(self._link, {"op": op, "rank": rank, "incarnation": incarnation, **details})
 
     def close(self) -> None:
-        """Make the fork server end all ranks, and then itself."""
+        """Close the connection, at which the fork server ends all ranks and then itself."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the fork server's end; its exit code, None after `timeout_s`."""
+        """Wait for the fork server's end; return its exit code, None after `timeout_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None

@@ -42,9 +42,9 @@ from dljob.runtime.worker.heartbeat import BeaconThread, Steps
 from dljob.runtime.worker.reports import Reports
 
 TERM_GRACE_S = 5.0
-"""How long user code may take to end after a SIGTERM from outside, before its process is ended."""
+"""Seconds for user code to end after a SIGTERM from outside, before its process is ended."""
 HEARD_S = 2.0
-"""How long a process that is about to end waits for PrimeMaster to acknowledge its last reports."""
+"""Seconds that an ending process waits for PrimeMaster to acknowledge its last reports."""
 
 
 class Host:

@@ -71,7 +71,7 @@ class HostSocket:
         while True:
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # closed
+            except OSError:  # `close` has shut the socket
                 return
             if _peer(connection) != os.getuid():
                 connection.close()
@@ -129,7 +129,7 @@ class HostSocket:
 
 
 def _peer(connection: socket.socket) -> int:
-    """The uid of the connected process."""
+    """Return the uid of the connected process."""
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 

@@ -22,7 +22,7 @@ from dljob.master.state.actions import RankStart
 from dljob.runtime.process.environment import variable_of
 
 LOOK_S = 180.0
-"""How long the probe may take to import torch and look at all devices."""
+"""Seconds for the probe to import torch and look at all devices."""
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
 sys.path[:] = boot.pop("path")
@@ -84,7 +84,7 @@ def look(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
         said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         words = f"the process that asked torch for its cores ended with code {ended.returncode}: {said}"
         return dict.fromkeys(devices, Near(error=words))
-    # The last line: what is imported in the probe may print, too.
+    # Only the last line: modules that the probe imports may print, too.
     found = json.loads(ended.stdout.splitlines()[-1])
     return {device: Near(tuple(cores), error) for device, (cores, error) in found.items()}
 
@@ -108,7 +108,7 @@ def _near(mode: str, index: int) -> tuple[list[int], str]:
 
 
 def _torch_says(mode: str, index: int) -> set[int]:
-    """Return torch's choice. Its check for the command numactl is left out, since nothing here runs numactl."""
+    """Return the cores that torch chooses for a device, without its check for numactl, which nothing here runs."""
     try:
         from torch.numa.binding import AffinityMode, NumaOptions, _get_logical_cpus_to_bind_to
     except ImportError as error:

@@ -23,7 +23,7 @@ KILL = signal.SIGTERM
 WORDS_BYTES = 60_000
 """The longest report of a rank's end: it fits into a pipe (64 KiB), so the rank can write it without a reader."""
 REAP_S = 5.0
-"""How long to wait for processes that do not end on SIGKILL."""
+"""Seconds to wait for processes that do not end on SIGKILL."""
 
 _SIGNALS = frozenset({signal.SIGCHLD, TERM, KILL})
 
@@ -101,7 +101,7 @@ def _terminate(rank: int) -> None:
 
 
 def _reap(rank: int) -> int | None:
-    """Collect all ended children; the rank's wait status if it is among them."""
+    """Collect all ended children; return the rank's wait status if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
@@ -111,7 +111,7 @@ def _reap(rank: int) -> int | None:
 
 
 def _end_rest() -> None:
-    """Kill and collect what the rank left behind; give up after REAP_S on what cannot be killed."""
+    """Kill and collect the rank's leftover processes; give up after REAP_S on those that cannot be killed."""
     end = time.monotonic() + REAP_S
     while time.monotonic() < end:
         try:

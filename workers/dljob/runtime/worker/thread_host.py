@@ -256,7 +256,7 @@ class ThreadHost(Host):
             print(f"[dljob] {numa.bind(near)}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
 
     def _kept(self) -> Any:
-        """The user's object that a restart in process goes on with; None after `shutdown` was called on it."""
+        """Return the user's object that a restart in process goes on with; None after `shutdown` was called on it."""
         goes_on, kept = (False, None) if self._life is None else self._life.left_over
         return kept if goes_on else None
 
@@ -315,7 +315,7 @@ class ThreadHost(Host):
     # -- ends that do not come from user code
 
     def _wind_down(self, reason: str, grace_s: float) -> bool:
-        """Ask user code to end and wait up to `grace_s`; whether it ended."""
+        """Ask user code to end and wait up to `grace_s` seconds; return whether it ended."""
         deadline = time.monotonic() + grace_s
         self._stopping.order(reason)
         if self._life is not None:

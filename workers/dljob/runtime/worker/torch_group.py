@@ -1,4 +1,4 @@
-"""The role's torch process group: formed on the store that ElasticMaster serves, destroyed at a good end."""
+"""The role's torch process group: formed on ElasticMaster's store, destroyed when the rank ends with success."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAKER = "_new_process_group_helper"
 """The private function of torch that makes every group. Without it the sockets of groups stay unknown, and ranks that
 wait for a dead peer are ended by the deadline for leaving."""
 STORE_S = 60.0
-"""How long a rank tries to reach the store."""
+"""Seconds for which a rank tries to reach the store."""
 
 
 sockets = GroupSockets()
@@ -131,7 +131,7 @@ def leave() -> None:
 
 
 def own_device(context: WorkerContext) -> torch.device:
-    """The device of a rank, as an index into its visible devices; the CPU for a role without devices."""
+    """Return the device of a rank, as an index into its visible devices; the CPU for a role without devices."""
     import torch
 
     for resource, kind in (("GPU", "cuda"), ("NPU", "npu")):
