@@ -1,4 +1,4 @@
-"""The host of script ranks where hosts are threads of one process: without Ray, lease, and raylet.
+"""The host of script ranks in the SDK's local mode, as a thread of one process: without Ray, lease and raylet.
 
 The ranks are processes as everywhere: forked by the same helper, with their own environment, exit codes and logs. What
 needs Ray (calls to other roles, checkpoints) is refused with a message.

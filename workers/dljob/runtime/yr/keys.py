@@ -82,7 +82,7 @@ class DatasystemKeyValue:
         self._known: set[str] = set()
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None without one."""
+        """Return the value of a key; None if it has none."""
         return await asyncio.to_thread(self._get, self._at(key))
 
     async def put(self, key: str, value: bytes) -> None:
@@ -189,7 +189,7 @@ class LocalKeyValue:
         self._lock = threading.Lock()
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None without one."""
+        """Return the value of a key; None if it has none."""
         return self._values.get(key)
 
     async def put(self, key: str, value: bytes) -> None:
