@@ -42,7 +42,7 @@ COLUMNS: tuple[Schema, ...] = (
 
 
 def _text(words: str, size: int = 1024) -> Schema:
-    """A bounded text. The bound is generous: the API server refuses the whole status for one text that is too long."""
+    """Return the schema of a bounded text. The bound is generous: one text beyond it would void the whole status."""
     return {"description": words, "type": "string", "maxLength": size}
 
 
@@ -76,7 +76,7 @@ def _flag(words: str) -> Schema:
 
 
 def _condition() -> Schema:
-    """The schema of Kubernetes' metav1.Condition."""
+    """Return the schema of Kubernetes' metav1.Condition."""
     return _object(
         "One condition.",
         type={**_text("Name of the condition.", 316), "pattern": "^[A-Z][A-Za-z]*$"},

@@ -140,7 +140,7 @@ def parse(text: str, check: Check, *, file: str = "<faults>") -> tuple[FileFault
 
 
 def _renamed(file: str, document: Document) -> Iterator[Problem]:
-    """Events of a document that have another name now."""
+    """Yield a problem for each event of a document that has another name now."""
     # The schema has not been checked yet, so the data may have any form.
     for at, item in enumerate(document.data if isinstance(document.data, list) else []):
         when = item.get("when") if isinstance(item, dict) else None

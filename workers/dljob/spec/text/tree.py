@@ -147,7 +147,7 @@ class _FullError(Exception):
 
 
 class RuamelMark(Protocol):
-    """ruamel's mark; counts from 0."""
+    """Type of ruamel's marks: a position in the text; line and column count from 0."""
 
     line: int
     column: int
