@@ -12,7 +12,8 @@ from typing import Literal
 CONTROLLER = "dljob"
 """The operator's value of the labels `controller` and `name` in metrics that any operator has."""
 STARTUP_STAGES = ("cluster", "head", "submit", "run")
-"""Stages of a start, between: DLJob created, RayCluster created, its head ready, launcher accepted by Ray, running."""
+"""Stages of a start, each from one to the next of: DLJob created, RayCluster created, head ready, launcher accepted,
+running."""
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -204,5 +205,5 @@ CATALOG = {metric.name: metric for metric in (*OPERATOR, *GATEWAY)}
 
 
 def served() -> frozenset[str]:
-    """Every series name that a query may use."""
+    """Return every series name that a query may use."""
     return frozenset(name for metric in CATALOG.values() for name in metric.series)

@@ -4,7 +4,7 @@
     {"n":1,"r":{...},"c":"..."}
 
 A segment is written by one epoch of PrimeMaster, and begins with a header that names the segment before it and the
-offset up to which that one counts: what a fenced predecessor still wrote behind it is not part of the journal.
+offset up to which that one counts: lines that a fenced predecessor still wrote behind it do not.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SegmentBytes:
 class Scan:
     """Contents of a segment, from some record on.
 
-    `valid_bytes` is where its last whole line ends; `torn_tail`: something follows that.
+    `valid_bytes` is where its last whole line ends; `torn_tail`: bytes follow that line.
     """
 
     header: Header | None
@@ -94,7 +94,7 @@ def scan(data: bytes, *, name: str = "journal", limit: int | None = None) -> Sca
     Args:
         data: Its bytes.
         name: What to call it in errors.
-        limit: Where its successor fenced it; what lies behind does not count. None: all of it counts.
+        limit: Where its successor fenced it; bytes behind it do not count. None: all of it counts.
 
     Raises:
         JournalError: A line is damaged, one is missing, or the version is newer. A last line without its newline is
@@ -113,7 +113,7 @@ def scan(data: bytes, *, name: str = "journal", limit: int | None = None) -> Sca
 def scan_tail(source: SegmentBytes, *, name: str = "journal", limit: int | None = None) -> Scan:
     """Read a segment from its last whole snapshot on; all of it where it has none. Arguments and errors as of `scan`.
 
-    What a snapshot supersedes is not read, so the cost of a start does not grow with the age of a job.
+    Records that the snapshot supersedes are not read, so the cost of a start does not grow with the age of a job.
     """
     end = _end(source.size, limit, name)
     head = source.read(0, min(end, HEADER_MAX))
