@@ -27,14 +27,14 @@ SYSTEM_GROUP = "_ray_system"
 """The concurrency group in which Ray frees tensors that a tensor transport has put. An actor without this group never
 frees them (`rdt_manager.free_object_primary_copy`)."""
 KILL_S = 5.0
-"""How long the GCS may take to accept an order to kill an actor."""
+"""Seconds for the GCS to accept an order to kill an actor."""
 
 
 # -- the GCS's key-value store: Ray has no public name for it
 
 
 def kv_get(key: str, namespace: str | None = None) -> bytes | None:
-    """Return the value; None without one."""
+    """Return the value of a key; None if it has none."""
     from ray.experimental import internal_kv
 
     return internal_kv._internal_kv_get(key, namespace=namespace)
@@ -191,7 +191,7 @@ def joining_quietly() -> Generator[None]:
 
 
 def _listen_to_nothing(*_: object) -> None:
-    """Print nothing: the job's timeline reports deaths."""
+    """Replace Ray's printer of worker deaths, and print nothing: the job's timeline reports deaths."""
 
 
 def driver_config(sys_path: Sequence[str]) -> JobConfig:
@@ -283,7 +283,10 @@ def node_params(**wanted: Any) -> Any:
 
 
 def start_head(params: Any, serves: Callable[[Any], None]) -> Any:
-    """Start a head without an API server; `serves` gets it once its GCS serves. The calling thread must outlive it."""
+    """Start Ray's head without an API server, and call `serves` with it once its GCS answers.
+
+    Returns Ray's `Node`, whose processes end with the calling thread.
+    """
     from ray._private.node import Node
 
     class HeadNode(Node):
@@ -296,7 +299,7 @@ def start_head(params: Any, serves: Callable[[Any], None]) -> Any:
 
 
 def start_node(params: Any) -> Any:
-    """Start a node. The calling thread must outlive it."""
+    """Start a raylet and return Ray's `Node`, whose processes end with the calling thread."""
     from ray._private.node import Node
 
     return Node(params, head=False, shutdown_at_exit=False, spawn_reaper=True)
@@ -306,7 +309,7 @@ def start_node(params: Any) -> Any:
 
 
 def known_collective_backend(name: str) -> type | None:
-    """Return the class registered under this name in this process; `ray.util.collective` has no such question."""
+    """Return the class registered under this name in this process; no public name of `ray.util.collective` tells it."""
     from ray.util.collective import backend_registry
 
     registry = backend_registry._global_registry
@@ -334,7 +337,7 @@ def forget_collective_group(name: str) -> None:
 
 
 def tensor_transports() -> Mapping[str, Any]:
-    """Return the known tensor transports by name; their `devices` are those whose memory they transfer."""
+    """Return the known tensor transports by name; `devices` of each are the device types whose memory it transfers."""
     from ray.experimental.rdt import util
 
     util._ensure_default_transports_registered()
