@@ -78,7 +78,7 @@ class Options:
 
 
 class App:
-    """One operator."""
+    """One operator: its options, tasks and shared state, within the lifetime of kopf."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -215,7 +215,7 @@ class App:
             await asyncio.sleep(self.options.look_again_seconds)
 
     async def beat(self) -> None:
-        """Record each second that the event loop runs."""
+        """Note the time every second, so that `lag` tells for how long the event loop has been stuck."""
         while True:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)

@@ -130,7 +130,7 @@ class Controller:
         for event in outcome.events:
             await parts.recorder.tell(key, seen.job, event)
         written: Object | None = seen.job
-        # 4. the status first when it names what is to be made, so that a later operator finds the same names
+        # 4. the status first when it names objects to create, so that a later operator finds the same names
         if outcome.written_first:
             written = await self._write(key, seen, outcome.status)
             if written is None:

@@ -57,7 +57,7 @@ async def told(
         known: earlier findings by uid, updated here.
         now: the monotonic clock.
     """
-    # 1. choose whom to look at; 2. forget those that got on; 3. look at those that are due
+    # 1. choose the stuck objects; 2. forget those stuck no longer; 3. read the Events of those that are due
     idle = _ignored(seen.cluster)
     hanging = [*([idle] if idle else []), *_spokesmen(seen.pods)]
     for uid in known.keys() - set(hanging):

@@ -65,7 +65,7 @@ class LeaderTasks:
         self._controller = Controller(parts, settings, decide=decide, clock=clock)
 
     async def run(self) -> None:
-        """Act until cancelled."""
+        """Run workers, pollers and the other tasks of a leader until cancelled."""
         self._cache.first_seen = self._startup.seen
         self._queue.open()
         try:

@@ -89,7 +89,7 @@ class Metrics:
         self._startup.labels(name).observe(seconds)
 
     def observe(self, queue: WorkQueue, cache: Cache, leads: Callable[[], bool]) -> None:
-        """Serve the states of queue, cache and leadership; only the leader serves DLJobs, so that none counts twice."""
+        """Add gauges of queue, leadership and, only in the leader, DLJobs by phase, so that no job counts twice."""
         queue.waited = self._waited.observe
         queue.retried = self._retries.inc
         self._gauge("workqueue_depth").labels(CONTROLLER).set_function(lambda: len(queue))

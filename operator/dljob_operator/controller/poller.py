@@ -36,7 +36,7 @@ REMIND = 15.0
 LEFT_ALONE, LEFT_ALONE_LONGEST = 60.0, 3600.0
 """Pause, in seconds, for a head that misbehaves; it doubles each time in a row, up to the longest."""
 FEW_PLACES = 16
-"""Placements that are believed before any pod is known; later twice the number of pods."""
+"""Most placements accepted before any pod is known; later twice the number of pods."""
 REMIND_SILENT = 5.0
 """Shortest interval, in seconds, between two passes for a silent gateway, whose silence is measured by them."""
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.2, 5.0
@@ -186,8 +186,8 @@ class Pollers:
     async def _places(self, key: Key, told: HeadReport, gateway: GatewayClient) -> bool:
         """Ask for the placement of units; return whether it is known now, else the next snapshot asks again.
 
-        More placements than the RayCluster has pods for are not believed, and then none is kept: a partial placement
-        would say of the other pods that they hold nothing.
+        More placements than the RayCluster has pods for are rejected as a whole: a partial placement would mean that
+        the other pods hold nothing.
         """
         # Before the call: a question that fails is repeated with the next snapshot.
         told.places_due = True

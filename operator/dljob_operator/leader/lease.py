@@ -91,7 +91,7 @@ class Election:
             raise NotLeadingError("this operator does not hold the Lease")
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """For ever: wait for the Lease, run `work` while it is held, and end the work when it is lost.
+        """Wait for the Lease, run `work` while it is held, end the work when it is lost, and begin again, for ever.
 
         Raises the error of work that ended by itself.
         """

@@ -93,7 +93,7 @@ class Releases:
         self._show(None, "StandsBy")
 
     def _where(self) -> Sequence[str | None]:
-        """Return the namespaces of Leases that matter; None: all."""
+        """Return the namespaces whose Leases are listed; the one entry None stands for all."""
         return sorted({*self._ours.serves, self._ours.namespace}) if self._ours.serves else (None,)
 
     def _of(self, lease: Object) -> Installation:
