@@ -187,7 +187,7 @@ class JobHandle(ShownJob):
         return found
 
     def _check_target(self, target: str) -> None:
-        # Before the question: of an ended job nobody would answer it.
+        # Before the request: for an ended job no PrimeMaster would answer it.
         refuse_dead(self.record)
         # Checked here for an answer at once: PrimeMaster would refuse an unknown target in a note.
         roles = self.connection.status().get("roles") or ()
@@ -297,7 +297,7 @@ def submit(
     from dljob.runtime.backend.connect import JOIN_S, connect
     from dljob.runtime.job.launch import launch, new_uid
 
-    check_wanted(manifest)  # what this process can judge alone comes first: joining a Ray takes seconds
+    check_wanted(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
     check_code_dir(code_dir)
     uid, name = new_uid(), manifest.metadata.name
     free_name(name, replace=replace)

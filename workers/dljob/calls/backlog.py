@@ -74,12 +74,12 @@ class Backlog:
         The first request of a newer incarnation returns the unacknowledged items of the one before it to the queue.
         """
         known = self.lives.get(who.rank, 0)
-        # A process that was replaced may still send: items handed to it would reach nobody.
+        # A process that was replaced may still send: items handed to it would be lost.
         if self.past(who):
             return False
         if who.life > known:
             self.lives[who.rank] = who.life
-            # Sessions belong to threads, and those of the older process are gone: nobody will acknowledge their items.
+            # Sessions belong to threads, and those of the older process are gone: none will acknowledge their items.
             for line in [name for name, one in self.lines.items() if one.rank == who.rank]:
                 self._give_back(self.lines.pop(line).ids)
         self.lines.setdefault(who.line, ThreadSession(who.rank))

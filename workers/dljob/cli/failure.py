@@ -44,7 +44,7 @@ def told(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> lis
     if status.get("phase") == "Succeeded":
         return []
     lines = [output.fate(name, status)]
-    # Somebody stopped the job: its last fault is not why it ended.
+    # The job was stopped on order: its last fault is not the reason of its end.
     fault: Mapping[str, Any] = {} if status.get("phase") == "Stopped" else status.get("lastFault") or {}
     rank = str(fault.get("rank") or "")
     # The job recovered from its last fault, so that something else ended it.

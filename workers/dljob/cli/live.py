@@ -55,7 +55,7 @@ class Screen(Protocol):
 def screen(name: str) -> Screen:
     """Return a panel if stderr is a terminal, else lines."""
     view = View(name, begun=time.monotonic())
-    # The panel is made of escape sequences: what forbids colours forbids it too.
+    # The panel is made of escape sequences: a terminal without colours cannot draw it either.
     return Panel(view) if sys.stderr.isatty() and output.coloured(terminal=True) else Lines(view)
 
 

@@ -317,7 +317,7 @@ class Kube:
         try:
             response = await self.transport.stream(path, {**query, **flags})
         except ApiError:
-            return  # the list that follows raises what is lasting
+            return  # the list that follows raises an error that lasts
         async with response:
             async for kind, item in _lines(response):
                 # 410 Gone: the version is too old for the server's history, and only a new list helps.
@@ -335,7 +335,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[Any, J
                 return  # a bare Status: the server refused the stream
             yield event["type"], event["object"]
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        return  # a torn stream or line: the next list shows what was missed
+        return  # a torn stream or line: the next list shows the missed changes
 
 
 def _stub(item: Json) -> Json:

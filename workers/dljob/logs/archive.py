@@ -86,7 +86,7 @@ def _append(log: Path, start: int, end: int, kept: Path) -> None:
     """Append new bytes to the volume, each at its own offset, so that a cut part is a hole there, too."""
     out = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # The size on the volume says what is there already: no other record could get out of step with it.
+        # The size on the volume tells which bytes are there already: no other record could get out of step with it.
         have, most = os.fstat(out).st_size, end - start
         whole = most <= cut.MOST_BYTES or cut.can_cut(out)
         if not whole:

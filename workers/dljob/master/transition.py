@@ -108,7 +108,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
     memory.learned(d)
-    # Units lost above look for nodes now, and a search that nobody needs any more ends.
+    # Units lost above look for nodes now, and a search without lost units ends.
     admission.follow(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))

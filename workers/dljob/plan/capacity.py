@@ -159,7 +159,7 @@ def _take_devices(have: Devices, whole: int, shares: Iterable[tuple[Amount, int]
         free = slots.get(share, 0)
         # A device that others share is used before an untouched one is opened, which keeps whole devices whole.
         if count > free and rest >= share:
-            # What remains of that device after its last share stays unused: a share never spans two devices.
+            # The rest of that device after its last share stays unused: a share never spans two devices.
             free, rest = free + rest // share, 0
         if count > free:
             # Open as few untouched devices as hold the rest; a device with shares of 0.4 takes two of them.

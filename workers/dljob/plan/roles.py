@@ -45,7 +45,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         group_size=role.replicas_per_group,
         driver=role.driver,
         depends_on=tuple((d.role, d.condition) for d in role.depends_on),
-        # A framework reserves its quota itself: what dljob held would be missing there.
+        # A framework reserves its quota itself: amounts that dljob reserved would be missing for it.
         per_rank=() if quota else _per_rank(role, accelerator),
         accelerator=None if quota else accelerator,
         node_group=role.node_group or "",

@@ -101,7 +101,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
     if not write and not step.actions:
         step = annotate.plans(case) or step
 
-    # Events tell what changed between the old status and the new one, so that each is emitted once.
+    # Events are made from the differences of the old status and the new one, so that each is emitted once.
     events = (*step.events, *telling.events(case.old, new))
 
     # The next pass comes with the next change in the cluster, or when the first of these times is over.

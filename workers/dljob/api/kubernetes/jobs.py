@@ -198,7 +198,7 @@ async def each_second(kube: Kube, job: Json) -> AsyncGenerator[Json]:
             away += POLL_S
             if not passing(error.status) or away > PATIENCE_S:
                 raise
-        # Deleted and created again within a second: the name alone would follow a job of somebody else.
+        # Deleted and created again within a second: by the name alone this would follow another job.
         if job["metadata"]["uid"] != meta["uid"]:
             raise NotFoundError(f"job {place_of(job)} was deleted and created anew")
 

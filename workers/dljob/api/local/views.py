@@ -47,7 +47,7 @@ def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
 
 def filed(record: RegistryEntry) -> dict[str, Any]:
     """Return the status in a job's folder; its phase is Lost when the runner is gone."""
-    # Nobody is left to correct the last status, which may say Running for ever.
+    # No process is left to correct the last status, which may say Running for ever.
     return lost(record) if record.stale else record.status()
 
 

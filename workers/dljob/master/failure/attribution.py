@@ -93,7 +93,7 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
     _put(d, evolve(new, reason=_value(heard.outcome), secondary=False))
     _list(d, _fault(d, fault.id), (before,))
     _corrected(d, fault, cause)
-    # What was restarted stays as decided; only a cause that would repeat still changes the outcome.
+    # The restart stays as decided; only a cause that would repeat still changes the outcome.
     if not d.ending:
         decision = policy.decide(d, heard, repeats.judge(d, heard, late=incarnation != now))
         if isinstance(decision, policy.Fail):

@@ -59,7 +59,7 @@ def replay(
         if record["k"] == "event":
             state = transition(state, decode_event(record["e"]), record["at"]).state
         elif record["k"] == "snapshot":
-            # Chunk 0 begins a new snapshot, whatever became of the one before.
+            # Chunk 0 begins a new snapshot, even if the one before is incomplete.
             chunks = [*chunks, record["d"]] if record["i"] else [record["d"]]
             if len(chunks) == record["of"]:
                 state = decode_state(json.loads("".join(chunks)), state.job)

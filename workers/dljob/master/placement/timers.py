@@ -106,7 +106,7 @@ def _looks_for_room(d: StateTransaction, number: int) -> bool:
     """Whether a restart waits for room: of its members, of their world, or of any rank while their role must wait."""
     members = {key for key in d.incidents[number].members if d.ranks[key].incident == number}
     roles = {role for role, _ in members}
-    # Their dependencies hold them up, so what counts is whether any rank lacks a place.
+    # Their dependencies hold them up, so the question is whether any rank lacks a place.
     if not all(starting.dependencies_met(d, role) for role in roles):
         return admission.needed(d)
     for role in roles:

@@ -110,7 +110,7 @@ def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
     found: list[NodeView] = []
     for node in nodes:
         free, total = dict(node.free), dict(node.total)
-        # What a node does not state is left to the search.
+        # Resources that a node does not state are left to the search.
         if all(name not in total or free.get(name, 0) >= amount for name, amount in least):
             found.append(node)
     return found

@@ -119,7 +119,7 @@ def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collecti
         # A proven partner decides at once: if the team fails, the open node is the bad one.
         return tuple((proven[i % len(proven)], node) for i, node in enumerate(open_))
     if len(open_) > 3:
-        # Nobody is proven: meet other partners than before. A single bad node fails again, the others pass.
+        # No node is proven: pair each with another one than before. A single bad node fails again, the others pass.
         return first_round(open_, (), failures)
     # So few nodes that all pairs can be tried.
     pairs = ((one, other) for i, one in enumerate(open_) for other in open_[i + 1 :])

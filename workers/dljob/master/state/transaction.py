@@ -61,7 +61,7 @@ _FIELDS = tuple(each.name for each in fields(JobState))
 _values: Callable[[object], tuple[object, ...]] = attrgetter(*_FIELDS)
 # The slots' own setters: a frozen dataclass's `__init__` takes twice as long for as many fields.
 _PUTS = tuple(getattr(JobState, name).__set__ for name in _FIELDS)
-# What makes a new version. A timer alone does not, and `homeless` follows from the units.
+# Tables whose change is a new version. A timer alone is none, and `homeless` follows from the units.
 _compared: Callable[[object], tuple[object, ...]] = attrgetter(
     *(name for name in _FIELDS if name not in ("job", "started_at", "version", "wake", "homeless"))
 )

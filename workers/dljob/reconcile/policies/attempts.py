@@ -107,7 +107,7 @@ def clearing(case: ReconcileContext) -> float | None:
         pods = () if case.cluster is not None else case.observed.pods
         if not pods:
             return None
-        # A RayCluster of this name that still exists belongs to somebody else, and so do its pods.
+        # A RayCluster of this name that still exists belongs to another owner, and so do its pods.
         ours = case.observed.cluster is None
         # A head without a deletionTimestamp still renews the ranks' lease, so the lease alone says nothing yet.
         if ours and not _head_is_dead(case) and any(_untold(pod) for pod in pods):

@@ -38,7 +38,7 @@ def restart(case: ReconcileContext) -> PolicyDecision | None:
     id_ = command_id("restart", target, when)
     if any(known.get("id") == id_ for known in items(case.old, "lastCommands")):
         return None
-    # What became of the command is written once, with an Event; the annotation itself is the user's and stays.
+    # The outcome of the command is written once, with an Event; the annotation itself is the user's and stays.
     settled = _settled(case, id_)
     if settled is not None:
         state, reason, message = settled

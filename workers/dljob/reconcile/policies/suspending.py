@@ -72,7 +72,7 @@ def _end_attempt(case: ReconcileContext) -> PolicyDecision | None:
     """End the attempt in order and count the next one; None: the attempt has ended."""
     if case.replaced or not made(case):
         return None
-    # Without a head, or with another one, nobody is left who could save anything.
+    # Without a head, or with another one, no process is left that could save anything.
     if case.submitted and not case.suspended and attempts.broken(case) is None:
         until = case.since("Suspended") + commands.limit(case)
         step = _ask(case, until) or finish.logs(case, until)
@@ -136,7 +136,7 @@ def _clear(case: ReconcileContext) -> PolicyDecision:
         return left
     if case.wanted:
         return PolicyDecision("spec.suspend was withdrawn: the job is resumed", change=_resumed(case))
-    if case.observed.pods and case.observed.cluster is None:  # pods of an existing RayCluster are somebody else's
+    if case.observed.pods and case.observed.cluster is None:  # pods of an existing RayCluster belong to its owner
         return PolicyDecision("the last attempt's pods are being deleted")
     # An attempt begins once the ranks of the last one are dead: pods on a lost node may outlive several attempts.
     if case.observed.earlier:

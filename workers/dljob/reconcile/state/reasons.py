@@ -26,13 +26,13 @@ TOKEN_UNKNOWN = "TokenUnknown"  # noqa: S105 - the operator may not read the tok
 KUBERAY_MISSING = "KubeRayMissing"  # the API server serves no RayCluster
 KUBERAY_TOO_OLD = "KubeRayTooOld"  # the served RayCluster lacks fields that jobs need
 KUBERAY_SILENT = "KubeRaySilent"  # the RayCluster exists, and KubeRay has written no status to it
-NAME_TAKEN = "NameTaken"  # an object with a child's name belongs to somebody else; it is left alone
+NAME_TAKEN = "NameTaken"  # an object with a child's name belongs to another owner; it is left alone
 CREATION_REFUSED = "CreationRefused"  # the API server refuses to create a child; its error is the message
 HEAD_PENDING = "HeadPending"  # the head pod is not ready
 POD_STUCK = "PodStuck"  # a pod that should be gone still exists, so KubeRay does not replace it
 WORKERS_PENDING = "WorkersPending"  # the head is ready, some worker pods are not
-CLUSTER_SUSPENDED = "ClusterSuspended"  # somebody suspended the RayCluster
-CLUSTER_EDITED = "ClusterEdited"  # somebody changed the RayCluster; it is left as it is
+CLUSTER_SUSPENDED = "ClusterSuspended"  # a user or tool other than a queue suspended the RayCluster
+CLUSTER_EDITED = "ClusterEdited"  # a user or tool changed the RayCluster; it is left as it is
 CLUSTER_LEAVING = "ClusterLeaving"  # a RayCluster is being deleted
 DELETION_REFUSED = "DeletionRefused"  # the API server refuses to delete a RayCluster that must go; tried again
 CLUSTER_DELETED = "ClusterDeleted"  # the job ended and its RayCluster was deleted
@@ -51,7 +51,7 @@ NODE_READMITTED = "NodeReadmitted"  # new pods may go to a Kubernetes node again
 POD_FORCED = "PodForced"  # a pod that should be gone, on a node that does not answer, was deleted by force
 
 # A new attempt; also counted in restarts.cluster.
-CLUSTER_GONE = "ClusterGone"  # somebody deleted the RayCluster
+CLUSTER_GONE = "ClusterGone"  # a user or tool deleted the RayCluster
 HEAD_LOST = "HeadLost"  # the head came back without Ray's state
 HEAD_REPLACED = "HeadReplaced"  # an Event: another head has Ray's state from the lost one, and nothing else restarted
 PREEMPTED = "Preempted"  # the queue took the machines back; not counted

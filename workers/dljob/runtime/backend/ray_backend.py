@@ -134,7 +134,7 @@ class RayBackend:
             group = self._groups[name] = self._tables.group_of(row)
         why = await self._wait_group(group, deadline_s)
         if why:
-            # A pending group would else be created later, when nobody wants it any more.
+            # A pending group would otherwise be created later, when the job does not want it any more.
             await self.release(name)
             raise ReservationRefusedError(f"unit {unit.name} could not be reserved on node {node[:8]}: {why}")
 

@@ -33,7 +33,7 @@ class TensorPiece:
 
 def is_shard(tensor: Any) -> bool:
     """Return whether a tensor is a DTensor."""
-    # No import: it takes seconds, and without it nobody can have made a DTensor.
+    # No import: it takes seconds, and without it no DTensor can exist.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 

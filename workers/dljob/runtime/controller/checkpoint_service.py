@@ -63,7 +63,7 @@ class CheckpointService:
         def known() -> bool:
             return bool(_decided(shell, world, life)["known"])
 
-        # One saver searches the disk for all; the others wait for what it decides.
+        # One saver searches the disk for all; the others wait for its decision.
         whose, ends = self._turns.get((world, life), ("", 0.0))
         if not known() and whose not in ("", node) and time.monotonic() < ends:
             await until(shell.changed, known, POLL_S)

@@ -434,7 +434,7 @@ class MasterLoop:
             self._progressed = True
             self._dirty.set()
         self.nodes.spoke(self.executor.hosts.who(beacon.actor))
-        # Before the recovery is complete nobody is unknown: live actors are only attached at its end.
+        # Before the recovery is complete no actor counts as unknown: live actors are only attached at its end.
         return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(beacon.actor))
 
     # -- nodes

@@ -231,7 +231,7 @@ class NodeWatch:
             # spawned is counted from its first answer only.
             self._heard.setdefault(node, self._clock + FIRST_S)
         else:
-            # A task, shielded: a spawn that is cancelled half-way leaves an agent that nobody ends.
+            # A task, shielded: a spawn that is cancelled half-way leaves an agent that is never ended.
             birth = asyncio.create_task(self._bear(name, node))
             self._births.add(birth)
             birth.add_done_callback(self._births.discard)

@@ -156,7 +156,7 @@ class MasterServer:
 
     async def beacon(self, beacon: Heartbeat) -> BeaconReply:
         """Take a heartbeat; the answer renews the sender's lease."""
-        if not self._made.done():  # too early to say who is unknown: the lease is renewed, and nobody ends
+        if not self._made.done():  # too early to tell unknown actors: the lease is renewed, and none ends
             return BeaconReply(0, known=True)
         return self._made.result().heard(beacon)
 

@@ -144,7 +144,7 @@ class Shards:
 
     def _finished(self, start: int, end: int) -> None:
         with self._lock:
-            # Otherwise the lease was lost with an earlier incarnation, and the work counts for nobody.
+            # Otherwise the lease was lost with an earlier incarnation, and the work does not count.
             if (start, end) in self._leased:
                 self._leased.remove((start, end))
                 self._given.discard((start, end))

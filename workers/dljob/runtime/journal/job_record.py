@@ -139,7 +139,7 @@ async def sign_off(kv: KeyValue, setup: Setup, status: Mapping[str, Any], notes:
             await _drop_older(kv, setup.info.uid)
         except Exception as error:  # noqa: BLE001 - the job has ended in any case; only its launcher misses how
             log.warning("the end of job %s is kept in its folder alone: %r", setup.info.uid, error)
-    # After the end is kept: whoever misses the job's keys looks for it there.
+    # After the end is kept: a process that misses the job's keys looks for it there.
     await forget(kv, setup.info.uid)
 
 

@@ -106,7 +106,7 @@ class Journal:
         await self._append(encode_header(Header(self.epoch, prev, core=self._core)), 1)
         lines = [(record, seg.header.core) for seg in chain if seg.header is not None for record in seg.records]
         records = [record for record, _ in lines]
-        # What is older is part of the snapshot.
+        # Older records are part of the snapshot.
         first = _last_snapshot(records)
         return Replay(self.epoch, tuple(records[first:]), frozenset(core for _, core in lines[first:]), self._core)
 

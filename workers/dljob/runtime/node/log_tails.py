@@ -92,7 +92,7 @@ def share(sizes: Sequence[int], budget: int) -> list[int]:
     given = [0] * len(sizes)
     left = budget
     for count, index in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
-        # From the smallest on: what a small log leaves is shared by all that follow.
+        # From the smallest on: bytes that a small log leaves are shared by all that follow.
         given[index] = min(sizes[index], left // (len(sizes) - count))
         left -= given[index]
     return given

@@ -82,7 +82,7 @@ def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[st
     said = dict(role.env)
     if role.quota is not None or said.get(HIDES, "1").lower() in ("0", "false"):
         return {}
-    # What the role's `env` sets stays as the user wrote it.
+    # Variables in the role's `env` stay as the user wrote them.
     variables = {variable_of(kind) for kind in known_kinds() if not taken.get(kind)} - {"", *said}
     alone = {variable for variable in variables if left_alone(variable, env)}
     return {
@@ -144,7 +144,7 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
 def located(spec: HostSpec) -> HostSpec:
     """Fill in the folder of user code: if the job names none, the one in which Ray started this process."""
     here = str(Path.cwd())
-    # The root folder is nobody's code: the job then goes without a folder of its own.
+    # The root folder holds no user code: the job then goes without a folder of its own.
     if spec.job.code_dir or here == "/":
         return spec
     return replace(spec, job=replace(spec.job, code_dir=here))

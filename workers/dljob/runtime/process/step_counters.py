@@ -148,7 +148,7 @@ class StepCounter:
     def _write(self, rank: int, incarnation: int, step: int | None, metrics: Mapping[str, float]) -> None:
         who = _WHO.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         text = json.dumps([step, dict(metrics)]).encode()
-        # `progress()` must not fail because of metrics: what does not fit is left out.
+        # `progress()` must not fail because of metrics: metrics that do not fit are left out.
         room = ROOM - _HEAD.size - _WHO.size
         if len(text) > room:
             text = self._shortened(rank, step, metrics, room)

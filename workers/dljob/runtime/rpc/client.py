@@ -315,7 +315,7 @@ class RpcClient:
                 await self._pause(call)
                 continue
             self._note_size(call, peer)
-            # A call that may have run is reported as lost, not as one that nobody could take.
+            # A call that may have run is reported as lost, not as one without a callee.
             if peer.gone and call.again:
                 raise call.lost_with(peer)
             if peer.gone:

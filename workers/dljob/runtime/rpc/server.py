@@ -84,7 +84,7 @@ class RpcServer:
         name = f"{self._role}/{call.rank}"
         if stale:
             return _refuse(NotRun.ENDED, f"{name} is another process now")
-        # Before `setup`: a cancel waits for nothing, least of all for what the cancelled call waits for.
+        # Before `setup`: a cancel waits for nothing, least of all for the thing that the cancelled call waits for.
         if call.method == CANCEL:
             return self._cancel(call.id)
         if call.method in _ASKED:
@@ -256,7 +256,7 @@ class RpcServer:
                 items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience, lapsed=lapsed
             )
             self._streams[call.id] = stream
-            # Both may have happened while the generator was made: nobody else would close it.
+            # Both may have happened while the generator was made: nothing else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
         if closed or unwanted:
             stream.close(cut=closed)

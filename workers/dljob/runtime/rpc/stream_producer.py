@@ -90,7 +90,7 @@ class StreamProducer:
         `cut`: the rank ends; a caller that still takes gets CutOffError, not the end of a complete stream.
         """
         with self._changed:
-            # A stream that was closed, or whose items were all taken, is complete, whatever becomes of its rank.
+            # A stream that was closed, or whose items were all taken, is complete, even if its rank fails.
             self._cut = self._cut or (cut and not self._closed and not (self._over and not self._made))
             self._closed = True
             self._made.clear()

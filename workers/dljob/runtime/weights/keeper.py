@@ -60,7 +60,7 @@ class WeightsKeeper(StorageActor):
         """Return the newest version, once one is newer than `mark`."""
 
         def look() -> Version | None:
-            # Only the last one counts: once the newest is lost, its predecessor is older than what others have.
+            # Only the last one counts: once the newest is lost, its predecessor is older than the one readers have.
             newest = self._versions[-1] if self._versions else None
             return newest if newest is not None and _after(newest.mark, mark) else None
 

@@ -223,7 +223,7 @@ class ForkHost(Host):
         if words and not bare.ok:
             said = Outcome(**words)
             bare = replace(said, code=bare.code, reason=Reason(said.reason) if said.reason else None)
-        # Evidence is only for ends that nobody ordered.
+        # Evidence is collected only for ends that were not ordered.
         if not bare.ok and not rank.why:
             bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
         if rank.why and not bare.ok:

@@ -58,7 +58,7 @@ class Reports:
             return ()
         with self._changed:
             self._turn += 1
-            # Only the latest call may wait: an earlier one was lost on the way, and its answer would reach nobody.
+            # Only the latest call may wait: an earlier one was lost on the way, and so would its answer be.
             turn = self._turn
             self._acked = max(self._acked, acked)
             self._reports = [report for report in self._reports if report.seq > self._acked]

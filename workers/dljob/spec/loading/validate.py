@@ -128,7 +128,7 @@ def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobMani
             return None
         parent.pop(key, None)
     try:
-        # What is left is wrong too, so no rule between fields applies.
+        # The remaining fields are wrong too, so no rule between fields applies.
         return _strict(rest)
     except ValidationError:
         return None

@@ -71,7 +71,7 @@ def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         loc: Loc = ("spec", "roles", index, "annotations")
         for name in role.annotations:
-            # A misspelt annotation would do nothing, and nobody would notice (ADR 5).
+            # A misspelt annotation would do nothing, and go unnoticed (ADR 5).
             if name not in KNOWN:
                 yield Finding((*loc, name), "unknown annotation", _meant(name), at_key=True)
         yield from _accelerator_findings(loc, role)
@@ -125,7 +125,7 @@ def _unit_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding((*loc, COLLOCATE), "a role takes placement-group or collocate-with, not both", "keep one")
     if unit is not None and (not re.fullmatch(NAME_PATTERN, unit) or len(unit) > 63):
         yield Finding((*loc, UNIT), f"{unit:.40} is not {WORDS[NAME_PATTERN]}, at most 63")
-    # A unit of one role shares with nobody, which was not meant.
+    # A unit of one role shares with no other role, so the annotation is a mistake.
     elif unit is not None and sum(other.annotations.get(UNIT) == unit for other in spec.roles) < 2:
         yield Finding((*loc, UNIT), f"{role.name} alone names {unit}", "roles of one value share a unit: name two")
     for collocation in spec.collocations:

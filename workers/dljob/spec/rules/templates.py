@@ -42,7 +42,7 @@ _CONTAINER = _names(
     " resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath"
     " terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
 )
-# What a template may set of a RayCluster; `_SAID_ELSEWHERE` says why other fields are refused.
+# Fields of a RayCluster that a template may set; `_SAID_ELSEWHERE` says why other fields are refused.
 _CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceAnnotations", "workerGroupSpecs"})
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
 _WORKER_GROUP = frozenset({"groupName", "rayStartParams", "template"})
