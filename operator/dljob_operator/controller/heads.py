@@ -22,7 +22,7 @@ _KEEP_SECONDS = 75.0
 class Heads:
     """One connection pool for all heads; `url` makes an address from host and port.
 
-    `way` makes the client of a URL with a token, in place of one on the connection pool.
+    `way` makes a client from a URL and a token, in place of a client on the connection pool.
     """
 
     def __init__(

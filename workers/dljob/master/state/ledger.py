@@ -151,7 +151,7 @@ def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Led
 
 
 def rank_time(ledger: Ledger, role: str, ranks: int, now: int) -> int:
-    """Return the time of all ranks of a role since the job's start; `ranks` is their present number."""
+    """Return the microseconds of all ranks of a role since the job's start; `ranks` is their present number."""
     return ledger.ranks.get(role, RoleAccount(0, ranks)).upto(max(now, ledger.at))
 
 
@@ -206,7 +206,7 @@ def _total(ledger: Ledger, page: _Page, at: int) -> tuple[RoleAccount, tuple[tup
 
 
 def totals(ledger: Ledger, role: str, now: int) -> dict[Account, int]:
-    """Return the totals of a role's accounts, empty ones left out."""
+    """Return account -> its total in microseconds, for a role; empty accounts are left out."""
     at = max(now, ledger.at)
     held = ((account, ledger.books.get((role, account))) for account in Account)
     sums = {account: entry.upto(at) for account, entry in held if entry is not None}
@@ -233,7 +233,7 @@ class Goodput:
 
 
 def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> Goodput:
-    """Return the job's goodput. `spent`: the time of all ranks, for jobs whose number of ranks has changed."""
+    """Return the job's goodput. `spent`: microseconds of all ranks, for jobs whose number of ranks has changed."""
     at = max(now, ledger.at)
     if not at or not ranks:  # nothing to divide by
         return Goodput(None, None)

@@ -74,7 +74,7 @@ class Clue:
 class Outcome:
     """How a rank's process ended.
 
-    `code` is its exit code (128+n for signal n), None when it could not be learned. `fatal` marks a failure that would
+    `code` is its exit code (128+n for signal n), None if unknown. `fatal` marks a failure that would
     repeat: a failed import, an entrypoint that cannot be called, an exception in `__init__` or `setup`.
     """
 
