@@ -35,8 +35,7 @@ def rank_env(
     """Return the variables of one rank, to be laid over what it inherits.
 
     Ranks of an Elastic role get torchrun's variables. Those of an Actor role do not: a library that finds WORLD_SIZE
-    waits for peers that never come. `store` is "host:port", or empty; `inherited` are the variables that the process
-    has already.
+    waits for peers that never come. `store` is "host:port", or empty; `inherited`: the process's present variables.
     """
     said = dict(role.env)
     env = {
