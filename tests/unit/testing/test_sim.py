@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from dljob.master.state.state import HostPhase
 from dljob.spec.loading.load import load_file
 from dljob.testing.simulate import report
 from dljob.testing.simulate.drive import case_of, shrink, simulate, without
+from dljob.testing.world.fault_schedule import Timed
+from dljob.testing.world.model import FaultMove
+from dljob.testing.world.state import EPOCH_S
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "grpo-tiny" / "dljob.yaml"
@@ -40,6 +44,14 @@ def test_the_main_example_breaks_no_law():
     found = report.many(range(60), example())
     assert found["failures"] == []
     assert any(end.startswith("Succeeded") for end in found["ends"])
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_time():
+    story = replace(case_of(3), faults=(Timed(0.0, FaultMove("clock", value=-86_400.0)),))
+    result = simulate(story)
+    assert result.world is not None
+    assert result.world.known.ended_at < EPOCH_S
+    assert result.seconds == pytest.approx(simulate(replace(story, faults=())).seconds, abs=60)
 
 
 def test_the_same_seed_is_the_same_story_in_another_process():

@@ -127,6 +127,15 @@ def shrunk():
     return w
 
 
+def test_a_node_without_a_resource_has_no_room_for_a_unit_that_needs_it():
+    w = world()
+    (node, *_), (unit, *_) = w.nodes, sorted(w.plan.units)
+    kept = w.nodes[node].view
+    w.nodes[node] = Node(replace(kept, free=(), total=()))
+    assert not w.take(node, unit, 1)
+    assert w.nodes[node].view.free == ()
+
+
 def test_room_that_somebody_else_frees_is_heard_of_while_the_job_runs():
     w = shrunk()
     w.look()

@@ -121,6 +121,15 @@ def test_a_fault_waits_for_its_step_and_comes_once(rl: JobPlan) -> None:
     assert world.inflictor.done
 
 
+def test_a_fault_that_nobody_knows_kills_nothing(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 15}, target: rollout/1, fault: kill}")
+    (fault,) = world.inflictor._faults
+    world.inflictor._waiting = {0: fault.model_copy(update={"fault": "melt"})}
+    with pytest.raises(ValueError, match="unknown fault 'melt'"):
+        world.at(16)
+    assert world.hand.did == []
+
+
 def test_faults_come_by_time_since_the_job_runs_and_by_events(rl: JobPlan) -> None:
     text = (
         "- {when: {time: 0}, target: rollout, fault: stop, seconds: 7}\n"

@@ -217,8 +217,11 @@ class FaultInjector:
             self._hand.stop(pids, fault.seconds)
         elif fault.fault == "slow":
             self._hand.slow(pids, fault.factor or 2, fault.seconds or 1)
-        else:
+        elif fault.fault in ("kill", "oom"):
             self._hand.kill(pids)
+        else:
+            # Not a kill by default: a fault added to the schema alone would end processes that it should not.
+            raise ValueError(f"unknown fault {fault.fault!r}")
 
     # -- ranks that moved without a fault
 

@@ -163,11 +163,17 @@ class Driver:
             phase=w.known.phase.value,
             reason=verdict.reason if verdict else "",
             events=w.events,
-            seconds=(w.known.ended_at or w.now) - EPOCH_S,
+            seconds=self._ended_at() - EPOCH_S,
             restarts=dict(sorted(w.known.restarts.items())),
             trace=self.trace or [],
             world=w,
         )
+
+    def _ended_at(self) -> float:
+        """Return the virtual time of the job's end; PrimeMaster's own may be of a clock that was set back."""
+        w = self.world
+        at = w.now if w.known.ended_at is None else w.known.ended_at - w.ahead
+        return at if EPOCH_S <= at <= w.now else w.now
 
     def _until(self, end: float) -> None:
         """Make moves in the order of their times until a time, the end of the job, or a broken invariant."""

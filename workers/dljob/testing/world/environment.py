@@ -149,7 +149,7 @@ class Surroundings:
         free = dict(found.view.free)
         for name, amount in unit_of(self.plan, unit, given).demand:
             free[name] = free.get(name, 0) - times * amount
-            if free[name] < 0 and name in dict(found.view.total):
+            if free[name] < 0:
                 return False
         view = replace(found.view, free=tuple(sorted((k, v) for k, v in free.items() if v)))
         self.nodes[node] = evolve(found, view=view)
