@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, RAYCLUSTERS, SECRETS, Json, Kube
@@ -15,6 +15,7 @@ from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
 from dljob_operator.testing.api_server import NAMESPACE
 from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.slow_calls import arrival
 from dljob_operator.testing.world import StoryState
 
 KINDS = {each.plural: each.kind for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES)}
@@ -37,11 +38,20 @@ class SimulatedKube(Kube):
         *,
         query: Query | None = None,
         content: str = "application/json",
-        timeout: float = TIMEOUT,  # noqa: ARG002, ASYNC109 - as in the class that this one stands for
+        timeout: float = TIMEOUT,  # noqa: ASYNC109 - as in the class that this one stands for
     ) -> Json:
         """Make a call. Raises ApiError: it is refused, or nobody answers."""
         # The request travels; a crash of the operator here comes before the effect.
         await self._operator.travel()
+        slow = self._world.slow.take("api")
+        if slow is not None:
+            sent: Any = json.loads(json.dumps(body)) if body else {}
+            do = partial(self._answer, method, path, sent, query or {}, content)
+            arrives = arrival(self._operator, self._world.slow, slow, do)
+            try:
+                return await self._world.slow.wait(self._operator, timeout, arrives, f"{method} {path}")
+            except TimeoutError:
+                raise ApiError(0, "Unreachable", "no answer in time") from None
         trouble = self._world.trouble()
         # Refused, without effect.
         if trouble is not None and not trouble.done:

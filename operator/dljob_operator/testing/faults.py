@@ -12,6 +12,7 @@ from dljob.spec.status import TERMINAL
 from dljob_operator.testing.api_server import Body
 from dljob_operator.testing.head_process import HeadProcess, SimulatedMaster
 from dljob_operator.testing.kuberay_model import is_head, node_of
+from dljob_operator.testing.slow_calls import SlowCall
 from dljob_operator.testing.world import ApiTrouble, StoryState
 
 MOST_TROUBLES = 12
@@ -40,7 +41,7 @@ def draw(
         of: these kinds alone, if any are named.
         aims: moments that they come close to, if any are named.
     """
-    kinds = {kind: mix for kind, (mix, _) in KINDS.items() if not of or kind in of}
+    kinds = {kind: max(mix, 1) if of else mix for kind, (mix, _) in KINDS.items() if not of or kind in of}
     found: list[Mishap] = []
     for kind in rng.choices(list(kinds), list(kinds.values()), k=rng.randint(1, most)):
         near = bool(found) and rng.random() < 0.5
@@ -64,6 +65,7 @@ def mend(w: StoryState) -> None:
     """End all faults that last, and undo what users ordered."""
     w.note("-- peace")
     w.happened()
+    w.slow.end()
     w.troubles, w.fuse, w.silent_until, w.nature.away_until, w.behind = [], None, 0.0, 0.0, 0
     # Two operators that lead at once are a fault of their own (`overlap`), so one stays.
     for operator in w.alive[1:]:
@@ -132,6 +134,18 @@ def _api(w: StoryState, m: Mishap) -> None:
     done = bool(m.pick & 4) and status in (0, 500)
     seconds = min(m.value, 15.0) if status == 0 else 0.01
     w.troubles = (w.troubles + [ApiTrouble(status, done, seconds)] * (1 + m.pick // 8 % 5))[:MOST_TROUBLES]
+
+
+def _slow(*where: str) -> Callable[[StoryState, Mishap], None]:
+    """Return a fault that slows the next calls: their requests, their answers, or both, by up to hours."""
+
+    def do(w: StoryState, m: Mishap) -> None:
+        seconds, way = m.value * (1.0, 10.0, 100.0)[m.pick % 3], m.pick // 3 % 3
+        call = SlowCall(request=0.0 if way == 1 else seconds, answer=0.0 if way == 0 else seconds)
+        due = w.slow.due[where[m.pick // 9 % len(where)]]
+        due += [call] * min(1 + m.pick // 18 % 4, MOST_TROUBLES - len(due))
+
+    return do
 
 
 # -- what befalls the cluster
@@ -327,8 +341,11 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
     "deadline changed": (1, _edited("activeDeadlineSeconds", 10, 60, 600, None)),
     "ttl changed": (1, _edited("ttlSecondsAfterFinished", 0, 60, None)),
     "deleted": (1, _delete),
+    "api slow": (0, _slow("api")),
+    "head slow": (0, _slow("head", "order")),
 }
-"""Kind -> (weight in the draw, what it does)."""
+"""Kind -> (weight in the draw, what it does). Weight 0: drawn where it is named, so that it shifts no other draw."""
+SLOW = ("api slow", "head slow")
 HARMLESS = frozenset({"crash", "overlap", "rewound", "late", "lost", "api", "kuberay away", "silent", "pause"})
 """Kinds that hit only operators, their calls and KubeRay."""
 SHORT_S = 10.0
@@ -337,4 +354,4 @@ SHORT_S = 10.0
 
 def harmless(mishap: Mishap) -> bool:
     """Whether a fault hits nothing of the job, so that it must not cost an attempt."""
-    return mishap.kind in HARMLESS and (mishap.kind != "silent" or mishap.value <= SHORT_S)
+    return mishap.kind in {*HARMLESS, "api slow"} and (mishap.kind != "silent" or mishap.value <= SHORT_S)

@@ -9,6 +9,7 @@ from dljob.kube.head import HeadError
 from dljob.kube.transport import Query, Response
 from dljob_operator.testing.head_process import HeadProcess, Launch
 from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.slow_calls import SlowCall, arrival
 from dljob_operator.testing.world import StoryState
 
 UNKNOWN = Response(404, b'{"error": "not found"}')
@@ -30,16 +31,23 @@ class HeadClient:
         *,
         query: Query | None = None,
         body: object = None,
-        limit: float = 5.0,  # noqa: ARG002 - as in the protocol
-        large: bool = False,  # noqa: ARG002 - the same
+        limit: float = 5.0,
+        large: bool = False,  # noqa: ARG002 - as in the protocol
     ) -> Response:
         """Make a call. Raises HeadError when no head answers at the address."""
         # A poll counts towards no crash: polls are most calls, and would take most crashes (ADR 71).
         reads = method == "GET"
         await self._operator.travel(reads=reads)
         head = self._world.reach(self._host)
+        slow = self._world.slow.take("head" if reads else "order")
         if head is None:
             answer = None
+        elif slow is not None:
+            call = self._slowly(head, slow, (method, path), query or {}, body)
+            try:
+                answer = await self._world.slow.wait(self._operator, limit, call, f"{method} {path}")
+            except TimeoutError:
+                answer = None
         elif path.endswith("/status"):
             answer = await self._status(head, query or {})
         elif path == "/api/jobs/":
@@ -49,6 +57,35 @@ class HeadClient:
         await self._operator.travel(reads=reads)
         if answer is None:
             raise HeadError(0, f"cannot connect to {self._host}")
+        return answer
+
+    async def _slowly(
+        self,
+        head: HeadProcess,
+        slow: SlowCall,
+        what: tuple[str, str],
+        query: Query,
+        body: Any,  # noqa: ANN401 - JSON
+    ) -> Response | None:
+        """Make a slow call to a head; one that restarts meanwhile has closed the connection."""
+        container, (method, path) = head.container, what
+
+        def there() -> bool:
+            return self._world.reach(self._host) is head and head.container == container
+
+        def do() -> Response | None:
+            if not there():
+                return None
+            if path != "/api/jobs/":
+                return self._answer(head, method, path, body)
+            self._world.submitted(self._operator, head, body)
+            return _json({})
+
+        if not path.endswith("/status"):
+            return await arrival(self._operator, self._world.slow, slow, do)
+        await self._operator.sleep(slow.request)
+        answer = await self._status(head, query) if there() else None
+        await self._operator.sleep(slow.answer)
         return answer
 
     def _answer(self, head: HeadProcess, method: str, path: str, body: Any) -> Response:  # noqa: ANN401 - JSON

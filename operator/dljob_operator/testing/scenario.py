@@ -17,7 +17,7 @@ from dljob.testing.simulate.shrink import fewest
 from dljob.testing.world.fault_schedule import chance
 from dljob_operator.testing import invariants as laws
 from dljob_operator.testing.checked_story import CheckedStory
-from dljob_operator.testing.faults import HARMLESS, Mishap, draw, happen, harmless, mend
+from dljob_operator.testing.faults import HARMLESS, SLOW, Mishap, draw, happen, harmless, mend
 from dljob_operator.testing.world import EPOCH_S, StoryState
 
 HORIZON_S = 300.0
@@ -69,7 +69,12 @@ def story_of(seed: int, of: Collection[str] = ()) -> Story:
         made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
     story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
     aims = _told(story)[0].acted if of or rng.random() < 0.33 else ()
-    return replace(story, mishaps=draw(rng, most, horizon, kinds, aims))
+    mishaps = draw(rng, most, horizon, kinds, aims)
+    # The same: a chance of its own.
+    slow = chance(f"operator slow {seed}")
+    if not of and slow.random() < 0.15:
+        mishaps = tuple(sorted((*mishaps, *draw(slow, 4, horizon, SLOW, aims)), key=lambda mishap: mishap.at))
+    return replace(story, mishaps=mishaps)
 
 
 def _manifest(rng: Random, *, shared: bool) -> dict[str, Any]:

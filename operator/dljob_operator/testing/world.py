@@ -19,6 +19,7 @@ from dljob_operator.testing.api_server import NAMESPACE, ApiServer, Body
 from dljob_operator.testing.head_process import HeadProcess, SimulatedMaster
 from dljob_operator.testing.kuberay_model import Nature
 from dljob_operator.testing.simulated_process import SimulatedProcess
+from dljob_operator.testing.slow_calls import SlowCalls
 from dljob_operator.testing.virtual_time import Agenda
 
 EPOCH_S = 1_800_000_000.0
@@ -67,6 +68,7 @@ class StoryState(ABC):
         """Changes that the next operator's first lists lack, and the seconds until its watches bring them."""
         self.log: list[tuple[str, Body, bool]] = []
         """All changes, as (kind, object, whether it is gone)."""
+        self.slow = SlowCalls(self.agenda, self.broken)
         self.silent_until = 0.0
         """Time until which no head can be reached."""
         self.refuses = self.fails = False

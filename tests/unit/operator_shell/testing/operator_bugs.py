@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from dljob.kube.api import Kube
+from dljob.kube.gateway import GatewayClient, answered
 from dljob.reconcile import reconcile
 from dljob.reconcile.children import annotate, children
 from dljob.reconcile.policies import attempts, finish, leaving, machines, stopping, suspending
@@ -243,3 +246,23 @@ def never_lists_again(patch):
         await asyncio.get_running_loop().create_future()
 
     patch.setattr(Relist, "run", never)
+
+
+@bug
+def reads_without_a_timeout(patch):
+    """A read of an object waits for its answer, however long that takes."""
+
+    async def patiently(self, resource, name, namespace=None):
+        return await self.call("GET", self._path(resource, namespace, name), timeout=math.inf)
+
+    patch.setattr(Kube, "get", patiently)
+
+
+@bug
+def polls_without_a_timeout(patch):
+    """A poll of PrimeMaster waits for its answer, however long that takes."""
+
+    async def patiently(self, path, query=None, wait=0.0, *, large=False):
+        return answered(await self._ask("GET", path, query=query, limit=math.inf, large=large), path)
+
+    patch.setattr(GatewayClient, "_get", patiently)

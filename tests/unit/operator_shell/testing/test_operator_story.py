@@ -32,6 +32,8 @@ FOUND: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "polls_the_last_head": (("head restarts", "head deleted"), {"restless", "no end"}),
     "forgets_news_during_a_pass": ((), {"no end", "left"}),
     "tries_no_second_time": (("api",), {"no end"}),
+    "reads_without_a_timeout": (("api slow", "cluster deleted"), {"hung"}),
+    "polls_without_a_timeout": (("head slow",), {"hung"}),
     "never_lists_again": (("lost", "cluster deleted"), {"no end"}),
 }
 """Bug -> the kinds of mishaps that show it (none: all), and the laws that it breaks, one of them first."""
