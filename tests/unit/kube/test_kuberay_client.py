@@ -276,6 +276,22 @@ def test_changes_that_cannot_be_made_leave_the_cluster() -> None:
     assert both is not base
 
 
+@pytest.mark.parametrize(
+    ("named", "changed"),
+    [("unspecified", ["ray-worker"]), ("sidecar", ["sidecar"]), ("all_containers", ["ray-worker", "sidecar"])],
+)
+def test_resources_are_set_in_the_first_a_named_or_all_containers(named: str, changed: list[str]) -> None:
+    base = cluster()
+    (group,) = base["spec"]["workerGroupSpecs"]
+    group["template"]["spec"]["containers"] = [{"name": "ray-worker"}, {"name": "sidecar"}]
+    made, done = ClusterUtils().update_worker_group_resources(
+        base, group["groupName"], "1", "1G", "1", "1G", container_name=named
+    )
+    assert done
+    containers = made["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    assert [one["name"] for one in containers if "resources" in one] == changed
+
+
 def test_public_names_and_arguments_are_upstreams() -> None:
     """Source: clients/python-client/python_client of the KubeRay repository, v1.7.0."""
     waits = ["name", "k8s_namespace", "timeout", "delay_between_attempts"]
