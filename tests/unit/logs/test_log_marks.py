@@ -195,6 +195,21 @@ def test_the_marks_of_a_log_are_bounded(log: Path, clock: Clock, monkeypatch: py
     assert list(log.parent.glob("*-new")) == []
 
 
+def test_no_mark_is_dropped_as_long_as_there_are_few(log: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "FINE", 8)
+    for second in range(100):
+        clock.now = START + second
+        marks.add(log, second)
+    assert len(read(log)) == 100
+
+
+def test_a_mark_behind_the_end_of_a_log_means_its_last_line(log: Path) -> None:
+    """The size is read before the marks: meanwhile the log may have grown, and been marked."""
+    write(log, "first\nlast")
+    marks.add(log, 1000)
+    assert place_since(log, START) == len("first\n")
+
+
 def test_thinned_marks_of_bursts_do_not_go_back_far() -> None:
     bursts = [(hour * 3600 * SECOND + n * SECOND, 0) for hour in range(100) for n in range(60)]
     now = 100 * 3600 * SECOND
