@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from master_kit import UID, World, job, nodes
 
+from dljob.errors import JournalError
 from dljob.master.ledger.rules import micros
 from dljob.master.persistence import codec
-from dljob.master.persistence.migration import TAIL, begin_anew, take
+from dljob.master.persistence.migration import TAIL, begin_anew, read_event, take
 from dljob.master.state import events as ev
 from dljob.master.state import ledger
 from dljob.master.state.ledger import Account
@@ -109,3 +111,19 @@ def test_a_role_that_has_all_its_ranks_keeps_its_books():
     world = World(job(ELASTIC, nodeGroups=[{"name": "any", "replicas": 8, "maxReplicas": 9, "cpu": "4"}])).boot()
     state = begin_anew(written(world), fresh(world), "for a test", world.now + 5).state
     assert accounted(state, world.now + 5) == accounted(world.state, world.now + 5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("rank", "1", "rank is '1', which is no int"),
+        ("rank", True, "rank is True, which is no int"),
+        ("role", 1, "role is 1, which is no str"),
+        ("silent_s", "9", "silent_s is '9', which is no float"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_its_name(field, value, words):
+    written = codec.encode_event(ev.HangFound("w", 1, 1, "Hang", "it stands still", silent_s=9.0))
+    assert read_event({**written, "silent_s": 9}) == ev.HangFound("w", 1, 1, "Hang", "it stands still", silent_s=9.0)
+    with pytest.raises(JournalError, match=words):
+        read_event({**written, field: value})
