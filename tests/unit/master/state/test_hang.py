@@ -358,6 +358,13 @@ def test_the_time_since_the_last_step_went_into_finding_out(kind, silent):
     assert spent["detect"] == 9.0 * silent, spent
 
 
+def test_no_time_went_into_finding_out_a_straggler():
+    world = boot(rules=[{"name": "slow", "onReasons": ["Straggler"], "action": "RestartProcess"}])
+    world.send(found(kind="Straggler"), after=20.0)
+    world.settle()
+    assert not status.status(world.state, world.now, {})["ledger"]["accounts"].get("detect")
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_in_a_world_of_ranks_a_hung_one_takes_its_world_along(size):
     made = {"type": "Elastic", "replicas": 2, "replicasPerGroup": size, "entrypoint": {"module": "train"}}
