@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 
@@ -18,6 +21,14 @@ child = subprocess.Popen(["sleep", "1000"])
 assert not descendants.childless()
 assert descendants.kill_all() >= 1
 assert child.wait() == -9
+"""
+FORK = """
+import os, signal
+from dljob.linux.descendants import end_forks_with_me
+end_forks_with_me()
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.pause()
 """
 ORPHAN = """
 descendants.adopt_orphans()
@@ -49,3 +60,14 @@ def test_a_child_is_found_and_killed_and_missed_once_it_is_taken_leave_of() -> N
 
 def test_orphans_are_killed_with_the_other_descendants() -> None:
     assert ran(ORPHAN + "looks.clear()\n" + NOBODY) == ""
+
+
+def test_a_forked_child_ends_with_its_killed_parent() -> None:
+    program = subprocess.Popen([sys.executable, "-c", FORK], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        # The child has the pipe too: it is at its end when both have ended.
+        assert program.communicate(timeout=60) == (b"", None)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == -signal.SIGKILL
