@@ -7,12 +7,13 @@ as a plan of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from dljob.plan.amounts import GRAIN as GRAIN  # noqa: PLC0414 - found here as well
 from dljob.plan.amounts import LEAST, Amount, Resources, add_up
+from dljob.plan.digest import LATER
 from dljob.plan.role import RolePlan
 
 NODE_GROUP_LABEL = "dljob.io/node-group"
@@ -77,12 +78,12 @@ class MachineGroup:
     """(Ray resource, Kubernetes resource) of its accelerator."""
     shared_memory: Amount = 0
     """Size of /dev/shm in bytes x 10_000; 0 for the default."""
-    bounds: tuple[int, int] | None = None
+    bounds: tuple[int, int] | None = field(default=None, metadata=LATER)
     """Fewest and most machines, spares included; None when `replicas` never changes."""
-    domains: tuple[str, ...] = ()
+    domains: tuple[str, ...] = field(default=(), metadata=LATER)
     """Labels with a stand-in value: all machines are in one domain, whichever one Kubernetes chooses."""
-    # A later field must also be named in `plan._LATER`, or the digests of all jobs change and void their journals.
-    spread: bool = False
+    # A new field is marked LATER too, or the digests of all jobs change and void their journals.
+    spread: bool = field(default=False, metadata=LATER)
     """Whether each of its machines must be another host."""
 
 
@@ -131,9 +132,8 @@ class Series:
     """Device collocation: rank i of each group is in bundle i. Otherwise each rank has a bundle of its own."""
     selector: tuple[tuple[str, str], ...] = ()
     apart: tuple[str, str] | None = None
-    topology_key: str = ""
-    # A later field must also be named in `plan._LATER` (see `MachineGroup`).
-    spread: bool = False
+    topology_key: str = field(default="", metadata=LATER)
+    spread: bool = field(default=False, metadata=LATER)
 
     @property
     def count(self) -> int:

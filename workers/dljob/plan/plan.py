@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from dljob.plan.collectives import with_collectives
-from dljob.plan.model import JobPlan, MachineGroup, Series, UnitTable
+from dljob.plan.digest import content
+from dljob.plan.model import JobPlan, MachineGroup, UnitTable
 from dljob.plan.nodes import build_node_groups
 from dljob.plan.role import RolePlan
 from dljob.plan.roles import resolve_role
@@ -18,11 +18,6 @@ from dljob.spec.rules.annotations import spoken
 
 DIGEST_LENGTH = 16
 """Hex digits of a plan's digest."""
-_LATER = (
-    *("min_replicas", "max_replicas", "bounds", "sub_master", "quota", "shared_sight"),
-    *("topology_key", "spread", "domains", "numa_binding", "virtual_local_rank"),
-)
-"""Fields that were added later: they enter the digest only with a value, so that old journals stay valid."""
 
 
 def plan(manifest: DLJobManifest) -> JobPlan:
@@ -53,14 +48,9 @@ def _digest(
     """
     whole = {
         "name": name,
-        "roles": {role.name: _told(role) for role in roles.values()},
-        "units": [_told(series) for series in units.series],
-        "nodeGroups": {group.name: _told(group) for group in groups.values()},
+        "roles": {role.name: content(role) for role in roles.values()},
+        "units": [content(series) for series in units.series],
+        "nodeGroups": {group.name: content(group) for group in groups.values()},
     }
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def _told(of: RolePlan | Series | MachineGroup) -> dict[str, object]:
-    """Return the fields that enter the digest; later ones only with a value, so that jobs without them keep theirs."""
-    return {key: value for key, value in asdict(of).items() if value or key not in _LATER}

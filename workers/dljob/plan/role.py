@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from dljob.plan.amounts import Amount, Resources
+from dljob.plan.digest import LATER
 
 
 class HostKind(StrEnum):
@@ -50,24 +51,24 @@ class RolePlan:
     """Ray label selectors for its nodes, beside that of its node group."""
     pre_check: bool = False
     """Whether its nodes are checked before its ranks start."""
-    min_replicas: int = 0
+    min_replicas: int = field(default=0, metadata=LATER)
     """Fewest ranks with which it continues; 0 if its size is fixed."""
-    max_replicas: int = 0
+    max_replicas: int = field(default=0, metadata=LATER)
     """Most ranks that it may get; 0 if its size is fixed."""
-    shared_sight: bool = False
+    shared_sight: bool = field(default=False, metadata=LATER)
     """Whether each rank sees the devices of all ranks of its role on its node, and not only its own."""
-    sub_master: str = ""
+    sub_master: str = field(default="", metadata=LATER)
     """Entry point of the user's SubMaster; empty for ElasticMaster, where the ranks have a process group."""
-    quota: Resources | None = None
+    quota: Resources | None = field(default=None, metadata=LATER)
     """Free resources that a rank's own Ray driver needs, not reserved; None if `per_rank` is reserved."""
-    topology_key: str = ""
+    topology_key: str = field(default="", metadata=LATER)
     """Label that has one value on all its nodes; empty for none."""
-    spread: bool = False
+    spread: bool = field(default=False, metadata=LATER)
     """Whether each of its groups needs a node of its own."""
-    numa_binding: str = ""
+    numa_binding: str = field(default="", metadata=LATER)
     """node | socket | exclusive | core-complex, in torch's terms; empty if ranks run on any core."""
-    # A later field must also be named in `plan._LATER`, or the digests of all jobs change and void their journals.
-    virtual_local_rank: bool = False
+    # A new field is marked LATER too, or the digests of all jobs change and void their journals.
+    virtual_local_rank: bool = field(default=False, metadata=LATER)
     """Whether LOCAL_RANK is 0 in each rank, which then sees only its own devices, whatever Ray's switches say."""
 
     @property
