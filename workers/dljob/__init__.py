@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from dljob.api.builder import DLJobBuilder, RoleBuilder
     from dljob.api.find import job, jobs
     from dljob.api.handle import JobHandle
-    from dljob.api.job import DLJob, Workload
+    from dljob.api.job import DLJob
     from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.api.local.session import local
     from dljob.api.rl import RLJobBuilder, RLRoleType
     from dljob.api.views import JobEvent, JobStatus, Suspension
+    from dljob.api.workload import Workload
     from dljob.calls.collect import register_collect
     from dljob.calls.dispatch import register_dispatch
     from dljob.calls.rows import register_rows, whole
@@ -63,7 +64,8 @@ _HOMES = {
     "dljob.api.builder": ("DLJobBuilder", "RoleBuilder"),
     "dljob.api.find": ("job", "jobs"),
     "dljob.api.handle": ("JobHandle",),
-    "dljob.api.job": ("DLJob", "Workload"),
+    "dljob.api.job": ("DLJob",),
+    "dljob.api.workload": ("Workload",),
     "dljob.api.kubernetes.handle": ("KubernetesJob",),
     "dljob.api.local.session": ("local",),
     "dljob.api.rl": ("RLJobBuilder", "RLRoleType"),

@@ -11,15 +11,16 @@ from decimal import Decimal
 from typing import Any, Generic, Self, TypeVar
 
 from dljob.api.collocate import CollocationRequest, resolve
-from dljob.api.job import DLJob, Workload, pruned
+from dljob.api.job import DLJob
 from dljob.api.machines import machines
 from dljob.api.role import RoleSetters
 from dljob.api.setters import SpecSetters
 from dljob.api.values import Number, config_of, cpus, env_of, memory, suggestion, whole
+from dljob.api.workload import Workload, choices, pruned
 from dljob.errors import UsageError
+from dljob.spec.devices import KUBERNETES
 
-DEVICE_TYPES = ("CPU", "GPU", "NPU", "TPU", "HPU", "Neuron")
-COLLOCATION_LEVELS = ("Device", "Host", "Separate")
+DEVICE_TYPES = ("CPU", *KUBERNETES)
 
 B_co = TypeVar("B_co", bound="DLJobBuilder", covariant=True)
 
@@ -264,7 +265,8 @@ def _level(level: str | None) -> str | None:
     """Return a collocation level in the spec's case."""
     if level is None:
         return None
-    found = {name.lower(): name for name in COLLOCATION_LEVELS}.get(level.lower())
+    known = choices("Collocation", "level")
+    found = {name.lower(): name for name in known}.get(level.lower())
     if found is None:
-        raise UsageError(f"collocation level {level!r}", hint=suggestion(level, COLLOCATION_LEVELS))
+        raise UsageError(f"collocation level {level!r}", hint=suggestion(level, known))
     return found

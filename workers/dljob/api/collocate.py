@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from dljob.api.job import Workload
 from dljob.api.values import exact, suggestion
+from dljob.api.workload import Workload
 from dljob.errors import UsageError
 
 GRAIN = 10_000

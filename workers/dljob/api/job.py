@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from dljob.api.values import suggestion
+from dljob.api.workload import Workload, pruned
 from dljob.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,138 +20,6 @@ Place = Literal["ray", "kubernetes"]
 
 DEFAULT_NAME = "dljob"
 """Name of a job without a given name."""
-
-
-@dataclass(slots=True)
-class Workload:
-    """One role of a draft. Every attribute may be changed until the job is submitted."""
-
-    name: str
-    entrypoint: dict[str, Any] = field(default_factory=dict[str, Any])
-    """{"class": ...} | {"module": ...} | {"command": [...]}; empty until it is set."""
-    type: Literal["Actor", "Elastic"] = "Actor"
-    args: list[str] = field(default_factory=list[str])
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    config: dict[str, Any] = field(default_factory=dict[str, Any])
-    replicas: int = 1
-    replicas_per_group: int = 1
-    min_replicas: int | None = None
-    max_replicas: int | None = None
-    accelerator: str | None = None
-    """Devices of one rank as the spec writes them ("0.4", "2"); None: no device."""
-    accelerator_type: str | None = None
-    visibility: str | None = None
-    """Isolated or Shared; None: the default of the role's type."""
-    numa_binding: str | None = None
-    """Node, Socket, Exclusive or CoreComplex; None: ranks are not bound to cores."""
-    cpu: str | None = None
-    memory: str | None = None
-    custom: dict[str, str] = field(default_factory=dict[str, str])
-    node_group: str | None = None
-    driver: bool = True
-    depends_on: dict[str, str] = field(default_factory=dict[str, str])
-    """Role -> Ready or Complete."""
-    comm: dict[str, Any] = field(default_factory=dict[str, Any])
-    """backend, timeoutSeconds, preCheck, initProcessGroup, subMaster, virtualLocalRank."""
-    restart_policy: dict[str, Any] = field(default_factory=dict[str, Any])
-    """level, maxRestarts, outOfMemory."""
-    reserve: Literal["Placement", "Quota"] = "Placement"
-    annotations: dict[str, str] = field(default_factory=dict[str, str])
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Refuse attributes that a role does not have, so that a misspelt patch fails instead of being ignored."""
-        known = [f.name for f in fields(self)]
-        if name == "backend":
-            raise UsageError(
-                f"backend of role {self.name!r} is read-only: it follows from the role's type", hint="set .type"
-            )
-        # These two are properties, which `fields` does not list; DLRover's scripts set them.
-        if name not in (*known, "comm_pre_check", "rank_based_gpu_selection"):
-            raise UsageError(f"a workload has no attribute {name!r}", hint=suggestion(name, known))
-        object.__setattr__(self, name, value)
-
-    @property
-    def backend(self) -> str:
-        """The role's type in DLRover's spelling: "elastic" or "actor"."""
-        return self.type.lower()
-
-    @property
-    def rank_based_gpu_selection(self) -> bool:
-        """Whether ranks see the devices of all ranks of the role on their host, and use the one at LOCAL_RANK."""
-        return self.visibility == "Shared"
-
-    @rank_based_gpu_selection.setter
-    def rank_based_gpu_selection(self, value: object) -> None:
-        if not isinstance(value, bool):
-            raise UsageError(f"rank_based_gpu_selection={value!r} on role {self.name!r}", hint="True or False")
-        self.visibility = "Shared" if value else "Isolated"
-
-    @property
-    def comm_pre_check(self) -> bool | None:
-        """Whether nodes are checked before the role starts; None: only for nccl and hccl."""
-        return self.comm.get("preCheck")
-
-    @comm_pre_check.setter
-    def comm_pre_check(self, value: object) -> None:
-        if value is not None and not isinstance(value, bool):
-            raise UsageError(f"comm_pre_check={value!r} on role {self.name!r}", hint="True, False, or None")
-        self.comm = {**self.comm, "preCheck": value}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the role in the manifest's spelling, without what was not set."""
-        # A type without a count, as .resource(gpu=0) leaves it, asks for no device.
-        accelerator = {"type": self.accelerator_type, "count": self.accelerator, "visibility": self.visibility}
-        accelerator["numaBinding"] = self.numa_binding
-        made: dict[str, Any] = {
-            "name": self.name,
-            "type": self.type,
-            "entrypoint": self.entrypoint,
-            "args": self.args,
-            "env": [{"name": k, "value": v} for k, v in self.env.items()],
-            "config": self.config,
-            "replicas": self.replicas,
-            "replicasPerGroup": self.replicas_per_group,
-            "minReplicas": self.min_replicas,
-            "maxReplicas": self.max_replicas,
-            "accelerator": accelerator if self.accelerator else None,
-            "resources": {"cpu": self.cpu, "memory": self.memory, "custom": self.custom},
-            "nodeGroup": self.node_group,
-            "driver": self.driver,
-            "dependsOn": [{"role": k, "condition": v} for k, v in self.depends_on.items()],
-            "comm": self.comm,
-            "restartPolicy": self.restart_policy,
-            "reserve": self.reserve,
-            "annotations": self.annotations,
-        }
-        # A value that equals the spec's default is left out as well: `to_yaml()` is meant to be read.
-        # `object()` equals nothing, so fields without an entry always stay.
-        return {k: v for k, v in pruned(made).items() if v != _DEFAULTS.get(k, object())}
-
-
-_DEFAULTS: dict[str, object] = {
-    "type": "Actor",
-    "replicas": 1,
-    "replicasPerGroup": 1,
-    "driver": True,
-    "reserve": "Placement",
-}
-
-
-# Free-form objects, where None and {} are the user's own and may mean something.
-_FREE = ("config", "options", "template", "rayClusterTemplate", "runtimeEnv")
-
-
-def pruned(value: dict[str, Any], *, keep: tuple[str, ...] = _FREE) -> dict[str, Any]:
-    """Return a copy without None and empty parts; objects under the keys `keep` are copied whole, unless empty."""
-    made: dict[str, Any] = {}
-    for key, part in value.items():
-        clean = part
-        if key not in keep and isinstance(part, dict):
-            clean = pruned(cast("dict[str, Any]", part), keep=keep)
-        # Not by truth: False and 0 are values.
-        if clean is not None and clean not in ({}, [], ()):
-            made[key] = copy.deepcopy(clean)  # patching the draft later must not change a document made before
-    return made
 
 
 class DLJob:

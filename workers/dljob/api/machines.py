@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from dljob.api.job import Workload
+from dljob.api.workload import Workload
 from dljob.errors import UsageError
 
 GROUP = "workers"

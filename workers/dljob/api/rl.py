@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Literal, Self
 
 from dljob.api.builder import DLJobBuilder, RoleBuilder
-from dljob.api.job import Workload
+from dljob.api.workload import Workload
 from dljob.errors import UsageError
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
-from dljob.api.job import Workload
 from dljob.api.not_here import NotHere
 from dljob.api.values import (
     Number,
@@ -22,13 +21,14 @@ from dljob.api.values import (
     suggestion,
     whole,
 )
+from dljob.api.workload import Workload, choices
 from dljob.errors import UsageError
 from dljob.plan.devices import all_left_alone
+from dljob.spec.devices import KUBERNETES
 
-DEVICES = {"gpu": "GPU", "npu": "NPU", "tpu": "TPU", "hpu": "HPU", "neuron": "Neuron"}
+DEVICES = {kind.lower(): kind for kind in KUBERNETES}
 """Keywords of `.resource()` that name a device kind, with the accelerator type of the spec."""
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
-LEVELS = ("InProcess", "Process", "RoleGroup", "Role", "Job", "Never")
 
 
 class RoleSetters(NotHere):
@@ -162,12 +162,12 @@ class RoleSetters(NotHere):
 
     def visibility(self, which: Literal["Isolated", "Shared"]) -> Self:
         """Set which devices a rank sees: its own (Isolated), or those of all ranks of the role on its host (Shared)."""
-        self._workload.visibility = one_of(which, ("Isolated", "Shared"), self._call("visibility"))
+        self._workload.visibility = one_of(which, choices("RoleAccelerator", "visibility"), self._call("visibility"))
         return self
 
     def numa_binding(self, near: Literal["Node", "Socket", "Exclusive", "CoreComplex"]) -> Self:
         """Bind each rank to cores near its device, as torchrun's --numa-binding does."""
-        known = ("Node", "Socket", "Exclusive", "CoreComplex")
+        known = choices("RoleAccelerator", "numa_binding")
         self._workload.numa_binding = one_of(near, known, self._call("numa_binding"))
         return self
 
@@ -212,8 +212,8 @@ class RoleSetters(NotHere):
 
     def depends_on(self, role: str, condition: Literal["Ready", "Complete"] = "Ready") -> Self:
         """Start the role only when another role is ready or complete."""
-        if condition not in ("Ready", "Complete"):
-            raise UsageError(f"{self._call('depends_on')}: condition {condition!r}", hint="Ready or Complete")
+        if condition not in (known := choices("Dependency", "condition")):
+            raise UsageError(f"{self._call('depends_on')}: condition {condition!r}", hint=" or ".join(known))
         self._workload.depends_on = {**self._workload.depends_on, role.lower(): condition}
         return self
 
@@ -261,8 +261,8 @@ class RoleSetters(NotHere):
             max_memory: a rank that ran out of memory restarts with more, at most this much ("64Gi").
             memory_factor: factor of each such increase, "1.5".
         """
-        if level is not None and level not in LEVELS:
-            raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, LEVELS))
+        if level is not None and level not in (levels := choices("RestartPolicy", "level")):
+            raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, levels))
         if max_restarts is not None:
             whole(max_restarts, self._call("restart"), least=0)
         more = {"maxMemory": max_memory, "memoryFactor": memory_factor}

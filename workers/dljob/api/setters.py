@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from dljob.api.job import pruned
 from dljob.api.not_here import NotHere
 from dljob.api.values import Number, cpus, whole
+from dljob.api.workload import pruned
 from dljob.errors import UsageError
 
 
