@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ sys.path.insert(2, str(Path(__file__).parents[1] / "kits"))
 from cluster import cache, kuberay, up
 from cluster import kwok as fake
 from cluster.handle import Cluster
+
+if TYPE_CHECKING:
+    from operator_kit import Head, Operator
 
 HEAVY = ("node", "plane")  # fixtures that boot something
 
@@ -89,3 +93,30 @@ def kwok(plane: Cluster) -> Iterator[Callable[..., None]]:
         pytest.skip(str(e))
     yield lambda count, **options: fake.add(plane, run, count, **options)
     plane.kubectl("delete", "nodes", "-l", fake.LABEL)
+
+
+@pytest.fixture
+def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield a namespace of the control plane, named after the test."""
+    from operator_kit import namespaced
+
+    yield from namespaced(plane, request.node.name)
+
+
+@pytest.fixture(scope="module")
+def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """Yield an operator of the control plane, whose pods get an init container of an image that is not there."""
+    from operator_kit import running
+
+    with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
+        yield operator
+
+
+@pytest.fixture
+def head(request: pytest.FixtureRequest) -> Iterator[Head]:
+    """Yield a head at the address `HEAD` of the test's file: files run side by side."""
+    from operator_kit import Head
+
+    made = Head(request.module.HEAD)
+    yield made
+    made.close()

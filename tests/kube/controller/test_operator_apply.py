@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cluster.handle import Cluster
-from operator_kit import Head, Operator, children, condition, found, job, namespaced, run_head, running, token, until
+from operator_kit import Head, Operator, children, condition, found, job, run_head, token, until
+
+HEAD = "127.0.42.1"
 
 ROOT = Path(__file__).resolve().parents[3]
 HELLO = ROOT / "examples" / "hello-cpu" / "dljob.yaml"
-
-
-@pytest.fixture(scope="module")
-def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.42.1")
-    yield made
-    made.close()
 
 
 def made(plane: Cluster, name: str, namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:

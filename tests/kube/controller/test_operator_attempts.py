@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from cluster.handle import Cluster
-from operator_kit import Head, Operator, begun, children, found, job, namespaced, renewed, running, token, until
+from operator_kit import Head, Operator, begun, children, found, job, renewed, token, until
+
+HEAD = "127.0.44.1"
 
 WORN = {"v": 1, "restarts": {"Process": 2}, "roles": {"worker": 2}, "marks": {"worker": [1.5, 2.5]}}
 COUNTS = {"process": 2, "role_group": 0, "role": 0, "job": 0, "master": 0}
-
-
-@pytest.fixture(scope="module")
-def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.44.1")
-    yield made
-    made.close()
 
 
 def status(plane: Cluster, namespace: str) -> dict[str, Any]:

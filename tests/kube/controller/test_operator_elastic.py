@@ -10,25 +10,15 @@ from typing import Any
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Head, condition, found, job, namespaced, run_head, running, token, until
+from operator_kit import Head, condition, found, job, run_head, running, token, until
 from queue_kit import FLAVOR, QUEUE, TOLERATION, Kueue, Seen, no_webhook, webhook
+
+HEAD = "127.0.62.1"
 
 ROOM = {"cpu": "4", "memory": "64Gi", "pods": "16"}
 """Of a node: one pod of a job, and no two."""
 NAME = "elastic"
 BOUNDS = {"minReplicas": 1, "maxReplicas": 3}
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.62.1")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cluster.handle import Cluster
-from operator_kit import Operator, condition, found, job, namespaced, running, until
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
+from operator_kit import Operator, condition, found, job, running, until
 
 
 def test_an_operator_that_is_killed_again_and_again_makes_each_child_once(

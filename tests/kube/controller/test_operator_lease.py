@@ -13,14 +13,9 @@ from typing import Any
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Operator, found, job, namespaced, until
+from operator_kit import Operator, found, job, until
 
 DURATION = 3
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
 
 
 @pytest.fixture

@@ -21,11 +21,6 @@ def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
 def other(plane: Cluster) -> Iterator[str]:
     yield from namespaced(plane, "other-team")
 

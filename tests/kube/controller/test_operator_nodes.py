@@ -12,25 +12,15 @@ from typing import Any
 import pytest
 from cluster.handle import Cluster
 from cluster.kwok import LABEL
-from operator_kit import Head, condition, found, job, namespaced, renewed, run_head, running, said, token, until, warned
+from operator_kit import Head, condition, found, job, renewed, run_head, running, said, token, until, warned
 
 from dljob.reconcile.policies.machines import FORCE_SECONDS
+
+HEAD = "127.0.61.1"
 
 ROOM = {"cpu": "4", "memory": "64Gi", "pods": "16"}
 """Of a node: one pod of a job, and no two."""
 NAME = "mine"
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.61.1")
-    yield made
-    made.close()
 
 
 class Job:

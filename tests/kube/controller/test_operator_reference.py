@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Head, Operator, children, condition, found, job, namespaced, run_head, running, until
+from operator_kit import Head, Operator, children, condition, found, job, run_head, running, until
 
 
 @pytest.fixture(scope="module")
 def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     with running(plane, tmp_path_factory.mktemp("operator")) as operator:
         yield operator
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
 
 
 @pytest.fixture

@@ -5,34 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster.handle import Cluster, KubectlError
-from operator_kit import Head, Operator, begun, condition, found, job, namespaced, running, until
+from operator_kit import Head, Operator, begun, condition, found, job, until
+
+HEAD = "127.0.45.1"
 
 COUNTS = {"process": 2, "role_group": 0, "role": 0, "job": 0, "master": 0}
 CARRY = {"v": 1, "restarts": {"Process": 2}, "checkpoints": {"worker": [1, 1, 118, 1.5]}}
 STEPS = {"step": 120, "lastCheckpointStep": 118}
-
-
-@pytest.fixture(scope="module")
-def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.45.1")
-    yield made
-    made.close()
 
 
 class Job:

@@ -15,16 +15,11 @@ from cluster import cache
 from cluster.handle import Cluster
 from helm_kit import CHART, Release
 from job_life import Life
-from operator_kit import Operator, condition, found, namespaced, running, until
+from operator_kit import Operator, condition, found, running, until
 
 NEXT = "import sys, dljob_operator.main as m; m.version_of = lambda _: '0.2.0'; m.main(sys.argv[1:])"
 """The operator of the next minor version, as far as anybody can tell."""
 CRD = cache.ROOT / "crds/dljob.io_dljobs.yaml"
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
 
 
 @pytest.fixture

@@ -62,14 +62,6 @@ def release(node: Cluster, images: None) -> Iterator[Release]:
     node.kubectl("delete", "namespace", SPACE, "--wait=false")
 
 
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name.replace("_", "-").removeprefix("test-")[:40].strip("-")
-    node.kubectl("create", "namespace", name)
-    yield name
-    node.kubectl("delete", "namespace", name, "--wait=false")
-
-
 def printed(node: Cluster, image: str, program: str, uid: int, namespace: str) -> str:
     """What a program prints in a restricted pod of an image."""
     name = image.partition("/")[2].partition(":")[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Operator, until, with_images
+from operator_kit import Operator, until
 
 HELLO = Path(__file__).resolve().parents[3] / "examples" / "hello-cpu" / "dljob.yaml"
 JOB = """\
@@ -35,12 +35,6 @@ def main():
         progress(n + 1)
         time.sleep(0.2)
 """
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from cluster import torch_volume
 from cluster.handle import Cluster
 from cluster.node import NAME as NODE
 from node_kit import volume
-from operator_kit import Operator, children, found, namespaced, until, with_images
+from operator_kit import Operator, children, found, until
 
 ROOM = "example.test/room"
 """Of the node: each worker pod takes one."""
@@ -36,17 +35,6 @@ class Counter(Worker):
             step += 1
             time.sleep(0.1)
 """
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(node, request.node.name)
 
 
 def job(namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cluster.handle import Cluster
 from node_kit import ended, logs, told
-from operator_kit import Operator, found, until, with_images
+from operator_kit import Operator, found, until
 
 CODE = """
 import time
@@ -51,12 +51,6 @@ for folder in Path("/proc").glob("[0-9]*"):
             os.kill(int(folder.name), signal.SIGKILL)
 """
 """The end of what Ray's head knows; its container ends with it."""
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from cluster import torch_volume
 from cluster.handle import Cluster
 from cluster.node import NAME as NODE
 from node_kit import ended, logs, told
-from operator_kit import Operator, children, found, until, with_images
+from operator_kit import Operator, children, found, until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 TORCH = "/torch"
@@ -28,20 +27,6 @@ def main():
     for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         print(f"{name}={os.environ.get(name, '-')}", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name.replace("_", "-").removeprefix("test-")[:40].strip("-")
-    node.kubectl("create", "namespace", name)
-    yield name
-    node.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def conditions(body: dict[str, Any]) -> dict[str, dict[str, Any]]:

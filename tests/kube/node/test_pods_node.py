@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Operator, found, namespaced, until, with_images
+from operator_kit import Operator, found, until
 
 SMALL = {"cpu": "250m", "memory": "1500Mi"}
 STEPS = """
@@ -29,17 +28,6 @@ def main():
 # Ray's own monitor would be first.
 ALONE = {"containers": [{"name": "ray-worker", "env": [{"name": "RAY_memory_monitor_refresh_ms", "value": "0"}]}]}
 NAME = "steps"
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(node, request.node.name)
 
 
 class Job:

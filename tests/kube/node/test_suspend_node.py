@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from cluster.handle import Cluster
 from node_kit import volume
-from operator_kit import Operator, children, condition, found, namespaced, until, with_images
+from operator_kit import Operator, children, condition, found, until
 
 STEPS = 800
 CODE = """
@@ -28,17 +27,6 @@ def main():
         time.sleep(0.05)
     print(f"ends at {step}", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(node, request.node.name)
 
 
 def job(namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:

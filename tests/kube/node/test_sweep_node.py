@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cluster.handle import Cluster
-from operator_kit import Operator, children, found, namespaced, until, with_images
+from operator_kit import Operator, children, found, until, with_images
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 
@@ -22,11 +20,6 @@ POINTS = (
     ("Ray of hello-<1>: POST /api/jobs/ hello-1 #1", "after"),
     ("PATCH dljobs/hello/status phase=Succeeded in <1> #1", "before"),
 )
-
-
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(node, request.node.name)
 
 
 def test_an_operator_that_dies_three_times_submits_once(node: Cluster, namespace: str, tmp_path: Path) -> None:

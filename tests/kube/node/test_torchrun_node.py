@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import yaml
 from cluster import torch_volume
 from cluster.handle import Cluster
-from operator_kit import Operator, found, namespaced, with_images
+from operator_kit import Operator, found
 
 TORCH = "/torch"
 LINE = ["--nnodes=2", "--nproc-per-node=1", "--max-restarts=1", "train.py", "--lr", "3"]
@@ -39,17 +38,6 @@ def main():
 
 main()
 """
-
-
-@pytest.fixture(scope="module")
-def operator(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with with_images(node, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(node: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(node, request.node.name)
 
 
 def dljob(node: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,9 +14,7 @@ from operator_kit import (
     condition,
     found,
     job,
-    namespaced,
     run_head,
-    running,
     said,
     token,
     until,
@@ -27,20 +25,11 @@ from dljob.errors import DLJobError
 from dljob.plan.plan import plan
 from dljob.spec.loading.load import parse
 
+HEAD = "127.0.42.2"
+
 ROLE = {"name": "worker", "replicas": 2, "entrypoint": {"class": "hello.main"}, "resources": {"cpu": "500m"}}
 SIDE = {"name": "side", "image": "x", "securityContext": {"privileged": True}}
 SMALL = {"name": "g", "cpu": "4", "replicas": 2}
-
-
-@pytest.fixture(scope="module")
-def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
 
 
 def apply(plane: Cluster, namespace: str, name: str, **spec: Any) -> None:
@@ -295,13 +284,6 @@ def test_an_edited_raycluster_is_told_and_a_deleted_one_is_made_again(
 
     until(told, "the edit is told", 40)
     assert found(plane, "raycluster", edited, namespace)["spec"]["rayVersion"] == "2.9.0"
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.42.2")
-    yield made
-    made.close()
 
 
 def runs(plane: Cluster, name: str, namespace: str) -> dict[str, Any]:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cluster.handle import Cluster
 from observability_kit import Server, available, scraping, without_data
 from operator_kit import Head, found, job, run_head, running, token, until
 
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    head = Head("127.0.0.48")
-    yield head
-    head.close()
+HEAD = "127.0.0.48"
 
 
 def recorded(plane: Cluster, name: str, namespace: str) -> str:

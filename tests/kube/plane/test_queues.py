@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from cluster.handle import Cluster
-from operator_kit import Head, Operator, children, condition, found, job, namespaced, run_head, running, token, until
+from operator_kit import Head, Operator, children, condition, found, job, run_head, running, token, until
 from queue_kit import ADMITTED, FLAVOR, QUEUE, TOLERATION, Kueue, Seen, no_webhook, webhook
 
 from dljob.kube.api import DLJOBS, RAYCLUSTERS
+
+HEAD = "127.0.51.1"
 
 PLAN_HASH = "dljob.io/placement-plan-hash"
 
@@ -22,18 +24,6 @@ def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
         yield operator
     no_webhook(plane)
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.51.1")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from operator_kit import Head, Operator, children, found, job, run_head, token, 
 
 from dljob.reconcile.state import names
 
+HEAD = "127.0.52.1"
+
 RIGHTS: list[dict[str, Any]] = yaml.safe_load((CHART / "files" / "rights.yaml").read_text())
 Right = tuple[str, str, str]
 """(verb, group, resource)."""
@@ -97,13 +99,6 @@ def release(plane: Cluster, namespace: Callable[[], str]) -> Iterator[Release]:
     made = Release(plane, namespace())
     yield made
     made.helm("uninstall", made.name, "--ignore-not-found")
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.52.1")
-    yield made
-    made.close()
 
 
 def account(release: Release, folder: Path) -> Cluster:

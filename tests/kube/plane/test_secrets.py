@@ -6,37 +6,19 @@ And a namespace that takes restricted pods alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cluster.handle import Cluster
-from operator_kit import KEY, Head, Operator, found, job, namespaced, run_head, running, said, token, until
+from operator_kit import KEY, Head, Operator, found, job, run_head, said, token, until
+
+HEAD = "127.0.53.1"
 
 ENV, ROLE_ENV, RUNTIME_ENV, ARGUMENT, CONFIG, OF_SECRET, OF_CODE = (
     f"planted-{what}-7f3c9a" for what in ("env", "role-env", "runtime-env", "argument", "config", "secret", "code")
 )
 WRITTEN = (ENV, ROLE_ENV, RUNTIME_ENV, ARGUMENT, CONFIG)
 """What somebody wrote into the spec himself."""
-
-
-@pytest.fixture(scope="module")
-def operator(plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    with running(plane, tmp_path_factory.mktemp("operator"), "--init-image=example.test/init:1") as operator:
-        yield operator
-
-
-@pytest.fixture
-def namespace(plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from namespaced(plane, request.node.name)
-
-
-@pytest.fixture
-def head() -> Iterator[Head]:
-    made = Head("127.0.53.1")
-    yield made
-    made.close()
 
 
 def planted() -> dict[str, Any]:

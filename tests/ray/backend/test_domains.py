@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +17,6 @@ from dljob.telemetry.records import scan
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

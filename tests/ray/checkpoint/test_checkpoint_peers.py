@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from saver_looks import saver_on, savers, whole_in
 from dljob.linux.descendants import below
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Iterator[Job]:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import verl_kit
@@ -14,13 +13,6 @@ from prime_help import USERS, Job
 from dljob.runtime.backend.ray_drivers import left_by
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    made = Job(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.torch

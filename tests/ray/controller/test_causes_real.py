@@ -13,12 +13,6 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
-
-
-@pytest.fixture
 def small_group() -> Any:
     """A memory control group of 64 MiB, where this machine lets us make one."""
     folder = Path(f"/sys/fs/cgroup/memory/dljob-ray-{os.getpid()}")

@@ -14,12 +14,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def job(ray_here: Any, tmp_path: Any) -> Iterator[Job]:
-    yield (made := Job(tmp_path))
-    made.close()
-
-
-@pytest.fixture
 def node(ray_here: Any) -> Iterator[Any]:
     """Adds nodes that alone have what the job needs, with an environment of their own."""
     made: list[Any] = []

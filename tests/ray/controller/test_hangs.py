@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +12,6 @@ from prime_help import Job, eventually
 from dljob.telemetry import reasons
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Iterator[Job]:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def found(job: Job, reason: str = reasons.HANG_FOUND) -> list[dict[str, Any]]:

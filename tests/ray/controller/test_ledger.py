@@ -5,21 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from prime_help import Job, eventually
 
 pytestmark = pytest.mark.ray
-
-WORKING = ("productive", "recompute")
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def adds_up(status: Any) -> None:

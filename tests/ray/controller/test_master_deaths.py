@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 from mortal_scene import LONG_S, RANKS, Scene, second_master, state_of
@@ -28,12 +26,6 @@ TORN = ("begin", "change", "header", "notes")
 """In the middle of events and what they changed, and of a snapshot, too."""
 AT = ("append.event.*", *(f"append.{kind}-torn" for kind in TORN), *(f"{done}-after" for done in DONE))
 """Before something is done is after the append that orders it."""
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def test_a_job_survives_its_masters_death_at_each_write_and_action(job: Job) -> None:

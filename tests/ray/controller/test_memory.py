@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 MI = 2**20
 POLICY = {"level": "Process", "outOfMemory": {"memoryFactor": "1.5", "maxMemory": "200Mi"}}
 LINE = Clue("kernel", "Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB")
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def held(job: Job, unit: str) -> list[float]:

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from prime_help import Job, eventually
 from dljob.telemetry import reasons
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def workers(job: Job, n: int = 2) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prime_help import Job
@@ -13,12 +11,6 @@ from prime_help import Job
 from dljob.errors import DeadlineError
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def test_a_job_of_one_role_runs_and_leaves_nothing(job: Job) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -21,13 +19,6 @@ EPOCHS = 12
 STEPS = EPOCHS * resize_job.STEPS_PER_EPOCH
 UNTIL = {"1": 40, "2": 70}
 """Number of the world -> the step at which its ranks wait for the next one."""
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
-    yield made
-    made.close()
 
 
 def undisturbed(ranks: int) -> dict[int, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from dljob.telemetry.records import encode_line, scan
 pytestmark = pytest.mark.ray
 
 OTHER = "0.0.9 0123456789ab"
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Any:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 def written_by_another(job: Job, alter: Callable[[dict[str, Any]], object] = lambda _: None) -> None:

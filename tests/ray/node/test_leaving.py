@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from dljob.linux.descendants import below
 from dljob.runtime.checkpoint.files import Folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
-
-
-@pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Iterator[Job]:
-    yield (made := Job(tmp_path))
-    made.close()
 
 
 @pytest.fixture

@@ -20,12 +20,6 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def job(ray_here: Any, tmp_path: Path) -> Iterator[Job]:
-    yield (made := Job(tmp_path))
-    made.close()
-
-
-@pytest.fixture
 def pair(ray_here: Any) -> Iterator[list[Any]]:
     """Two nodes that alone have what the job needs."""
     made = [ray_here.add_node(resources={"fz": 1}) for _ in range(2)]
