@@ -66,27 +66,18 @@ def test_a_namesake_that_is_being_stopped_is_waited_for(tmp_path: Path, started:
     assert not started
 
 
-@pytest.mark.parametrize("ended", ["Succeeded", "Failed"])
-def test_the_name_of_an_ended_job_is_free(tmp_path: Path, started: list[str], ended: str) -> None:
-    job(phase=ended)
-    submit(tmp_path)
-    assert started == ["ppo"]
-
-
-def test_the_name_of_a_job_whose_runner_is_gone_is_free(tmp_path: Path, started: list[str]) -> None:
-    job(runner_started=1)
-    submit(tmp_path)
-    assert started == ["ppo"]
-
-
-def test_the_name_of_a_job_whose_ray_is_gone_is_free(tmp_path: Path, started: list[str]) -> None:
-    job(runner=0, address="127.0.0.1:1")
-    submit(tmp_path)
-    assert started == ["ppo"]
-
-
-def test_a_job_of_another_name_is_not_refused(tmp_path: Path, started: list[str]) -> None:
-    job("other")
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"phase": "Succeeded"}, id="succeeded"),
+        pytest.param({"phase": "Failed"}, id="failed"),
+        pytest.param({"runner_started": 1}, id="its runner is gone"),
+        pytest.param({"runner": 0, "address": "127.0.0.1:1"}, id="its Ray is gone"),
+        pytest.param({"name": "other"}, id="another name"),
+    ],
+)
+def test_a_name_that_no_living_job_has_is_free(tmp_path: Path, started: list[str], other: dict[str, Any]) -> None:
+    job(**other)
     submit(tmp_path)
     assert started == ["ppo"]
 
@@ -112,28 +103,20 @@ def test_one_of_two_jobs_of_a_name_that_begin_at_once_is_refused(
     assert not started
 
 
-def test_a_job_that_never_began_leaves_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "names"), [(PlacementError("no such backend"), []), (UnreachableError("no answer"), ["ppo"])]
+)
+def test_only_a_job_that_may_have_begun_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception, names: list[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise trouble
+
     monkeypatch.setattr(connect, "connect", lambda *_, **__: "here:1")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PlacementError("no such backend")
-
-    monkeypatch.setattr(launch, "launch", refuse)
-    with pytest.raises(PlacementError):
+    monkeypatch.setattr(launch, "launch", fail)
+    with pytest.raises(type(trouble)):
         submit(tmp_path)
-    assert registry.records() == []
-
-
-def test_a_job_that_may_have_begun_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "connect", lambda *_, **__: "here:1")
-
-    def silent(*_: object, **__: object) -> None:
-        raise UnreachableError("no answer")
-
-    monkeypatch.setattr(launch, "launch", silent)
-    with pytest.raises(UnreachableError):
-        submit(tmp_path)
-    assert [one.name for one in registry.records()] == ["ppo"]
+    assert [one.name for one in registry.records()] == names
 
 
 def test_a_home_that_cannot_be_written_is_told(home: Path, started: list[str], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,28 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     monkeypatch.setattr(jobs, "POLL_S", 0.01)
     monkeypatch.setenv("NO_COLOR", "1")
     return made
+
+
+@pytest.fixture
+def dljob(
+    kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command on the fake cluster: its exit code, stdout and stderr."""
+    from dljob.cli import main
+
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main.run(list(words))
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the empty home of this machine's jobs; there is no cluster."""
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    return tmp_path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ from fake_kube import CLUSTER, HEAD, FakeKube, add_event, add_head, add_job
 from dljob.api import registry
 from dljob.cli import main
 from dljob.kube.api import PODS
+
+pytestmark = pytest.mark.usefixtures("home")
 
 UID = "a7efe1" * 5 + "00"
 SPEC: dict[str, Any] = {
@@ -37,13 +38,6 @@ STATUS: dict[str, Any] = {
     "recentFaults": [{"target": "actor/0", "level": "Process", "firstCause": "ValueError: bad", "seconds": 0.4,
                       "evidence": ["train.py:12 in main"], "followed": ["actor/1: connection reset"]}],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
-    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-    return tmp_path
 
 
 def local_job(status: dict[str, Any], *, spec: dict[str, Any] | None = None, **more: Any) -> registry.RegistryEntry:

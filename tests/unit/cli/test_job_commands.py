@@ -66,12 +66,6 @@ NOTES = [
 ]
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
-    return tmp_path
-
-
 def job(home: Path, **more: Any) -> RegistryEntry:
     """A job of this home, without a status."""
     name, uid = more.pop("name", "ppo"), more.pop("uid", UID)

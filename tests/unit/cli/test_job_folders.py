@@ -18,14 +18,9 @@ from dljob.cli import main
 from dljob.cli.given import Overrides, manifest_of
 from dljob.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("home")
+
 DAY = 86400.0
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
-    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-    return tmp_path
 
 
 def job(name: str, uid: str, phase: str = "Succeeded", **more: Any) -> RegistryEntry:

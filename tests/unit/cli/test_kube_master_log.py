@@ -10,7 +10,6 @@ import pytest
 from fake_kube import FakeKube, add_head, add_job, add_saved_logs, logs_of
 
 import dljob as api
-from dljob.cli import main
 from dljob.errors import UsageError
 from dljob.kube.api import CONFIG_MAPS, Response
 
@@ -24,16 +23,6 @@ def entry(n: int) -> str:
 
 def words(*numbers: int) -> str:
     return "".join(f"2026-01-01T00:00:{n:02}.000Z Tick: m{n}\n" for n in numbers)
-
-
-@pytest.fixture
-def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main.run(list(words))
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

@@ -46,12 +46,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DLJOB_HOME", str(tmp_path))
-    return tmp_path
-
-
 def running(step: int, *, ago: float = 0.0, usual: float | None = 0.4) -> dict[str, Any]:
     """A status of a job whose step rose so long before NOW, and usually does so often."""
     at = datetime.fromtimestamp(NOW - ago, UTC).isoformat()

@@ -34,16 +34,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main.run(list(words))
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
 # -- which place
 
 

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_kube import FakeKube, add_job
 
 from dljob.api.kubernetes.handle import KubernetesJob
-from dljob.cli import main
 from dljob.errors import NotFoundError, UsageError
 from dljob.kube.api import DLJOBS
 
-Run = Callable[..., tuple[int, str]]
+Run = Callable[..., tuple[int, str, str]]
 BOUNDS = {"type": "Elastic", "replicas": 4, "replicasPerGroup": 2, "minReplicas": 2, "maxReplicas": 6}
-
-
-@pytest.fixture
-def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
-
-    def run(*words: str) -> tuple[int, str]:
-        code = main.run(list(words))
-        return code, capsys.readouterr().err
-
-    return run
 
 
 def running(kube: FakeKube, **bounds: Any) -> dict[str, Any]:
@@ -42,7 +29,7 @@ def replicas(kube: FakeKube) -> list[object]:
 
 def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube: FakeKube, dljob: Run) -> None:
     running(kube)
-    code, err = dljob("scale", "hello", "t=2", "-k")
+    code, _, err = dljob("scale", "hello", "t=2", "-k")
     assert (code, replicas(kube)) == (0, [None, 2])
     assert err == "t of job hello in namespace team is to have 2 ranks; see dljob events hello --follow -n team\n"
     KubernetesJob(kube.one(DLJOBS, "hello")).scale("t", 6)
@@ -62,7 +49,7 @@ def test_a_number_that_a_role_cannot_have_is_refused_before_anything_is_sent(
     size: str, words: str, kube: FakeKube, dljob: Run
 ) -> None:
     running(kube)
-    code, err = dljob("scale", "hello", size, "-k")
+    code, _, err = dljob("scale", "hello", size, "-k")
     assert (code, words in err, replicas(kube)) == (2, True, [None, 4])
 
 

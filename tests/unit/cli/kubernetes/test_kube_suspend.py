@@ -9,24 +9,11 @@ from typing import Any
 import pytest
 from fake_kube import FakeKube, add_job, add_saved_logs
 
-from dljob.cli import main
 from dljob.errors import NotFoundError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS
 from dljob.reconcile.state import names
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def dljob(kube: FakeKube, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main.run(list(words))
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def say(kube: FakeKube, *phases: str, **more: Any) -> None:

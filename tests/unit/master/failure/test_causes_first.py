@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from master_kit import World, error, host, job, nodes
 
 from dljob.master.failure.attribution import FOLLOWERS
@@ -58,17 +60,11 @@ def test_a_failure_reported_twice_is_listed_once():
     assert [other.rank for other in root(world).followed] == ["t/2"]
 
 
-def test_a_failure_long_after_the_first_is_another_fault():
+@pytest.mark.parametrize("way", [{"after": limits.JOIN_S + 1}, {"incarnation": 7}])
+def test_a_failure_long_after_the_first_or_of_another_incarnation_is_another_fault(way: dict[str, Any]):
     world = held()
     ended(world, 1, GONE)
-    ended(world, 2, PEER, after=limits.JOIN_S + 1)
-    assert root(world).followed == ()
-
-
-def test_a_failure_of_another_life_of_the_rank_is_another_fault():
-    world = held()
-    ended(world, 1, GONE)
-    ended(world, 2, PEER, incarnation=7)
+    ended(world, 2, PEER, **way)
     assert root(world).followed == ()
 
 

@@ -158,22 +158,15 @@ def test_a_step_of_a_rank_that_is_being_stopped_again_ends_no_repetition():
     assert world.state is before
 
 
-def test_a_sign_from_before_the_account_began_takes_no_more_than_there_is():
+@pytest.mark.parametrize(("ago", "account"), [(900, "detect"), (-900, "productive")])
+def test_a_sign_from_another_time_takes_no_more_than_there_is(ago: int, account: str):
+    """From before the account began, and from the future."""
     world = World(job({"name": "w"}), views=nodes(1)).boot()
     world.kill("w", 0)
     lost = world.pending.pop()
     world.now += 2
-    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - 900))
-    assert spent(world) == {"detect": 2}
-
-
-def test_a_sign_from_the_future_takes_nothing():
-    world = World(job({"name": "w"}), views=nodes(1)).boot()
-    world.kill("w", 0)
-    lost = world.pending.pop()
-    world.now += 2
-    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now + 900))
-    assert spent(world) == {"productive": 2}
+    world.send(ev.HostLost(lost.host, lost.life, KILLED, seen=world.now - ago))
+    assert spent(world) == {account: 2}
 
 
 def test_a_backoff_is_a_decision_that_takes_its_time():

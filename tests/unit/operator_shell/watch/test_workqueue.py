@@ -75,11 +75,12 @@ Laws.TestCase.settings = settings(max_examples=200, stateful_step_count=40, dead
 test_laws = pytest.mark.filterwarnings("ignore")(Laws.TestCase)
 
 
-async def test_a_waiting_worker_is_woken_by_a_key() -> None:
+@pytest.mark.parametrize("delay", [0, 0.01])
+async def test_a_waiting_worker_is_woken_by_a_key_when_it_is_due(delay: float) -> None:
     queue = WorkQueue()
     taken = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
-    queue.add(A)
+    queue.add_after(A, delay) if delay else queue.add(A)
     assert await asyncio.wait_for(taken, 1) == A
 
 
@@ -90,14 +91,6 @@ async def test_two_waiting_workers_get_a_key_each() -> None:
     queue.add(A)
     queue.add(B)
     assert {await asyncio.wait_for(task, 1) for task in both} == {A, B}
-
-
-async def test_a_delayed_key_ends_the_wait_when_it_is_due() -> None:
-    queue = WorkQueue()
-    taken = asyncio.create_task(queue.get())
-    await asyncio.sleep(0)
-    queue.add_after(A, 0.01)
-    assert await asyncio.wait_for(taken, 1) == A
 
 
 def test_failures_wait_twice_as_long_each_time_up_to_a_minute() -> None:

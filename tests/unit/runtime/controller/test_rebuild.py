@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,6 @@ from dljob.telemetry.records import encode_line, scan
 OLD = Path(__file__).parents[3] / "replay/segments"
 """Journals of dljob 0.1.0, before journals said who wrote them: a rank was killed, another restarted by command."""
 Record = dict[str, Any]
-
-
-@pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(shell_module, "PROGRESS_S", 0.01)
-    yield (made := World(tmp_path))
-    made.close()
 
 
 async def killed_once(world: World) -> MasterLoop:

@@ -8,7 +8,6 @@ import errno
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,13 +30,6 @@ from dljob.runtime.journal import timeline as timeline_module
 from dljob.runtime.journal.stores import FileStore
 from dljob.runtime.process.messages import Heartbeat, StartOrder
 from dljob.runtime.process.worker_context import peers_of
-
-
-@pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(shell_module, "PROGRESS_S", 0.01)
-    yield (made := World(tmp_path))
-    made.close()
 
 
 async def test_a_job_from_its_first_event_to_nothing_left(world: World) -> None:

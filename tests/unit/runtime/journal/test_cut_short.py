@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from master_shell_kit import World, end_all, running, until
 
 from dljob.master.state import events as ev
-from dljob.runtime.controller import master_loop as shell_module
-
-
-@pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(shell_module, "PROGRESS_S", 0.01)
-    yield (made := World(tmp_path))
-    made.close()
 
 
 @pytest.mark.parametrize(
