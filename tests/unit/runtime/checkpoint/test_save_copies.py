@@ -6,21 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from executor_kit import INFO, executor_of
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.errors import DLJobError
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
-from dljob.plan.plan import plan
 from dljob.runtime.checkpoint import saver_peers
 from dljob.runtime.checkpoint.saver_peers import PeerLink, following
-from dljob.runtime.controller.executor import Executor
-from dljob.runtime.process.messages import JobInfo, saver_name
-from dljob.spec.model import DLJobManifest
-from dljob.tasks import TaskOwner
-
-INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 1),))
-JOB = {"metadata": {"name": "j"}, "spec": {"roles": [{"name": "w", "entrypoint": {"class": "pkg.Class"}}]}}
+from dljob.runtime.process.messages import saver_name
 
 
 class Saver(MemoryHost):
@@ -47,15 +41,7 @@ async def told(backend: MemoryBackend) -> list[Any]:
         if isinstance(events[-1], ev.CopiesSaved):
             done.set()
 
-    made = Executor(
-        INFO,
-        plan(DLJobManifest.model_validate(JOB)),
-        backend,
-        offer=offer,
-        epoch=lambda: 1,
-        on_loss=lambda: None,
-        owner=TaskOwner(print),
-    )
+    made = executor_of(backend, offer)
     made.execute([ac.SaveCopies("n1", 7.0)])
     async with asyncio.timeout(60):
         await done.wait()
@@ -99,17 +85,7 @@ async def test_at_the_end_savers_bring_what_they_hold_then_what_they_keep_for_no
     backend = MemoryBackend()
     made = savers(backend, "n1", "n2")
 
-    async def nobody(*_: Any) -> None: ...
-
-    executor = Executor(
-        INFO,
-        plan(DLJobManifest.model_validate(JOB)),
-        backend,
-        offer=nobody,
-        epoch=lambda: 1,
-        on_loss=lambda: None,
-        owner=TaskOwner(print),
-    )
+    executor = executor_of(backend)
     async with asyncio.timeout(60):
         await executor.clear()
     executor.close()

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from executor_kit import JOB, executor_of
 from memory_backend import MemoryBackend
 
 from dljob.master.state import actions as ac
 from dljob.master.state.views import HostId
 from dljob.plan.plan import plan
-from dljob.runtime.controller.executor import Executor
-from dljob.runtime.process.messages import JobInfo
 from dljob.spec.model import DLJobManifest
-from dljob.tasks import TaskOwner
 
-INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 2),))
-JOB = {"metadata": {"name": "j"}, "spec": {"roles": [{"name": "w", "replicas": 2, "entrypoint": {"class": "m.C"}}]}}
 HOST, SPARE = "01234567/w/1/1", "01234567/w/spare-n1-0/1"
 
 
@@ -38,15 +34,7 @@ async def test_hosts_about_to_be_made_or_found_are_known_while_others_are_ended(
     async def offer(*_: Any) -> None:
         told.set()
 
-    made = Executor(
-        INFO,
-        plan(DLJobManifest.model_validate(JOB)),
-        backend,
-        offer=offer,
-        epoch=lambda: 2,
-        on_loss=lambda: None,
-        owner=TaskOwner(print),
-    )
+    made = executor_of(backend, offer, epoch=2)
     await backend.reserve(plan(DLJobManifest.model_validate(JOB)).units["w/1"], "n1", "01234567/w/1/1", 1.0)
     made.execute(
         [

@@ -10,24 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
+from executor_kit import executor_of
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.state import actions as ac
 from dljob.master.state.views import HostId
-from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorRef, ActorSpec
-from dljob.runtime.controller.executor import HOST_CLASSES, PROBE_CLASS, STORE_CLASS, SUB_MASTER_CLASS, Executor
+from dljob.runtime.controller.executor import HOST_CLASSES, PROBE_CLASS, STORE_CLASS, SUB_MASTER_CLASS
 from dljob.runtime.controller.worker_hosts import HostLaunch, WorkerHosts
 from dljob.runtime.process import device_probe
 from dljob.runtime.process.device_probe import DeviceProbe
 from dljob.runtime.process.guard import Lease
 from dljob.runtime.process.making import Making
-from dljob.runtime.process.messages import JobInfo
-from dljob.spec.model import DLJobManifest
 from dljob.tasks import TaskOwner
 
 WHO, HOST, PROBE = HostId("w", 0), "j/w/0/1", "j/w/0/1.1"
-INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 2),))
 ROLE = {"name": "w", "type": "Elastic", "replicas": 2, "replicasPerGroup": 2, "entrypoint": {"command": ["true"]}}
 NODES = {"name": "n", "cpu": "8", "accelerator": {"type": "GPU", "count": 2}}
 BIRTH = HostLaunch(ActorSpec(HOST, "m.Host"), 60.0, (ActorSpec(PROBE, PROBE_CLASS),), "GPU")
@@ -133,17 +130,7 @@ async def test_a_probe_lives_as_long_as_its_host_may_take(monkeypatch: pytest.Mo
     role = {**ROLE, "accelerator": {"count": 1}, "nodeGroup": "n"}
     spec = {"metadata": {"name": "j"}, "spec": {"nodeGroups": [NODES], "roles": [role]}}
 
-    async def offer(*_: Any) -> None: ...
-
-    made = Executor(
-        INFO,
-        plan(DLJobManifest.model_validate(spec)),
-        MemoryBackend(),
-        offer=offer,
-        epoch=lambda: 1,
-        on_loss=lambda: None,
-        owner=TaskOwner(print),
-    )
+    made = executor_of(MemoryBackend(), job=spec)
     births: list[HostLaunch] = []
     monkeypatch.setattr(made.hosts, "bring_up", lambda *given: births.append(given[-1]))
     made._bring_up_host(ac.SpawnHost(WHO, 1, "w/0", 1, 7.0))

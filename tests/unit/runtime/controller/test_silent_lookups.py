@@ -7,23 +7,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from executor_kit import INFO, executor_of
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId
-from dljob.plan.plan import plan
 from dljob.runtime.backend import interface as backend_module
 from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, found
 from dljob.runtime.controller import executor as executor_module
-from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.worker_hosts import HostLaunch, WorkerHosts
-from dljob.runtime.process.messages import JobInfo, saver_name
-from dljob.spec.model import DLJobManifest
+from dljob.runtime.process.messages import saver_name
 from dljob.tasks import TaskOwner
 
-INFO = JobInfo("0123456789abcdef" * 2, "j", "/dir", "dljob", "01234567/master", 30, 0.2, "", (("w", 2),))
-JOB = {"metadata": {"name": "j"}, "spec": {"roles": [{"name": "w", "replicas": 2, "entrypoint": {"class": "m.C"}}]}}
 WHO, ACTOR = HostId("w", 0), "01234567/w/0/1"
 
 
@@ -66,19 +62,6 @@ def hosts_of(backend: MemoryBackend, core: Core) -> WorkerHosts:
     return WorkerHosts(cast("Any", backend), core.offer, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))
 
 
-def executor_of(backend: MemoryBackend, core: Core) -> Executor:
-    made = plan(DLJobManifest.model_validate(JOB))
-    return Executor(
-        INFO,
-        made,
-        cast("Any", backend),
-        offer=core.offer,
-        epoch=lambda: 1,
-        on_loss=lambda: None,
-        owner=TaskOwner(print),
-    )
-
-
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_module, "AGAIN_S", 0.0)
@@ -113,7 +96,7 @@ async def test_a_host_is_brought_up_once_somebody_can_say_that_there_is_none() -
 
 async def test_a_host_that_nobody_finds_is_ended_later_and_the_job_goes_on() -> None:
     backend, core, failures = Silent(2), Core(), list[BaseException]()
-    made = executor_of(backend, core)
+    made = executor_of(backend, core.offer)
     made.failed = failures.append
     made.execute([ac.KillHost(WHO, 1, "")])
     async with asyncio.timeout(60):
@@ -147,7 +130,7 @@ async def test_the_last_sweep_repeats_while_an_actors_place_is_unknown(
     clock = SimpleNamespace(time=lambda: -60.0 * backend.left)  # each look that nobody answers takes a minute
     shown = SimpleNamespace(**{name: getattr(asyncio, name) for name in ("gather", "sleep", "timeout", "to_thread")})
     shown.get_running_loop = lambda: clock
-    made = executor_of(backend, Core())
+    made = executor_of(backend, Core().offer)
     monkeypatch.setattr(executor_module, "asyncio", shown)
     await made.sweep()
     monkeypatch.undo()
@@ -161,7 +144,7 @@ async def test_the_last_sweep_ends_a_queue_that_is_called_master_and_spares_prim
     queue = "01234567/queue/master"
     for name in (queue, INFO.master):
         backend.hosts[name] = MemoryHost(name, "n1")
-    made = executor_of(backend, Core())
+    made = executor_of(backend, Core().offer)
     await made.sweep()
     made.close()
     assert backend.hosts.keys() == {INFO.master}
@@ -182,7 +165,7 @@ async def test_a_backend_that_is_silent_for_a_while_does_not_break_the_last_swee
         return await real(*given)
 
     monkeypatch.setattr(backend, mute, silent)
-    made = executor_of(backend, Core())
+    made = executor_of(backend, Core().offer)
     await made.sweep()
     made.close()
     assert (backend.hosts, backend.groups) == ({}, {})

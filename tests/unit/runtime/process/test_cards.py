@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
-from concurrent.futures import Future, ThreadPoolExecutor
-
 import pytest
+from life_kit import context
+from rpc_threads import Threads
 
 from dljob import RoleGroup, rpc
 from dljob.runtime.process.context import install
-from dljob.runtime.process.messages import CARD, Call, Reply
-from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
-from dljob.runtime.rpc.server import RpcServer
+from dljob.runtime.process.messages import CARD
 
 
 class Sharded:
@@ -28,48 +24,10 @@ class Sharded:
         return [2 * x for x in batch]
 
 
-class Threads:
-    """Carries calls to four callees of this process; each runs in a thread."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[str, int] = {}
-        self.lives: dict[str, int] = {}
-        self.sent: list[RankCall] = []
-        self.objects = [Sharded() for _ in range(4)]
-        self.callees = [RpcServer("talker") for _ in range(4)]
-        self.pool = ThreadPoolExecutor(8)
-        self._ids = itertools.count()
-
-    def open(self) -> None:
-        for callee, instance in zip(self.callees, self.objects, strict=True):
-            callee.open(instance)
-
-    def send(self, call: RankCall) -> Future[Reply]:
-        self.sent.append(call)
-        said = Call(str(next(self._ids)), call.rank, 1, call.method, 10.0, "me", quiet=call.quiet)
-        return self.pool.submit(self.callees[call.rank].answer, said, call.payload, call.common)
-
-    def ask(self, what, args, timeout_s) -> Future:
-        raise AssertionError(what)
-
-
 @pytest.fixture
 def calls():
-    made = Threads()
-    facts = {"job_name": "j", "job_uid": "0" * 32, "job_dir": "/nowhere", "role": "caller", "restart_reason": ""}
-    facts |= {"rank": 0, "local_rank": 0, "world_size": 1, "group": 0, "incarnation": 1, "device_index": 0}
-    install(
-        WorkerContext(
-            **facts,
-            config={},
-            peers={"talker": 4, "caller": 1},
-            devices={},
-            stopping=Stopping(),
-            log=logging.getLogger("caller"),
-            calls=made,
-            report=lambda *_: None,
-        )
-    )
+    made = Threads([Sharded() for _ in range(4)])
+    install(context(role="caller", peers={"talker": 4, "caller": 1}, calls=made))
     yield made
     install(None)
     made.pool.shutdown()

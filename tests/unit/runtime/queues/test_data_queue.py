@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import logging
 import os
 import signal
 import threading
@@ -20,13 +19,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from life_kit import context as here
 
 from dljob import CallError, CallTimeoutError, DataQueue, QueueClosedError, UsageError
 from dljob.calls.backlog import PutRefusal, Who
 from dljob.runtime.process import context
 from dljob.runtime.process.handover import Handover
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.queues import session
 from dljob.runtime.queues.files import QueueFiles
 from dljob.runtime.queues.keeper import QueueKeeper, folder_of
@@ -346,12 +346,7 @@ def line(tmp_path, monkeypatch) -> Iterator[Loopback]:
 
 
 def become(line: Loopback, rank: int = 0, incarnation: int = 1) -> None:
-    me = WorkerContext(
-        job_name="j", job_uid="0" * 32, job_dir="", role="w", rank=rank, local_rank=0, world_size=2, group=0,
-        incarnation=incarnation, restart_reason="", config={}, peers={"w": 2}, devices={}, device_index=0,
-        stopping=Stopping(), log=logging.getLogger("w"), calls=line, report=lambda _step, _metrics: None,
-    )  # fmt: skip
-    context.install(me)
+    context.install(here(rank=rank, incarnation=incarnation, world_size=2, peers={"w": 2}, calls=line))
 
 
 def test_items_come_in_order_and_the_end_is_told(line):

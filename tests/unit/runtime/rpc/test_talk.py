@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from life_kit import context
+from rpc_threads import Threads
 
 from dljob import CallTimeoutError, RemoteError, RoleGroup, UsageError, rpc, whole
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker, install
-from dljob.runtime.process.messages import CARD, PULL, Call, Reply
-from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
-from dljob.runtime.rpc.server import RpcServer
+from dljob.runtime.process.messages import CARD, PULL, Reply
+from dljob.runtime.process.worker_context import RankCall
 
 
 class Talker:
@@ -127,61 +126,11 @@ class Talker:
 GATES: dict[str, threading.Event] = {}
 
 
-class Threads:
-    """Carries calls to callees of this process; each runs in a thread."""
-
-    def __init__(self, ranks: int) -> None:
-        self.sizes: dict[str, int] = {}
-        self.lives: dict[str, int] = {}
-        self.sent: list[RankCall] = []
-        self.objects = [Talker(rank) for rank in range(ranks)]
-        self.callees = [RpcServer("talker") for _ in range(ranks)]
-        self.pool = ThreadPoolExecutor(32)
-        self.lock = threading.Lock()
-        self._ids = itertools.count()
-
-    def open(self) -> None:
-        for callee, instance in zip(self.callees, self.objects, strict=True):
-            callee.open(instance)
-
-    def send(self, call: RankCall) -> Future[Reply]:
-        self.sent.append(call)
-        said = Call(
-            str(next(self._ids)), call.rank, 1, call.method, call.timeout_s, "me", False, call.quiet, call.window
-        )
-        with self.lock:
-            return self.pool.submit(self.callees[call.rank].answer, said, call.payload, call.common)
-
-    def ask(self, what, args, timeout_s) -> Future:
-        raise AssertionError(what)
-
-
 @pytest.fixture
 def calls():
     GATES.update({name: threading.Event() for name in ("slow", "fail", "a")})
-    made = Threads(4)
-    install(
-        WorkerContext(
-            job_name="j",
-            job_uid="0" * 32,
-            job_dir="/nowhere",
-            role="caller",
-            rank=1,
-            local_rank=0,
-            world_size=2,
-            group=0,
-            incarnation=1,
-            restart_reason="",
-            config={},
-            peers={"talker": 4, "caller": 2},
-            devices={},
-            device_index=0,
-            stopping=Stopping(),
-            log=logging.getLogger("caller"),
-            calls=made,
-            report=lambda *_: None,
-        )
-    )
+    made = Threads([Talker(rank) for rank in range(4)])
+    install(context(role="caller", rank=1, world_size=2, peers={"talker": 4, "caller": 2}, calls=made))
     yield made
     install(None)
     for gate in GATES.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,12 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from life_kit import context as here
 
 from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
 from dljob.calls.backlog import Who
 from dljob.runtime.process import context
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import RankCall, Stopping, WorkerContext
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.queues.storage_client import StorageClient
 from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import buckets as weights_data
@@ -277,12 +277,7 @@ class Loopback:
 @pytest.fixture
 def line(objects, monkeypatch) -> Iterator[Loopback]:
     made = Loopback()
-    me = WorkerContext(
-        job_name="j", job_uid="0" * 32, job_dir="", role="w", rank=0, local_rank=0, world_size=2, group=0,
-        incarnation=1, restart_reason="", config={}, peers={"w": 2}, devices={}, device_index=0,
-        stopping=Stopping(), log=logging.getLogger("w"), calls=made, report=lambda _step, _metrics: None,
-    )  # fmt: skip
-    context.install(me)
+    context.install(here(world_size=2, peers={"w": 2}, calls=made))
     monkeypatch.setattr(weights, "AGAIN_S", 0.01)
     yield made
     context.install(None)
