@@ -17,7 +17,7 @@ from prime_help import Job
 from rpc_kit import World
 from tensordict import TensorDict
 
-from dljob import CallError, CallTimeoutError, PeerLostError, RemoteError, RoleGroup, UsageError, whole
+from dljob import CallError, CallTimeoutError, PeerLostError, RemoteError, RoleGroup
 
 pytestmark = pytest.mark.ray
 
@@ -46,40 +46,10 @@ def test_shards_of_a_mesh_are_split_and_joined(group):
     assert group.double(TensorDict({"x": torch.arange(3)}, batch_size=[3]))["x"].tolist() == [0, 2, 4]
 
 
-def test_padding_is_seen_by_ranks_and_not_by_the_caller(group):
-    assert group.padded(["a", "b", "c", "d", "e"]) == ["a", "a", "b", "b", "c", "c", "d", "d", "e", "e"]
-    shards = group.what_was_seen()
-    assert [len(seen[0]) for seen in shards] == [3, 3, 3, 3]
-
-
-def test_options_of_the_caller_come_before_those_of_the_method(group):
-    assert group.options(collect="list").double([1, 2]) == [[2], [4]]
-    assert group.double.options(mesh="dp,tp", collect="list")([1, 2, 3, 4]) == [[2], [4], [6], [8]]
-    assert group.options(dispatch="rank0").double([1, 2, 3]) == [2, 4, 6]
-    assert group[3].double([1, 2, 3]) == [2, 4, 6]
-    with pytest.raises(UsageError, match=r"callee.double: mesh='ep': role callee has no axis 'ep'\n  it has: dp, tp"):
-        group.options(mesh="ep").double([1])
-
-
 def test_large_arguments_that_all_get_come_whole_beside_the_shards(group):
     table = os.urandom(300_000)
     got = group.options(collect="list").call_batch("lengths", 4, [1, 2, 3, 4], table=table).result(30)
     assert got == [(n, n, "", table) for n in (1, 2, 3, 4)]
-
-
-def test_each_owner_turns_and_keys(group):
-    assert group.own(["a", "b"]) == [(0, "a"), (2, "b")]
-    assert [group.turn() for _ in range(5)] == [0, 1, 2, 3, 0]
-    assert group.mine() == 0
-    homes = {key: group.session(session=key) for key in "abcdefgh"}
-    assert len(set(homes.values())) > 1
-    assert {key: group.session(key) for key in homes} == homes
-    assert group.loss() == {"loss": 1.5}
-
-
-def test_least_loaded_goes_where_nothing_is_under_way(group):
-    calls = [group.call("nap", 0.5) for _ in range(4)]
-    assert sorted(call.result(20) for call in calls) == [0, 1, 2, 3]
 
 
 async def test_answers_come_as_they_are_completed(group):
@@ -127,25 +97,6 @@ class TestBatches:
             with pytest.raises(IndexError):
                 got[index]
 
-    def test_arguments_by_name_are_split_and_texts_are_not(self, world):
-        got = RoleGroup("callee").call_batch("lengths", 4, [1, 2, 3, 4], ys=[5, 6, 7, 8], name="four")
-        assert got.result(20) == [(x, x + 4, "four", None) for x in (1, 2, 3, 4)]
-
-    def test_list_that_is_to_go_whole_says_so(self, world):
-        got = RoleGroup("callee").call_batch("lengths", 2, [1, 2], table=whole([9]))
-        assert got.result(20) == [(1, 1, "", [9]), (2, 2, "", [9])]
-
-    def test_size_that_is_not_that_of_the_arguments_is_refused(self, world):
-        with pytest.raises(UsageError, match="size=3, but the arguments have 2 rows"):
-            RoleGroup("callee").call_batch("lengths", 3, [1, 2]).result(20)
-
-    def test_answer_of_another_length_is_named(self, world):
-        with pytest.raises(UsageError, match="was given 1 item and answered 0 items"):
-            list(RoleGroup("callee").call_batch("too_few", 2, [1, 2]))
-
-    async def test_calls_are_awaited_in_a_coroutine(self, world):
-        assert [x for x, *_ in await RoleGroup("callee").call_batch("lengths", 3, [1, 2, 3])] == [1, 2, 3]
-
 
 class TestStreams:
     def test_items_come_in_their_order(self, group):
@@ -177,12 +128,6 @@ class TestStreams:
         streams = [group.narrow(5) for _ in range(72)]
         with ThreadPoolExecutor(len(streams)) as callers:
             assert list(callers.map(list, streams)) == [list(range(5))] * len(streams)
-
-    def test_stream_and_call_are_not_mixed_up(self, group):
-        with pytest.raises(UsageError, match="it is a stream"):
-            group.call("count", 3).result(20)
-        with pytest.raises(UsageError, match="it is no stream"):
-            list(group.stream("double", [1]))
 
 
 def test_handles_outlive_a_restart_and_streams_do_not(world, group):

@@ -24,32 +24,6 @@ class Talker(dljob.Worker):
         self.seen.append(batch)
         return batch * factor if hasattr(batch, "shape") else [factor * x for x in batch]
 
-    @rpc(dispatch="shard", collect="concat", pad="auto")
-    def padded(self, batch):
-        self.seen.append(batch)
-        return [x for x in batch for _ in range(2)]
-
-    @rpc(dispatch="each")
-    def own(self, item):
-        return self.rank, item
-
-    @rpc(dispatch="round_robin")
-    def turn(self):
-        return self.rank
-
-    @rpc(dispatch="hash:session")
-    def session(self, session):
-        return self.rank
-
-    @rpc(dispatch="owner")
-    def mine(self):
-        return self.rank
-
-    @rpc(dispatch="least_loaded")
-    def nap(self, seconds):
-        time.sleep(seconds)
-        return self.rank
-
     @rpc(collect="as_completed")
     def finish(self, slow_rank):
         time.sleep(0.4 if self.rank == slow_rank else 0)
@@ -67,10 +41,6 @@ class Talker(dljob.Worker):
     def what_was_seen(self):
         seen, self.seen = self.seen, []
         return seen
-
-    @rpc(collect="mean")
-    def loss(self):
-        return {"loss": float(self.rank)}
 
     @rpc(dispatch="rank0", timeout=0.3)
     def hurried(self):
@@ -116,10 +86,6 @@ class Talker(dljob.Worker):
     @rpc
     def lengths(self, xs, ys=(), name="", table=None):
         return [(x, y, name, table) for x, y in zip(xs, ys or xs, strict=True)]
-
-    @rpc
-    def too_few(self, xs):
-        return xs[:-1]
 
     @rpc
     def incarnation(self):
