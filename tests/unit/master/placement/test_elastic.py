@@ -471,23 +471,25 @@ def test_a_job_with_room_for_fewer_than_the_minimum_goes_on_waiting():
     assert ready(world) == {0, 1}
 
 
-def test_nodes_that_could_never_hold_all_hold_fewer():
-    """Where the nodes are complete nobody waits for more, and that is no failure."""
-    e = {"name": "e", "type": "Elastic", "replicas": 6, "minReplicas": 2, "maxReplicas": 8}
+def on_three_small_nodes(fewest: int) -> World:
+    """A role of 6 ranks, where the nodes hold 3."""
+    e = {"name": "e", "type": "Elastic", "replicas": 6, "minReplicas": fewest, "maxReplicas": 8}
     made = job(e, nodeGroups=[{"name": "any", "replicas": 3, "cpu": "8"}])
     world = World(made, views=nodes(3, cpus=1), own_nodes=True)
     world.send(ev.MasterStarted(1))
     world.send(ev.NodesSeen(world.seen()))
+    return world
+
+
+def test_nodes_that_could_never_hold_all_hold_fewer():
+    """Where the nodes are complete nobody waits for more, and that is no failure."""
+    world = on_three_small_nodes(2)
     world.settle()
     assert (world.state.phase, ready(world)) == (Phase.RUNNING, {0, 1, 2})
 
 
 def test_nodes_that_could_never_hold_the_fewest_fail_the_job():
-    e = {"name": "e", "type": "Elastic", "replicas": 6, "minReplicas": 4, "maxReplicas": 8}
-    made = job(e, nodeGroups=[{"name": "any", "replicas": 3, "cpu": "8"}])
-    world = World(made, views=nodes(3, cpus=1), own_nodes=True)
-    world.send(ev.MasterStarted(1))
-    world.send(ev.NodesSeen(world.seen()))
+    world = on_three_small_nodes(4)
     assert world.state.verdict is not None
     assert world.state.verdict.reason == reasons.NEVER_FITS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -182,13 +183,19 @@ def test_a_backoff_is_a_decision_that_takes_its_time():
     assert spent(world) == {"decide": world.now - begin}
 
 
-def test_ranks_of_a_world_wait_for_each_other():
-    made = job({"name": "t", "type": "Elastic", "replicas": 2})
+def reserved(made: Any) -> World:
+    """A job on one node, whose hosts are about to start."""
     world = World(made, views=nodes(1))
     world.send(ev.MasterStarted(1))
     world.send(ev.NodesSeen(world.seen()))
     while any(isinstance(event, ev.UnitReserved) for event in world.pending):
         deliver(world, ev.UnitReserved)
+    return world
+
+
+def test_ranks_of_a_world_wait_for_each_other():
+    made = job({"name": "t", "type": "Elastic", "replicas": 2})
+    world = reserved(made)
     hosts = [event for event in world.pending if isinstance(event, ev.HostReady) and event.host.index >= 0]
     for event in hosts:
         world.pending.remove(event)
@@ -207,11 +214,7 @@ def test_a_role_waits_for_another():
         {"name": "late", "driver": False, "dependsOn": [{"role": "prep", "condition": "Complete"}]},
         {"name": "main", "dependsOn": [{"role": "prep"}]},
     )
-    world = World(made, views=nodes(1))
-    world.send(ev.MasterStarted(1))
-    world.send(ev.NodesSeen(world.seen()))
-    while any(isinstance(event, ev.UnitReserved) for event in world.pending):
-        deliver(world, ev.UnitReserved)
+    world = reserved(made)
     for event in [event for event in world.pending if isinstance(event, ev.HostReady)]:
         world.pending.remove(event)
         world.send(event, after=1)
@@ -230,11 +233,7 @@ def test_a_world_that_may_start_no_longer_waits_for_another_role_but_for_itself(
         {"name": "prep", "driver": False},
         {"name": "t", "type": "Elastic", "replicas": 2, "dependsOn": [{"role": "prep"}]},
     )
-    world = World(made, views=nodes(1))
-    world.send(ev.MasterStarted(1))
-    world.send(ev.NodesSeen(world.seen()))
-    while any(isinstance(event, ev.UnitReserved) for event in world.pending):
-        deliver(world, ev.UnitReserved)
+    world = reserved(made)
     for event in [
         e for e in world.pending if isinstance(e, ev.HostReady) and e.host in (HostId("prep", 0), HostId("t", 0))
     ]:
