@@ -2,7 +2,7 @@
 
 Two faults are drawn in each room, uniformly over its statements; the same seed draws the same ones from the same
 sources. A row of the table that is noted as `equivalent` is replaced by the room's next draw. Alone it lists them.
-With `--run` each is put into a copy of HEAD in turn, and of the unit tests that its file can reach the 12 nearest files
+With `--run` each is put into a copy of HEAD in turn, and of the unit tests that its file can reach the 60 nearest files
 run without slow tests, those that name its function first, to the first failure. That test is run once more without the
 fault: only one that passes then has caught it. The results go to `tests/planted-faults.jsonl`, a line each, and from
 there to `tests/planted-faults.md`; one that is caught or equivalent there is planted again only with `--anew`. A row of
@@ -62,11 +62,13 @@ DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Break
 LIMIT_S = 1200
 OPTIONS = ("-v", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", "not slow and not live")
 PER_ROOM = 2
-CHUNKS = (0, 2, 6, 12)
+CHUNKS = (0, 2, 6, 12, 60)
 """How many tests are run at first, and then: most faults are caught by the files that name them."""
 
 Row = dict[str, Any]
 """A line of the table."""
+Key = tuple[str, str, str, str]
+"""File, function, operator and diff."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,13 @@ class Fault:
     text: str
 
     @property
-    def id(self) -> str:
-        """What it is called in the table: a place and what is done there."""
+    def place(self) -> str:
+        """Where it is, and what is done there."""
         return f"{self.file}:{self.line} {self.operator} {self.text}"
+
+    def key(self, source: bytes) -> Key:
+        """What it is known by in the table, wherever its line is by now."""
+        return self.file, self.function, self.operator, self.diff(source)
 
     def planted(self, source: bytes) -> bytes:
         """The file with it."""
@@ -93,8 +99,10 @@ class Fault:
 
     def diff(self, source: bytes) -> str:
         """What it changes, as `-` and `+` lines."""
-        before, after = (each.decode().splitlines() for each in (source, self.planted(source)))
-        found = difflib.unified_diff(before, after, n=0, lineterm="")
+        first, last = source.rfind(b"\n", 0, self.start) + 1, source.find(b"\n", self.end)
+        after = source[first : self.start] + self.text.encode() + source[self.end : last]
+        both = source[first:last].decode().splitlines(), after.decode().splitlines()
+        found = difflib.unified_diff(*both, n=0, lineterm="")
         return "\n".join(line for line in found if not line.startswith(("---", "+++", "@@")))
 
 
@@ -221,7 +229,7 @@ def _all(node: ast.AST, function: str = "", *, typing: bool = False) -> Iterator
             yield from _all(child, ".".join(filter(None, (function, name))), typing=inside)
 
 
-def draw(found: Sequence[Drawn], seed: int, equivalent: frozenset[str]) -> tuple[list[Fault], list[str]]:
+def draw(found: Sequence[Drawn], seed: int, equivalent: frozenset[Key]) -> tuple[list[Fault], list[str]]:
     """Two faults of each room and those they replace, and why statements that were drawn have none."""
     by_room: dict[str, list[Drawn]] = defaultdict(list)
     for each in found:
@@ -236,19 +244,16 @@ def draw(found: Sequence[Drawn], seed: int, equivalent: frozenset[str]) -> tuple
                 skipped.append(f"{each.file}:{each.node.lineno}: {why}")
                 continue
             taken.append(chance.choice(list(each.faults())))
-            wanted -= taken[-1].id not in equivalent
+            wanted -= taken[-1].key(each.source) not in equivalent
             if not wanted:
                 break
     return taken, skipped
 
 
-def standing(found: Sequence[Drawn], rows: Mapping[str, Row]) -> list[Fault]:
-    """The faults of the table whose statements are still there, wherever they are by now."""
-    wanted = {(row["file"], row["operator"], row["diff"]) for row in rows.values()}
-    files = {file for file, _, _ in wanted}
-    faults = (fault for each in found if each.file in files for fault in each.faults())
-    source = {each.file: each.source for each in found if each.file in files}
-    return [each for each in faults if (each.file, each.operator, each.diff(source[each.file])) in wanted]
+def standing(found: Sequence[Drawn], rows: Mapping[Key, Row]) -> list[Fault]:
+    """The faults of the table whose statements are still there."""
+    files = {file for file, *_ in rows}
+    return [f for each in found if each.file in files for f in each.faults() if f.key(each.source) in rows]
 
 
 @contextmanager
@@ -329,7 +334,6 @@ class Runner:
         made = {key: value for key, value in asdict(fault).items() if key not in ("start", "end", "text")}
         seconds = round(time.monotonic() - begin)
         return {
-            "id": fault.id,
             **made,
             "diff": fault.diff(source),
             "caught": bool(by),
@@ -350,7 +354,7 @@ def work(runner: Runner, faults: Sequence[Fault]) -> None:
         with TABLE.open("a", encoding="utf-8") as table:
             table.write(json.dumps(made, ensure_ascii=False) + "\n")
         found = f"caught by {made['by']}" if made["caught"] else "NOT CAUGHT"
-        print(f"{each.id}: {found}, {made['seconds']} s, {made['failing anyway'] or ''}", flush=True)
+        print(f"{each.place}: {found}, {made['seconds']} s, {made['failing anyway'] or ''}", flush=True)
 
 
 def run_all(faults: Sequence[Fault], rooms: Rooms, jobs: int) -> None:
@@ -366,10 +370,10 @@ def run_all(faults: Sequence[Fault], rooms: Rooms, jobs: int) -> None:
             worker.join()
 
 
-def known() -> dict[str, Row]:
+def known() -> dict[Key, Row]:
     """The lines of the table, by fault; the last of each."""
     lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
-    return {made["id"]: made for made in map(json.loads, lines)}
+    return {(row["file"], row["function"], row["operator"], row["diff"]): row for row in map(json.loads, lines)}
 
 
 def page(rows: Sequence[Row], skipped: Sequence[str], seed: int) -> str:
@@ -407,7 +411,8 @@ def _row(made: Row) -> str:
     by = str(made["by"]).removeprefix("tests/").replace("|", "\\|")[:110]
     where = f"{made['file']}:{made['line']}".removeprefix("workers/dljob/").removeprefix("operator/")
     caught = by if made["caught"] else "**nothing**"
-    return f"| {where} ({made['operator']}) | `{change}` | {caught} | {made['seconds']} | {made.get('note', '')} |"
+    fault = f"{where} {made['function']} ({made['operator']})".replace("  ", " ")
+    return f"| {fault} | `{change}` | {caught} | {made['seconds']} | {made.get('note', '')} |"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -421,18 +426,20 @@ def main(argv: Sequence[str]) -> int:
     asked = parser.parse_args(argv)
     rooms, rows = Rooms(Graph()), known()
     found = statements(rooms)
+    sources = {each.file: each.source for each in found}
     drawn, skipped = draw(found, asked.seed, frozenset(key for key, row in rows.items() if _equivalent(row)))
-    faults = list({each.id: each for each in (*drawn, *standing(found, rows))}.values())
-    mine = [each for each in faults if asked.room in (None, each.room)]
+    faults = {each.key(sources[each.file]): each for each in (*standing(found, rows), *drawn)}
+    mine = {key: each for key, each in faults.items() if asked.room in (None, each.room)}
     if not asked.run:
-        for each in mine:
-            print(each.id, f"[{each.room}] {each.function}", each.diff((ROOT / each.file).read_bytes()), sep="\n")
+        for (*_, diff), each in mine.items():
+            print(each.place, f"[{each.room}] {each.function}", diff, sep="\n")
         print(*(f"skipped: {line}" for line in skipped), f"{len(mine)} faults, seed {asked.seed}", sep="\n")
         return 0
     done = {key for key, row in rows.items() if (row["caught"] or _equivalent(row)) and not asked.anew}
-    run_all([each for each in mine if each.id not in done], rooms, asked.jobs)
+    run_all([each for key, each in mine.items() if key not in done], rooms, asked.jobs)
     rows = known()
-    table = [rows[each.id] for each in faults if each.id in rows]
+    table = [rows[key] | {"line": each.line} for key, each in faults.items() if key in rows]
+    table.sort(key=lambda row: (row["room"], row["file"], row["line"]))
     TABLE.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table), encoding="utf-8")
     PAGE.write_text(page(table, skipped, asked.seed), encoding="utf-8")
     return 0

@@ -57,9 +57,10 @@ def rooms(tmp_path: Path) -> Rooms:
     return Rooms(Graph(tmp_path, FILES))
 
 
-def drawn(rooms: Rooms, *equivalent: str) -> dict[str, list[str]]:
+def drawn(rooms: Rooms, *equivalent: mutants.Key) -> dict[str, list[mutants.Key]]:
     faults, _ = mutants.draw(mutants.statements(rooms), 1, frozenset(equivalent))
-    return {room: [each.id for each in faults if each.room == room] for room in rooms.names}
+    keys = [(each.room, each.key((rooms.graph.root / each.file).read_bytes())) for each in faults]
+    return {room: [key for where, key in keys if where == room] for room in rooms.names}
 
 
 def test_each_room_has_two_faults_whatever_changes_in_another(rooms: Rooms):
@@ -81,9 +82,9 @@ def test_an_equivalent_fault_is_replaced_by_the_next_draw(rooms: Rooms):
 def test_a_fault_is_found_again_where_its_statement_has_moved(rooms: Rooms):
     file = rooms.graph.root / "workers/dljob/low/two.py"
     (fault,) = (f for each in mutants.statements(rooms) for f in each.faults() if f.line == 2 and f.operator == "drop")
-    row = {"file": fault.file, "operator": fault.operator, "diff": fault.diff(file.read_bytes())}
+    rows: dict[mutants.Key, mutants.Row] = {fault.key(file.read_bytes()): {}}
     file.write_text(f"import os\n\n{file.read_text()}")
-    (found,) = mutants.standing(mutants.statements(rooms), {fault.id: row})
+    (found,) = mutants.standing(mutants.statements(rooms), rows)
     assert (found.line, found.text) == (4, "pass")
 
 
