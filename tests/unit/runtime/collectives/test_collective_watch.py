@@ -75,6 +75,14 @@ def test_a_member_that_waits_too_long_is_told_for_whom(answer: Any, words: str) 
     assert f"group w was not formed in time: {words}" in str(caught.value)
 
 
+def test_a_master_that_is_away_is_not_asked_in_a_tight_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.02)
+    master = Master(UnreachableError("away"))
+    with pytest.raises(DeadlineError):
+        muster(master, 0.1).assembly()
+    assert len(master.asked) <= 6
+
+
 def test_members_meet_or_look_again_after_a_change() -> None:
     master = Master({"missing": ["a/0"]}, UnreachableError("away"), {"offer": "host:1"})
     assert muster(master).meet(MADE, "") == "host:1"
