@@ -92,6 +92,15 @@ async def test_a_key_written_by_one_process_is_read_listed_and_deleted_by_anothe
     assert await other.keys("dljob/a/") == ("dljob/a/1",)
 
 
+async def test_a_process_that_comes_later_lists_all_that_was_written_before(pair: tuple[Any, Any]) -> None:
+    one, late = pair
+    for key in ("a", "b", "c"):
+        await one.put(key, b"")
+    assert await late.keys("") == ("a", "b", "c")
+    await late.put("d", b"")
+    assert await one.keys("") == ("a", "b", "c", "d")
+
+
 async def test_one_of_many_writers_wins_put_if_absent(pair: tuple[Any, Any]) -> None:
     won = await asyncio.gather(*(pair[i % 2].put_if_absent("k", b"%d" % i) for i in range(8)))
     assert sum(won) == 1
