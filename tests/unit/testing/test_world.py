@@ -9,11 +9,12 @@ import pytest
 
 from dljob.master.start.assign import would_be_nodes
 from dljob.master.state.state import Phase
+from dljob.master.state.views import HostId
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
 from dljob.testing.world import invariants
 from dljob.testing.world.faults import FAULTS
-from dljob.testing.world.model import Arrive, Done, FaultMove, Happen, Node, Wake
+from dljob.testing.world.model import Arrive, Done, FaultMove, Happen, Node, SpareKey, Wake
 from dljob.testing.world.world import World
 
 ROLES = [
@@ -158,3 +159,13 @@ def test_a_broken_replay_and_broken_counts_are_told():
     role = w.known.roles["t"]
     object.__setattr__(role, "ready", 7)
     assert any(problem.startswith("count") for problem in w.violations())
+
+
+def test_a_spare_that_takes_over_is_watched_as_the_host_it_has_become():
+    w = first(world(spares={"processesPerNode": 1}), but=Done)
+    spares = [actor for actor, process in w.processes.items() if isinstance(process.who, SpareKey)]
+    w.apply(FaultMove("kill", 0))
+    first(w, but=Done)
+    taken = {actor: w.processes[actor].who for actor in spares if isinstance(w.processes[actor].who, HostId)}
+    assert taken
+    assert {actor: w.watched[actor].who for actor in taken} == taken
