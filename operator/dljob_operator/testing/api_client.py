@@ -43,7 +43,7 @@ class SimulatedKube(Kube):
         """Make a call. Raises ApiError: it is refused, or nobody answers."""
         # The request travels; a crash of the operator here comes before the effect.
         await self._operator.travel()
-        slow = self._world.slow.take("api")
+        slow = self._world.slow.take("api", reads=method == "GET")
         if slow is not None:
             sent: Any = json.loads(json.dumps(body)) if body else {}
             do = partial(self._answer, method, path, sent, query or {}, content)

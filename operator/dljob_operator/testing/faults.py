@@ -136,13 +136,13 @@ def _api(w: StoryState, m: Mishap) -> None:
     w.troubles = (w.troubles + [ApiTrouble(status, done, seconds)] * (1 + m.pick // 8 % 5))[:MOST_TROUBLES]
 
 
-def _slow(*where: str) -> Callable[[StoryState, Mishap], None]:
-    """Return a fault that slows the next calls: their requests, their answers, or both, by up to hours."""
+def _slow(where: str) -> Callable[[StoryState, Mishap], None]:
+    """Return a fault that slows the next reads or writes: their requests, answers, or both, by up to hours."""
 
     def do(w: StoryState, m: Mishap) -> None:
         seconds, way = m.value * (1.0, 10.0, 100.0)[m.pick % 3], m.pick // 3 % 3
         call = SlowCall(request=0.0 if way == 1 else seconds, answer=0.0 if way == 0 else seconds)
-        due = w.slow.due[where[m.pick // 9 % len(where)]]
+        due = w.slow.due[where, bool(m.pick // 9 % 2)]
         due += [call] * min(1 + m.pick // 18 % 4, MOST_TROUBLES - len(due))
 
     return do
@@ -342,7 +342,7 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
     "ttl changed": (1, _edited("ttlSecondsAfterFinished", 0, 60, None)),
     "deleted": (1, _delete),
     "api slow": (0, _slow("api")),
-    "head slow": (0, _slow("head", "order")),
+    "head slow": (0, _slow("head")),
 }
 """Kind -> (weight in the draw, what it does). Weight 0: drawn where it is named, so that it shifts no other draw."""
 SLOW = ("api slow", "head slow")

@@ -39,7 +39,7 @@ class HeadClient:
         reads = method == "GET"
         await self._operator.travel(reads=reads)
         head = self._world.reach(self._host)
-        slow = self._world.slow.take("head" if reads else "order")
+        slow = self._world.slow.take("head", reads=reads)
         if head is None:
             answer = None
         elif slow is not None:

@@ -28,16 +28,18 @@ class SlowCalls:
 
     def __init__(self, agenda: Agenda, broken: Callable[[str], None]) -> None:
         """Start without any; `broken` hears of a call that its operator waits for beyond HUNG_S."""
-        self.due: dict[str, list[SlowCall]] = {"api": [], "head": [], "order": []}
-        """Where calls go, `order` for those that change something at a head -> the next ones that are slow."""
+        self.due: dict[tuple[str, bool], list[SlowCall]] = {
+            (where, reads): [] for where in ("api", "head") for reads in (True, False)
+        }
+        """(Where calls go, whether they only read) -> the next ones that are slow."""
         self._agenda = agenda
         self._broken = broken
         self._under_way: dict[int, Callable[[], None]] = {}
         self._sent = 0
 
-    def take(self, where: str) -> SlowCall | None:
+    def take(self, where: str, *, reads: bool) -> SlowCall | None:
         """Return how slow the next call to there is; None: it is not."""
-        due = self.due[where]
+        due = self.due[where, reads]
         return due.pop(0) if due else None
 
     def send(self, seconds: float, arrive: Callable[[], None]) -> None:
