@@ -51,7 +51,9 @@ def taken(w: StoryState, head: HeadProcess, id_: str) -> None:
     status = part(w.job, "status")
     # Another operator may write in the milliseconds between the look at the status and the submission.
     close = len(w.alive) > 1 and w.agenda.now - w.wrote_at < CLOSE_S
-    if w.job is not None and text(status, "submissionId") != id_ and not close:
+    # The attempt of a slow request may be given up before it arrives: its RayCluster is then on its way out.
+    late = w.slow.arriving and any(text(body, "status", "submissionId") == id_ for _, body, _ in w.log)
+    if w.job is not None and text(status, "submissionId") != id_ and not (close or late):
         w.broken(f"unwritten: {id_} is submitted, and the status says {text(status, 'submissionId') or 'none'}")
     for other in w.nature.heads:
         if other is not head and w.nature.rank_lives(other, LEASE_S):

@@ -32,6 +32,8 @@ class SlowCalls:
             (where, reads): [] for where in ("api", "head") for reads in (True, False)
         }
         """(Where calls go, whether they only read) -> the next ones that are slow."""
+        self.arriving = False
+        """Whether what happens now is the work of a slow request, whose reason may be over."""
         self._agenda = agenda
         self._broken = broken
         self._under_way: dict[int, Callable[[], None]] = {}
@@ -52,7 +54,9 @@ class SlowCalls:
     def _arrive(self, number: int) -> None:
         arrive = self._under_way.pop(number, None)
         if arrive is not None:
+            self.arriving = True
             arrive()
+            self.arriving = False
 
     def end(self) -> None:
         """Let all requests under way arrive now, and no later call be slow."""
