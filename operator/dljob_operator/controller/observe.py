@@ -89,11 +89,13 @@ class Observer:
         there = await self._there(key, job, attempt)
         master, ray_job = self._pollers.views(key)
         there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, self._now())
+        earlier, strays = self._earlier(key, job, attempt)
         seen = Observed(
             job=job,
             cluster=there.cluster,
             pods=await self._machines.told(there.pods),
-            earlier=await self._machines.told(self._earlier(key, job, attempt)),
+            earlier=await self._machines.told(earlier),
+            strays=strays,
             locked=there.locked,
             objection=there.objection,
             master=master,
@@ -117,13 +119,16 @@ class Observer:
         name, cluster = self._cluster(key, job, attempt)
         return ClusterView(cluster, self._cache.pods_of(Key(key.namespace, name)))
 
-    def _earlier(self, key: Key, job: Object, attempt: int) -> tuple[Pod, ...]:
-        """Return the pods that outlive the RayClusters of earlier attempts; the last one's may be looked at anyway."""
+    def _earlier(self, key: Key, job: Object, attempt: int) -> tuple[tuple[Pod, ...], tuple[Object, ...]]:
+        """Return what is left of earlier attempts beside the RayCluster that is looked at: pods, and RayClusters."""
         looked_at = self._cluster(key, job, attempt)[0]
         past = {names.cluster_name(key.name, job["metadata"]["uid"], each) for each in range(1, attempt)} - {looked_at}
-        # Pods of a RayCluster that exists are its owner's matter.
-        gone = [where for name in sorted(past) if self._cache.clusters.get(where := Key(key.namespace, name)) is None]
-        return tuple(pod for where in gone for pod in self._cache.pods_of(where))
+        found = {
+            where: self._cache.clusters.get(where) for where in (Key(key.namespace, name) for name in sorted(past))
+        }
+        # Pods of a RayCluster that exists go with it.
+        pods = [pod for where, cluster in found.items() if cluster is None for pod in self._cache.pods_of(where)]
+        return tuple(pods), tuple(cluster for cluster in found.values() if cluster is not None)
 
     async def _not_lost(self, key: Key, job: Object) -> None:
         """Read a RayCluster live before it counts as lost: that would end the attempt, and a watch may be wrong."""

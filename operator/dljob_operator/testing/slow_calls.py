@@ -34,6 +34,8 @@ class SlowCalls:
         """(Where calls go, whether they only read) -> the next ones that are slow."""
         self.arriving = False
         """Whether what happens now is the work of a slow request, whose reason may be over."""
+        self.made = set[str]()
+        """The uids of RayClusters that slow requests made."""
         self._agenda = agenda
         self._broken = broken
         self._under_way: dict[int, Callable[[], None]] = {}

@@ -119,6 +119,7 @@ class World:
             job=copy.deepcopy(self.job),
             cluster=cluster and cluster_digest(cluster),  # only what the operator's cache keeps
             pods=tuple(self.pods.get(name, ())),
+            strays=tuple(copy.deepcopy(self.clusters[each]) for each in sorted(past - {name}) if each in self.clusters),
             earlier=tuple(
                 pod for each in past if each not in (name, *self.clusters) for pod in self.pods.get(each, ())
             ),

@@ -45,6 +45,8 @@ POLICIES: tuple[Policy, ...] = (
     finish.verdict,
     # An order to stop, or a deadline, beats a suspension and a new attempt: nothing is started only to be stopped.
     stopping.stop,
+    # Whatever the job does next, nothing of an attempt that was given up may take its place.
+    attempts.strays,
     # A suspension has the pass until it is over: its own steps delete the RayCluster.
     suspending.suspend,
     # A lost attempt is counted before anything of it is deleted.
@@ -88,7 +90,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
         return ReconcileResult(f"annotation {names.PAUSE} pauses this job's reconcile")
 
     # One step: before the end of the job the first policy decides, after it only the cleanup goes on.
-    step = (leaving.release(case) or machines.force(case) or finish.after(case)) if case.finished else _step(case)
+    step = _rest(case) if case.finished else _step(case)
 
     # Each pass computes the whole status from the observation and the step, so that no policy has to maintain it.
     new = statuses.status(case, step.change)
@@ -116,6 +118,10 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
         left=step.left,
         written_first=step.written_first,
     )
+
+
+def _rest(case: ReconcileContext) -> PolicyDecision:
+    return leaving.release(case) or machines.force(case) or attempts.strays(case) or finish.after(case)
 
 
 def _step(case: ReconcileContext) -> PolicyDecision:

@@ -118,11 +118,13 @@ async def test_pods_that_outlive_an_earlier_attempt_are_observed() -> None:
         seen, _ = await it.observer.observe(JOB) or pytest.fail("the job is gone")
         assert [pod.name for pod in seen.earlier] == ["lost"]
         assert "lost" not in [pod.name for pod in seen.pods]
-        # A RayCluster of that name is somebody else's by now, and so are its pods.
+        assert seen.strays == ()
+        # A RayCluster of that name came late, or is somebody else's: its pods go with it.
         it.fake.put("rayclusters", {"metadata": {"name": cluster_of(it.fake, "hello", 1)}, "spec": {}})
         it.sync()
         seen, _ = await it.observer.observe(JOB) or pytest.fail("the job is gone")
         assert seen.earlier == ()
+        assert [each["metadata"]["name"] for each in seen.strays] == [cluster_of(it.fake, "hello", 1)]
 
 
 @pytest.mark.slow

@@ -195,7 +195,14 @@ def suspends_without_force(patch):
 @bug
 def forgets_earlier_attempts(patch):
     """A suspension waits for the pods of the last attempt alone."""
-    patch.setattr(Observer, "_earlier", lambda self, key, job, attempt: ())
+    patch.setattr(Observer, "_earlier", lambda self, key, job, attempt: ((), ()))
+
+
+@bug
+def keeps_a_late_cluster(patch):
+    """A RayCluster that a slow request made after its attempt was given up stays."""
+    instead(patch, attempts.strays, lambda case: None)
+    patch.setattr(attempts, "strays", lambda case: None)
 
 
 @bug

@@ -43,6 +43,7 @@ FOUND_IN: dict[str, tuple[str, set[str]]] = {
     "stops_with_a_suspended_cluster": ("a-shared-raycluster-suspended-for-a-moment", {"left running"}),
     "releases_a_living_head": ("a-shared-raycluster-deleted-under-a-job-that-goes", {"left running"}),
     "suspends_without_force": ("suspended-while-a-lost-node-holds-a-pod", {"no end"}),
+    "keeps_a_late_cluster": ("a-raycluster-that-comes-after-its-attempt", {"left"}),
     "forgets_earlier_attempts": ("suspended-while-a-lost-node-holds-an-earlier-pod", {"not gone"}),
 }
 """Bug -> the case that shows it, and the laws that it breaks: seeds hardly ever bring these faults in this order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -410,3 +411,26 @@ def test_a_new_attempt_after_the_spec_went_wrong_waits_for_pods_too():
     world.step()
     world.pods[old] = pods
     assert world.settle().look().requeue == 30 + attempts.CLOCKS_SECONDS
+
+
+@pytest.mark.parametrize("phase", ["Provisioning", "Suspended", "Succeeded"])
+def test_a_raycluster_that_comes_after_its_attempt_is_deleted(phase):
+    world = World().running()
+    late = copy.deepcopy(world.cluster)
+    world.delete_cluster().settle()
+    assert world.status["attempt"] == 2
+    if phase == "Suspended":
+        world.edit(suspend=True).settle()
+        world.clusters.clear()
+        world.settle()
+    elif phase == "Succeeded":
+        world.calm()
+    assert world.phase in {phase, "Recovering"}
+    foreign = {**late, "metadata": {**late["metadata"], "ownerReferences": []}}
+    world.clusters[late["metadata"]["name"]] = foreign
+    assert world.look().actions == ()
+    world.clusters[late["metadata"]["name"]] = late
+    (action,) = world.look().actions
+    assert (action.kind, action.name, action.uid) == ("RayCluster", late["metadata"]["name"], late["metadata"]["uid"])
+    world.settle()
+    assert late["metadata"]["name"] not in world.clusters

@@ -91,6 +91,13 @@ def leftover(case: ReconcileContext) -> PolicyDecision | None:
     )
 
 
+def strays(case: ReconcileContext) -> PolicyDecision | None:
+    """Delete the RayClusters of earlier attempts that a late request made: no status names them."""
+    left = [each["metadata"] for each in case.observed.strays if case.owns(each)]
+    actions = tuple(Delete("RayCluster", meta["name"], meta["uid"]) for meta in left if "deletionTimestamp" not in meta)
+    return PolicyDecision("RayClusters of earlier attempts came late: they are deleted", actions) if actions else None
+
+
 def clearing(case: ReconcileContext) -> float | None:
     """Return the most seconds that the remains of the last attempt must still be waited for; None: there is no wait.
 

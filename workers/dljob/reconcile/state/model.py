@@ -145,6 +145,8 @@ class Observed:
     """The pods of that RayCluster, the head first, then by name."""
     earlier: tuple[Pod, ...] = ()
     """The pods that outlive the RayClusters of earlier attempts, such as one whose node is lost."""
+    strays: tuple[Object, ...] = ()
+    """RayClusters of earlier attempts: a request that travelled for long made them after their attempt was given up."""
     master: MasterView | None = None
     ray_job: RayJobView | None = None
     troubles: tuple[Trouble, ...] = ()
