@@ -85,7 +85,7 @@ class App:
         self.cache = Cache()
         self.queue = WorkQueue()
         self.metrics = Metrics(options.settings.version)
-        self.again = False
+        self.restarts = False
         """Whether to restart: for a watch that was impossible before, or because kopf gave up."""
         self.hangs = False
         """Whether tasks are left that do not end, so that the process must end without them."""
@@ -95,7 +95,7 @@ class App:
         self._tasks: list[asyncio.Task[Any]] = []
         self.failure: BaseException | None = None
         """Error of a task that must not end."""
-        self._beat = time.monotonic()
+        self._last_tick = time.monotonic()
         self.lacks = ""
         """Fields that the served CRD lacks, in words."""
         self.kuberay: Literal["", "missing", "old"] = ""
@@ -111,7 +111,7 @@ class App:
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
         handlers.configure(settings)
         handlers.login(self.connection, registry)
-        # kopf cannot add a watch later: a kind that is not served is left out, and `anew` restarts the process for it.
+        # kopf cannot add a watch later: a kind that is not served is left out, and `rerun` restarts the process for it.
         handlers.watch_all(registry, self.cache, self.queue, kuberay=self.kuberay != "missing")
         handlers.life(registry, begin, end)
         # `standalone`: without kopf's peering; the Lease elects. kopf only watches, also in a standby.
@@ -138,7 +138,7 @@ class App:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANEW_SECONDS):
                     await self._stop.wait()
-            self.again = not self._stop.is_set()
+            self.restarts = not self._stop.is_set()
 
     async def _ended_or_hangs(self, running: asyncio.Task[None]) -> None:
         """Wait until kopf has ended. Version 1.45 may hang where credentials are refused, after our tasks ended."""
@@ -156,7 +156,7 @@ class App:
         """Return the way to the API server."""
         return await find(self.options.context, self.options.kubeconfig)
 
-    async def look(self, kube: Kube) -> Literal["", "missing", "old"]:
+    async def check_kuberay(self, kube: Kube) -> Literal["", "missing", "old"]:
         """Return the problem with KubeRay, if any; wait for an API server that is away."""
         errors = ErrorLog("the look for KubeRay", log)
         while True:
@@ -190,10 +190,10 @@ class App:
         # `_ended` has reported their errors; here each task only has to be over.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def anew(self, why: str) -> None:
+    def rerun(self, why: str) -> None:
         """Restart the process for a watch that kopf can only begin at its start."""
         log.info("%s: restarting the process to watch them", why)
-        self.again = True
+        self.restarts = True
         self._stop.set()
 
     async def watch_crd(self, kube: Kube) -> None:
@@ -214,14 +214,14 @@ class App:
                     return
             await asyncio.sleep(self.options.look_again_seconds)
 
-    async def beat(self) -> None:
+    async def record_ticks(self) -> None:
         """Note the time every second, so that `lag` tells for how long the event loop has been stuck."""
         while True:
-            self._beat = time.monotonic()
+            self._last_tick = time.monotonic()
             await asyncio.sleep(1.0)
 
     @property
     def lag(self) -> float:
         """Lag of the event loop in seconds."""
-        # `beat` itself sleeps for 1 s, which is no lag.
-        return max(0.0, time.monotonic() - self._beat - 1.0)
+        # `record_ticks` itself sleeps for 1 s, which is no lag.
+        return max(0.0, time.monotonic() - self._last_tick - 1.0)

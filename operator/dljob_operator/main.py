@@ -48,9 +48,9 @@ async def _run(arguments: argparse.Namespace, given: Sequence[str]) -> None:
     app = App(options(arguments))
     await run(app)
     # Neither execv nor _exit runs exit handlers: flush the log here.
-    if app.again or app.hangs:
+    if app.restarts or app.hangs:
         logging.shutdown()
-    if app.again:
+    if app.restarts:
         os.execv(sys.executable, [sys.executable, "-m", "dljob_operator", *given])  # noqa: S606 - ourselves, anew
     if app.hangs:
         os._exit(0)  # a plain return would wait in asyncio.run for the task that hangs

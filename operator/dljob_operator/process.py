@@ -59,7 +59,7 @@ class OperatorProcess:
         options = app.options
         self._app = app
         self._heads = Heads(options.key, url=options.head_url)
-        self._heads.on_call = app.metrics.asked
+        self._heads.on_call = app.metrics.count_call
         self._relist = Relist(app.queue, options.namespaces or (None,), app.metrics.missed)
         self._acting: LeaderTasks | None = None
         self._election: Election | None = None
@@ -75,14 +75,14 @@ class OperatorProcess:
         """Serve probes and metrics before the API server is asked: a kubelet must see an operator that waits for it."""
         options = self._app.options
         # Before the servers: `health` reads the lag that this task records.
-        self._app.spawn("beat", self._app.beat())
+        self._app.spawn("beat", self._app.record_ticks())
         if options.metrics_port:
             self._server, _ = start_http_server(options.metrics_port, registry=self._app.metrics.registry)
         if options.health_port:
             self._probes = await probes.serve(options.health_port, self.health, self.ready)
         if options.webhook_port:
             metrics, folder = self._app.metrics, options.webhook_certificate
-            self._webhook = webhook = server.made(options.settings, folder, metrics.admitted)
+            self._webhook = webhook = server.create_webhook(options.settings, folder, metrics.admitted)
             # Asked at each scrape, so it counts down between two looks at the files.
             metrics.certified(lambda: webhook.certificate.days * DAY)
             self._app.spawn("webhook", server.begin(webhook, options.webhook_port))
@@ -120,7 +120,7 @@ class OperatorProcess:
             # The fence is in the transports, so that no caller can forget it.
             kube.transport.fence = self._heads.fence = self._election.fence
         # Before the watches: kopf can only register kinds at its start, and RayClusters may not be served yet.
-        app.kuberay = await app.look(kube)
+        app.kuberay = await app.check_kuberay(kube)
         self._kube = kube
         if self._webhook:
             self._webhook.exists = self._has_config_map
@@ -165,13 +165,13 @@ class OperatorProcess:
     # -- tasks
 
     async def _relist_all(self) -> None:
-        await self._relist.run(self._sights, self._app.options.relist_seconds)
+        await self._relist.run(self._resync_sources, self._app.options.relist_seconds)
 
     async def _act(self) -> None:
         """Fill the caches, then act: at once, or while the Lease is held."""
-        if await self._relist.fill(self._sights()):
+        if await self._relist.fill(self._resync_sources()):
             # A kind was not served at kopf's start, so no watch of it runs.
-            self._app.anew("DLJobs are served now")
+            self._app.rerun("DLJobs are served now")
             return
         self._retire_on_signals()
         await (self._election.run(self._work) if self._election else self._work())
@@ -196,7 +196,7 @@ class OperatorProcess:
             return
         loop = asyncio.get_running_loop()
 
-        def told(number: int) -> None:
+        def retire(number: int) -> None:
             log.info("%s: ending", signal.Signals(number).name)
             # As a task, since a signal handler cannot wait.
             self._app.spawn("retirement", self._retire_and_stop())
@@ -204,7 +204,7 @@ class OperatorProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):
                 # These replace kopf's handlers, which would end its watches first.
-                loop.add_signal_handler(number, told, number)
+                loop.add_signal_handler(number, retire, number)
 
     async def _retire_and_stop(self) -> None:
         try:
@@ -219,12 +219,12 @@ class OperatorProcess:
         watched = app.kuberay
         while app.kuberay:
             await asyncio.sleep(app.options.look_again_seconds)
-            now = await app.look(self._kube)
+            now = await app.check_kuberay(self._kube)
             if now == app.kuberay:
                 continue
             # kopf began without a watch of RayClusters, and only a new process can add one.
             if watched == "missing":
-                app.anew("RayClusters are served now")
+                app.rerun("RayClusters are served now")
                 return
             # Merely old before: its kinds are watched already, so nothing has to restart.
             app.kuberay = now
@@ -234,7 +234,7 @@ class OperatorProcess:
             for key in list(app.cache.jobs.entries):
                 app.queue.add(key)
 
-    def _sights(self) -> Sequence[ResyncSource]:
+    def _resync_sources(self) -> Sequence[ResyncSource]:
         return sources(self._kube, self._app.cache, kuberay=self._app.kuberay != "missing")
 
     # -- what is told

@@ -28,7 +28,7 @@ from dljob.master.state.state import JobState
 from dljob.master.state.views import HostId
 from dljob.master.transition import transition
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
-from dljob.runtime.process.messages import Heartbeat, Pulse
+from dljob.runtime.process.messages import Heartbeat, NodeHeartbeat
 
 ACCEPTED = Path(__file__).with_suffix(".json")
 SLACK = 1.25
@@ -111,15 +111,15 @@ def deaths(state: JobState) -> Callable[[], JobState]:
     return work
 
 
-def heartbeats(state: JobState) -> Callable[[], Pulse]:
+def heartbeats(state: JobState) -> Callable[[], NodeHeartbeat]:
     """Return work that decodes and takes the heartbeat of one node, in which each host reports a step."""
     hosts = tuple(Heartbeat("w", f"w/{rank}/1", 1, {rank: (1, 7, {"loss": 0.5})}) for rank in range(HOSTS))
-    data, evidence = Pulse(1, 1, hosts).packed(), HeartbeatLog()
+    data, evidence = NodeHeartbeat(1, 1, hosts).packed(), HeartbeatLog()
 
-    def work() -> Pulse:
-        pulse = Pulse.unpacked(data)
+    def work() -> NodeHeartbeat:
+        pulse = NodeHeartbeat.unpacked(data)
         for beacon in pulse.hosts:
-            tuple(evidence.heard(state, beacon, 1.0))
+            tuple(evidence.record(state, beacon, 1.0))
         return pulse
 
     return work

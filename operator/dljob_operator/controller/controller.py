@@ -40,7 +40,7 @@ class Parts:
 
     queue: WorkQueue
     observer: Observer
-    hands: ActionExecutor
+    executor: ActionExecutor
     pollers: Pollers
     recorder: Recorder
     metrics: Metrics
@@ -62,7 +62,7 @@ class Controller:
         self._settings = settings
         self._decide = decide
         self._clock = clock
-        self._said: dict[Key, str] = {}
+        self._logged: dict[Key, str] = {}
         self.since: dict[Key, float] = {}
         """Start of each running pass, on the monotonic clock."""
 
@@ -83,9 +83,9 @@ class Controller:
                     raise
                 # A task per pass, not a fixed set of workers: a pass that waits for a head lends its turn (ADR 65).
                 made = passes.create_task(self._pass(key), name=f"pass {key}")
-                made.add_done_callback(partial(self._over, key, turns))
+                made.add_done_callback(partial(self._release_turn, key, turns))
 
-    def _over(self, key: Key, turns: Turns, _task: asyncio.Task[None]) -> None:
+    def _release_turn(self, key: Key, turns: Turns, _task: asyncio.Task[None]) -> None:
         """Return the turn and the key, also of a pass that was cancelled before it began."""
         turns.give()
         self._parts.queue.done(key)
@@ -135,7 +135,7 @@ class Controller:
             written = await self._write(key, seen, outcome.status)
             if written is None:
                 # The DLJob has changed since the decision: decide again, and act on nothing of it.
-                return self._again(key, memory, outcome, failed=False, news=True)
+                return self._requeue(key, memory, outcome, failed=False, news=True)
         # 5. act, poll the head that this pass decided for, and write the status
         failed = await self._act(key, memory, outcome)
         # After a failed action it is unknown whether the submission was reached at all.
@@ -149,14 +149,14 @@ class Controller:
         # No news when the API server drops fields that its CRD lacks: it answers with the old status, and a pass at
         # once would repeat for ever.
         news = written is None or written.get("status") != seen.job.get("status")
-        return self._again(key, memory, outcome, failed=failed, news=news or bool(outcome.actions))
+        return self._requeue(key, memory, outcome, failed=failed, news=news or bool(outcome.actions))
 
     async def _act(self, key: Key, memory: OperatorMemory, outcome: ReconcileResult) -> bool:
         """Perform the actions in order until one fails; return whether one did."""
         for action in outcome.actions:
             what = label(action)
             try:
-                await self._parts.hands.perform(key, memory, action)
+                await self._parts.executor.perform(key, memory, action)
             except StaleError as error:
                 # Not a trouble: the DLJob has just changed, and the next pass decides on the new one.
                 log.info("%s: %s: decided again", key, error.message)
@@ -178,15 +178,15 @@ class Controller:
         if status is None:
             return seen.job
         try:
-            return await self._parts.hands.write_status(key, seen.job, status)
+            return await self._parts.executor.write_status(key, seen.job, status)
         except ApiError as error:
             # 404: the DLJob is gone; 409: it has changed since it was observed. Either way this pass's view is old.
             if error.status not in (404, 409):
                 raise
-            await self._parts.hands.refresh(key)
+            await self._parts.executor.refresh(key)
             return None
 
-    def _again(self, key: Key, memory: OperatorMemory, outcome: ReconcileResult, *, failed: bool, news: bool) -> str:
+    def _requeue(self, key: Key, memory: OperatorMemory, outcome: ReconcileResult, *, failed: bool, news: bool) -> str:
         """Queue the key for its next pass, and return the result in the metrics' words."""
         queue = self._parts.queue
         # Progress in a long piece of work, such as the deletion of many pods, is no loop.
@@ -219,10 +219,10 @@ class Controller:
         parts.startup.forget(key)
         parts.pollers.follow(key, "", None)
         parts.queue.drop(key)
-        self._said.pop(key, None)
+        self._logged.pop(key, None)
 
     def _log(self, key: Key, outcome: ReconcileResult) -> None:
         """Log the reason when it differs from the last one."""
-        if self._said.get(key) != outcome.reason:
-            self._said[key] = outcome.reason
+        if self._logged.get(key) != outcome.reason:
+            self._logged[key] = outcome.reason
             log.info("%s: %s", key, outcome.reason, extra={"fields": {"dljob": str(key)}})

@@ -172,7 +172,7 @@ class ActionExecutor:
         # By uid: a child of an earlier job of this name is not ours.
         if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
             return found
-        raise _taken(found, objects.resource.kind)
+        raise _taken_error(found, objects.resource.kind)
 
     async def _create_token(self, key: Key, memory: OperatorMemory, action: CreateToken) -> None:
         token = self._heads.token(memory.uid, action.cluster)
@@ -208,7 +208,7 @@ class ActionExecutor:
             raise StaleError(f"{action.kind} {action.name} has changed") from None
         if action.kind not in self._drop:
             return  # a kind without a cache
-        if left.get("kind") == action.kind and _held(left):
+        if left.get("kind") == action.kind and _still_exists(left):
             self._keep[action.kind](left)  # a finalizer holds it; the next pass sees its deletionTimestamp
         else:
             self._drop[action.kind](Key(key.namespace, action.name), action.uid)
@@ -267,7 +267,7 @@ class ActionExecutor:
         if container:
             await self._same_head(key, pod, container)
         # 2. the environment of the spec that the attempt was made of, which may since have been edited
-        env = await self._made_of(key, action.spec_map) if action.spec_map else action.runtime_env
+        env = await self._runtime_env_of(key, action.spec_map) if action.spec_map else action.runtime_env
         ray = self._heads.ray(memory.uid, action.cluster, action.address)
         async with self._turns.lent():
             # 3. a new session is a head that restarted and lost its jobs: it would accept a known id once more
@@ -302,7 +302,7 @@ class ActionExecutor:
         if not any(digest(body).container == container for body in found):
             raise HeadError(0, f"head pod {pod} is another one than the submission was ordered for, or restarted since")
 
-    async def _made_of(self, key: Key, spec_map: str) -> Mapping[str, Any]:
+    async def _runtime_env_of(self, key: Key, spec_map: str) -> Mapping[str, Any]:
         """Return the runtime environment in the spec that an attempt was made of."""
         try:
             found = await self._kube.get(CONFIG_MAPS, spec_map, key.namespace)
@@ -329,10 +329,10 @@ class ActionExecutor:
         except NotThereError:
             return
         if part(found, "metadata", "labels").get(names.LABEL_NAME) != key.name:
-            raise _taken(found, CONFIG_MAPS.kind)
+            raise _taken_error(found, CONFIG_MAPS.kind)
 
 
-def _held(left: Object) -> bool:
+def _still_exists(left: Object) -> bool:
     """Whether a deleted object still exists: the API server answers with the pod even when it is gone."""
     meta = part(left, "metadata")
     return left.get("kind") != "Pod" or bool(meta.get("finalizers") or meta.get("deletionGracePeriodSeconds"))
@@ -353,7 +353,7 @@ def difference(old: Object, new: Object) -> Json:
     return patch
 
 
-def _taken(found: Object, kind: str) -> TakenError:
+def _taken_error(found: Object, kind: str) -> TakenError:
     owners = items(found, "metadata", "ownerReferences")
     whose = ", ".join(f"{owner['kind']} {owner['name']}" for owner in owners) or "nobody"
     return TakenError(f"{kind} {found['metadata']['name']} exists already and belongs to {whose}")

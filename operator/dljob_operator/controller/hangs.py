@@ -45,7 +45,7 @@ class Hang:
     words: str = ""
 
 
-async def told(
+async def add_pod_problems(
     kube: Kube, namespace: str, seen: ClusterView, known: dict[str, Hang], now: float
 ) -> tuple[ClusterView, float | None]:
     """Add the trouble from Events to a view; return it with the seconds until the next look (None: nothing is stuck).
@@ -68,7 +68,7 @@ async def told(
             # The cap on the exponent keeps the power finite for a pod that is stuck for days.
             hang.due = now + min(LONGEST, EVERY * 2.0 ** min(hang.looks, DOUBLINGS))
             hang.looks += 1
-            await _look(kube, namespace, uid, hang)
+            await _read_events(kube, namespace, uid, hang)
     wait = min((hang.due for hang in known.values()), default=None)
     pods = tuple(_troubled(pod, known.get(pod.uid)) for pod in seen.pods)
     objection = (known[idle].reason, known[idle].words) if idle else ("", "")
@@ -96,7 +96,7 @@ def _spokesmen(pods: Sequence[Pod]) -> list[str]:
     return [pod.uid for pod in first.values()][:GROUPS]
 
 
-async def _look(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
+async def _read_events(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
     try:
         events = await kube.list(CORE_EVENTS, namespace, fields=f"involvedObject.uid={uid}")
     except ApiError as error:
@@ -105,10 +105,12 @@ async def _look(kube: Kube, namespace: str, uid: str, hang: Hang) -> None:
     last = max(events, key=_when, default=None)
     # A later Normal Event, or none: the pod got on meanwhile.
     bad = last is not None and last.get("type") == "Warning" and last.get("reason") not in OF_CONTAINERS
-    hang.reason, hang.words = _told(text(last, "reason"), text(last, "message").strip()) if bad else ("", "")
+    hang.reason, hang.words = (
+        _reason_with_kind(text(last, "reason"), text(last, "message").strip()) if bad else ("", "")
+    )
 
 
-def _told(reason: str, words: str) -> tuple[str, str]:
+def _reason_with_kind(reason: str, words: str) -> tuple[str, str]:
     """Replace the reason of an Event about a missing object by one with its kind, as `kubectl get` shows only that."""
     missing = _MISSING.search(words) if reason == "FailedMount" else None
     return (NOT_FOUND[missing[1]] if missing else reason), words

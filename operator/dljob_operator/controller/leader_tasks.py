@@ -56,7 +56,7 @@ class LeaderTasks:
         parts = Parts(
             queue=queue,
             observer=self._observer,
-            hands=ActionExecutor(kube, cache, heads, self._turns),
+            executor=ActionExecutor(kube, cache, heads, self._turns),
             pollers=self._pollers,
             recorder=Recorder(kube, clock),
             metrics=metrics,
@@ -66,12 +66,12 @@ class LeaderTasks:
 
     async def run(self) -> None:
         """Run workers, pollers and the other tasks of a leader until cancelled."""
-        self._cache.first_seen = self._startup.seen
+        self._cache.first_seen = self._startup.begin
         self._queue.open()
         try:
             # Every job gets a pass: the last leader may have died in the middle of any.
             for key, entry in list(self._cache.jobs.entries.items()):
-                self._startup.seen(key, entry.value)
+                self._startup.begin(key, entry.value)
                 self._queue.add(key)
             await self._controller.run(self._turns)
         finally:

@@ -26,10 +26,10 @@ class Machines:
     def __init__(self, kube: Kube, clock: OperatorClock = MACHINE) -> None:
         self._kube = kube
         self._clock = clock
-        self._known: dict[str, tuple[float, str]] = {}
+        self._nodes: dict[str, tuple[float, str]] = {}
         """Name -> (monotonic time until which it is valid, state)."""
 
-    async def told(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    async def with_node_states(self, pods: Sequence[Pod]) -> tuple[Pod, ...]:
         """Return the pods, with the state of the node for those that overran their grace period."""
         now = self._clock.wall()
         return tuple(
@@ -44,12 +44,12 @@ class Machines:
     async def _state(self, name: str) -> str:
         at = self._clock.monotonic()
         # Nodes come and go, so expired states are dropped here.
-        self._known = {node: known for node, known in self._known.items() if known[0] > at}
-        if name not in self._known:
-            self._known[name] = await self._look(name, at)
-        return self._known[name][1]
+        self._nodes = {node: known for node, known in self._nodes.items() if known[0] > at}
+        if name not in self._nodes:
+            self._nodes[name] = await self._node_state(name, at)
+        return self._nodes[name][1]
 
-    async def _look(self, name: str, at: float) -> tuple[float, str]:
+    async def _node_state(self, name: str, at: float) -> tuple[float, str]:
         try:
             node = await self._kube.get(NODES, name)
         except NotThereError:

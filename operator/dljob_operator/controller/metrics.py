@@ -61,7 +61,7 @@ class Metrics:
         """Count a call of the Kubernetes API by status; 0: no answer."""
         self._rest.labels(str(status) if status else NO_ANSWER, method).inc()
 
-    def asked(self, status: int) -> None:
+    def count_call(self, status: int) -> None:
         """Count a call of a head by status; 0: no answer."""
         self._heads.labels(str(status) if status else NO_ANSWER).inc()
 

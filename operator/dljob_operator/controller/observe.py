@@ -86,15 +86,17 @@ class Observer:
         # Only for an ended job: a running one's logs are saved once, at its end.
         if status.get("completionTime") and not memory.logs_saved:
             memory.logs_saved = await self._has_logs(key, meta["uid"], attempt)
-        there = await self._there(key, job, attempt)
+        there = await self._find_cluster(key, job, attempt)
         master, ray_job = self._pollers.views(key)
-        there, memory.look_again = await hangs.told(self._kube, key.namespace, there, memory.hangs, self._now())
+        there, memory.look_again = await hangs.add_pod_problems(
+            self._kube, key.namespace, there, memory.hangs, self._now()
+        )
         earlier, strays = self._earlier(key, job, attempt)
         seen = Observed(
             job=job,
             cluster=there.cluster,
-            pods=await self._machines.told(there.pods),
-            earlier=await self._machines.told(earlier),
+            pods=await self._machines.with_node_states(there.pods),
+            earlier=await self._machines.with_node_states(earlier),
             strays=strays,
             locked=there.locked,
             objection=there.objection,
@@ -107,15 +109,15 @@ class Observer:
         )
         return seen, memory
 
-    async def _there(self, key: Key, job: Object, attempt: int) -> ClusterView:
+    async def _find_cluster(self, key: Key, job: Object, attempt: int) -> ClusterView:
         """Return the RayCluster of the job, its own or the one that it refers to."""
         ref = text(job, "spec", "rayClusterRef", "name")
         if ref:
             # Live in each pass: a watch without a selector would bring all RayClusters and pods there are (ADR 15).
-            return await self._references.look(job["metadata"]["uid"], Key(key.namespace, ref))
+            return await self._references.read_cluster(job["metadata"]["uid"], Key(key.namespace, ref))
         # These reads cost a call only when something is missing from the cache.
-        await self._not_lost(key, job)
-        await self._not_left(key, job, attempt)
+        await self._confirm_loss(key, job)
+        await self._confirm_end(key, job, attempt)
         name, cluster = self._cluster(key, job, attempt)
         return ClusterView(cluster, self._cache.pods_of(Key(key.namespace, name)))
 
@@ -130,7 +132,7 @@ class Observer:
         pods = [pod for where, cluster in found.items() if cluster is None for pod in self._cache.pods_of(where)]
         return tuple(pods), tuple(cluster for cluster in found.values() if cluster is not None)
 
-    async def _not_lost(self, key: Key, job: Object) -> None:
+    async def _confirm_loss(self, key: Key, job: Object) -> None:
         """Read a RayCluster live before it counts as lost: that would end the attempt, and a watch may be wrong."""
         recorded, uid = (text(job, "status", "rayCluster", field) for field in ("name", "uid"))
         # No RayCluster is recorded, or the job is over: none can be lost.
@@ -140,14 +142,14 @@ class Observer:
         known = self._cache.clusters.entries.get(where)
         if known is None or known.uid != uid:
             # Unknown to the cache, or another object of that name there: ask the API server before believing it.
-            await self._look_for(where)
+            await self._refresh_cluster(where)
 
-    async def _look_for(self, where: Key) -> None:
+    async def _refresh_cluster(self, where: Key) -> None:
         """Read a RayCluster live into the cache, if it exists."""
         with contextlib.suppress(NotThereError):
             self._cache.put_cluster(await RayClusters(self._kube).get(where.name, where.namespace))
 
-    async def _not_left(self, key: Key, job: Object, attempt: int) -> None:
+    async def _confirm_end(self, key: Key, job: Object, attempt: int) -> None:
         """Read the rest of the last attempt live before it counts as gone: its ranks may still write checkpoints.
 
         Its RayCluster may also be unknown to the watch: created by an operator that died then, or late.
@@ -156,7 +158,7 @@ class Observer:
         # This attempt's own, or something of it is cached: the caches suffice.
         if not recorded or self._cluster(key, job, attempt)[0] == recorded:
             return
-        await self._look_for(Key(key.namespace, recorded))
+        await self._refresh_cluster(Key(key.namespace, recorded))
         # All that have the job's uid: pods of attempts before the last one may be there, too.
         for body in await self._kube.list(PODS, key.namespace, labels=f"{names.LABEL_UID}={job['metadata']['uid']}"):
             self._cache.put_pod(body)

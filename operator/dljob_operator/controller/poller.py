@@ -54,7 +54,7 @@ class HeadReport:
     began: float
     snapshot: Object = field(default_factory=dict[str, object])
     placement: tuple[Object, ...] = ()
-    heard: float = 0.0
+    answered_at: float = 0.0
     """Monotonic time of PrimeMaster's last answer; 0: never."""
     error: str = ""
     ray_job: RayJobView | None = None
@@ -82,7 +82,7 @@ class Pollers:
         self._pods = pods
         self._queue = queue
         self._now, self._jitter = clock.monotonic, clock.jitter
-        self._told: dict[Key, HeadReport] = {}
+        self._reports: dict[Key, HeadReport] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Pollers:
 
     def follow(self, key: Key, uid: str, watch: Watch | None, submitted: str = "") -> None:
         """Poll the head that `watch` names; None stops. `submitted` is the id that Ray has just accepted."""
-        told = self._told.get(key)
+        told = self._reports.get(key)
         # Another attempt, address or submission: answers of the old head must not count for the new one.
         if watch is None or (told and (told.uid, told.watch) != (uid, watch)):
             self._stop(key)
@@ -98,25 +98,25 @@ class Pollers:
         if watch is None:
             return
         if told is None:
-            told = self._told[key] = HeadReport(uid, watch, self._now())
+            told = self._reports[key] = HeadReport(uid, watch, self._now())
         if submitted:
             # Not asked again: until the poller reaches Ray, "no such submission" from before would start it twice.
             told.ray_job = RayJobView(submitted, "PENDING", session=told.ray_job.session if told.ray_job else "")
-        # Missing for a new head, and after a task that ended by a bug (`_over`).
+        # Missing for a new head, and after a task that ended by a bug (`_task_ended`).
         if key not in self._tasks:
             made = self._tasks[key] = asyncio.create_task(self._ask(key, told), name=f"poll {key}")
-            made.add_done_callback(partial(self._over, key))
+            made.add_done_callback(partial(self._task_ended, key))
 
     def views(self, key: Key) -> tuple[MasterView | None, RayJobView | None]:
         """Return the last answers of PrimeMaster and of Ray, with their age."""
-        told = self._told.get(key)
+        told = self._reports.get(key)
         if told is None:
             return None, None
-        if not told.heard and not told.error:
+        if not told.answered_at and not told.error:
             # PrimeMaster has neither answered nor failed yet: only Ray's answer counts.
             return None, told.ray_job
         # Before the first answer its silence counts from the beginning of the polling.
-        age = self._now() - (told.heard or told.began)
+        age = self._now() - (told.answered_at or told.began)
         return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0), told.ray_job
 
     async def close(self) -> None:
@@ -127,13 +127,13 @@ class Pollers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _stop(self, key: Key) -> None:
-        self._told.pop(key, None)
-        # Removed before the cancellation: so `_over` sees that this end was wanted.
+        self._reports.pop(key, None)
+        # Removed before the cancellation: so `_task_ended` sees that this end was wanted.
         task = self._tasks.pop(key, None)
         if task:
             task.cancel()
 
-    def _over(self, key: Key, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, key: Key, task: asyncio.Task[None]) -> None:
         """Log a task that ended by a bug, and let the job's next pass start another one."""
         if task.cancelled() or self._tasks.get(key) is not task:
             return
@@ -148,7 +148,7 @@ class Pollers:
         while True:
             try:
                 # Ray is asked only while PrimeMaster is silent: it alone knows why a launcher ended.
-                if told.error or not told.heard:
+                if told.error or not told.answered_at:
                     await self._hear_ray(key, told, ray)
                 weighty = await self._hear_master(key, told, gateway)
                 errors.worked()
@@ -169,11 +169,11 @@ class Pollers:
         known = told.snapshot.get("version", 0)
         # After an error no wait: a gateway that is back must show at once.
         snapshot = digest(await gateway.status(told.watch.job, after=known, wait=0.0 if told.error else WAIT))
-        back = bool(told.error) or not told.heard
+        back = bool(told.error) or not told.answered_at
         # The same changes are written to the status at once; a property test keeps the two in step (ADR 9).
         weighty = back or significant(told.snapshot, snapshot)
         news = snapshot != told.snapshot
-        told.snapshot, told.heard = snapshot, self._now()
+        told.snapshot, told.answered_at = snapshot, self._now()
         told.error, told.failures, told.misbehaved = "", 0, 0
         asked = (weighty or told.places_due) and bool(part(snapshot, "placement"))
         found = asked and await self._places(key, told, gateway)
@@ -222,7 +222,7 @@ class Pollers:
         told.error = error.message
         told.failures += 1
         self._remind(key, told, REMIND_SILENT)
-        longest = LONGEST_BACKOFF if told.heard else STARTING_BACKOFF
+        longest = LONGEST_BACKOFF if told.answered_at else STARTING_BACKOFF
         # No launcher runs, so nothing starts that would be worth asking for often.
         if told.ray_job is None or told.ray_job.status in (*_ENDED, "MISSING", ""):
             longest = LONGEST_BACKOFF

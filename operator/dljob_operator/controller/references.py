@@ -52,7 +52,7 @@ class References:
         self._read: dict[tuple[str, str], tuple[float, str]] = {}
         """(uid of the RayCluster, Secret) -> (time, token)."""
 
-    async def look(self, uid: str, where: Key) -> ClusterView:
+    async def read_cluster(self, uid: str, where: Key) -> ClusterView:
         """Return the RayCluster of that namespace and name, for the DLJob of this uid. Raises ApiError.
 
         The head's pod is read even when the cluster is gone: it and PrimeMaster live on for their grace period.
@@ -83,12 +83,12 @@ class References:
             return ""
         owner = self._maker(where, body, secret)
         try:
-            token = self._heads.token(owner, where.name) if owner else await self._asked(where, body, secret)
+            token = self._heads.token(owner, where.name) if owner else await self._read_secret(where, body, secret)
         except ApiError as error:
             # The token is not available: the words tell the job's owner what to do.
             if error.status not in (401, 403, 404):
                 raise
-            return _words(where, secret, error, self._account)
+            return _hint(where, secret, error, self._account)
         except (KeyError, binascii.Error, UnicodeDecodeError):
             return f"Secret {secret} of RayCluster {where.name} has no key {TOKEN_KEY} with a token"
         self._heads.lend(uid, where.name, token)
@@ -106,7 +106,7 @@ class References:
                 return job["metadata"]["uid"]
         return ""
 
-    async def _asked(self, where: Key, body: Object, secret: str) -> str:
+    async def _read_secret(self, where: Key, body: Object, secret: str) -> str:
         known = (body["metadata"]["uid"], secret)
         at, token = self._read.get(known, (0.0, ""))
         if not token or self._now() > at + KEEP_SECONDS:
@@ -119,7 +119,7 @@ class References:
         return token
 
 
-def _words(where: Key, secret: str, error: ApiError, account: str) -> str:
+def _hint(where: Key, secret: str, error: ApiError, account: str) -> str:
     if error.status == 404:
         return f"RayCluster {where.name} takes its token from Secret {secret}, which is not there"
     namespace, _, name = account.partition("/")

@@ -20,7 +20,7 @@ class Startup:
         self._last: dict[Key, tuple[int, float]] = {}
         """Index of the next stage, and the time of the one before."""
 
-    def seen(self, key: Key, job: Object) -> None:
+    def begin(self, key: Key, job: Object) -> None:
         """Begin the measurement of a new DLJob; one with a status was created earlier."""
         if not job.get("status") and key not in self._last:
             self._last[key] = (0, self._clock())

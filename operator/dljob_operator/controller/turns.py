@@ -28,5 +28,5 @@ class Turns:
         try:
             yield
         finally:
-            # Also after an error: `Controller._over` gives back the turn of every pass.
+            # Also after an error: `Controller._release_turn` gives back the turn of every pass.
             await self.take()

@@ -66,8 +66,8 @@ class Election:
         self._others = others
         self._alone = others is None
         """Whether no other release was found to act since this Lease is held."""
-        self._said = ""
-        self._look_first = False
+        self._last_log = ""
+        self._observes_first = False
         """Whether the last renewal was refused, so that the holder is not known."""
 
     @property
@@ -147,25 +147,25 @@ class Election:
         # A candidate has not looked for other releases since it last led, and must not act before it has.
         if not led and self._others:
             self._alone = False
-            self._others.not_asked()
+            self._others.forget_logged()
         try:
             async with asyncio.timeout(max(limit, 0.0)):
                 wait = await self._try(led=led)
-                await self._look_around()
+                await self._observe_others()
                 self._well()
                 return wait
         except TimeoutError:
             self._trouble(f"no answer within {limit:.1f} s")
         except ApiError as error:
             self._trouble(error.message)
-            if error.status in (404, 409) and led and not self._look_first:
-                self._look_first = True  # another candidate wrote it: read it before the next write
+            if error.status in (404, 409) and led and not self._observes_first:
+                self._observes_first = True  # another candidate wrote it: read it before the next write
                 return 0.0
-        return pace.look
+        return pace.poll_seconds
 
     async def _try(self, *, led: bool) -> float:
-        if not led or self._look_first:
-            self._candidate = self._candidate.saw(await self._look(), self._clock())
+        if not led or self._observes_first:
+            self._candidate = self._candidate.saw(await self._read_lease(), self._clock())
             if led and not self._holds:
                 return 0.0  # it was taken: `run` must stop the work first
         step = self._candidate.next(self._clock(), self._wall())
@@ -180,22 +180,22 @@ class Election:
         # From the sending, so that a slow answer does not stretch the interval of renewals.
         return max(0.0, sent + self._candidate.pace.retry - self._clock())
 
-    async def _look_around(self) -> None:
+    async def _observe_others(self) -> None:
         """Look for another release that acts; announce in the Lease that this one acts, or stands by."""
         others = self._others
         if others is None:
             return
         if self._alone or not self._holds:
             if others.due:
-                await others.look()
+                await others.refresh()
                 others.warn(self._candidate.lease or {}, acts=self._alone)
             return
-        await others.look()
+        await others.refresh()
         why = others.ask(self._candidate.lease or {})
         if not why and not self._candidate.acts:
             # Announce it, then look once more: of two releases that start together, at least one sees the other.
             await self._claim("")
-            await others.look()
+            await others.refresh()
             why = others.ask(self._candidate.lease or {})
         if why != self._candidate.stands_by:
             await self._claim(why)
@@ -206,7 +206,7 @@ class Election:
         lease = await self._put(self._candidate.claim(self._wall(), stands_by=stands_by))
         self._candidate = self._candidate.wrote(lease, sent)
 
-    async def _look(self) -> dict[str, Any] | None:
+    async def _read_lease(self) -> dict[str, Any] | None:
         try:
             return await self._kube.get(LEASES, self._candidate.name, self._candidate.namespace)
         except NotThereError:
@@ -221,17 +221,17 @@ class Election:
 
     def _trouble(self, words: str) -> None:
         # Once for each trouble: a round follows every few seconds.
-        if words != self._said:
+        if words != self._last_log:
             log.warning("the Lease %s/%s: %s", self._candidate.namespace, self._candidate.name, words)
-        self._said = words
+        self._last_log = words
 
     def _well(self) -> None:
-        self._said, self._look_first = "", False
+        self._last_log, self._observes_first = "", False
 
     def _why(self) -> str:
         if self.holder and self.holder != self._candidate.identity:
             return f"{self.holder} holds the Lease"
-        return f"the Lease could not be renewed: {self._said}"
+        return f"the Lease could not be renewed: {self._last_log}"
 
 
 async def _ended(acting: asyncio.Task[None]) -> None:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from dljob.kube.api import LEASES, ApiError, Json, Kube
 from dljob.reconcile.leadership import releases
 from dljob.reconcile.leadership.lease import LeaseTiming
-from dljob.reconcile.leadership.releases import Installation, Sightings
+from dljob.reconcile.leadership.releases import Installation, LeaseObservations
 from dljob.reconcile.state.fields import text
 from dljob.reconcile.state.model import Object
 
@@ -36,9 +36,9 @@ class Releases:
         self._pace = pace
         self._show = show
         self._clock = clock
-        self._sightings = Sightings(pace.duration / 2)
-        self._looked: float | None = None
-        self._told = ""
+        self._observations = LeaseObservations(pace.duration / 2)
+        self._listed_at: float | None = None
+        self._logged = ""
         self._refused = False
         self.stands_by = ""
         """Why this release stands by; empty: it does not."""
@@ -48,9 +48,9 @@ class Releases:
     @property
     def due(self) -> bool:
         """Whether a standby should look again."""
-        return self._looked is None or self._clock() >= self._looked + self._pace.duration
+        return self._listed_at is None or self._clock() >= self._listed_at + self._pace.duration
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """List the Leases that this account may read. Without the right it acts as if alone, and logs that once.
 
         Raises:
@@ -58,7 +58,7 @@ class Releases:
         """
         found: list[Json] = []
         try:
-            for namespace in self._where():
+            for namespace in self._namespaces():
                 fields = "" if namespace else _NO_NODES
                 found += await self._kube.list(LEASES, namespace, fields=fields)
         except ApiError as error:
@@ -68,31 +68,31 @@ class Releases:
                 log.warning("other releases of the operator cannot be seen: %s; `helm upgrade` grants the right", error)
             # An older chart's role lacks the right: the release then acts as before it was asked for (ADR 70).
             self._refused = True
-        now = self._looked = self._clock()
+        now = self._listed_at = self._clock()
         # Replicas of this release share one Lease, which is not another release.
         own = (self._ours.namespace, self._ours.name)
         others = [lease for lease in found if releases.release_of(lease) and _key(lease) != own]
-        self._sightings = self._sightings.saw(others, now)
+        self._observations = self._observations.observe(others, now)
 
     def ask(self, lease: Object) -> str:
         """Return why this release, with this Lease, must stand by; empty: it may act."""
-        there = releases.stands_by_for(self._of(lease), self._sightings.alive(self._clock()))
+        there = releases.stands_by_for(self._of(lease), self._observations.alive(self._clock()))
         self.stands_by = there[1] if there else ""
         self._tell("StandsBy", there, "standing by")
         return self.stands_by
 
     def warn(self, lease: Object, *, acts: bool) -> None:
         """Log another release that acts although this one does."""
-        there = releases.acts_too(self._of(lease), self._sightings.alive(self._clock())) if acts else None
+        there = releases.acts_too(self._of(lease), self._observations.alive(self._clock())) if acts else None
         self.acts_too = there[1] if there else ""
         self._tell("BothAct", there, "two releases act")
 
-    def not_asked(self) -> None:
+    def forget_logged(self) -> None:
         """Forget what was shown: another replica holds the Lease, and reports other releases."""
-        self.stands_by = self.acts_too = self._told = ""
+        self.stands_by = self.acts_too = self._logged = ""
         self._show(None, "StandsBy")
 
-    def _where(self) -> Sequence[str | None]:
+    def _namespaces(self) -> Sequence[str | None]:
         """Return the namespaces whose Leases are listed; the one entry None stands for all."""
         return sorted({*self._ours.serves, self._ours.namespace}) if self._ours.serves else (None,)
 
@@ -103,13 +103,13 @@ class Releases:
 
     def _tell(self, effect: Literal["StandsBy", "BothAct"], there: tuple[Installation, str] | None, what: str) -> None:
         words = f"{what}: {there[1]}" if there else ""
-        if words != self._told:
+        if words != self._logged:
             self._show(there[0] if there else None, effect)
             if there:
                 log.error("%s; this is %s: %s", words, self._ours, ONE_OF_THEM)
             else:
                 log.info("no other release acts on this one's namespaces")
-        self._told = words
+        self._logged = words
 
 
 def _key(lease: Object) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class ApiServer:
         self.objects: dict[tuple[str, str], Body] = {}
         self.version = 0
         self.made = 0
-        self.told: list[Told] = []
+        self.listeners: list[Told] = []
         """Called with each change, at once; watches bring it to operators later."""
 
     def find(self, kind: str, name: str) -> Body | None:
@@ -91,7 +91,7 @@ class ApiServer:
         if made.get("spec") != old.get("spec"):
             made["metadata"] = {**made["metadata"], "generation": old["metadata"]["generation"] + 1}
         done = self.put(kind, made)
-        # Pods go at the end of their grace period instead (`Nature._gone`).
+        # Pods go at the end of their grace period instead (`Nature._remove_pod`).
         if kind != "Pod" and done["metadata"].get("deletionTimestamp") and not done["metadata"].get("finalizers"):
             self.drop(kind, name)
         return done
@@ -157,7 +157,7 @@ class ApiServer:
                 self.drop(kind, name)
 
     def _tell(self, kind: str, body: Body, *, gone: bool) -> None:
-        for told in list(self.told):
+        for told in list(self.listeners):
             told(kind, body["metadata"]["name"], body, gone)
 
 

@@ -30,7 +30,7 @@ class CheckedStory(StoryState):
 
     def taken_by(self, head: HeadProcess, id_: str) -> None:
         """Check a submission that a head accepted."""
-        laws.taken(self, head, id_)
+        laws.check_submission(self, head, id_)
 
     def changed(self, kind: str, _name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
         """Bring a change of an object to the operators, and check it."""

@@ -123,7 +123,7 @@ def _late(w: StoryState, m: Mishap) -> None:
         operator.late[kind] = w.agenda.now + min(m.value, 20.0)
 
 
-def _lost(w: StoryState, m: Mishap) -> None:
+def _lose_events(w: StoryState, m: Mishap) -> None:
     for operator in w.alive:
         operator.loses = ("DLJob", "RayCluster", "Pod")[m.pick % 3]
 
@@ -219,7 +219,7 @@ def _master_again(w: StoryState, m: Mishap) -> None:
         found[0].restart_master(found[1], m.value)
 
 
-def _master_gone(w: StoryState, _m: Mishap) -> None:
+def _lose_master(w: StoryState, _m: Mishap) -> None:
     found = _master(w)
     if found is not None and found[1].phase not in TERMINAL:
         found[0].lose(found[1])
@@ -312,7 +312,7 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
     "overlap": (8, _overlap),
     "rewound": (8, _rewound),
     "late": (8, _late),
-    "lost": (4, _lost),
+    "lost": (4, _lose_events),
     "api": (20, _api),
     "kuberay away": (3, _kuberay),
     "silent": (6, _silent),
@@ -326,7 +326,7 @@ KINDS: Mapping[str, tuple[int, Callable[[StoryState, Mishap], None]]] = {
     "node lost for ever": (3, _dead),
     "node excluded": (2, _excluded),
     "master restarts": (5, _master_again),
-    "master gone": (2, _master_gone),
+    "master gone": (2, _lose_master),
     "launcher dies": (3, _launcher),
     "launcher refuses": (1, _refuses),
     "suspend": (4, _of_cluster(_suspend)),

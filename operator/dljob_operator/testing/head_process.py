@@ -123,7 +123,7 @@ class HeadProcess:
                 self._work(master)
             elif master.phase == "Stopping":
                 end = self._leave if master.suspending else self._stop
-                self._agenda.soon(STOP_S, lambda master=master, end=end: self._over(master) or end(master))
+                self._agenda.soon(STOP_S, lambda master=master, end=end: self._has_ended(master) or end(master))
             else:
                 self._agenda.soon(HEAL_S, lambda master=master: self.look(master))
         self._news(self)
@@ -147,12 +147,12 @@ class HeadProcess:
         self._news(self)
 
     def _begin(self, launch: Launch, master: SimulatedMaster) -> None:
-        if self.alive and launch.status == "RUNNING" and not self._found(launch, master):
+        if self.alive and launch.status == "RUNNING" and not self._finds_master(launch, master):
             self.masters[launch.id] = master
             self._turn(master, "Scheduling")
             self._agenda.soon(READY_S, lambda: self.look(master))
 
-    def _found(self, launch: Launch, master: SimulatedMaster) -> bool:
+    def _finds_master(self, launch: Launch, master: SimulatedMaster) -> bool:
         """Whether the launcher finds the attempt's PrimeMaster; the launcher of one that has ended ends as it did."""
         # A launcher that is submitted again has the attempt's id with a suffix `-rN`.
         there = self.masters.get(launch.id.rpartition("-r")[0])
@@ -185,7 +185,7 @@ class HeadProcess:
 
     def look(self, master: SimulatedMaster) -> None:
         """Run once all worker pods are ready, and recover when one is lost."""
-        if self._over(master) or master.phase == "Stopping":
+        if self._has_ended(master) or master.phase == "Stopping":
             return
         if self.machines < RANKS:
             if master.phase == "Running":
@@ -207,7 +207,7 @@ class HeadProcess:
         """Exclude a node that does not answer, until then."""
         now = self._agenda.now
         for master in self.masters.values():
-            if not self._over(master):
+            if not self._has_ended(master):
                 one = {"name": node, "reason": "NodeFrozen", "since": stamp(now), "until": stamp(until)}
                 master.left.append(one)
                 master.version += 1
@@ -215,7 +215,7 @@ class HeadProcess:
         self._news(self)
 
     def _admit(self, master: SimulatedMaster, one: dict[str, str]) -> None:
-        if not self._over(master):
+        if not self._has_ended(master):
             master.left.remove(one)
             master.version += 1
             self._news(self)
@@ -229,7 +229,7 @@ class HeadProcess:
 
     def _done(self, master: SimulatedMaster, run: int) -> None:
         # Otherwise the timer belongs to an earlier run of the ranks, or they are down at the moment.
-        if master.run == run and master.phase == "Running" and not self._over(master):
+        if master.run == run and master.phase == "Running" and not self._has_ended(master):
             self.finish(master, well=master.well, reason="Completed" if master.well else "UserErrorRepeats")
 
     def finish(self, master: SimulatedMaster, *, well: bool, reason: str) -> None:
@@ -245,14 +245,14 @@ class HeadProcess:
         """Obey a command; one id takes effect once. A report of a cause changes nothing in this model."""
         if kind == "cause":
             return
-        if id_ in master.obeyed or self._over(master):
+        if id_ in master.obeyed or self._has_ended(master):
             return
         master.obeyed.append(id_)
         if kind in ("stop", "suspend"):
             self._turn(master, "Stopping")
             master.suspending = kind == "suspend"
             end = self._leave if kind == "suspend" else self._stop
-            self._agenda.soon(STOP_S, lambda: self._over(master) or end(master))
+            self._agenda.soon(STOP_S, lambda: self._has_ended(master) or end(master))
         elif master.phase == "Running":
             master.count += 1
             self._turn(master, "Recovering")
@@ -286,7 +286,7 @@ class HeadProcess:
         if master.phase == "Running":
             self._work(master)
 
-    def _over(self, master: SimulatedMaster) -> bool:
+    def _has_ended(self, master: SimulatedMaster) -> bool:
         return not self.alive or master.gone > 0 or master.phase in (*TERMINAL, "Suspended")
 
     def _turn(self, master: SimulatedMaster, phase: str, reason: str = "") -> None:

@@ -43,7 +43,7 @@ def decided(w: StoryState, seen: Observed, outcome: ReconcileResult) -> None:
         w.broken("false loss: the head has its memory, and its attempt is given up")
 
 
-def taken(w: StoryState, head: HeadProcess, id_: str) -> None:
+def check_submission(w: StoryState, head: HeadProcess, id_: str) -> None:
     """Check a submission: no other head took its id, the status names it, and no rank under another head lives."""
     before = w.taken.setdefault(id_, head)
     if before is not head:
@@ -72,13 +72,13 @@ def changed(w: StoryState, kind: str, body: Body, *, gone: bool) -> None:
             w.broken(f"two clusters: {', '.join(one)}")
     if kind == "DLJob":
         if gone:
-            _left(w, body)
+            _check_deleted(w, body)
         w.wrote_at = w.agenda.now
         _status(w, part(w.last, "status"), part(body, "status"), body)
         w.last = body
 
 
-def _left(w: StoryState, body: Body) -> None:
+def _check_deleted(w: StoryState, body: Body) -> None:
     """Check that a deleted DLJob leaves no job running on a RayCluster that stays."""
     held = seconds(text(body, "metadata", "deletionTimestamp"))
     if not w.shared or (held is not None and w.agenda.now - held >= LEAVE_S):

@@ -76,11 +76,11 @@ class Nature:
         self.dead: dict[str, float] = {}
         """Kubernetes nodes that are lost for good -> since when."""
         self.boots = 0
-        server.told.append(self._told)
+        server.listeners.append(self._on_change)
 
     # -- KubeRay
 
-    def _told(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
+    def _on_change(self, kind: str, name: str, body: Body, gone: bool) -> None:  # noqa: FBT001 - as the server tells
         if kind == "RayCluster":
             self.agenda.soon(KUBERAY_S, lambda: self.turn(name))
             if gone:
@@ -146,7 +146,7 @@ class Nature:
         if body is None or is_leaving(body):
             return
         # Each pod has another first choice, so pods spread over the nodes.
-        first, kept_from = int(uid.removeprefix("pod-")), set(patches.kept_from(body["spec"]))
+        first, kept_from = int(uid.removeprefix("pod-")), set(patches.excluded_nodes(body["spec"]))
         every = [f"node-{(first + at) % NODES}" for at in range(NODES)]
         node = next((each for each in every if each not in self.dead and each not in kept_from), "")
         why = {} if node else {"reason": "Unschedulable", "message": "no node takes it"}
@@ -286,7 +286,7 @@ class Nature:
             raise ApiError(409, "Conflict", f"the uid of pod {name} is another one")
         # By force, or not scheduled yet: no kubelet has to confirm the deletion.
         if grace == 0 or not node_of(body):
-            self._gone(name, uid)
+            self._remove_pod(name, uid)
         else:
             self.remove(name)
         return self.server.find("Pod", name)
@@ -304,13 +304,13 @@ class Nature:
             process.end()
         # On a lost node nobody confirms the deletion.
         self.agenda.soon(
-            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: node_of(body) in self.dead or self._gone(name, uid)
+            (STUCK_S, STUCK_S) if stuck else GRACE_S, lambda: node_of(body) in self.dead or self._remove_pod(name, uid)
         )
         if names.LABEL_UID not in body["metadata"]["labels"]:
             # `_stuck` (reconcile/status/cluster.py): it tells the RayCluster's owner `kubectl delete pod ... --force`.
-            self.agenda.after(STUCK_S, lambda: self._gone(name, uid))
+            self.agenda.after(STUCK_S, lambda: self._remove_pod(name, uid))
 
-    def _gone(self, name: str, uid: str) -> None:
+    def _remove_pod(self, name: str, uid: str) -> None:
         if self._body(name, uid) is not None:
             process = self.process_of(name)
             if process is not None:

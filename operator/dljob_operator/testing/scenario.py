@@ -68,7 +68,7 @@ def story_of(seed: int, of: Collection[str] = ()) -> Story:
     if not shared and chance(f"operator head {seed}").random() < 0.3:
         made["spec"]["gcsFaultTolerance"] = {"backend": "RocksDB", "claimName": "gcs"}
     story = Story(seed, made, rng.choice((3.0, 30.0, 120.0)), rng.random() < 0.2, ())
-    aims = _told(story)[0].acted if of or rng.random() < 0.33 else ()
+    aims = _play(story)[0].acted if of or rng.random() < 0.33 else ()
     mishaps = draw(rng, most, horizon, kinds, aims)
     # The same: a chance of its own.
     slow = chance(f"operator slow {seed}")
@@ -97,7 +97,7 @@ def _manifest(rng: Random, *, shared: bool) -> dict[str, Any]:
 
 def tell(story: Story, *, trace: bool = False) -> Ended:
     """Run a story: first its faults, then none until the job has ended, then a time in which nothing may be written."""
-    w, problems = _told(story, trace=trace)
+    w, problems = _play(story, trace=trace)
     return Ended(
         problems=tuple(problems),
         phase=w.phase,
@@ -110,7 +110,7 @@ def tell(story: Story, *, trace: bool = False) -> Ended:
     )
 
 
-def _told(story: Story, *, trace: bool = False) -> tuple[StoryState, list[str]]:
+def _play(story: Story, *, trace: bool = False) -> tuple[StoryState, list[str]]:
     w = CheckedStory(story.manifest, story.work, chance(f"delays {story.seed}"))
     w.fails = story.fails
     w.trace = [] if trace else None

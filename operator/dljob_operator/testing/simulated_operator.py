@@ -133,8 +133,8 @@ class SimulatedOperator(SimulatedProcess):
             return
         # In kopf's order: the index first, then the event; deletions come as events alone.
         if not gone:
-            self._feeds[kind].seen(body)
-        self._feeds[kind].told("DELETED" if gone else "MODIFIED", body)
+            self._feeds[kind].on_index(body)
+        self._feeds[kind].on_event("DELETED" if gone else "MODIFIED", body)
 
     # -- its calls
 

@@ -52,7 +52,7 @@ class StoryState(ABC):
         self.rng = rng
         self.agenda = Agenda(EPOCH_S, rng)
         self.server = ApiServer(self.agenda)
-        self.nature = Nature(self.server, self.agenda, self._news)
+        self.nature = Nature(self.server, self.agenda, self._on_head_news)
         self.settings, self.name = SETTINGS, NAME
         self.work = work
         self.shared = SHARED if part(manifest, "spec", "rayClusterRef") else ""
@@ -86,7 +86,7 @@ class StoryState(ABC):
         self.writer: SimulatedProcess | None = None
         self.last: Body = {}
         """The DLJob as the invariants saw it last."""
-        self.server.told.append(self.changed)
+        self.server.listeners.append(self.changed)
         self._apply(manifest)
         self.start()
 
@@ -226,7 +226,7 @@ class StoryState(ABC):
         if self.trace is not None:
             self.trace.append(f"{self.agenda.now - EPOCH_S:10.3f} {line}")
 
-    def _news(self, head: HeadProcess) -> None:
+    def _on_head_news(self, head: HeadProcess) -> None:
         self.happened()
         for each in self.alive:
             each.tell()

@@ -50,7 +50,7 @@ class ObjectStore(Generic[T]):
     """The objects of one kind, by namespace and name."""
 
     entries: dict[Key, CachedObject[T]] = field(default_factory=dict[Key, CachedObject[T]])
-    heard: int = 0
+    events_received: int = 0
     """Number of watch events of this kind."""
     gone: list[set[str]] = field(default_factory=list[set[str]])
     """For each list in progress, the uids dropped meanwhile: the list may still contain them."""
@@ -194,6 +194,6 @@ def _version(body: Object) -> int:
     return int(body["metadata"]["resourceVersion"])
 
 
-def keys(shelf: ObjectStore[Any]) -> Iterator[tuple[Key, str]]:
+def keys(store: ObjectStore[Any]) -> Iterator[tuple[Key, str]]:
     """Return (key, uid) of everything in a store, as of now."""
-    return iter([(key, entry.uid) for key, entry in shelf.entries.items()])
+    return iter([(key, entry.uid) for key, entry in store.entries.items()])

@@ -22,29 +22,29 @@ SELECTORS: Mapping[str, str] = {
 
 
 class WatchFeed:
-    """The events of one kind. Each comes twice: to the index (`seen`), then to the handler of events (`told`)."""
+    """The events of one kind. Each comes twice: to the index (`on_index`), then to the handler (`on_event`)."""
 
-    def __init__(self, resource: Resource, shelf: ObjectStore[Any], put: Put, drop: Drop, queue: WorkQueue) -> None:
+    def __init__(self, resource: Resource, store: ObjectStore[Any], put: Put, drop: Drop, queue: WorkQueue) -> None:
         self.resource = resource
-        self._shelf, self._put, self._drop, self._queue = shelf, put, drop, queue
+        self._store, self._put, self._drop, self._queue = store, put, drop, queue
         self._concerned: dict[str, Key] = {}
         """uid -> key: the index sees an object first and changes the cache; the event after it queues the key."""
 
-    def seen(self, body: Object) -> None:
+    def on_index(self, body: Object) -> None:
         """Store an object."""
         key = self._put(body)
         # None: not newer than the cache, so no job needs a pass.
         if key:
             self._concerned[body["metadata"]["uid"]] = key
 
-    def told(self, kind: str | None, body: Object) -> None:
+    def on_event(self, kind: str | None, body: Object) -> None:
         """Drop a deleted object (`kind` is DELETED), and queue the DLJob that the event concerns."""
         uid: str = body["metadata"]["uid"]
         # Proof that the watch lives: `Relist` compares it with what its lists find.
-        self._shelf.heard += 1
+        self._store.events_received += 1
         key = self._concerned.pop(uid, None)
         if kind == "DELETED":
-            # Only here: the index (`seen`) gets objects that exist.
+            # Only here: the index (`on_index`) gets objects that exist.
             key = self._drop(key_of(body), uid) or key
         if key:
             self._queue.add(key)

@@ -79,12 +79,12 @@ def _watch(registry: kopf.OperatorRegistry, feed: WatchFeed) -> None:
     )
 
     @kopf.index(*which, id=f"{resource.plural}-seen", registry=registry)
-    async def seen(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        feed.seen(dict(body))
+    async def on_index(body: kopf.Body, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        feed.on_index(dict(body))
 
     @kopf.on.event(*which, id=f"{resource.plural}-told", registry=registry)
-    async def told(event: kopf.RawEvent, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        feed.told(event["type"], dict(event["object"]))
+    async def on_event(event: kopf.RawEvent, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        feed.on_event(event["type"], dict(event["object"]))
 
 
 def login(ways: Callable[[], Awaitable[ApiConnection]], registry: kopf.OperatorRegistry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dljob.reconcile.children.patches import kept_from
+from dljob.reconcile.children.patches import excluded_nodes
 from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.fields import items, number, part, text
 from dljob.reconcile.state.model import Object, Pod
@@ -34,7 +34,7 @@ def digest(body: Object) -> Pod:
         # The deletionTimestamp of a pod lies ahead: it is the end of its grace period.
         ends=seconds(text(meta, "deletionTimestamp")),
         made=seconds(text(meta, "creationTimestamp")) or 0.0,
-        away=tuple(kept_from(part(body, "spec"))),
+        away=tuple(excluded_nodes(part(body, "spec"))),
         trouble=f"{reason}: {trouble}" if trouble else reason,
         trouble_reason=reason,
         end=next(_ends(meta, status, ray), ""),
@@ -47,9 +47,9 @@ def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
     for condition in items(status, "conditions"):
         # Drains, taints, preemption and eviction set this condition before they act (since Kubernetes 1.26).
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            yield _said(condition)
+            yield _describe(condition)
     if status.get("phase") == "Failed" and status.get("reason"):
-        yield _said(status)
+        yield _describe(status)
     for state in ("state", "lastState"):
         end = part(ray, state, "terminated")
         if end.get("exitCode"):
@@ -59,7 +59,7 @@ def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:
         yield "Deleted: somebody deleted it"
 
 
-def _said(what: Object) -> str:
+def _describe(what: Object) -> str:
     return ": ".join(words for words in (text(what, "reason"), text(what, "message").strip()) if words)
 
 

@@ -38,7 +38,7 @@ class ResyncSource:
 
     objects: Objects
     labels: str
-    shelf: ObjectStore[Any]
+    store: ObjectStore[Any]
     put: Callable[[Object], Key | None]
     drop: Callable[[Key, str], Key | None]
 
@@ -57,7 +57,7 @@ class Relist:
         self._namespaces = namespaces
         self._missed = missed
         self._jitter = clock.jitter
-        self._heard: dict[str, int] = {}
+        self._events_before: dict[str, int] = {}
         self._deaf: dict[str, int] = {}
         self.waits_for = "the first lists"
         """Why the caches are not complete; empty once they are."""
@@ -67,53 +67,53 @@ class Relist:
         """The kind whose watch is dead; empty: none."""
         return next((kind for kind, times in self._deaf.items() if times >= DEAF), "")
 
-    async def fill(self, sights: Sequence[ResyncSource]) -> bool:
+    async def fill(self, sources: Sequence[ResyncSource]) -> bool:
         """List everything once, however long it takes; return whether a kind was not served at first.
 
         The caches count as complete only after all kinds: no DLJob may be looked at before its RayCluster.
         """
         absent = False
         # In the order of `_sights`; nothing acts before the last of them.
-        for sight in sights:
-            pause, errors = AGAIN, _errors(sight)
+        for source in sources:
+            pause, errors = AGAIN, _errors(source)
             while True:
                 try:
-                    await self._compare(sight)
+                    await self._compare(source)
                     break
                 except ApiError as error:
                     # The kind was not served when kopf began, so no watch of it runs.
                     absent = absent or error.status == 404
-                    self.waits_for = f"cannot list {sight.objects.resource.plural}: {error.message}"
+                    self.waits_for = f"cannot list {source.objects.resource.plural}: {error.message}"
                     errors.failed(error)
                 except Exception as error:  # noqa: BLE001 - an unreadable answer today may be readable tomorrow
-                    self.waits_for = f"the list of {sight.objects.resource.plural} cannot be read"
+                    self.waits_for = f"the list of {source.objects.resource.plural} cannot be read"
                     errors.failed(error)
                 await asyncio.sleep(pause)
                 pause = min(LONGEST, 2 * pause)
         self.waits_for = ""
         return absent
 
-    async def run(self, sights: Callable[[], Sequence[ResyncSource]], every: float = EVERY) -> None:
-        """List for ever; `sights` gives the kinds each time, since RayClusters may come later."""
+    async def run(self, sources: Callable[[], Sequence[ResyncSource]], every: float = EVERY) -> None:
+        """List for ever; `sources` gives the kinds each time, since RayClusters may come later."""
         errors: dict[str, ErrorLog] = {}
         while True:
             await asyncio.sleep(every * self._jitter())
-            for sight in sights():
-                own = errors.setdefault(sight.objects.resource.plural, _errors(sight))
+            for source in sources():
+                own = errors.setdefault(source.objects.resource.plural, _errors(source))
                 try:
-                    await self.once(sight)
+                    await self.once(source)
                     own.worked()
                 except Exception as error:  # noqa: BLE001 - one unreadable list must not end all later ones
                     own.failed(error)
 
-    async def once(self, sight: ResyncSource) -> int:
+    async def once(self, source: ResyncSource) -> int:
         """Compare one kind; return the number of changes that the watch had missed. Raises ApiError."""
-        news = await self._compare(sight)
-        kind = sight.objects.resource.kind
-        heard = sight.shelf.heard
+        news = await self._compare(source)
+        kind = source.objects.resource.kind
+        heard = source.store.events_received
         # A watch that told nothing between two lists, while the lists found changes, is dead.
-        silent = heard == self._heard.get(kind, -1)
-        self._heard[kind] = heard
+        silent = heard == self._events_before.get(kind, -1)
+        self._events_before[kind] = heard
         # One list may just be ahead of the watch.
         self._deaf[kind] = self._deaf.get(kind, 0) + 1 if news and silent else 0
         if news:
@@ -121,22 +121,22 @@ class Relist:
             log.info("a list of %s showed %d changes that the watch had missed", kind, news)
         return news
 
-    async def _compare(self, sight: ResyncSource) -> int:
-        before = list(keys(sight.shelf))
+    async def _compare(self, source: ResyncSource) -> int:
+        before = list(keys(source.store))
         there: dict[Key, str] = {}
         concerned: list[Key | None] = []
         gone: set[str] = set()  # uids deleted since the list began: a later page may still contain them
-        sight.shelf.gone.append(gone)
+        source.store.gone.append(gone)
         try:
             for namespace in self._namespaces:
-                async for page in sight.objects.pages(namespace, sight.labels):
+                async for page in source.objects.pages(namespace, source.labels):
                     for item in page["items"]:
                         there[key_of(item)] = uid = item["metadata"]["uid"]
-                        concerned.append(None if uid in gone else sight.put(item))
+                        concerned.append(None if uid in gone else source.put(item))
         finally:
-            sight.shelf.gone = [each for each in sight.shelf.gone if each is not gone]
+            source.store.gone = [each for each in source.store.gone if each is not gone]
         # Only objects known before the list: those that came since are missing in it, and not deleted.
-        concerned += [sight.drop(key, uid) for key, uid in before if there.get(key) != uid]
+        concerned += [source.drop(key, uid) for key, uid in before if there.get(key) != uid]
         news = [key for key in concerned if key is not None]
         for key in news:
             self._queue.add(key)
@@ -156,5 +156,5 @@ def sources(kube: Kube, cache: Cache, *, kuberay: bool) -> list[ResyncSource]:
     return found
 
 
-def _errors(sight: ResyncSource) -> ErrorLog:
-    return ErrorLog(f"the list of {sight.objects.resource.plural}", log)
+def _errors(source: ResyncSource) -> ErrorLog:
+    return ErrorLog(f"the list of {source.objects.resource.plural}", log)

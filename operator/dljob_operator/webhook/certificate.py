@@ -30,7 +30,7 @@ class Certificate:
         self.expires: float | None = None
         """Unix seconds; None: none is loaded."""
         self._folder = folder
-        self._held: tuple[bytes, bytes] | None = None
+        self._pair: tuple[bytes, bytes] | None = None
         self._warned = False
 
     @property
@@ -43,9 +43,9 @@ class Certificate:
         crt, key = self._folder / CERTIFICATE, self._folder / KEY
         try:
             found = (crt.read_bytes(), key.read_bytes())
-            if found != self._held:
+            if found != self._pair:
                 self.context.load_cert_chain(crt, key)
-                self.expires, self._held, self._warned = expires(found[0].decode()), found, False
+                self.expires, self._pair, self._warned = expires(found[0].decode()), found, False
                 if self.days > 0:
                     log.info("the webhook's certificate holds for %.0f days", self.days)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -53,7 +53,7 @@ class Certificate:
         # Once for each certificate: the look repeats every minute.
         if self.expires is not None and self.days < SOON_DAYS and not self._warned:
             self._warned = True
-            log.warning("the webhook's certificate %s: %s", _told(self.days), RENEW)
+            log.warning("the webhook's certificate %s: %s", _describe_days(self.days), RENEW)
         return self.expires is not None
 
     async def follow(self) -> None:
@@ -66,7 +66,7 @@ class Certificate:
 RENEW = "helm upgrade makes a new one; whoever made webhook.existingSecret renews that"
 
 
-def _told(days: float) -> str:
+def _describe_days(days: float) -> str:
     if days < 0:
         return f"expired {-days:.1f} days ago, so the API server admits DLJobs without asking"
     return f"expires in {days:.1f} days"

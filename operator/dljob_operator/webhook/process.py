@@ -69,7 +69,7 @@ class JudgeProcess:
         except TimeoutError:
             raise UnjudgedError("the operator is busy with other requests") from None
         try:
-            said = await self._asked(body, until)
+            said = await self._ask(body, until)
         finally:
             self._turn.release()
         if "error" in said:
@@ -89,7 +89,7 @@ class JudgeProcess:
         with contextlib.suppress(asyncio.CancelledError, OSError, EOFError, TimeoutError):  # it was never ready
             await _end(await started)
 
-    async def _asked(self, body: bytes, until: float) -> dict[str, Any]:
+    async def _ask(self, body: bytes, until: float) -> dict[str, Any]:
         try:
             async with asyncio.timeout_at(until):
                 # Shielded: a question that gives up must not cancel the start, which serves the next one.

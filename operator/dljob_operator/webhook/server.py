@@ -53,13 +53,13 @@ class Webhook:
         """Set as soon as the API server can be asked."""
         self._judge = process or JudgeProcess(settings)
         self._count = count
-        self._held = 0
+        self._open_requests = 0
         self._runner: web.AppRunner | None = None
 
     async def serve(self, port: int, host: str = "") -> int:
         """Serve on a port, and return it; 0 asks for a free one."""
         app = web.Application(client_max_size=MAX_BODY)
-        app.router.add_post(PATH, self._asked)
+        app.router.add_post(PATH, self._review)
         # No lingering: the body of a refused question stays unread.
         runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.5, access_log=None, lingering_time=0.0)
         await runner.setup()
@@ -75,18 +75,18 @@ class Webhook:
             await self._runner.cleanup()
         await self._judge.close()
 
-    async def _asked(self, request: web.Request) -> web.Response:
+    async def _review(self, request: web.Request) -> web.Response:
         # The declared length, before a byte of the body is read.
         if (request.content_length or 0) > MAX_BODY:
             raise web.HTTPRequestEntityTooLarge(MAX_BODY, request.content_length or 0)
-        if self._held >= MAX_AT_ONCE:
+        if self._open_requests >= MAX_AT_ONCE:
             # failurePolicy is Ignore: an error status means that the job is admitted, and judged by the operator later.
             raise web.HTTPServiceUnavailable(text="too many DLJobs are being judged")
-        self._held += 1
+        self._open_requests += 1
         try:
             return await self._answer(request)
         finally:
-            self._held -= 1
+            self._open_requests -= 1
 
     async def _answer(self, request: web.Request) -> web.Response:
         # A slow sender must not hold one of the few places for long.
@@ -104,12 +104,12 @@ class Webhook:
             return web.json_response(answered(version, uid, unjudged(str(error))))
         version, admission = judged.version, judged.admission
         self._count("allowed" if admission.allowed else "refused")
-        if admission.config_map and not await self._there(judged.namespace, admission.config_map):
+        if admission.config_map and not await self._config_map_exists(judged.namespace, admission.config_map):
             # Only a warning: in one file the ConfigMap may come after the job.
             admission = waiting(admission, judged.namespace)
         return web.json_response(answered(version, judged.uid, admission))
 
-    async def _there(self, namespace: str, name: str) -> bool:
+    async def _config_map_exists(self, namespace: str, name: str) -> bool:
         """Whether a ConfigMap exists; yes when that cannot be found out."""
         if self.exists is None:
             return True
@@ -130,6 +130,6 @@ async def begin(webhook: Webhook, port: int, every: float = 10.0) -> None:
     await webhook.certificate.follow()
 
 
-def made(settings: Settings, folder: Path, count: Callable[[str], None]) -> Webhook:
+def create_webhook(settings: Settings, folder: Path, count: Callable[[str], None]) -> Webhook:
     """Return the webhook whose certificate is in a folder."""
     return Webhook(settings, Certificate(folder), count=count)

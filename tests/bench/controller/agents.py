@@ -27,7 +27,7 @@ from dljob.runtime.backend.interface import ActorRef
 from dljob.runtime.backend.ray_backend import RayBackend
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.node_watch import NodeWatch
-from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, Pulse
+from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, NodeHeartbeat
 from dljob.spec.policy import FaultTolerance
 from dljob.tasks import TaskOwner
 
@@ -48,7 +48,7 @@ class Fleet:
         self._step += 1
         ranks = range(node * HOSTS, (node + 1) * HOSTS)
         steps = {rank: {rank: (1, self._step, {"loss": 0.5})} for rank in ranks}
-        return Pulse(
+        return NodeHeartbeat(
             1, self._step, tuple(Heartbeat("w", f"01234567/w/{rank}/1", 1, steps[rank]) for rank in ranks)
         ).packed()
 
@@ -86,7 +86,7 @@ class Master:
             self._offer,
             lambda: self.state,
             epoch=lambda: 1,
-            heard=self._heard,
+            on_heartbeat=self._heard,
             owner=TaskOwner(sys.exit),
         )
 
@@ -94,10 +94,10 @@ class Master:
         raise SystemExit(f"nothing happens here, but: {events}")
 
     def _heard(self, beacon: Heartbeat) -> BeaconReply:
-        for _ in self.evidence.heard(self.state, beacon, time.time()):
+        for _ in self.evidence.record(self.state, beacon, time.time()):
             raise SystemExit("no step matters here")
         self._at[beacon.actor] = time.time()
-        self._watch.spoke(self._known.get(beacon.actor))
+        self._watch.record_answer(self._known.get(beacon.actor))
         return BeaconReply(1, beacon.actor in self._known)
 
     async def measure(self, warm_s: float, for_s: float) -> tuple[float, float, float]:

@@ -108,7 +108,7 @@ async def _open(folder: Path) -> None:
         last = time.monotonic()
         while not over:
             await asyncio.sleep(BEAT_S)
-            shell.heard(Heartbeat("worker", "01234567/worker/0/1", 1, {}))
+            shell.take_heartbeat(Heartbeat("worker", "01234567/worker/0/1", 1, {}))
             now = time.monotonic()
             longest, last = max(longest, now - last), now
 

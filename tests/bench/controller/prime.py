@@ -95,7 +95,7 @@ async def _measure(folder: Path, ranks: int) -> tuple[float, float, float, float
     second, longest, last = world.master(), 0.0, began
     while not second.recovered or _heard(second) < ranks:
         await asyncio.sleep(BEAT_S)
-        second.heard(Heartbeat("worker", "01234567/worker/0/1", 1, {}))
+        second.take_heartbeat(Heartbeat("worker", "01234567/worker/0/1", 1, {}))
         now = time.monotonic()
         longest, last = max(longest, now - last), now
     return deaths, longest, time.monotonic() - began, time.process_time() - used

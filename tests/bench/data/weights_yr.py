@@ -23,7 +23,7 @@ from datasystem_kit import Datasystem
 
 from dljob.runtime.process import context
 from dljob.runtime.weights import yr_transport
-from dljob.runtime.weights.buckets import flat, whole
+from dljob.runtime.weights.buckets import flat, load_state
 from dljob.runtime.weights.model import Version
 
 ROUNDS = 15
@@ -57,7 +57,7 @@ def main() -> None:
             index, buckets = flat(state, "bench")
             carrier.publish(Version(f"n{version}", version, index), buckets)
             middle = time.perf_counter()
-            found = whole(index, carrier.fetch(line.kept[-1]) or ())
+            found = load_state(index, carrier.fetch(line.kept[-1]) or ())
             end = time.perf_counter()
             assert np.array_equal(found["w"], state["w"])
             taken["publish"].append((middle - begin) * 1000)

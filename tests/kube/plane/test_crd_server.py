@@ -232,8 +232,8 @@ def test_samples_of_the_api_are_taken_and_kuberay_takes_their_clusters(plane: Cl
         manifest = effective(parse(document), "example/runtime:1", "2.60.0")
         uid, labels = "0" * 8, {"dljob.io/name": manifest.metadata.name}
         owner = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "name": "j", "uid": uid, "controller": True}
-        dress = RenderOptions("j-1", "default", owner, labels, {}, "j-1-token", "j-1-spec", "example/dljob:1")
-        cluster = render_raycluster(plan(manifest), manifest, dress)
+        options = RenderOptions("j-1", "default", owner, labels, {}, "j-1-token", "j-1-spec", "example/dljob:1")
+        cluster = render_raycluster(plan(manifest), manifest, options)
         before = copy.deepcopy(cluster)
         made = server.call("POST", "/apis/ray.io/v1/namespaces/default/rayclusters", cluster, query=DRY)
         assert before == cluster

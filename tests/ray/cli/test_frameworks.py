@@ -19,9 +19,9 @@ def said(job: Job, life: int) -> dict[str, Any]:
 
 def made_by(job: Job) -> list[str]:
     """What a framework of the job has in Ray."""
-    from dljob.runtime.backend.ray_drivers import left_by
+    from dljob.runtime.backend.ray_drivers import left_objects
 
-    left = left_by(f"{job.uid}/")
+    left = left_objects(f"{job.uid}/")
     return sorted(name for _, name in (*left.actors, *left.groups))
 
 

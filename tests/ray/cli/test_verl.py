@@ -10,7 +10,7 @@ import pytest
 import verl_kit
 from prime_help import USERS, Job
 
-from dljob.runtime.backend.ray_drivers import left_by
+from dljob.runtime.backend.ray_drivers import left_objects
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 
@@ -34,4 +34,4 @@ def test_verls_own_worker_groups_run_as_they_were_published(job: Job, tmp_path: 
     assert seen["saved"] == 0
     assert seen["names"] == ["actor_rolloutActorRollout_0:0", "actor_rolloutActorRollout_0:1"]
     job.nothing_left()
-    assert not left_by(f"{job.uid}/")  # its group and actors were detached
+    assert not left_objects(f"{job.uid}/")  # its group and actors were detached

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from role_kit import role_plan
 
 from dljob.runtime.node.node_agent import NodeAgent
-from dljob.runtime.process.messages import AgentRequest, Pulse
+from dljob.runtime.process.messages import AgentRequest, NodeHeartbeat
 from dljob.runtime.worker.thread_host import ThreadHost
 
 pytestmark = pytest.mark.ray
@@ -33,9 +33,9 @@ class Agent:
         self._acked = 0
         self.pulse = self.ask()
 
-    def ask(self, *unknown: str, pause_s: float = PATIENT) -> Pulse:
+    def ask(self, *unknown: str, pause_s: float = PATIENT) -> NodeHeartbeat:
         asked = AgentRequest(1, pause_s, 0.1, self._acked, unknown)
-        self.pulse = Pulse.unpacked(ray.get(self.actor.beat.remote(asked.packed()), timeout=60))
+        self.pulse = NodeHeartbeat.unpacked(ray.get(self.actor.beat.remote(asked.packed()), timeout=60))
         self._acked = self.pulse.number
         return self.pulse
 

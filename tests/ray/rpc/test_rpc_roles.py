@@ -143,7 +143,7 @@ def test_handles_outlive_a_restart_and_streams_do_not(world, group):
     again = group.options(idempotent=True)
     assert again.double([1, 2, 3]) == [2, 4, 6]
     assert [number for number, _ in again.incarnation()] == [2, 1, 1, 1]
-    assert group._target.heard == (4, 2)
+    assert group._target.descriptor_version == (4, 2)
 
 
 def test_role_that_was_resized_is_called_as_it_is_now(ray_here, tmp_path):

@@ -142,7 +142,7 @@ def test_a_line_refused_by_torchrun_is_refused_with_a_link_to_the_help(words: li
 
 
 def test_only_options_that_differ_from_their_defaults_count_as_given() -> None:
-    assert ours.given(ours.read(["--nnodes", "1:1", "--rdzv-backend=c10d", "-m", "x"], {})) == (
+    assert ours.given_arguments(ours.read(["--nnodes", "1:1", "--rdzv-backend=c10d", "-m", "x"], {})) == (
         "rdzv-backend",
         "module",
     )

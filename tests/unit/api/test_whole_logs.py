@@ -16,12 +16,12 @@ def job(path: str | None, **spec: Any) -> dict[str, Any]:
 
 
 def test_the_place_of_the_whole_logs_is_named() -> None:
-    assert whole_logs.told(job(None)) == ""
-    assert whole_logs.told(job("/ckpt", rayClusterRef={"name": "shared"})) == ""
-    assert whole_logs.told(job("/ckpt")) == (
+    assert whole_logs.whereabouts(job(None)) == ""
+    assert whole_logs.whereabouts(job("/ckpt", rayClusterRef={"name": "shared"})) == ""
+    assert whole_logs.whereabouts(job("/ckpt")) == (
         "each process's whole log is on claim ckpt: /ckpt/j-01234567/logs/attempt-<n>/<role>-<rank>.<incarnation>.log"
     )
-    assert "in its pods, if that is a volume: /ckpt" in whole_logs.told(job(None, checkpoint={"path": "/ckpt"}))
+    assert "in its pods, if that is a volume: /ckpt" in whole_logs.whereabouts(job(None, checkpoint={"path": "/ckpt"}))
 
 
 def test_whole_logs_are_read_in_order_where_the_volume_is_mounted(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ def queue(items: int = 3, size: int = 100, *, filled: int = 0) -> Backlog:
 
 def test_items_leave_the_backlog_in_the_order_they_were_put():
     made = queue(filled=3)
-    assert made.heard(B, 1, 0) == ()
+    assert made.begin_get(B, 1, 0) == ()
     assert made.take(B, 2) == (1, 2)
-    assert made.heard(B, 2, 1) == (1, 2)
+    assert made.begin_get(B, 2, 1) == (1, 2)
     assert made.take(B, 2) == (3,)
     assert made.sizes == {3: 10}
 
@@ -39,7 +39,7 @@ def test_a_backlog_is_full_by_items_or_bytes_and_an_empty_one_takes_anything():
     assert made.refused(A, 2, 5) is None
     made.put(A, 2, 5)
     assert made.refused(A, 3, 0) is PutRefusal.FULL
-    made.heard(B, 1, 0)
+    made.begin_get(B, 1, 0)
     made.take(B, 1)
     assert made.bytes == 5
     assert made.refused(A, 3, 20) is None
@@ -48,15 +48,15 @@ def test_a_backlog_is_full_by_items_or_bytes_and_an_empty_one_takes_anything():
 def test_bytes_keep_no_get_waiting_for_ever():
     made = queue(items=5, size=20, filled=2)
     assert made.refused(A, 3, 10) is PutRefusal.FULL
-    with made.wanted(4), made.wanted(3):
+    with made.counted_as_waiting(4), made.counted_as_waiting(3):
         assert made.refused(A, 3, 10) is None
         made.put(A, 3, 10)
         assert made.ready(3)
         assert made.refused(A, 4, 10) is PutRefusal.FULL  # the smaller one need not wait; the other one's turn is next
-        made.heard(B, 1, 0)
+        made.begin_get(B, 1, 0)
         assert made.take(B, 3) == (1, 2, 3)
     for number in range(4, 7):
-        with made.wanted(4):
+        with made.counted_as_waiting(4):
             assert made.refused(A, number, 30) is None
             made.put(A, number, 30)
         assert made.refused(A, number + 1, 30) is PutRefusal.FULL
@@ -65,7 +65,7 @@ def test_bytes_keep_no_get_waiting_for_ever():
 
 def test_a_get_that_waits_lets_no_more_in_than_items_may_be():
     made = queue(items=2, size=100, filled=2)
-    with made.wanted(2):
+    with made.counted_as_waiting(2):
         assert made.refused(A, 3, 0) is PutRefusal.FULL
 
 
@@ -82,40 +82,40 @@ def test_a_closed_queue_gives_what_it_has_and_then_nothing():
     assert not made.ready(2)
     made.close()
     assert made.ready(2)
-    made.heard(B, 1, 0)
+    made.begin_get(B, 1, 0)
     assert made.take(B, 2) == (1,)
-    made.heard(B, 2, 1)
+    made.begin_get(B, 2, 1)
     assert made.take(B, 2) == ()
 
 
 def test_an_answer_that_is_asked_for_again_is_the_same_and_one_never_seen_goes_back():
     made = queue(filled=3)
-    assert made.heard(B, 1, 0) == ()
+    assert made.begin_get(B, 1, 0) == ()
     assert made.answer(B) is None
     made.take(B, 1)
-    assert made.heard(B, 1, 0) == ()
+    assert made.begin_get(B, 1, 0) == ()
     assert made.answer(B) == (1,)
-    assert made.heard(B, 2, 0) == ()
+    assert made.begin_get(B, 2, 0) == ()
     assert made.take(B, 3) == (1, 2, 3)
-    assert made.heard(B, 1, 0) is None
+    assert made.begin_get(B, 1, 0) is None
 
 
 def test_an_unreadable_item_is_dropped_alone_and_the_rest_goes_back():
     made = queue(filled=4)
-    made.heard(B, 1, 0)
+    made.begin_get(B, 1, 0)
     assert made.take(B, 3) == (1, 2, 3)
-    assert made.heard(B, 2, 1, (1,)) == (2,)
+    assert made.begin_get(B, 2, 1, (1,)) == (2,)
     assert (sorted(made.waiting), made.bytes, made.sizes) == ([1, 3, 4], 30, {1: 10, 3: 10, 4: 10})
     made.take(B, 3)
-    assert made.heard(B, 3, 1, (1,)) == (), "an answer that did not arrive was not read"
+    assert made.begin_get(B, 3, 1, (1,)) == (), "an answer that did not arrive was not read"
     assert made.take(B, 4) == (1, 3, 4)
 
 
 def test_a_get_that_was_overtaken_is_not_current_any_more():
     made = queue()
-    made.heard(B, 1, 0)
+    made.begin_get(B, 1, 0)
     assert made.current(B, 1)
-    made.heard(B, 2, 0)
+    made.begin_get(B, 2, 0)
     assert not made.current(B, 1)
     assert made.meet(Who("b/0", 2, "q"))
     assert not made.current(B, 2)
@@ -124,22 +124,22 @@ def test_a_get_that_was_overtaken_is_not_current_any_more():
 
 def test_items_of_a_dead_process_come_back_in_front_and_its_late_answers_are_refused():
     made = queue(filled=3)
-    made.heard(B, 1, 0)
+    made.begin_get(B, 1, 0)
     made.take(B, 2)
-    made.heard(A, 1, 0)
+    made.begin_get(A, 1, 0)
     made.take(A, 1)
     later = Who("b/0", 2, "other")
     assert made.meet(later)
     assert not made.meet(B)
     assert made.waiting[0] == 1
-    made.heard(later, 1, 0)
+    made.begin_get(later, 1, 0)
     assert made.take(later, 3) == (1, 2)
     assert made.lines["p"].ids == (3,)
 
 
 def test_a_backlog_is_the_same_after_dump_and_load():
     made = queue(filled=3)
-    made.heard(B, 1, 0)
+    made.begin_get(B, 1, 0)
     made.take(B, 1)
     assert Backlog.loaded(json.loads(json.dumps(made.dumped()))) == made
 
@@ -174,7 +174,7 @@ class Traffic(RuleBasedStateMachine):
     def gets(self, name: str, count: int, lost: bool, bad: set[int]) -> None:
         who = self.who(name)
         self.turns[name] += 1
-        done = self.queue.heard(who, self.turns[name], self.seen[name], self.bad[name])
+        done = self.queue.begin_get(who, self.turns[name], self.seen[name], self.bad[name])
         got, unread = self.got[name], self.bad[name]
         assert done == (tuple(got[at] for at in unread if got) if unread else got)
         self.done += done

@@ -64,7 +64,7 @@ def test_a_block_runs_on_a_cluster(
     """Each line by itself, on a job of its name that runs there, with an operator that obeys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(machine, "here", list)
+    monkeypatch.setattr(machine, "check_machine", list)
     Path("dljob.yaml").write_text(JOB.replace("name: hello", "name: new"))
     for script in ("hello.py", "train.py"):
         Path(script).write_text("def main(): ...\n")

@@ -15,7 +15,7 @@ import dljob
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
-from dljob.cli.given import Overrides, manifest_of
+from dljob.cli.job_file import Overrides, manifest_of
 from dljob.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dljob.cli import live, watch
-from dljob.cli.progress import View, average, describe, last_word, sparkline
+from dljob.cli.progress import View, average, describe, outcome_line, sparkline
 
 
 def status(phase: str = "Running", step: int | None = None, message: str = "", **metrics: float) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def test_a_step_without_metrics_is_shown_alone() -> None:
 
 
 def test_the_last_word_counts_the_restarts() -> None:
-    assert last_word(status("Succeeded")) == "Succeeded after 1m12s; restarts: 1 process, 2 role group"
-    assert last_word({"phase": "Failed"}) == "Failed after 0.00 s; restarts: none"
+    assert outcome_line(status("Succeeded")) == "Succeeded after 1m12s; restarts: 1 process, 2 role group"
+    assert outcome_line({"phase": "Failed"}) == "Failed after 0.00 s; restarts: none"
 
 
 def test_a_panel_shows_phase_steps_metrics_and_faults() -> None:

@@ -144,7 +144,7 @@ def test_a_display_that_fails_says_so_and_ends_no_job(tmp_path: Path, monkeypatc
     def broken(*_: object) -> None:
         raise ValueError("no such log")
 
-    monkeypatch.setattr(logs, "found", broken)
+    monkeypatch.setattr(logs, "find_logs", broken)
     with RankOutput(tmp_path, screen, None):
         pass
     assert screen.said == ["the ranks' output is not shown any more (ValueError: no such log); see dljob logs"]

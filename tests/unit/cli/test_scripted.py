@@ -112,7 +112,7 @@ def test_the_logs_are_linked(job: Handle, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_job_of_this_machine_ends_with_the_exit_code_of_its_phase(
     job: Handle, phase: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = scripted.Here.__new__(scripted.Here)
+    here = scripted.LocalRunner.__new__(scripted.LocalRunner)
     assert here.finish(job, {"phase": phase}, {}) == code  # type: ignore[arg-type]
     assert f"journal, logs and checkpoints: {job.dir}" in capsys.readouterr().err
 
@@ -124,4 +124,4 @@ def test_a_backend_that_cannot_run_it_here_is_refused_before_anything_starts(mon
         {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": {"roles": [role]}}
     )
     with pytest.raises(SpecError, match="the backend yr lacks elastic"):
-        scripted.here(manifest, Console(1), SimpleNamespace(log_dir=None))  # type: ignore[arg-type]
+        scripted.run_here(manifest, Console(1), SimpleNamespace(log_dir=None))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import guard  # noqa: E402 - found by the path above
 from dljob.master.failure import ending  # noqa: E402
 from dljob.master.placement import admission  # noqa: E402
 from dljob.master.state.state import UnitPhase  # noqa: E402
-from dljob.runtime.process.messages import Pulse  # noqa: E402
+from dljob.runtime.process.messages import NodeHeartbeat  # noqa: E402
 
 ACCEPTED = guard.json.loads(guard.ACCEPTED.read_text())
 pytestmark = pytest.mark.slow  # under coverage nothing costs what it costs
@@ -38,14 +38,14 @@ def test_scans_of_all_units_on_each_death_are_found(monkeypatch):
         return tuple(name for name, own in d.units.items() if own.phase is UnitPhase.LOST and ending.inhabited(d, name))
 
     monkeypatch.setattr(admission, "needed", needed)
-    monkeypatch.setattr(admission, "lost", lost)
+    monkeypatch.setattr(admission, "lost_units", lost)
     rows = ["CPU of 8 deaths at 2,000 ranks", "growth of a death from 16 to 2,000 ranks"]
     assert failing(*rows) == rows
 
 
 def test_a_second_copy_of_each_heartbeat_is_found(monkeypatch):
-    once = Pulse.unpacked
-    monkeypatch.setattr(Pulse, "unpacked", lambda data: (once(data), copy.deepcopy(once(data)))[0])
+    once = NodeHeartbeat.unpacked
+    monkeypatch.setattr(NodeHeartbeat, "unpacked", lambda data: (once(data), copy.deepcopy(once(data)))[0])
     row = "CPU of 8 heartbeats of 64 hosts"
     assert failing(row) == [row]
 

@@ -46,7 +46,7 @@ def start(uid: str) -> Iterator[Start]:
 def test_only_earlier_incarnations_of_these_ranks_are_ended(start: Start, uid: str) -> None:
     first, second = start(1), start(2, rank=1)
     others = [start(3), start(3, rank=1), start(1, rank=5), start(1, role="v"), start(1, job="x" + uid), start("?")]
-    assert sorted(reaping.left(uid, "w", {0: 3, 1: 3})) == sorted([first.pid, second.pid])
+    assert sorted(reaping.leftover(uid, "w", {0: 3, 1: 3})) == sorted([first.pid, second.pid])
     assert reaping.reap(uid, "w", {0: 3, 1: 3}) >= 2
     assert (first.wait(), second.wait()) == (-9, -9)
     assert reaping.reap(uid, "w", {0: 3, 1: 3}) == 0
@@ -67,6 +67,6 @@ def test_processes_below_a_living_ray_worker_are_left_to_it(start: Start, uid: s
         assert host.stdout is not None
         host.stdout.readline()
         try:
-            assert reaping.left(uid, "w", {0: 2}) == []
+            assert reaping.leftover(uid, "w", {0: 2}) == []
         finally:
             host.communicate(b"\n")

@@ -51,7 +51,7 @@ def test_a_cut_log_keeps_both_ends_and_tells_the_cut(log: Path) -> None:
     lines = read(log)
     assert (lines[0], lines[-1]) == ("line 0000000000", "line 0000019999")
     (told,) = [n for n, line in enumerate(lines) if line.startswith("[dljob]")]
-    assert lines[told] == cut.words(missing).decode().strip()
+    assert lines[told] == cut.cut_line(missing).decode().strip()
     assert size - missing == pytest.approx(MOST, abs=8192)
     assert "\0" not in "".join(lines)
     assert told == pytest.approx(MOST // 2 // 16, abs=512)
@@ -66,7 +66,7 @@ def test_the_cut_grows_with_the_log(log: Path) -> None:
     assert second == pytest.approx(first + 20_000 * 16, abs=8192)
     assert on_disk(log) < MOST + SLACK
     told = [line for line in read(log) if line.startswith("[dljob]")]
-    assert told == [cut.words(second).decode().strip()]
+    assert told == [cut.cut_line(second).decode().strip()]
 
 
 def test_the_log_of_an_earlier_process_is_not_cut(log: Path) -> None:

@@ -20,7 +20,7 @@ def served():
     metrics.reconciled("error", 0.02)
     metrics.called("GET", 200)
     metrics.called("PATCH", 0)
-    metrics.asked(503)
+    metrics.count_call(503)
     metrics.missed("Pod", 2)
     metrics.stage("head", 12.0)
     return generate_latest(metrics.registry).decode()

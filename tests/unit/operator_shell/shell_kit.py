@@ -55,7 +55,7 @@ class Shell:
     heads: Heads
     pollers: Pollers
     observer: Observer
-    hands: ActionExecutor
+    executor: ActionExecutor
     controller: Controller
     metrics: Metrics
     turns: Turns
@@ -68,8 +68,8 @@ class Shell:
                 self.queue.add(key)
         kinds = {"dljobs": self.cache.jobs, "rayclusters": self.cache.clusters, "pods": self.cache.pods}
         drops = {"dljobs": self.cache.drop_job, "rayclusters": self.cache.drop_cluster, "pods": self.cache.drop_pod}
-        for plural, shelf in kinds.items():
-            for key in list(shelf.entries):
+        for plural, store in kinds.items():
+            for key in list(store.entries):
                 if (plural, *key) not in self.fake.objects and (job := drops[plural](key)):
                     self.queue.add(job)
 
@@ -116,7 +116,7 @@ async def shell(
     turns = Turns(2)
     hands = ActionExecutor(kube, cache, heads, turns)
     startup = Startup(metrics.stage)
-    cache.first_seen = startup.seen
+    cache.first_seen = startup.begin
     parts = Parts(queue, observer, hands, pollers, Recorder(kube), metrics, startup)
     controller = Controller(parts, SETTINGS, decide=decide, clock=OperatorClock(wall=clock))
     made = Shell(fake, head, kube, cache, queue, heads, pollers, observer, hands, controller, metrics, turns)

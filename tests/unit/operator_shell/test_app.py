@@ -119,9 +119,9 @@ async def test_without_kuberay_jobs_wait_and_say_why(world: World) -> None:
     async with world.operator(look_again_seconds=0.05) as app:
         fake.put("dljobs", dljob())
         await world.until(lambda: world.condition("ClusterReady").get("reason") == "KubeRayMissing")
-        assert not app.again
+        assert not app.restarts
         fake.missing.clear()
-        await world.until(lambda: app.again)
+        await world.until(lambda: app.restarts)
     async with world.operator():
         await world.until(lambda: fake.names("rayclusters"))
 
@@ -134,7 +134,7 @@ async def test_an_old_kuberay_is_waited_for(world: World) -> None:
         await world.until(lambda: world.condition("ClusterReady").get("reason") == "KubeRayTooOld")
         fake.fields = ("authOptions", "secretName", "upgradeStrategy")
         await world.until(lambda: fake.names("rayclusters"))
-        assert not app.again
+        assert not app.restarts
 
 
 async def test_an_older_crd_is_told_of_until_it_is_mended(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -206,7 +206,7 @@ async def test_a_task_that_dies_takes_the_operator_with_it(world: World, monkeyp
     async def broken(self: App) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(App, "beat", broken)
+    monkeypatch.setattr(App, "record_ticks", broken)
     with pytest.raises(ZeroDivisionError):
         async with world.operator() as app:
             await asyncio.wait_for(app._stop.wait(), 10)

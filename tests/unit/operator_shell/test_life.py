@@ -143,7 +143,7 @@ async def test_kopf_that_gives_up_is_begun_again_by_the_process_itself(
     monkeypatch.setattr(kopf, "operator", gives_up)
     monkeypatch.setattr(app_module, "ANEW_SECONDS", 0.05)
     async with world.operator() as app:
-        await world.until(lambda: app.again)
+        await world.until(lambda: app.restarts)
     assert "kopf has given up" in caplog.text
 
 
@@ -156,7 +156,7 @@ async def test_an_operator_told_to_end_while_kopf_has_given_up_ends(
     monkeypatch.setattr(kopf, "operator", gives_up)
     async with world.operator() as app:
         await world.until(lambda: "kopf has given up" in caplog.text)
-    assert not app.again
+    assert not app.restarts
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -182,8 +182,8 @@ async def test_kopf_that_hangs_while_it_ends_is_left_behind(
         await asyncio.wait_for(stuck.wait(), 10)
         if told:
             app.stop()
-        await world.until(lambda: app.hangs and (told or app.again))
-    assert app.again != told
+        await world.until(lambda: app.hangs and (told or app.restarts))
+    assert app.restarts != told
 
 
 async def test_credentials_that_are_refused_once_are_given_again_as_others(
@@ -192,7 +192,7 @@ async def test_credentials_that_are_refused_once_are_given_again_as_others(
     """kopf ends, else, beside an API server that refuses what is good while it starts."""
     monkeypatch.setattr(app_module, "HANGS_SECONDS", 3.0)
     async with world.operator() as app:
-        await world.until(lambda: not app.again and world.fake.calls)
+        await world.until(lambda: not app.restarts and world.fake.calls)
         world.fake.put("dljobs", dljob())
         await world.until(lambda: world.fake.names("rayclusters"))
         world.fake.fail("GET", "/dljobs$", 401, times=1)
@@ -202,7 +202,7 @@ async def test_credentials_that_are_refused_once_are_given_again_as_others(
         await world.until(lambda: not world.fake.faults[0].times)
         world.fake.put("dljobs", dljob("other"))
         await world.until(lambda: len(world.fake.names("rayclusters")) == 2, 30)
-        assert not app.again
+        assert not app.restarts
 
 
 async def test_dljobs_that_are_served_later_are_watched_from_a_new_start_on(world: World) -> None:
@@ -210,17 +210,17 @@ async def test_dljobs_that_are_served_later_are_watched_from_a_new_start_on(worl
     async with world.operator() as app:
         await world.until(lambda: any("dljobs" in path for _, path in world.fake.calls))
         world.fake.missing.clear()
-        await world.until(lambda: app.again)
+        await world.until(lambda: app.restarts)
 
 
 async def test_a_probe_says_what_a_new_start_would_help() -> None:
     app = App(Options(SETTINGS, TokenKey(b"k" * 32)))
     life = OperatorProcess(app)
     assert life.health()["role"] == "starting"
-    app._beat -= 3600
+    app._last_tick -= 3600
     with pytest.raises(SickError, match="the event loop is 3"):
         life.health()
-    app._beat += 3600
+    app._last_tick += 3600
     life._relist._deaf["Pod"] = 2
     with pytest.raises(SickError, match="the watch of Pod is dead"):
         life.health()
@@ -230,22 +230,22 @@ async def test_a_probe_says_what_a_new_start_would_help() -> None:
 async def test_a_watch_is_dead_that_tells_nothing_while_lists_tell_changes() -> None:
     async with shell(FakeCluster()) as it:
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
-        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
-        assert not await relist.fill([sight])
+        source = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        assert not await relist.fill([source])
         assert relist.waits_for == ""
         for number in range(3):
             it.fake.put("dljobs", dljob(f"j{number}"))
-            it.cache.jobs.heard += 1  # the watch lives, and the list was a moment faster
-            await relist.once(sight)
+            it.cache.jobs.events_received += 1  # the watch lives, and the list was a moment faster
+            await relist.once(source)
         assert not relist.deaf
         it.fake.put("dljobs", dljob("j3"))
-        await relist.once(sight)
-        await relist.once(sight)  # nothing new, so nothing missed
+        await relist.once(source)
+        await relist.once(source)  # nothing new, so nothing missed
         it.fake.put("dljobs", dljob("j4"))
-        await relist.once(sight)
+        await relist.once(source)
         assert not relist.deaf
         it.fake.put("dljobs", dljob("j5"))
-        await relist.once(sight)
+        await relist.once(source)
         assert relist.deaf == "DLJob"
 
 
@@ -255,8 +255,8 @@ async def test_the_first_lists_are_made_until_they_are_read_and_each_error_is_to
     monkeypatch.setattr("dljob_operator.watch.relist.AGAIN", 0.01)
     async with shell(FakeCluster()) as it:
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
-        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
-        odd = ResyncSource(sight.objects, "", sight.shelf, _stumbling([2], it.cache.put_job), sight.drop)
+        source = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        odd = ResyncSource(source.objects, "", source.store, _stumbling([2], it.cache.put_job), source.drop)
         it.fake.put("dljobs", dljob())
         it.fake.fail("GET", "dljobs", 404, times=1)
         assert await relist.fill([odd]), "it was not served at first"
@@ -269,8 +269,8 @@ async def test_the_first_lists_are_made_until_they_are_read_and_each_error_is_to
 async def test_a_list_that_fails_for_long_is_told_once_and_ends_no_later_list(caplog: pytest.LogCaptureFixture) -> None:
     async with shell(FakeCluster()) as it:
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
-        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
-        odd = ResyncSource(sight.objects, "", sight.shelf, _stumbling([5], it.cache.put_job), sight.drop)
+        source = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        odd = ResyncSource(source.objects, "", source.store, _stumbling([5], it.cache.put_job), source.drop)
         it.fake.put("dljobs", dljob())
         running = asyncio.create_task(relist.run(lambda: [odd], every=0.001))
         async with asyncio.timeout(10):

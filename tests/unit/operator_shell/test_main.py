@@ -112,7 +112,7 @@ def test_the_operator_that_must_begin_anew_replaces_itself(key: str, monkeypatch
     replaced: list[list[str]] = []
 
     async def run(app: App) -> None:
-        app.again = True
+        app.restarts = True
 
     monkeypatch.setattr(command, "run", run)
     monkeypatch.setattr(command.os, "execv", lambda program, argv: replaced.append(argv))

@@ -68,7 +68,7 @@ def test_observations_land_in_their_metrics() -> None:
     metrics.reconciled("error", 0.2)
     metrics.called("GET", 200)
     metrics.called("POST", 0)
-    metrics.asked(503)
+    metrics.count_call(503)
     metrics.missed("Pod", 3)
     metrics.stage("head", 12.0)
     queue.retry(JOB)
@@ -107,7 +107,7 @@ POSTED = ReconcileResult("", (Submit("i", "c", "a", (), {}, {}),))
 def test_the_stages_of_a_start_are_timed_once_each() -> None:
     now, told = [0.0], list[tuple[str, float]]()
     startup = Startup(lambda stage, seconds: told.append((stage, seconds)), lambda: now[0])
-    startup.seen(JOB, dljob())
+    startup.begin(JOB, dljob())
     for at, cluster, outcome in (
         (1.0, None, MADE),
         (2.0, CLUSTER, ReconcileResult("")),
@@ -125,10 +125,10 @@ def test_the_stages_of_a_start_are_timed_once_each() -> None:
 def test_a_start_that_was_not_seen_whole_is_not_timed() -> None:
     told: list[tuple[str, float]] = []
     startup = Startup(lambda stage, seconds: told.append((stage, seconds)))
-    startup.seen(JOB, {**dljob(), "status": {"phase": "Pending"}})
+    startup.begin(JOB, {**dljob(), "status": {"phase": "Pending"}})
     startup.passed(JOB, None, MADE)
     assert told == []
-    startup.seen(JOB, dljob())
+    startup.begin(JOB, dljob())
     startup.passed(JOB, None, ReconcileResult("", status={"attempt": 2}))
     startup.passed(JOB, None, MADE)
     assert told == []
@@ -138,15 +138,15 @@ async def test_a_list_reports_changes_that_no_watch_told() -> None:
     async with shell() as it:
         missed: list[tuple[str, int]] = []
         relist = Relist(it.queue, (None,), lambda kind, count: missed.append((kind, count)))
-        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        source = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
         it.fake.put("dljobs", dljob("a"))
         it.fake.put("dljobs", dljob("b"))
-        assert await relist.once(sight) == 2
-        assert await relist.once(sight) == 0
+        assert await relist.once(source) == 2
+        assert await relist.once(source) == 0
         it.fake.take("dljobs", "a")
         it.fake.take("dljobs", "b")
         it.fake.put("dljobs", dljob("b"))  # a namesake
-        assert await relist.once(sight) == 2
+        assert await relist.once(source) == 2
         assert [key.name for key in it.cache.jobs.entries] == ["b"]
         assert missed == [("DLJob", 2), ("DLJob", 2)]
         assert {it.queue.take(), it.queue.take()} == {("default", "a"), ("default", "b")}
@@ -170,9 +170,9 @@ async def test_an_object_deleted_while_a_list_is_under_way_stays_deleted() -> No
             yield {"items": [pod("c"), pod("d"), pod("e")]}
 
     async with shell() as it:
-        sight = ResyncSource(Paged(it.kube, PODS), "", cache.pods, cache.put_pod, cache.drop_pod)
+        source = ResyncSource(Paged(it.kube, PODS), "", cache.pods, cache.put_pod, cache.drop_pod)
         cache.put_pod(pod("c"))
-        await Relist(queue, (None,), lambda _kind, _count: None).once(sight)
+        await Relist(queue, (None,), lambda _kind, _count: None).once(source)
     assert [each.name for each in cache.pods_of(Key("default", "c"))] == ["a", "e"]
     assert cache.pods.gone == []
 
@@ -182,16 +182,16 @@ async def test_a_list_that_makes_no_sense_is_not_the_last_one(monkeypatch: pytes
         relist = Relist(it.queue, (None,), lambda _kind, _count: None)
         asked: list[ResyncSource] = []
 
-        async def once(_self: Relist, sight: ResyncSource) -> int:
-            asked.append(sight)
+        async def once(_self: Relist, source: ResyncSource) -> int:
+            asked.append(source)
             if len(asked) < 3:
                 raise KeyError("metadata")
             raise asyncio.CancelledError
 
         monkeypatch.setattr(Relist, "once", once)
-        sight = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
+        source = ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job)
         with pytest.raises(asyncio.CancelledError):
-            await relist.run(lambda: [sight], every=0.0)
+            await relist.run(lambda: [source], every=0.0)
         assert len(asked) == 3
 
 
@@ -264,8 +264,8 @@ def test_a_note_is_as_long_as_the_api_takes_it_in_bytes(note: str, size: int) ->
 
 async def test_an_event_loop_that_turns_is_not_behind() -> None:
     app = App.__new__(App)
-    app._beat = float("-inf")
-    beating = asyncio.create_task(app.beat())
+    app._last_tick = float("-inf")
+    beating = asyncio.create_task(app.record_ticks())
     await asyncio.sleep(0)
     assert app.lag < 60
     beating.cancel()

@@ -6,7 +6,7 @@ import sys
 import pytest
 from plan_kit import job, role
 
-from dljob.plan.devices import DEVICES, all_left_alone, left_alone, visible_devices
+from dljob.plan.devices import DEVICES, all_left_alone, leaves_variable, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.plan import plan
 
@@ -152,9 +152,9 @@ def test_part_of_a_hosts_tpu_chips_are_a_host_of_their_own(chips, bounds):
 
 def test_frameworks_may_hand_out_devices_themselves():
     assert visible_devices("", ("0",)) == {}
-    assert left_alone("CUDA_VISIBLE_DEVICES", {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"})
-    assert left_alone("RBLN_DEVICES", {"RAY_EXPERIMENTAL_NOSET_RBLN_RT_VISIBLE_DEVICES": "true"})
-    assert not left_alone("CUDA_VISIBLE_DEVICES", {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0"})
+    assert leaves_variable("CUDA_VISIBLE_DEVICES", {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"})
+    assert leaves_variable("RBLN_DEVICES", {"RAY_EXPERIMENTAL_NOSET_RBLN_RT_VISIBLE_DEVICES": "true"})
+    assert not leaves_variable("CUDA_VISIBLE_DEVICES", {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "0"})
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
-        assert left_alone(variable, all_left_alone())
-        assert not left_alone(variable, {})
+        assert leaves_variable(variable, all_left_alone())
+        assert not leaves_variable(variable, {})

@@ -12,7 +12,7 @@ from plan_kit import job, role
 from dljob.plan.devices import DEVICES
 from dljob.plan.plan import plan
 from dljob.raycluster import pods
-from dljob.raycluster.overlay import laid_over
+from dljob.raycluster.overlay import overlay
 from dljob.raycluster.render import RenderOptions, effective, render_raycluster
 from dljob.spec import devices
 from dljob.spec.rules import templates
@@ -49,26 +49,26 @@ def by_name(items):
 @given(OBJECTS, OBJECTS)
 def test_laying_over_changes_neither_and_again_adds_nothing_but_what_adds_up(base, over):
     before = copy.deepcopy((base, over))
-    once = laid_over(base, over)
+    once = overlay(base, over)
     assert (base, over) == before
-    assert laid_over(base, {}) == base
+    assert overlay(base, {}) == base
     if "tolerations" not in str((base, over)):
-        assert laid_over(once, over) == once
+        assert overlay(once, over) == once
 
 
 def test_mappings_lists_and_null():
     base = {"a": {"x": 1, "y": 2}, "command": ["a"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
     over = {"a": {"y": None, "z": None}, "command": ["b"], "env": [{"name": "C"}, {"name": "A", "valueFrom": {}}]}
-    assert laid_over(base, over) == {
+    assert overlay(base, over) == {
         "a": {"x": 1},
         "command": ["b"],
         "env": [{"name": "A", "valueFrom": {}}, {"name": "B", "value": "2"}, {"name": "C"}],
     }
-    assert laid_over({"tolerations": [1]}, {"tolerations": [2]}) == {"tolerations": [1, 2]}
-    assert laid_over({"readinessProbe": {"httpGet": {}, "a": 1}}, {"readinessProbe": {"exec": {}}}) == {
+    assert overlay({"tolerations": [1]}, {"tolerations": [2]}) == {"tolerations": [1, 2]}
+    assert overlay({"readinessProbe": {"httpGet": {}, "a": 1}}, {"readinessProbe": {"exec": {}}}) == {
         "readinessProbe": {"exec": {}}
     }
-    assert laid_over({"a": 1}, {"a": {"b": None, "c": 2}}) == {"a": {"c": 2}}
+    assert overlay({"a": 1}, {"a": {"b": None, "c": 2}}) == {"a": {"c": 2}}
 
 
 def test_a_template_reaches_its_pod_and_nothing_is_lost():

@@ -10,7 +10,7 @@ from dljob.errors import UsageError
 from dljob.master.state.views import AskedGroup, NodeView
 from dljob.plan.model import GRAIN, Unit
 from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, ReservationRefusedError
-from dljob.runtime.process.messages import AgentRequest, Hello, Pulse, Report
+from dljob.runtime.process.messages import AgentRequest, Hello, NodeHeartbeat, Report
 from dljob.spec.capabilities import ALL
 
 
@@ -77,7 +77,7 @@ class MemoryHost:
         await asyncio.sleep(ask.pause_s)
         if self.dead:
             raise ActorLostError("killed")
-        return Pulse(4711, ask.acked + 1).packed()
+        return NodeHeartbeat(4711, ask.acked + 1).packed()
 
     async def watch(self, epoch: int, acked: int) -> tuple[Report, ...]:
         while True:

@@ -82,7 +82,7 @@ def acknowledges_before_it_writes(patch):
 @bug
 def forgets_a_budget(patch):
     """No budget is ever used up."""
-    patch.setattr(budget, "left", lambda d, level, role: True)
+    patch.setattr(budget, "has_restart", lambda d, level, role: True)
 
 
 @bug
@@ -305,7 +305,7 @@ def ends_who_goes_at_work(patch):
     def at_once(d, role, why):
         resizing.resize(d, resizing.Resize({role: d.sizes[role].target}, {}), why, anew=False)
 
-    patch.setattr(resizing, "part", at_once)
+    patch.setattr(resizing, "leave_user_code", at_once)
 
 
 @bug

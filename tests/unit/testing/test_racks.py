@@ -43,7 +43,7 @@ def broken(made, **where):
     state = initial(plan(manifest), manifest.spec, "u" * 32, 0.0)
     nodes = tuple(NodeView(name, (), (), (("rack", name[0]),)) for name in ("n0", "n1", "m0"))
     units = {f"a/{k[1:]}": UnitState(UnitPhase.HELD, 1, node) for k, node in where.items()}
-    return list(domain_invariants.kept(replace(state, nodes=nodes, units=Map(units))))
+    return list(domain_invariants.check_domains(replace(state, nodes=nodes, units=Map(units))))
 
 
 def test_the_law_sees_what_it_is_there_for():

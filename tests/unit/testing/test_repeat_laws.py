@@ -28,7 +28,9 @@ def broken(*faults: FaultRecord, ends: str = "", saved: float = 0.0, rules: tupl
     verdict = SimpleNamespace(reason=ends) if ends else None
     saves = {"w": SimpleNamespace(last=SimpleNamespace(at=saved))}
     return list(
-        repeat_invariants.kept(cast("Any", SimpleNamespace(faults=faults, verdict=verdict, saves=saves, job=job)))
+        repeat_invariants.check_repeats(
+            cast("Any", SimpleNamespace(faults=faults, verdict=verdict, saves=saves, job=job))
+        )
     )
 
 

@@ -15,7 +15,7 @@ from dljob.api.job import DLJob
 from dljob.api.machines import machines
 from dljob.api.role import RoleSetters
 from dljob.api.setters import SpecSetters
-from dljob.api.values import Number, config_of, cpus, env_of, memory, suggestion, whole
+from dljob.api.values import Number, check_count, config_of, cpus, env_of, memory, suggestion
 from dljob.api.workload import Workload, choices, pruned
 from dljob.errors import UsageError
 from dljob.spec.devices import KUBERNETES
@@ -74,12 +74,12 @@ class DLJobBuilder(SpecSetters):
 
     def node_num(self, count: int) -> Self:
         """Set the number of machines."""
-        self._machines["nodes"] = whole(count, ".node_num()")
+        self._machines["nodes"] = check_count(count, ".node_num()")
         return self
 
     def device_per_node(self, count: int) -> Self:
         """Set the number of devices on each machine; by default 8 when roles use devices."""
-        self._machines["devices"] = whole(count, ".device_per_node()", least=0)
+        self._machines["devices"] = check_count(count, ".device_per_node()", least=0)
         return self
 
     def device_type(self, kind: str) -> Self:
@@ -117,7 +117,7 @@ class DLJobBuilder(SpecSetters):
         """Add a group of equal machines; `accelerator` and `template` as in the spec: {"type": "NPU", "count": 8}."""
         group = {
             "name": name,
-            "replicas": whole(replicas, f".node_group({name!r})"),
+            "replicas": check_count(replicas, f".node_group({name!r})"),
             "minReplicas": min_replicas,
             "maxReplicas": max_replicas,
             "cpu": cpus(cpu, f".node_group({name!r})"),

@@ -155,12 +155,12 @@ class JobHandle(ShownJob):
         return status.get("result")
 
     def _write_logs(self, to: TextIO, *, follow: bool, **which: Unpack[LogSelection]) -> None:
-        lines = logs.follow(self.dir, self._over, **which) if follow else logs.read(self.dir, **which)
+        lines = logs.follow(self.dir, self._has_ended, **which) if follow else logs.read(self.dir, **which)
         _write(to, lines, flush=follow)
 
     def _write_master_log(self, to: TextIO, *, follow: bool, tail: int | None, since: float | None) -> None:
         if follow:
-            lines = master_log.follow(self.dir, self._over, tail=tail, since=since)
+            lines = master_log.follow(self.dir, self._has_ended, tail=tail, since=since)
         else:
             lines = master_log.read(self.dir, tail=tail, since=since)
         _write(to, lines, flush=follow)
@@ -222,7 +222,7 @@ class JobHandle(ShownJob):
         Raises:
             UsageError: always.
         """
-        raise self._not_here("suspend", wait=wait)
+        raise self._only_on_kubernetes("suspend", wait=wait)
 
     def resume(self, *, wait: bool = False) -> Suspension:
         """Refuse, like `suspend`.
@@ -230,16 +230,16 @@ class JobHandle(ShownJob):
         Raises:
             UsageError: always.
         """
-        raise self._not_here("resume", wait=wait)
+        raise self._only_on_kubernetes("resume", wait=wait)
 
-    def _not_here(self, verb: str, *, wait: bool) -> UsageError:
+    def _only_on_kubernetes(self, verb: str, *, wait: bool) -> UsageError:
         del wait
         return UsageError(
             f"{verb}() of job {self.name}: only Kubernetes suspends and resumes jobs",
             hint="stop() saves a checkpoint; a later submit with the same checkpoint.path goes on from it",
         )
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         """Whether no process of the job writes any more. Called several times a second, so it must be cheap."""
         if self.record.over or self.record.stale:
             return True
@@ -297,7 +297,7 @@ def submit(
     from dljob.runtime.backend.connect import JOIN_S, connect
     from dljob.runtime.job.launch import launch, new_uid
 
-    check_wanted(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
+    refuse_suspended(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
     check_code_dir(code_dir)
     uid, name = new_uid(), manifest.metadata.name
     free_name(name, replace=replace)
@@ -305,8 +305,8 @@ def submit(
     reached = connect(address, code_dir, within_s=None if runner else JOIN_S)
     # The name is looked at again, under the lock: connecting takes seconds, and another process may have taken it.
     with registry.claimed(name) as namesake:
-        if namesake is not None and lives(namesake):
-            raise taken(namesake)
+        if namesake is not None and may_run(namesake):
+            raise name_taken_error(namesake)
         # Registered before the launch: if this process dies in between, the job can still be found and stopped.
         entry = record(
             registry.RegistryEntry(
@@ -338,15 +338,15 @@ def free_name(name: str, *, replace: bool) -> None:
     """
     # The folder may say "running" for ever: a job whose Ray was killed wrote no final status.
     namesake = registry.living(name)
-    if namesake is None or not lives(namesake):
+    if namesake is None or not may_run(namesake):
         return
     if not replace:
-        raise taken(namesake)
+        raise name_taken_error(namesake)
     # Until its end, as only then the name is free.
     handle_of(namesake).stop(wait=True)
 
 
-def lives(record: registry.RegistryEntry) -> bool:
+def may_run(record: registry.RegistryEntry) -> bool:
     """Whether a job without a final status may still run: its runner is alive, or its Ray listens."""
     from dljob.runtime.backend.connect import listens
 
@@ -354,7 +354,7 @@ def lives(record: registry.RegistryEntry) -> bool:
     return listens(record.address) if not record.runner else not record.stale
 
 
-def taken(record: registry.RegistryEntry) -> UsageError:
+def name_taken_error(record: registry.RegistryEntry) -> UsageError:
     """Return the error that the name of a new job is taken by the running job `record`."""
     who = f"a job {record.name} ({record.uid[:8]})"
     if record.status().get("phase") == "Stopping":
@@ -370,7 +370,7 @@ def handle_of(record: registry.RegistryEntry) -> JobHandle:
     return JobHandle(record, RecordConnection(record))
 
 
-def check_wanted(manifest: DLJobManifest) -> None:
+def refuse_suspended(manifest: DLJobManifest) -> None:
     """Refuse a job that is to begin suspended: on a Ray, without an operator, nothing would resume it.
 
     Raises:

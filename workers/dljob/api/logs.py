@@ -105,7 +105,7 @@ class LogTail:
         return LogLine(self.role, self.rank, data.decode("utf-8", "backslashreplace").rstrip("\r"))
 
 
-def found(folder: Path, role: str | Container[str] | None = None, rank: int | None = None) -> dict[Path, LogTail]:
+def find_logs(folder: Path, role: str | Container[str] | None = None, rank: int | None = None) -> dict[Path, LogTail]:
     """Return the logs in a job's folder, by path; only those of a role (or of several) and a rank."""
     wanted: Container[str] | None = (role,) if isinstance(role, str) else role
     logs: list[LogTail] = []
@@ -150,7 +150,7 @@ def read(
     Raises:
         NotFoundError: there is no log of that role and rank.
     """
-    logs = found(folder, role, rank)
+    logs = find_logs(folder, role, rank)
     # Raised here: an error inside the generator would only appear at its first line.
     if not logs:
         raise _nothing(folder, role, rank)
@@ -200,7 +200,7 @@ def follow(
     readers: dict[Path, LogTail] = {}
     while True:
         ended = over()  # asked before the read: else lines written between the read and the end would be lost
-        for path, log in found(folder, role, rank).items():
+        for path, log in find_logs(folder, role, rank).items():
             # Position and unfinished line are with the reader of the earlier turns; `log` is a new one.
             if path in readers:
                 yield from readers[path].lines()
@@ -250,7 +250,7 @@ def of_incarnation(log: BinaryIO, name: str, incarnation: int, most: int) -> byt
 
 
 def _nothing(folder: Path, role: str | None, rank: int | None) -> NotFoundError:
-    there = sorted({log.role for log in found(folder).values()})
+    there = sorted({log.role for log in find_logs(folder).values()})
     wanted = "/".join(str(x) for x in (role, rank) if x is not None)
     what = f"no output of {wanted}" if wanted else "no output yet"
     return NotFoundError(

@@ -47,7 +47,7 @@ def machines(said: Mapping[str, Any], roles: Mapping[str, Workload], spec: dict[
         )
     nodes = int(said.get("nodes", 1))
     group: dict[str, Any] = {"name": GROUP, "replicas": nodes}
-    group["cpu"] = said.get("cpu") or _whole(_per_node(roles, spec, nodes, "cpu"))
+    group["cpu"] = said.get("cpu") or _whole_text(_per_node(roles, spec, nodes, "cpu"))
     size = said.get("memory") or _mebi(_per_node(roles, spec, nodes, "memory"))
     if size:
         group["memory"] = size
@@ -103,7 +103,7 @@ def amount(quantity: str) -> Decimal:
     return Decimal(found[1]) * _UNITS[found[2]]
 
 
-def _whole(value: Decimal) -> str:
+def _whole_text(value: Decimal) -> str:
     return str(max(1, int(value.to_integral_value(ROUND_CEILING))))
 
 

@@ -46,14 +46,14 @@ def check_here(manifest: DLJobManifest, code_dir: Path) -> None:
     Raises:
         UsageError: the job is suspended, its folder does not exist, or its backend runs elsewhere.
     """
-    from dljob.runtime.backend.interface import chosen, known
+    from dljob.runtime.backend.interface import chosen, entry_point_of
 
-    handles.check_wanted(manifest)
+    handles.refuse_suspended(manifest)
     handles.check_code_dir(code_dir)
     asked = manifest.spec.backend
     name = chosen(None, asked.name if asked else None)
     # Raises for a backend that is not installed, before anything starts.
-    known(name)
+    entry_point_of(name)
     # The yr backend runs in the command's own process, without a session host.
     if name == "yr":
         raise UsageError(

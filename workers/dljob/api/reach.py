@@ -36,7 +36,7 @@ def reach(record: RegistryEntry) -> Generator[LocalConnection]:
     # on a home folder shared by machines (ADR 56).
     why = "" if record.runner else _silence(record, line)
     if not why:
-        yield LocalConnection(record.name, record.uid, record.folder, line, gone=lambda: _gone(record))
+        yield LocalConnection(record.name, record.uid, record.folder, line, gone=lambda: _why_dead(record))
         return
     if os.geteuid() != owner:  # root may use the socket, which carries only JSON; joining a Ray would run its pickles
         raise _foreign(record, owner)
@@ -62,7 +62,7 @@ def _foreign(record: RegistryEntry, owner: int) -> UnreachableError:
     )
 
 
-def _gone(record: RegistryEntry) -> str:
+def _why_dead(record: RegistryEntry) -> str:
     """Return why nothing of the job can be alive; empty while it may be."""
     if not record.stale:
         return ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
-from dljob.api.not_here import NotHere
+from dljob.api.unsupported import UnsupportedCalls
 from dljob.api.values import (
     Number,
+    check_count,
     config_of,
     cpus,
     entrypoint_of,
@@ -19,7 +20,6 @@ from dljob.api.values import (
     share,
     span,
     suggestion,
-    whole,
 )
 from dljob.api.workload import Workload, choices
 from dljob.errors import UsageError
@@ -31,7 +31,7 @@ DEVICES = {kind.lower(): kind for kind in KUBERNETES}
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
 
 
-class RoleSetters(NotHere):
+class RoleSetters(UnsupportedCalls):
     """Setters of a role under construction; `RoleBuilder` adds the way back to the job."""
 
     def __init__(self, workload: Workload, device_said: Callable[[str], None]) -> None:
@@ -84,12 +84,12 @@ class RoleSetters(NotHere):
 
     def total(self, count: int) -> Self:
         """Set the number of ranks."""
-        self._workload.replicas = whole(count, self._call("total"))
+        self._workload.replicas = check_count(count, self._call("total"))
         return self._shaped("total")
 
     def per_group(self, count: int) -> Self:
         """Set the number of consecutive ranks in a role group, which share a host and restart together."""
-        self._workload.replicas_per_group = whole(count, self._call("per_group"))
+        self._workload.replicas_per_group = check_count(count, self._call("per_group"))
         return self._shaped("per_group")
 
     def nnodes(self, count: int | str) -> Self:
@@ -111,9 +111,9 @@ class RoleSetters(NotHere):
         """Make the role elastic: `fewest` ranks are enough after a lost node; it may grow to `most` while it runs."""
         self._workload.type = "Elastic"
         if fewest is not None:
-            self._workload.min_replicas = whole(fewest, self._call("elastic"))
+            self._workload.min_replicas = check_count(fewest, self._call("elastic"))
         if most is not None:
-            self._workload.max_replicas = whole(most, self._call("elastic"))
+            self._workload.max_replicas = check_count(most, self._call("elastic"))
         return self
 
     # --- on what
@@ -264,7 +264,7 @@ class RoleSetters(NotHere):
         if level is not None and level not in (levels := choices("RestartPolicy", "level")):
             raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, levels))
         if max_restarts is not None:
-            whole(max_restarts, self._call("restart"), least=0)
+            check_count(max_restarts, self._call("restart"), least=0)
         more = {"maxMemory": max_memory, "memoryFactor": memory_factor}
         had = self._workload.restart_policy
         # Merged at both levels: a later call that gives only one of the two memory settings keeps the other.
@@ -305,7 +305,7 @@ class RoleSetters(NotHere):
         return self
 
     def _torch(self, method: str, count: int) -> Self:
-        self._torch_shape[method] = whole(count, self._call(method))
+        self._torch_shape[method] = check_count(count, self._call(method))
         if self._plain_shape:
             self._mixed(method)
         per, most = self._torch_shape.get("nproc_per_node", 1), self._torch_shape.get("nnodes", 1)

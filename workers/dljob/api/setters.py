@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from dljob.api.not_here import NotHere
-from dljob.api.values import Number, cpus, whole
+from dljob.api.unsupported import UnsupportedCalls
+from dljob.api.values import Number, check_count, cpus
 from dljob.api.workload import pruned
 from dljob.errors import UsageError
 
 
-class SpecSetters(NotHere):
+class SpecSetters(UnsupportedCalls):
     """Setters of the job's name, code, images, fault tolerance and end."""
 
     def __init__(self) -> None:
@@ -346,15 +346,15 @@ class SpecSetters(NotHere):
 
     def ttl_after_finished(self, seconds: int) -> Self:
         """Delete the DLJob from Kubernetes this many seconds after its end."""
-        return self._put("ttlSecondsAfterFinished", whole(seconds, ".ttl_after_finished()", least=0))
+        return self._put("ttlSecondsAfterFinished", check_count(seconds, ".ttl_after_finished()", least=0))
 
     def active_deadline(self, seconds: int) -> Self:
         """Fail the job when it has run this many seconds."""
-        return self._put("activeDeadlineSeconds", whole(seconds, ".active_deadline()"))
+        return self._put("activeDeadlineSeconds", check_count(seconds, ".active_deadline()"))
 
     def pre_running_deadline(self, seconds: int) -> Self:
         """Fail the job when it is not running after this many seconds."""
-        return self._put("preRunningDeadlineSeconds", whole(seconds, ".pre_running_deadline()"))
+        return self._put("preRunningDeadlineSeconds", check_count(seconds, ".pre_running_deadline()"))
 
     def _put(self, key: str, value: object) -> Self:
         self._spec[key] = value

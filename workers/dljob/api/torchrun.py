@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from dljob.api.torchrun_line import given, spelled
+from dljob.api.torchrun_line import given_arguments, spelled
 from dljob.errors import UsageError
 from dljob.spec.quantity import parse_devices
 from dljob.spec.rules.machines import devices_per_group
@@ -110,7 +110,7 @@ def job(line: argparse.Namespace, site: Site) -> TorchrunJob:
         **({"args": [argument(each) for each in said]} if (said := line.training_script_args) else {}),
         **({"accelerator": near(line, device)} if device or line.numa_binding else {}),
         **({"comm": {"virtualLocalRank": True}} if line.virtual_local_rank else {}),
-        **({"env": told} if (told := _told(line, _threads(site, most * each))) else {}),
+        **({"env": told} if (told := _user_spelling(line, _threads(site, most * each))) else {}),
         "restartPolicy": {"maxRestarts": line.max_restarts},
     }
     spec: dict[str, Any] = {
@@ -299,7 +299,7 @@ def _threads(site: Site, ranks: int) -> str | None:
     return str(site.cpus) if site.threads is None and site.local and ranks == 1 else site.threads
 
 
-def _told(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
+def _user_spelling(line: argparse.Namespace, threads: str | None) -> list[dict[str, str]]:
     """Return variables that keep the user's spelling, where a Kubernetes name had to differ from it."""
     said = {"ROLE_NAME": line.role} if line.role != _role(line.role) else {}
     # "none" is torchrun's default, and means that no id was given.
@@ -355,7 +355,7 @@ def _patience(line: argparse.Namespace) -> dict[str, Any]:
 
 def _notes(line: argparse.Namespace) -> tuple[str, ...]:
     """Return the notes about accepted options without effect."""
-    said = set(given(line))
+    said = set(given_arguments(line))
     idle = sorted(NOT_USED & said)
     idle += sorted({*CONSOLE, "log-dir"} & said) if line.to == "kubernetes" else []
     idle += ["nnodes"] if line.standalone and ":" in line.nnodes and "nnodes" in said else []

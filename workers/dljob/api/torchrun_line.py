@@ -104,7 +104,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message with a hint."""
-        raise UsageError(message, hint=f"{_meant(message, tuple(self._option_string_actions))}see {COMMAND} --help")
+        raise UsageError(
+            message, hint=f"{_suggestion(message, tuple(self._option_string_actions))}see {COMMAND} --help"
+        )
 
 
 class _Group(Protocol):
@@ -113,7 +115,7 @@ class _Group(Protocol):
     add_argument: Callable[..., Any]
 
 
-def _meant(message: str, known: Sequence[str]) -> str:
+def _suggestion(message: str, known: Sequence[str]) -> str:
     """Return a suggestion for an unknown argument; empty when none is similar."""
     word = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
     near = difflib.get_close_matches(word, known, 1) if message.startswith("unrecognized") else []
@@ -157,7 +159,7 @@ def _add(group: _Group, each: Argument) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _FromVariable:
     """Value of a variable, as the argument's default until the command line is parsed."""
 
     variable: str
@@ -183,14 +185,14 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     # Variables are unparsed defaults first: an argument on the command line replaces them, so that an invalid variable
     # matters only when it is used.
     known = {each: variable for each in ARGUMENTS if each.env for variable in _variables(each) if variable in environ}
-    first = {each.dest: _Said(variable, environ[variable]) for each, variable in known.items()}
+    first = {each.dest: _FromVariable(variable, environ[variable]) for each, variable in known.items()}
     # argparse keeps attributes of a given namespace, unless a word sets them.
     line = parser().parse_args(list(words), argparse.Namespace(**first))
     variables: dict[str, str] = {}
     for each in known:
         said = getattr(line, each.dest)
         # Still the default: no word of the command line has replaced it.
-        if isinstance(said, _Said):
+        if isinstance(said, _FromVariable):
             setattr(line, each.dest, said.read(each))
             variables[each.name] = said.variable
     line.variables = variables
@@ -219,6 +221,6 @@ def own(words: Sequence[str]) -> int:
     return len(words) - len(line.training_script_args)
 
 
-def given(line: argparse.Namespace) -> tuple[str, ...]:
+def given_arguments(line: argparse.Namespace) -> tuple[str, ...]:
     """Return torchrun's arguments whose values differ from their defaults."""
     return tuple(each.name for each in ARGUMENTS if getattr(line, each.dest) != each.default)

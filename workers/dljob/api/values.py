@@ -151,7 +151,7 @@ def one_of(value: str, known: Sequence[str], call: str) -> str:
     return value
 
 
-def whole(value: object, call: str, least: int = 1) -> int:
+def check_count(value: object, call: str, least: int = 1) -> int:
     """Check a count.
 
     Raises:
@@ -173,7 +173,7 @@ def span(value: object, call: str) -> tuple[int, int]:
     """
     found = _SPAN.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        count = whole(value, call)
+        count = check_count(value, call)
         return count, count
     fewest, most = int(found[1]), int(found[2])
     if not 1 <= fewest <= most:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, Required, TypedDict, cast
 Json = dict[str, Any]
 
 
-def part(value: Mapping[str, Any], key: str) -> Json:
+def nested(value: Mapping[str, Any], key: str) -> Json:
     """Return an object within an object; empty when it is missing."""
     # Not by a default of `get`: the field may be there, and be null.
     return cast("Json", value.get(key) or {})

@@ -81,7 +81,7 @@ class Backlog:
             self.lives[who.rank] = who.life
             # Sessions belong to threads, and those of the older process are gone: none will acknowledge their items.
             for line in [name for name, one in self.lines.items() if one.rank == who.rank]:
-                self._give_back(self.lines.pop(line).ids)
+                self._requeue(self.lines.pop(line).ids)
         self.lines.setdefault(who.line, ThreadSession(who.rank))
         return True
 
@@ -114,7 +114,7 @@ class Backlog:
         # By this number `refused` recognizes a repeat of the put.
         self.lines[who.line].put = put
         self.sizes[number] = size
-        self._give_back((number,))
+        self._requeue((number,))
         return number
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Backlog:
 
     # -- getting
 
-    def heard(self, who: Who, turn: int, seen: int, bad: Collection[int] = ()) -> tuple[int, ...] | None:
+    def begin_get(self, who: Who, turn: int, seen: int, bad: Collection[int] = ()) -> tuple[int, ...] | None:
         """Begin a get, and return the items that it acknowledges; None for a get that a later one has overtaken.
 
         `seen` is the last get whose answer the caller received; `bad` are the indices of its items that could not be
@@ -138,8 +138,8 @@ class Backlog:
         held = line.ids if seen == line.turn else ()
         # The indices come from the caller, so one may be out of range.
         done = tuple(held[at] for at in bad if at < len(held)) if bad else held
-        self._give_back(set(line.ids).difference(done))
-        # Only acknowledged items lose their size: `_give_back` needs it for the others.
+        self._requeue(set(line.ids).difference(done))
+        # Only acknowledged items lose their size: `_requeue` needs it for the others.
         for number in done:
             del self.sizes[number]
         line.turn, line.ids, line.answered = turn, (), False
@@ -158,7 +158,7 @@ class Backlog:
         return line.ids if line.answered else None
 
     @contextmanager
-    def wanted(self, count: int) -> Generator[None]:
+    def counted_as_waiting(self, count: int) -> Generator[None]:
         """Count a waiting get of `count` items for the duration of the context, for `refused`."""
         self.counts.append(count)
         try:
@@ -181,7 +181,7 @@ class Backlog:
         self.bytes -= sum(self.sizes[number] for number in line.ids)
         return line.ids
 
-    def _give_back(self, ids: Iterable[int]) -> None:
+    def _requeue(self, ids: Iterable[int]) -> None:
         for number in ids:
             heapq.heappush(self.waiting, number)
             self.bytes += self.sizes[number]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.views import items, part
+from dljob.api.views import items, nested
 from dljob.cli import timeline
-from dljob.cli.output import aligned, lost, saved, standing
+from dljob.cli.output import aligned, lost_steps, saved, standing
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.wording import seconds, unix
 
@@ -40,11 +40,11 @@ def detail(job: Overview, now: float) -> list[str]:
         lines.append(f"  {reason}{status['message']}")
     lines += _cluster(status)
     lines += _progress(status, now)
-    lines += [f"  {line}" for line in spent(part(status, "ledger"))]
-    restarts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in part(status, "restarts").items() if v)
+    lines += [f"  {line}" for line in spent(nested(status, "ledger"))]
+    restarts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in nested(status, "restarts").items() if v)
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
-    lines += [_unit(unit) for unit in items(part(status, "placement"), "notReady")]
+    lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]
     lines += [f"  folder: {job.folder}"] if job.folder else []
     # On Kubernetes a status has counts in place of its ranks.
     lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))
@@ -52,7 +52,7 @@ def detail(job: Overview, now: float) -> list[str]:
 
 
 def _cluster(status: Json) -> list[str]:
-    cluster, effective = part(status, "rayCluster"), part(status, "effective")
+    cluster, effective = nested(status, "rayCluster"), nested(status, "effective")
     parts = [f"attempt {status['attempt']}"] if status.get("attempt") else []
     parts += [f"RayCluster {cluster['name']}"] if cluster.get("name") else []
     parts += [f"head {cluster['headPod']}"] if cluster.get("headPod") else []
@@ -61,13 +61,13 @@ def _cluster(status: Json) -> list[str]:
 
 
 def _progress(status: Json, now: float) -> list[str]:
-    progress = part(status, "progress")
+    progress = nested(status, "progress")
     if progress.get("step") is None:
         return []
     stands = "" if status.get("phase") in STILL else standing(progress, now)
     metrics = "  ".join(
         f"{name} {value if isinstance(value, str) else f'{value:g}'}"
-        for name, value in part(progress, "metrics").items()
+        for name, value in nested(progress, "metrics").items()
     )
     return [f"  step {progress['step']}{stands}{saved(progress)}  {metrics}".rstrip()]
 
@@ -86,7 +86,7 @@ def spent(ledger: Json) -> list[str]:
 
 def _fault(fault: Json) -> list[str]:
     took = "not yet recovered" if fault.get("seconds") is None else f"recovered in {seconds(fault['seconds'])}"
-    head = f"  fault: {fault.get('target')} [{fault.get('level')}] {fault.get('firstCause')}; {took}{lost(fault)}"
+    head = f"  fault: {fault.get('target')} [{fault.get('level')}] {fault.get('firstCause')}; {took}{lost_steps(fault)}"
     evidence = [f"    evidence: {line}" for line in fault.get("evidence") or ()]
     return [head, *evidence, *(f"    after it: {line}" for line in fault.get("followed") or ())]
 
@@ -193,7 +193,7 @@ def _role(role: Json) -> Row:
         str(role["name"]),
         str(role.get("type") or "Actor"),
         f"{role.get('replicas', 1)}{span}",
-        _entrypoint(part(role, "entrypoint")),
+        _entrypoint(nested(role, "entrypoint")),
         _takes(role),
         ", ".join(str(one.get("role")) for one in items(role, "dependsOn")) or "-",
     )
@@ -204,12 +204,12 @@ def _entrypoint(said: Json) -> str:
 
 
 def _takes(role: Json) -> str:
-    resources, device = part(role, "resources"), part(role, "accelerator")
+    resources, device = nested(role, "resources"), nested(role, "accelerator")
     # Values at their defaults are absent from a spec.
     found = [f"{device.get('count', 1)} {device.get('type') or 'device'}"] if "accelerator" in role else []
     found += [f"{resources.get('cpu') or 1} CPU"]
     found += [f"{resources['memory']} memory"] if resources.get("memory") else []
-    found += [f"{amount} {name}" for name, amount in part(resources, "custom").items()]
+    found += [f"{amount} {name}" for name, amount in nested(resources, "custom").items()]
     return ", ".join(found)
 
 

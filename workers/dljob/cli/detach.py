@@ -38,7 +38,7 @@ def start(
     ray = LocalRay(pretend=parse_pretend(pretend), once=True)
     # `keep`: otherwise the session host would stop the job at the end of this command.
     record = ray.submit(manifest, code_dir=code_dir, keep=True, replace=replace)
-    return accepted(handle_of(record), form, known(record))
+    return accepted(handle_of(record), form, environment_of(record))
 
 
 def accepted(job: ShownJob, form: Form, data: Mapping[str, Any], *, indent: int | None = None) -> int:
@@ -52,6 +52,6 @@ def accepted(job: ShownJob, form: Form, data: Mapping[str, Any], *, indent: int 
     return ExitCode.OK
 
 
-def known(record: registry.RegistryEntry) -> dict[str, str]:
+def environment_of(record: registry.RegistryEntry) -> dict[str, str]:
     """Return name, uid and folder of a job on this machine, by which a program finds it again."""
     return {"name": record.name, "uid": record.uid, "dir": record.dir}

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dljob.api.shown_job import Overview
-from dljob.api.views import items, part
+from dljob.api.views import items, nested
 from dljob.cli.description import one_line
-from dljob.cli.output import lost
+from dljob.cli.output import lost_steps
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, Remedy, of_fault
 from dljob.telemetry.wording import seconds
 
@@ -103,8 +103,8 @@ def _done(status: Json, faults: Sequence[Json]) -> list[str]:
         done = "the job ended"
     else:
         took = "not yet recovered" if last.get("seconds") is None else f"recovered in {seconds(last['seconds'])}"
-        done = f"{target} restarted at level {level}; {took}{lost(last)}"
-    counts = ", ".join(f"{n} {level.replace('_', ' ')}" for level, n in part(status, "restarts").items() if n)
+        done = f"{target} restarted at level {level}; {took}{lost_steps(last)}"
+    counts = ", ".join(f"{n} {level.replace('_', ' ')}" for level, n in nested(status, "restarts").items() if n)
     return [f"done: {done}", *([f"restarts: {counts}"] if counts else []), *_earlier(faults[:-1])]
 
 

@@ -29,10 +29,10 @@ def report(name: str, folder: Path, status: Mapping[str, Any]) -> list[str]:
     def log(role: str, rank: int) -> BinaryIO:
         return (folder / "logs" / f"{role}-{rank}.log").open("rb")
 
-    return told(name, status, log)
+    return report_lines(name, status, log)
 
 
-def told(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> list[str]:
+def report_lines(name: str, status: Mapping[str, Any], log: Log, flags: str = "") -> list[str]:
     """Return the lines of the report: the cause; for a failed rank its incarnation, its log's end and the logs command.
 
     Args:

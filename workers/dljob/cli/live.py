@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dljob.cli import output
-from dljob.cli.progress import View, last_word
+from dljob.cli.progress import View, outcome_line
 from dljob.cli.terminal import safe
 from dljob.telemetry.wording import seconds
 
@@ -95,7 +95,7 @@ class Lines:
         # A fast loop's last step may have been held back (`View._steps`).
         for line in self._view.last_step(now):
             output.say(line)
-        output.say(self._view.say(last_word(status), now))
+        output.say(self._view.say(outcome_line(status), now))
 
 
 class Panel:
@@ -149,7 +149,7 @@ class Panel:
     def end(self, status: Mapping[str, Any]) -> None:
         """Draw the last picture, with the outcome."""
         self._view.phase = str(status.get("phase", ""))
-        self.say(last_word(status))
+        self.say(outcome_line(status))
 
 
 _COLOURS = {

@@ -253,13 +253,13 @@ def _dispatch(words: Sequence[str]) -> int:
         # Without its own exit and print: every error goes through `output.error`, with a hint and our exit code.
         command, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise UsageError(_words(error), hint=_hint(error)) from error
+        raise UsageError(_one_line(error), hint=_hint(error)) from error
     # Commands without an exit code of their own return None, and have succeeded.
     found = command(*bound.args, **bound.kwargs)
     return found if isinstance(found, int) else 0
 
 
-def _words(error: CycloptsError) -> str:
+def _one_line(error: CycloptsError) -> str:
     """Return the parser's message in one line."""
     return " ".join(str(error).split())
 

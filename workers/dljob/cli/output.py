@@ -154,7 +154,7 @@ def span(value: float) -> str:
     return f"{value:.2g} s" if value < 10 else f"{value:.0f} s" if value < 60 else seconds(value)
 
 
-def lost(fault: Mapping[str, Any]) -> str:
+def lost_steps(fault: Mapping[str, Any]) -> str:
     """Describe the steps lost by a fault; empty when unknown."""
     steps = fault.get("lostSteps")
     return "" if steps is None else f", {counted(steps, 'step')} lost"

@@ -87,15 +87,17 @@ class _Layout:
                 f"{role} {ranges(numbers)}" + (f" ({len(numbers) // len(run)} each)" if len(run) > 1 else "")
                 for role, numbers in carried.items()
             ]
-            rows.append((_names(run), _group(node), ", ".join(texts) or "nothing", resources_text(self._left(node))))
+            rows.append(
+                (_names(run), _group(node), ", ".join(texts) or "nothing", resources_text(self._free_resources(node)))
+            )
         return rows
 
     def _likeness(self, node: NodeView) -> tuple[object, ...]:
         # How many ranks of each role, not which: these differ on every machine.
         counts = tuple((role, len(numbers)) for role, numbers in _ranks(self.on_node[node.id]).items())
-        return _group(node), counts, self._left(node)
+        return _group(node), counts, self._free_resources(node)
 
-    def _left(self, node: NodeView) -> Resources:
+    def _free_resources(self, node: NodeView) -> Resources:
         bundles = [bundle.resources for unit in self.on_node[node.id] for bundle in unit.bundles]
         # LEAST is no demand: its ranks ask for nothing, but Ray refuses an empty bundle.
         taken = add_up(*(resources for resources in bundles if resources != LEAST))
@@ -127,7 +129,7 @@ class _Layout:
                     "group": dict(node.labels).get(NODE_GROUP_LABEL),
                     "units": [unit.name for unit in self.on_node[node.id]],
                     "ranks": {role: ranges(numbers) for role, numbers in _ranks(self.on_node[node.id]).items()},
-                    "left": _amounts(self._left(node)),
+                    "left": _amounts(self._free_resources(node)),
                 }
                 for node in self.nodes
             ],

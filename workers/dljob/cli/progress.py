@@ -160,7 +160,7 @@ def describe(note: Mapping[str, Any]) -> str:
     return f"{reason}{target}{level}{took}{message}"
 
 
-def last_word(status: Mapping[str, Any]) -> str:
+def outcome_line(status: Mapping[str, Any]) -> str:
     """Describe the outcome of the job in one line."""
     done = f"{status['phase']} after {seconds(status.get('seconds') or 0.0)}"
     restarts: Mapping[str, int] = status.get("restarts") or {}

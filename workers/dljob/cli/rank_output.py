@@ -132,7 +132,7 @@ class ShownRank:
     def turn(self, now: float) -> list[str]:
         """Return the lines to show now; an unfinished one is kept."""
         left_out = self.throttle.begin(now)
-        lines = [_left_out(self.log.name, left_out)] if left_out else []
+        lines = [_skipped_line(self.log.name, left_out)] if left_out else []
         # Read on even when no more may be shown: otherwise a fast rank's display would lag ever further behind.
         for data in self.log.pieces():
             lines += self._take(data)
@@ -141,7 +141,7 @@ class ShownRank:
     def last(self) -> list[str]:
         """Return the rest at the end: the unfinished line, and the number of lines left out."""
         left_out = self.throttle.left_out
-        lines = [_left_out(self.log.name, left_out)] if left_out else []
+        lines = [_skipped_line(self.log.name, left_out)] if left_out else []
         return [*lines, self.current()] if self.unfinished else lines
 
     def current(self) -> str:
@@ -210,10 +210,10 @@ def few(lines: Iterable[LogLine]) -> list[str]:
             shown.append(f"[{name}] {rewritten(line.text)[:MOST_CHARACTERS]}")
     # One line for each rank that was cut, after all lines of this second.
     more = {name: number - MOST_LINES for name, number in count.items() if number > MOST_LINES}
-    return [*shown, *(_left_out(name, number) for name, number in more.items())]
+    return [*shown, *(_skipped_line(name, number) for name, number in more.items())]
 
 
-def _left_out(name: str, count: int) -> str:
+def _skipped_line(name: str, count: int) -> str:
     return f"[{name}] [dljob] {count:,} more {'line' if count == 1 else 'lines'} in its log alone"
 
 
@@ -253,7 +253,7 @@ class RankOutput:
     def turn(self) -> None:
         """Show the output written since the last call."""
         now = self._clock()
-        for path, log in logs.found(self._folder, self._roles).items():
+        for path, log in logs.find_logs(self._folder, self._roles).items():
             # New ranks appear while the job runs, so the folder is listed in each turn.
             self._ranks.setdefault(path, ShownRank(log, now))
         lines: list[str] = []

@@ -11,10 +11,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from dljob.api import registry
-from dljob.api.handle import check_code_dir, check_wanted, free_name
+from dljob.api.handle import check_code_dir, free_name, refuse_suspended
 from dljob.cli import chaos, output, watch
 from dljob.cli.live import screen
-from dljob.cli.progress import last_word
+from dljob.cli.progress import outcome_line
 from dljob.cli.rank_output import EVERYTHING, Shown
 from dljob.errors import ExitCode, UnreachableError
 from dljob.plan.plan import plan
@@ -63,7 +63,7 @@ class Runner:
         shown: Shown = EVERYTHING,
         replace: bool = False,
     ) -> None:
-        from dljob.runtime.backend.interface import chosen, known
+        from dljob.runtime.backend.interface import chosen, entry_point_of
         from dljob.runtime.backend.machine import devices_here, lay_out, oversubscribed, parse_pretend
 
         # Everything that can be wrong is found here, before a Ray starts, which takes about 3 s.
@@ -72,9 +72,11 @@ class Runner:
         self._manifest = manifest
         shown.check(manifest)
         self._shown = shown
-        check_wanted(self._manifest)
+        refuse_suspended(self._manifest)
         asked = self._manifest.spec.backend
-        known(chosen(None, asked.name if asked else None))  # an unknown backend fails before any Ray is started
+        entry_point_of(
+            chosen(None, asked.name if asked else None)
+        )  # an unknown backend fails before any Ray is started
         self._plan = plan(self._manifest)
         self._faults = load_faults(faults, self._plan) if faults else None
         self._nodes = lay_out(tuple(self._plan.node_groups.values()), parse_pretend(pretend), devices_here())
@@ -185,7 +187,7 @@ class Runner:
         except (Interrupted, UnreachableError):
             pass
         if handle.record.over:
-            output.say(f"job {handle.name} {last_word(handle.record.status())}")
+            output.say(f"job {handle.name} {outcome_line(handle.record.status())}")
         return self._say_interrupted()
 
     def _say_interrupted(self) -> int:

@@ -17,7 +17,7 @@ from dljob.cli.live import Lines
 from dljob.cli.progress import View
 from dljob.cli.rank_output import NOTHING
 from dljob.cli.runner import STOP_S, Interrupted, Runner, listen
-from dljob.cli.where import JobTarget
+from dljob.cli.target import JobTarget
 from dljob.errors import DeadlineError, ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Lined(Lines):
                 output.data(text)
 
 
-class Here(Runner):
+class LocalRunner(Runner):
     """Runner on an embedded Ray."""
 
     def __init__(self, manifest: DLJobManifest, console: Console, log_dir: str | None) -> None:
@@ -81,7 +81,7 @@ class Here(Runner):
         return watch.tell(handle, status)
 
 
-def here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
+def run_here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:
     """Run a job on this machine; return the exit code."""
     from dljob.runtime.backend.interface import chosen
     from dljob.runtime.yr.admitted import local
@@ -89,7 +89,7 @@ def here(manifest: DLJobManifest, console: Console, line: argparse.Namespace) ->
     if chosen(None, None) == "yr":
         local(manifest)  # raises, naming what the local mode lacks for this job
     check_log_dir(line.log_dir)
-    return Here(manifest, console, line.log_dir).run()
+    return LocalRunner(manifest, console, line.log_dir).run()
 
 
 def on_ray(manifest: DLJobManifest, console: Console, line: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ class YrRunner(Runner):
         try:
             session.local(self._everything())
             try:
-                return self._here()
+                return self._run_local()
             except Interrupted:
                 return self._stop()
         except Interrupted:
@@ -71,7 +71,7 @@ class YrRunner(Runner):
             total["memory"] = asked
         return tuple(sorted(total.items()))
 
-    def _here(self) -> int:
+    def _run_local(self) -> int:
         from dljob.runtime.job.launch import launch, new_uid
 
         uid, name = new_uid(), self._manifest.metadata.name

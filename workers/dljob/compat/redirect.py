@@ -124,7 +124,7 @@ def _apart(options: Any) -> Any:
     def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
         held: dict[str, Any] = self.__dict__
         own = {name: _own_options(value) for name, value in held.items()}
-        return options(_made(type(self), own), *args, **kwargs)
+        return options(_rebuild(type(self), own), *args, **kwargs)
 
     setattr(apart, _MARK, True)
     return apart
@@ -137,10 +137,10 @@ def _own_options(value: Any) -> Any:
         return value
     from copy import deepcopy  # noqa: PLC0415 - seldom needed, and every Python of the job loads this file
 
-    return _made(type(value), {**held, "__invoke_options__": deepcopy(held["__invoke_options__"])})
+    return _rebuild(type(value), {**held, "__invoke_options__": deepcopy(held["__invoke_options__"])})
 
 
-def _made(kind: Any, held: dict[str, Any]) -> Any:
+def _rebuild(kind: Any, held: dict[str, Any]) -> Any:
     made: Any = kind.__new__(kind)
     made.__dict__.update(held)
     return made

@@ -16,13 +16,13 @@ ROUNDS = 3
 """Number of searches for processes: a program may start another one before it is killed."""
 
 
-def left(uid: str, role: str, incarnations: Mapping[int, int]) -> list[int]:
+def leftover(uid: str, role: str, incarnations: Mapping[int, int]) -> list[int]:
     """Return the pids of processes of earlier incarnations. `incarnations`: rank -> present incarnation."""
     every = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
-    return [int(folder.name) for folder in every if _is_left(folder, uid, role, incarnations)]
+    return [int(folder.name) for folder in every if _is_leftover(folder, uid, role, incarnations)]
 
 
-def _is_left(folder: Path, uid: str, role: str, incarnations: Mapping[int, int]) -> bool:
+def _is_leftover(folder: Path, uid: str, role: str, incarnations: Mapping[int, int]) -> bool:
     """Whether a process was left. One that we may not inspect is not ours to end; a zombie has no environment."""
     with suppress(OSError, ValueError, KeyError):
         environment = (folder / "environ").read_bytes()
@@ -47,10 +47,10 @@ def _hosted(pid: int) -> bool:
 
 
 def reap(uid: str, role: str, incarnations: Mapping[int, int]) -> int:
-    """SIGKILL the processes that `left` finds, repeatedly while more appear; return the number of signals sent."""
+    """SIGKILL the processes that `leftover` finds, repeatedly while more appear; return the number of signals sent."""
     sent = 0
     for _ in range(ROUNDS):
-        pids = left(uid, role, incarnations)
+        pids = leftover(uid, role, incarnations)
         if not pids:
             break
         for pid in pids:

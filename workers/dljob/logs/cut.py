@@ -21,7 +21,7 @@ _PUNCH_HOLE, _KEEP_SIZE = 0x02, 0x01
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def words(missing: int) -> bytes:
+def cut_line(missing: int) -> bytes:
     """Return the line that replaces a cut part. Its length is constant, since it is overwritten when the cut grows."""
     kept = f"{MOST_BYTES >> 20} MiB are kept, from the beginning and the end"
     return f"\n[dljob] {missing >> 20:>10,} MiB of this process's output are left out here: {kept}\n".encode()
@@ -39,11 +39,11 @@ def cut(path: Path, start: int) -> int:
         if not stat.S_ISREG(info.st_mode) or info.st_size - start <= MOST_BYTES + SLACK_BYTES:
             return 0
         # Only whole blocks become a hole; the line stands in the bytes right before it.
-        first = _whole_blocks(start + MOST_BYTES // 2 + len(words(0)), info.st_blksize)
+        first = _whole_blocks(start + MOST_BYTES // 2 + len(cut_line(0)), info.st_blksize)
         last = (info.st_size - MOST_BYTES // 2) // info.st_blksize * info.st_blksize
         # The hole comes first: if the file system refuses it, no line may claim that output is missing.
         _punch(fd, first, last - first)
-        os.pwrite(fd, words(last - first), first - len(words(0)))
+        os.pwrite(fd, cut_line(last - first), first - len(cut_line(0)))
         return last - first
     finally:
         os.close(fd)

@@ -75,10 +75,10 @@ def peer(state: JobState, role: str, rank: int) -> PeerView:
     own = state.ranks[role, rank]
     # A rank that returned was shut down, so it cannot be called even if its host lives. A serving class never returns.
     actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live else ""
-    return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, _gone(state, own.phase))
+    return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, _why_ended(state, own.phase))
 
 
-def _gone(state: JobState, phase: RankPhase) -> str:
+def _why_ended(state: JobState, phase: RankPhase) -> str:
     """Return why a rank in this phase gets no further process; empty: it may."""
     if state.verdict is not None:
         return f"the job is ending: {state.verdict.reason}"
@@ -100,14 +100,14 @@ def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
                 "name": name,
                 "node": state.units[name].node,
                 "phase": state.units[name].phase.value,
-                **_given(state, name),
+                **_memory_overrides(state, name),
             }
             for name in state.job.plan.units
         ],
     }
 
 
-def _given(state: JobState, unit: str) -> dict[str, Any]:
+def _memory_overrides(state: JobState, unit: str) -> dict[str, Any]:
     """Return the memory per rank, by role, of a unit that has more than the spec says."""
     own = memory_overrides.given(state.grants, unit)
     return {"memory": {role: show_memory(amount) for role, amount in own}} if own else {}
@@ -314,10 +314,10 @@ def nodes(state: JobState) -> dict[str, Any]:
 def wanted_machines(state: JobState) -> dict[str, int]:
     """Return node group -> the number of its machines that the job wants, by the wanted sizes of elastic roles."""
     first = {role.name: role.replicas for role in state.job.spec.roles}
-    return machines(state.job.plan, first, {role: _wants(state, role) for role in state.sizes})
+    return machines(state.job.plan, first, {role: _wanted_ranks(state, role) for role in state.sizes})
 
 
-def _wants(state: JobState, role: str) -> int:
+def _wanted_ranks(state: JobState, role: str) -> int:
     """Return the wanted number of ranks of an elastic role; a role that completed with fewer needs no more."""
     own, plan = state.roles[role], state.job.roles[role].plan
     sizing = state.sizes[role]

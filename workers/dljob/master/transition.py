@@ -117,7 +117,7 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     elastic.follow(d)
     standby.keep(d)
     # Ranks that ended or restarted above give their data leases back.
-    shards.left(d)
+    shards.return_leases(d)
     # Last: the ledger books each rank by the state in which the whole transition leaves it.
     rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
@@ -190,10 +190,10 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
         # A process that was already being replaced may have been the first cause of that restart: only attribute it.
         if state is not None and event.host.index != STORE and event.life >= state.life - 1:
             ranks = d.facts(event.host.role).ranks_of(event.host.index)
-            attribution.lost_late(d, event.host.role, ranks, event.outcome)
+            attribution.record_late_loss(d, event.host.role, ranks, event.outcome)
         return
     # A lost node takes all its hosts: handle them as one failure rather than as one restart for each host.
-    if event.outcome.reason is Reason.NODE_LOST and nodes.gone(d, state.node):
+    if event.outcome.reason is Reason.NODE_LOST and nodes.node_lost(d, state.node):
         return
     # A report about a process that was being created proves, too, that the kills ordered before it were carried out.
     unconfirmed = () if state.phase is HostPhase.SPAWNING else state.unconfirmed
@@ -202,7 +202,7 @@ def _host_lost(d: StateTransaction, event: HostLost) -> None:
     d.do(KillHost(event.host, state.life, state.actor))
     if event.host.index == STORE:
         if d.phase.active:
-            failover.store_lost(d, event.host.role, event.outcome)
+            failover.restart_world(d, event.host.role, event.outcome)
         return
     _ranks_lost(d, event)
 
@@ -213,7 +213,7 @@ def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
     if not d.phase.active:
         for key in keys:
             if d.ranks[key].phase.live:
-                ending.rank_left(d, key)
+                ending.record_leaver(d, key)
         return
     # Ranks that were being stopped are gone as ordered, which is no failure; only the others cost a budget.
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
@@ -221,7 +221,7 @@ def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
     # `begun` must be asked before the ranks become WAITING below.
     role, begun = event.host.role, failover.begun(d, event.host.role)
     for key in (*asked, *lost):
-        ending.process_gone(d, key)
+        ending.drop_process(d, key)
     if lost:
         ranks = tuple(rank for _, rank in lost)
         failover.failed(d, role, ranks, event.outcome, host_lost=True, begun=begun)
@@ -233,7 +233,7 @@ def _spare_lost(d: StateTransaction, event: SpareLost) -> None:
     """Handle the end of a spare; if a host has taken it meanwhile, that host is lost."""
     host = spares.taker(d, event)
     if host is None:
-        spares.lost(d, event)
+        spares.replace_lost(d, event)
     else:
         outcome = Outcome(
             ok=False, reason=Reason.UNKNOWN, message="the spare that became its process died before it started"
@@ -284,10 +284,10 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
         attribution.late(d, *key, event.incarnation, event.outcome)
     elif not d.phase.active:
         attribution.late(d, *key, event.incarnation, event.outcome)
-        ending.rank_left(d, key)
+        ending.record_leaver(d, key)
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
-        ending.process_gone(d, key)
+        ending.drop_process(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.late(d, *key, event.incarnation, event.outcome)
     elif event.outcome.ok:
@@ -297,7 +297,7 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
             d.result = event.outcome.result
         ending.role_changed(d, event.role)
     else:
-        ending.process_gone(d, key)
+        ending.drop_process(d, key)
         failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
@@ -323,14 +323,14 @@ def _tick(d: StateTransaction, _event: Tick) -> None:
 _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     MasterStarted: _master_started,
     Carried: previous_attempt.take,
-    NodesSeen: nodes.seen,
+    NodesSeen: nodes.handle_nodes,
     NodeFrozen: nodes.frozen,
     NodeThawed: nodes.thawed,
     CopiesSaved: _copies_saved,
-    RelaunchTold: relaunch.told,
+    RelaunchTold: relaunch.report_answer,
     UnitReserved: admission.reserved,
     UnitRefused: admission.refused,
-    GroupAsked: driver_groups.told,
+    GroupAsked: driver_groups.record_pending_group,
     JournalReported: _journal_reported,
     HostReady: _host_ready,
     HostLost: _host_lost,
@@ -342,8 +342,8 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,
     CheckpointDecided: checkpoints.decided,
-    ShardsTold: shards.told,
-    HangFound: hanging.found,
+    ShardsTold: shards.handle_report,
+    HangFound: hanging.report_hang,
     CauseLearned: departures.learned,
     Commanded: commands.commanded,
     Tick: _tick,

@@ -54,7 +54,7 @@ def conflict_of(batches: Sequence[Batch], runs: Sequence[MachineRun], *, proven:
 
 def _no_machine(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, Resources]:
     """Return why not even one unit of the batch fits on any machine."""
-    who, total = _who(batch), sum(len(run.ids) for run in runs)
+    who, total = _describe_unit(batch), sum(len(run.ids) for run in runs)
     # From the widest reason to the narrowest: no machine, no label, others there, too little of something.
     labelled = [run for run in runs if matches(batch.demand.selector, dict(run.room.labels))]
     if not total:
@@ -83,10 +83,10 @@ def _too_big(batch: Batch, runs: Sequence[MachineRun], left: str) -> tuple[str, 
         wanted = resources_text(tuple((name, dict(needs)[name]) for name, _ in short))
         there = resources_text(tuple((name, most[name]) for name, _ in short if most[name]))
         has = f"has more than {there}{left}" if any(most[name] for name, _ in short) else f"has any{left}"
-        return f"{_who(batch)} needs {wanted} on one machine; {none} {has}", short
+        return f"{_describe_unit(batch)} needs {wanted} on one machine; {none} {has}", short
     # Each resource is enough somewhere, but never all on one machine: name the machine that lacks least.
     lacks = min((_lack(batch.demand, run) for run in runs), key=lambda lack: (len(lack), lack))
-    wanted = f"{_who(batch)} needs {resources_text(needs)} on one machine"
+    wanted = f"{_describe_unit(batch)} needs {resources_text(needs)} on one machine"
     if lacks:
         return f"{wanted}; {none} has all of it{left}, the nearest lacks {resources_text(lacks)}", lacks
     return f"{wanted}; what is free of devices is in pieces that are too small", ()
@@ -97,7 +97,7 @@ def _lack(demand: Demand, run: MachineRun) -> Resources:
     return tuple((n, amount - have.get(n, 0)) for n, amount in total_demand(demand) if amount > have.get(n, 0))
 
 
-def _who(batch: Batch) -> str:
+def _describe_unit(batch: Batch) -> str:
     """Name the unit by its content: one process, or several."""
     unit = batch.sample
     ranks = [rank for bundle in unit.bundles for rank in bundle.ranks]
@@ -140,10 +140,12 @@ def _too_few(batch: Batch, runs: Sequence[MachineRun], room_for: int) -> str:
 def _shortage(batches: Sequence[Batch], runs: Sequence[MachineRun]) -> Resources:
     """Return the amounts by which the batches exceed all these machines together."""
     have = _sum_of(runs)
-    return tuple((name, amount - have.get(name, 0)) for name, amount in _asked(batches) if amount > have.get(name, 0))
+    return tuple(
+        (name, amount - have.get(name, 0)) for name, amount in _total_demand(batches) if amount > have.get(name, 0)
+    )
 
 
-def _asked(batches: Sequence[Batch]) -> Resources:
+def _total_demand(batches: Sequence[Batch]) -> Resources:
     return add_up(*(tuple((n, amount * b.count) for n, amount in total_demand(b.demand)) for b in batches))
 
 
@@ -155,7 +157,7 @@ def _together(batches: Sequence[Batch], runs: Sequence[MachineRun], left: str) -
     """Return why batches do not fit together that would fit alone."""
     # Machines that none of the batches may use explain nothing.
     usable = [run for run in runs if any(admits(run.room, batch.demand) for batch in batches)]
-    lacks, have, asked = _shortage(batches, usable), _sum_of(usable), _asked(batches)
+    lacks, have, asked = _shortage(batches, usable), _sum_of(usable), _total_demand(batches)
     parts = " and ".join(_units(batch) for batch in batches)
     machines = _machines(sum(len(run.ids) for run in usable))
     if lacks:

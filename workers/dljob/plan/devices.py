@@ -65,7 +65,7 @@ def visible_devices(variable: str, ids: tuple[str, ...]) -> dict[str, str]:
     return env
 
 
-def left_alone(variable: str, env: Mapping[str, str]) -> bool:
+def leaves_variable(variable: str, env: Mapping[str, str]) -> bool:
     """Return whether an environment tells Ray not to set this variable: a framework hands out the devices itself."""
     return env.get(f"{NOSET}{_OWN_NOSET.get(variable, variable)}", "0").lower() in ("1", "true")
 

@@ -58,7 +58,7 @@ def pack_in_domains(
     batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed
 ) -> tuple[Packing | Stuck, tuple[Choice, ...]]:
     """Place every unit, with each series that asks for a domain in one; return the chosen domains, too."""
-    wanted = _wanted(batches)
+    wanted = _batches_by_domain(batches)
     if not wanted:
         return pack(batches, runs), ()
     fitting = [_fitting(domains_of(own, runs, fixed), own) for own in wanted.values()]
@@ -109,7 +109,7 @@ def why_not(
     batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed, *, proven: bool, left: str = ""
 ) -> Conflict:
     """Return the smallest conflict among units that `pack_in_domains` could not place; `left` as in `conflict_of`."""
-    wanted = _wanted(batches)
+    wanted = _batches_by_domain(batches)
     # The domains are not to blame when the units would not fit without them either.
     if not wanted or not isinstance(pack(batches, runs), Packing):
         return conflict_of(batches, runs, proven=proven, left=left)
@@ -141,7 +141,7 @@ def domains_of(own: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed) -
     return sorted(domains, key=lambda one: (one.holds, one.left, natural(one.value)))
 
 
-def _wanted(batches: Sequence[Batch]) -> dict[tuple[str, str], list[Batch]]:
+def _batches_by_domain(batches: Sequence[Batch]) -> dict[tuple[str, str], list[Batch]]:
     """Return (series, label) -> batches of the series that ask for a domain, sorted."""
     found: dict[tuple[str, str], list[Batch]] = {}
     for batch in batches:
@@ -178,7 +178,7 @@ def _pinned(batch: Batch, values: Mapping[str, str]) -> Batch:
 
 def _why(domain: Domain, key: str, own: Sequence[Batch], fitting: int) -> str:
     others = f"the one of {fitting} with least room beyond that" if fitting > 1 else "the only one that does"
-    return f"{key}={domain.value} ({_told(domain)}) holds {_asked(own)}, {others}"
+    return f"{key}={domain.value} ({_describe_domain(domain)}) holds {_describe_demand(own)}, {others}"
 
 
 def _no_domain(
@@ -187,7 +187,7 @@ def _no_domain(
     """Return the message when no domain is large enough, with what each of them has."""
     series, key = own[0].demand.topology or ("", "")
     seen = [
-        f"{one.value} ({_told(one)}{left}) has room for {min(one.holds)}"
+        f"{one.value} ({_describe_domain(one)}{left}) has room for {min(one.holds)}"
         for one in sorted(domains, key=lambda one: natural(one.value))
     ]
     if len(seen) > SHOWN:
@@ -197,15 +197,15 @@ def _no_domain(
     # Machines without the label are in no domain: their number may explain why there is too little room.
     bare = sum(len(run.ids) for run in runs if key not in dict(run.room.labels))
     without = f"; {counted(bare, 'machine')} without that label" if bare and seen else ""
-    return f"{_asked(own)} need one {key}{bound}: {there}{without}; {_ADVICE}"
+    return f"{_describe_demand(own)} need one {key}{bound}: {there}{without}; {_ADVICE}"
 
 
-def _told(domain: Domain) -> str:
+def _describe_domain(domain: Domain) -> str:
     machines = counted(domain.machines, "machine")
     return f"{machines}, {resources_text(domain.left)}" if domain.left else machines
 
 
-def _asked(own: Sequence[Batch]) -> str:
+def _describe_demand(own: Sequence[Batch]) -> str:
     return " and ".join(
         f"{counted(batch.count, 'unit')} of {batch.name} ({resources_text(total_demand(batch.demand))} each)"
         for batch in own

@@ -230,7 +230,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
     while stack:
         depth, now, path = stack.pop()
         if depth == len(todo):
-            return _found(batches, runs, now, todo, path)
+            return _search_packing(batches, runs, now, todo, path)
         # Machines of equal capacity are exchangeable, so a state is the multiset of capacities.
         key = (depth, frozenset(Counter(now.values()).items()))
         if key in seen:
@@ -252,7 +252,7 @@ def _search(batches: Sequence[Batch], runs: Sequence[MachineRun], steps: int) ->
     return Stuck(proven=not (shares and rests))
 
 
-def _found(
+def _search_packing(
     batches: Sequence[Batch],
     runs: Sequence[MachineRun],
     rooms: dict[int, Capacity],

@@ -58,7 +58,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         pre_check=_pre_check(role, comm),
         min_replicas=low,
         max_replicas=high,
-        shared_sight=_shared_sight(role, accelerator),
+        shared_sight=_sees_all_devices(role, accelerator),
         sub_master=(role.comm.sub_master or "") if elastic else "",
         quota=_quota(role, accelerator) if quota else None,
         topology_key=topology_key_of(role),
@@ -92,7 +92,7 @@ def _comm_backend(role: Role, accelerator: tuple[str, Amount] | None) -> str | N
     return _COMM_BY_DEVICE.get(accelerator[0], "gloo") if accelerator else "gloo"
 
 
-def _shared_sight(role: Role, accelerator: tuple[str, Amount] | None) -> bool:
+def _sees_all_devices(role: Role, accelerator: tuple[str, Amount] | None) -> bool:
     """Return whether ranks see each other's devices, as torch's scripts expect: they choose one by LOCAL_RANK.
 
     Other kinds do not allow that: with Neuron a process takes all cores that it sees, and TPU chips lay out the host by

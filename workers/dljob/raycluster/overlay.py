@@ -31,7 +31,7 @@ WHOLE_ITEMS = frozenset({"env", "volumes"})
 Object = dict[str, Any]
 
 
-def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
     """Return `base` overridden by `over`; neither is changed."""
     made = dict(base)
     for key, value in over.items():
@@ -48,7 +48,7 @@ def _merged(key: str, old: object, new: object) -> object:
         # A merge of two probes would have two handlers, which Kubernetes refuses.
         if isinstance(old, Mapping) and key not in WHOLE:
             below = cast("Mapping[str, Any]", old)
-        return laid_over(below, cast("Mapping[str, Any]", new))
+        return overlay(below, cast("Mapping[str, Any]", new))
     if isinstance(new, list) and isinstance(old, list):
         items, more = cast("list[Any]", old), cast("list[Any]", new)
         if key in KEYS:
@@ -64,5 +64,5 @@ def _by_name(key: str, old: list[Any], new: list[Any]) -> list[Any]:
     made = {item[by]: item for item in old}
     for item in new:
         name = item[by]
-        made[name] = item if key in WHOLE_ITEMS else laid_over(made.get(name, {}), item)
+        made[name] = item if key in WHOLE_ITEMS else overlay(made.get(name, {}), item)
     return list(made.values())

@@ -54,12 +54,12 @@ class _Pod:
 
     @property
     def spec(self) -> Object:
-        return _part(self.template, "spec")
+        return _mapping(self.template, "spec")
 
     def place(self, loc: Loc) -> Loc:
         """Return the place in the spec that sets `loc` of the pod (list items by name in `loc`); else the home."""
         for at, template in self.written:
-            found = _found(template, loc)
+            found = _indexed_location(template, loc)
             if found is not None:
                 return (*at, *found)
         return self.home
@@ -87,14 +87,14 @@ def _of_level(loc: Loc, wrong: str, policy: PodPolicy) -> Finding:
 def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
     if not cluster:
         return
-    spec, over = manifest.spec, _part(manifest.spec.ray_cluster_template, "spec")
+    spec, over = manifest.spec, _mapping(manifest.spec.ray_cluster_template, "spec")
     at: Loc = ("spec", "rayClusterTemplate", "spec")
     # The template that is merged last comes first: its value is the one that counts.
     head = (
-        ((*at, "headGroupSpec", "template"), _part(over, "headGroupSpec", "template")),
+        ((*at, "headGroupSpec", "template"), _mapping(over, "headGroupSpec", "template")),
         (("spec", "head", "template"), spec.head.template),
     )
-    yield _Pod(_part(cluster, "spec", "headGroupSpec", "template"), head, ("spec", "head"))
+    yield _Pod(_mapping(cluster, "spec", "headGroupSpec", "template"), head, ("spec", "head"))
     declared = {group.name: (number, group.template) for number, group in enumerate(spec.node_groups)}
     laid = {str(one["groupName"]): (number, one) for number, one in enumerate(_items(over, "workerGroupSpecs"))}
     for group in _items(cluster, "spec", "workerGroupSpecs"):
@@ -102,13 +102,13 @@ def _pods(manifest: DLJobManifest, cluster: Object) -> Iterator[_Pod]:
         written: list[tuple[Loc, Object]] = []
         if name in laid:
             number, one = laid[name]
-            written.append(((*at, "workerGroupSpecs", number, "template"), _part(one, "template")))
+            written.append(((*at, "workerGroupSpecs", number, "template"), _mapping(one, "template")))
         home: Loc = ("spec", "nodeGroups")  # for a group that the plan derived
         if name in declared:
             number, template = declared[name]
             home = (*home, number)
             written.append(((*home, "template"), template))
-        yield _Pod(_part(group, "template"), tuple(written), home)
+        yield _Pod(_mapping(group, "template"), tuple(written), home)
 
 
 # -- the levels
@@ -194,7 +194,7 @@ def _baseline(pod: _Pod) -> Iterator[tuple[Loc, str]]:
         if sysctl.get("name") not in _SYSCTLS:
             yield (*at, "securityContext", "sysctls"), f"sysctl {sysctl.get('name')} is of the whole node"
     # Annotations are the older way to set what `appArmorProfile` sets.
-    for name, profile in _part(pod.template, "metadata", "annotations").items():
+    for name, profile in _mapping(pod.template, "metadata", "annotations").items():
         allowed = profile == "runtime/default" or str(profile).startswith("localhost/")
         if name.startswith(_APPARMOR) and not allowed:
             yield ("metadata", "annotations", name), f"{name} is {profile}"
@@ -213,9 +213,9 @@ def _restricted(pod: _Pod) -> Iterator[tuple[Loc, str]]:
         for kind in sorted(volume.keys() - _VOLUMES - {"hostPath"}):
             yield (*at, "volumes", volume["name"], kind), f"volume {volume['name']} is of kind {kind}"
     for here, container in _containers(spec):
-        context = _part(container, "securityContext")
+        context = _mapping(container, "securityContext")
         # A container inherits the pod's context, and overrides it field by field.
-        whole = {**_part(spec, "securityContext"), **context}
+        whole = {**_mapping(spec, "securityContext"), **context}
         if not _on(whole.get("runAsNonRoot")):
             yield (*here, "securityContext", "runAsNonRoot"), f"container {here[-1]} does not say runAsNonRoot: true"
         if whole.get("runAsUser") == 0:
@@ -293,7 +293,7 @@ def _at(value: object, path: Loc) -> object:
     return value
 
 
-def _part(value: object, *path: str) -> Object:
+def _mapping(value: object, *path: str) -> Object:
     found = _at(value, path)
     return cast("Object", found) if isinstance(found, Mapping) else {}
 
@@ -312,7 +312,7 @@ def _texts(value: object) -> Sequence[str]:
     return [str(one) for one in cast("Sequence[object]", value)] if isinstance(value, list) else [str(value)]
 
 
-def _found(template: object, loc: Loc) -> Loc | None:
+def _indexed_location(template: object, loc: Loc) -> Loc | None:
     """Return a place with indices instead of names, if a template sets it; else None."""
     made: list[str | int] = []
     value, last = template, ""

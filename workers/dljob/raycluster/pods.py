@@ -29,7 +29,7 @@ CARRIED_FILE = f"{SPEC_DIR}/carried.json"
 """State of the previous attempt, beside the spec; missing in a first attempt."""
 PACKAGES = "gcs://"
 """Prefix of packages in Ray's store: the spec is there when dljob renders no volume (rayClusterRef)."""
-HOME_THERE = "/tmp/ray/dljob"  # noqa: S108 - Ray itself writes there
+HOME_IN_POD = "/tmp/ray/dljob"  # noqa: S108 - Ray itself writes there
 """`DLJOB_HOME` in pods that dljob did not render, if they set none."""
 SPEC_KEY = "spec.json"
 CARRIED_KEY = "carried.json"

@@ -80,7 +80,7 @@ def counted_cpus(group: MachineGroup) -> dict[str, str]:
     return {CPU_LABEL: _cpu(cpus)} if cpus % GRAIN else {}
 
 
-def told_resources(group: MachineGroup) -> dict[str, str]:
+def declared_resources(group: MachineGroup) -> dict[str, str]:
     """Return the resources that the worker group must declare, since KubeRay 1.6.2 does not report them to Ray."""
     return {name: show(amount) for name, amount in group.resources if not _found_by_kuberay(name, group)}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from dljob.plan.model import JobPlan, MachineGroup
 from dljob.raycluster.domain_pods import with_domains
-from dljob.raycluster.overlay import Object, laid_over
-from dljob.raycluster.podspec import counted_cpus, head_pod, told_resources, with_library, with_parting, worker_pod
+from dljob.raycluster.overlay import Object, overlay
+from dljob.raycluster.podspec import counted_cpus, declared_resources, head_pod, with_library, with_parting, worker_pod
 from dljob.raycluster.survival import ANNOTATION, keep
 from dljob.raycluster.taints import with_patience
 from dljob.spec.model import DLJobManifest, DLJobSpec
@@ -53,9 +53,9 @@ def effective(manifest: DLJobManifest, image: str, ray_version: str) -> DLJobMan
     return manifest.model_copy(update={"spec": spec.model_copy(update=filled)})
 
 
-def render_raycluster(plan: JobPlan, manifest: DLJobManifest, dress: RenderOptions) -> Object:
+def render_raycluster(plan: JobPlan, manifest: DLJobManifest, options: RenderOptions) -> Object:
     """Return the whole RayCluster to create; `manifest` is effective, `plan` is its plan."""
-    return ray_cluster(manifest, plan.node_groups, dress)
+    return ray_cluster(manifest, plan.node_groups, options)
 
 
 def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
@@ -67,47 +67,47 @@ def preview_raycluster(plan: JobPlan, manifest: DLJobManifest) -> Object:
         return {}
     metadata = manifest.metadata
     labels = {"app.kubernetes.io/managed-by": "dljob", "dljob.io/name": metadata.name}
-    dress = RenderOptions(metadata.name, metadata.namespace or "", labels=labels)
-    return ray_cluster(effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION), plan.node_groups, dress)
+    options = RenderOptions(metadata.name, metadata.namespace or "", labels=labels)
+    return ray_cluster(effective(manifest, DEFAULT_IMAGE, DEFAULT_RAY_VERSION), plan.node_groups, options)
 
 
-def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], dress: RenderOptions) -> Object:
+def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], options: RenderOptions) -> Object:
     """Return the RayCluster of these machines, with the spec's templates merged into it."""
     spec = manifest.spec
     # Where no Secret is named, KubeRay makes one.
-    auth = {"mode": "token", **({"secretName": dress.token_secret} if dress.token_secret else {})}
+    auth = {"mode": "token", **({"secretName": options.token_secret} if options.token_secret else {})}
     whole: Object = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
-        "metadata": _metadata(manifest, dress),
+        "metadata": _metadata(manifest, options),
         "spec": {
             "rayVersion": spec.ray_version,
             "authOptions": auth,
             # The operator changes sizes and affinities of a running job's RayCluster: running pods must stay.
             "upgradeStrategy": {"type": "None"},
-            "headGroupSpec": _head(spec, dress),
-            "workerGroupSpecs": [_workers(spec, group, dress) for _, group in sorted(groups.items())],
+            "headGroupSpec": _head(spec, options),
+            "workerGroupSpecs": [_workers(spec, group, options) for _, group in sorted(groups.items())],
         },
     }
     keep(whole, spec.gcs_fault_tolerance)
-    made = laid_over(whole, spec.ray_cluster_template)
+    made = overlay(whole, spec.ray_cluster_template)
     # After the templates, since each of these adds to what a template says: hook, PYTHONPATH, tolerations, affinity.
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
         pod = with_parting(with_library(group["template"]["spec"]), spec)
         pod = with_patience(pod, spec.fault_tolerance.node)
         own = groups.get(group.get("groupName", ""))
-        group["template"]["spec"] = with_domains(pod, own, dress.name) if own else pod
+        group["template"]["spec"] = with_domains(pod, own, options.name) if own else pod
     return made
 
 
-def _metadata(manifest: DLJobManifest, dress: RenderOptions) -> Object:
+def _metadata(manifest: DLJobManifest, options: RenderOptions) -> Object:
     optional: Object = {
-        "namespace": dress.namespace,
-        "ownerReferences": [dict(dress.owner)] if dress.owner else [],
-        "annotations": {**dress.annotations, **_survival(manifest.spec)},
+        "namespace": options.namespace,
+        "ownerReferences": [dict(options.owner)] if options.owner else [],
+        "annotations": {**options.annotations, **_survival(manifest.spec)},
     }
     found = {key: value for key, value in optional.items() if value}
-    return {"name": dress.name, **found, "labels": {**queue_labels(manifest), **dress.labels}}
+    return {"name": options.name, **found, "labels": {**queue_labels(manifest), **options.labels}}
 
 
 def _survival(spec: DLJobSpec) -> dict[str, str]:
@@ -129,19 +129,19 @@ def queue_labels(manifest: DLJobManifest) -> dict[str, str]:
     return {**own, **scheduling.labels, **{name: value for name, value in named.items() if value}}
 
 
-def _head(spec: DLJobSpec, dress: RenderOptions) -> Object:
+def _head(spec: DLJobSpec, options: RenderOptions) -> Object:
     """Return the head group. Ray counts no CPUs there, since ranks never live on the head."""
-    pod = head_pod(spec, init_image=dress.init_image, spec_map=dress.spec_map)
+    pod = head_pod(spec, init_image=options.init_image, spec_map=options.spec_map)
     return {
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - the pod's own network
-        "template": laid_over({**_labelled(dress.labels), "spec": pod}, spec.head.template),
+        "template": overlay({**_labelled(options.labels), "spec": pod}, spec.head.template),
     }
 
 
-def _workers(spec: DLJobSpec, group: MachineGroup, dress: RenderOptions) -> Object:
+def _workers(spec: DLJobSpec, group: MachineGroup, options: RenderOptions) -> Object:
     """Return a worker group. Without bounds minReplicas equals replicas, or a gang could shrink to the head."""
     low, high = group.bounds or (group.replicas, group.replicas)
-    pod = worker_pod(spec, group, init_image=dress.init_image)
+    pod = worker_pod(spec, group, init_image=options.init_image)
     # A derived group has no template in the spec; rayClusterTemplate may still change it.
     template = {declared.name: declared.template for declared in spec.node_groups}.get(group.name, {})
     workers: Object = {
@@ -152,9 +152,9 @@ def _workers(spec: DLJobSpec, group: MachineGroup, dress: RenderOptions) -> Obje
         "numOfHosts": 1,
         "rayStartParams": {},
         "labels": {**dict(group.labels), **counted_cpus(group)},
-        "template": laid_over({**_labelled({**dress.labels, **dict(group.labels)}), "spec": pod}, template),
+        "template": overlay({**_labelled({**options.labels, **dict(group.labels)}), "spec": pod}, template),
     }
-    told = told_resources(group)
+    told = declared_resources(group)
     if told:
         # KubeRay refuses rayStartParams beside `resources`, which overrides what it would find by itself.
         workers["resources"] = told

@@ -50,7 +50,7 @@ POLICIES: tuple[Policy, ...] = (
     # A suspension has the pass until it is over: its own steps delete the RayCluster.
     suspending.suspend,
     # A lost attempt is counted before anything of it is deleted.
-    attempts.lost,
+    attempts.begin_attempt_if_lost,
     # Pods on dead nodes go by force before their end is awaited: no kubelet will ever report it.
     machines.force,
     # The RayCluster of the last attempt, and its ranks' lease, end before the next attempt can write a checkpoint.
@@ -94,7 +94,7 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
 
     # Each pass computes the whole status from the observation and the step, so that no policy has to maintain it.
     new = statuses.status(case, step.change)
-    write, later = statuses.due(case, new)
+    write, later = statuses.write_due(case, new)
     if any(isinstance(action, Delete) and action.kind == "DLJob" for action in step.actions):
         write = False  # there is no status to write after it
 
@@ -136,10 +136,10 @@ def _waits(case: ReconcileContext) -> tuple[float | None, ...]:
     """Return the seconds until the passing of time alone can change a decision, one entry for each clock that runs."""
     if case.finished:
         return (machines.wait(case),)
-    return stopping.wait(case), attempts.patience(case), cluster.silence(case), machines.wait(case), _look(case)
+    return stopping.wait(case), attempts.patience(case), cluster.silence(case), machines.wait(case), _reread_after(case)
 
 
-def _look(case: ReconcileContext) -> float | None:
+def _reread_after(case: ReconcileContext) -> float | None:
     """Return the seconds until spec.rayClusterRef is read again: only RayClusters of its own are watched."""
     if not case.ref:
         return None

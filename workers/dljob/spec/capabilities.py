@@ -117,7 +117,7 @@ def lacking(manifest: DLJobManifest, backend: str, has: Collection[Capability]) 
     # The backend may come from DISTRIBUTED_BACKEND or a default, and is then absent from the spec.
     spec["backend"] = {"name": backend}
     found = [
-        Problem(path_of(("spec", *loc)), _words(backend, need), hint=need.hint)
+        Problem(path_of(("spec", *loc)), _describe(backend, need), hint=need.hint)
         for need in NEEDS
         # A missing capability may concern many places: a role each, or a rule each.
         if need.capability not in has
@@ -138,7 +138,7 @@ def admit(manifest: DLJobManifest, backend: str, has: Collection[Capability], *,
         raise SpecError(problems, hint=hint)
 
 
-def _words(backend: str, need: Need) -> str:
+def _describe(backend: str, need: Need) -> str:
     return f"the backend {backend} lacks {need.capability}: {need.what}"
 
 

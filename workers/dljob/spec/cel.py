@@ -178,7 +178,7 @@ REF_IMMUTABLE = CelRule(
 )
 
 
-def _left_out(path: str, why: str) -> CelRule:
+def _forbidden_rule(path: str, why: str) -> CelRule:
     """Return the rule that refuses a field beside rayClusterRef."""
     names = path.split(".")
     # Each parent as well: `has` is an error in CEL where a parent is absent.
@@ -189,7 +189,7 @@ def _left_out(path: str, why: str) -> CelRule:
 # Volumes, images and secrets are set where a pod is made.
 _PODS = "the pods exist already"
 BESIDE_REF = {
-    path: _left_out(path, why)
+    path: _forbidden_rule(path, why)
     for path, why in {
         "nodeGroups": "the RayCluster has its machines",
         "rayClusterTemplate": "the operator does not change the RayCluster",

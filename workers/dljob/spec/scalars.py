@@ -69,7 +69,7 @@ def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
 
     def check(value: object) -> object:
         if isinstance(value, float):
-            hint = f'write "{value}"' if _taken(parse, str(value)) else ""
+            hint = f'write "{value}"' if _parses(parse, str(value)) else ""
             raise refuse(f"must be a whole number or a quoted text, not the float {value}", hint)
         if isinstance(value, bool):
             raise refuse(f"must be a whole number or a quoted text, not {str(value).lower()}")
@@ -81,7 +81,7 @@ def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
     return check
 
 
-def _taken(parse: Callable[[str], int], text: str) -> bool:
+def _parses(parse: Callable[[str], int], text: str) -> bool:
     try:
         parse(text)
     except ValueError:

@@ -57,7 +57,7 @@ async def test_each_attempts_notes_are_shown(kube: FakeKube, asked: list[str]) -
     timeline: Any = EventFeed()
 
     async def told(job: Json) -> list[str]:
-        return [one["reason"] for one in await timeline.news(kube, job)]
+        return [one["reason"] for one in await timeline.new_entries(kube, job)]
 
     assert await told(attempt(kube, 1)) == ["JobRunning", "Restarting", "HeadLost"]
     assert await told(attempt(kube, 2, submitted=False)) == [], "the last head says nothing twice"
@@ -71,9 +71,9 @@ async def test_an_attempt_that_is_counted_at_the_first_look_hides_no_note(kube: 
     notes = [note(1, "JobRunning"), note(2, "HeadLost")]
     kube.head["events"] = lambda query: {"events": [one for one in notes if one["seq"] > query["after"]]}
     timeline: Any = EventFeed()
-    assert len(await timeline.news(kube, attempt(kube, 2, submitted=False))) == 2
+    assert len(await timeline.new_entries(kube, attempt(kube, 2, submitted=False))) == 2
     notes[:] = [note(1, "Admitted"), note(2, "JobRunning")]
-    assert [one["reason"] for one in await timeline.news(kube, attempt(kube, 2))] == ["Admitted", "JobRunning"]
+    assert [one["reason"] for one in await timeline.new_entries(kube, attempt(kube, 2))] == ["Admitted", "JobRunning"]
     assert asked[-1] == "head-2"
 
 

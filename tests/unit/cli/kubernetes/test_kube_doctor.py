@@ -23,7 +23,7 @@ from dljob.errors import UsageError
 from dljob.kube.api import CRDS, DEPLOYMENTS, NODES, PODS, ApiError, Resource
 from dljob.spec.crd import crd
 
-OWN = doctor.here()[0].message.split()[0]
+OWN = doctor.check_packages()[0].message.split()[0]
 SAR = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 QUOTAS = "/api/v1/namespaces/team/resourcequotas"
 
@@ -31,7 +31,7 @@ QUOTAS = "/api/v1/namespaces/team/resourcequotas"
 @pytest.fixture(autouse=True)
 def unseen_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine is looked at elsewhere: in `machine`."""
-    monkeypatch.setattr(machine, "here", list)
+    monkeypatch.setattr(machine, "check_machine", list)
 
 
 def deployment(
@@ -245,9 +245,9 @@ def test_without_a_kubeconfig_no_cluster_is_missed(
 
 def test_a_package_that_is_not_installed_here_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda package: "" if package == "torch" else "1")
-    torch = doctor.here()[-1]
+    torch = doctor.check_packages()[-1]
     assert (torch.state, torch.fix) == ("skip", "pip install 'dljob[torch]', if you want Elastic roles here")
-    assert doctor.healthy(doctor.here())
+    assert doctor.healthy(doctor.check_packages())
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ def test_a_package_that_each_process_compiles_again_is_told_with_what_compiles_i
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     if case.startswith("compiled"):
         py_compile.compile(str(file))
-    torch = doctor.here()[-1]
+    torch = doctor.check_packages()[-1]
     assert torch.state == ("warn" if why else "ok")
     assert torch.message.endswith(why)
-    assert doctor.healthy(doctor.here())
+    assert doctor.healthy(doctor.check_packages())
     if why:
         subprocess.run(shlex.split(torch.fix), check=True)
-        assert doctor.here()[-1].state == "ok"
+        assert doctor.check_packages()[-1].state == "ok"

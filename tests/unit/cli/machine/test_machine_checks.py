@@ -135,4 +135,4 @@ def test_a_question_about_a_cluster_is_not_about_this_machine(
 
 def test_a_machine_without_ray_only_submits_and_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "ray" else find_spec(name))
-    assert [(one.check, one.state) for one in checks.here()] == [("machine", "skip")]
+    assert [(one.check, one.state) for one in checks.check_machine()] == [("machine", "skip")]

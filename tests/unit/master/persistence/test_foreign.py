@@ -10,7 +10,7 @@ from master_kit import UID, World, job, nodes
 from dljob.errors import JournalError
 from dljob.master.ledger.rules import micros
 from dljob.master.persistence import codec
-from dljob.master.persistence.migration import TAIL, begin_anew, read_event, take
+from dljob.master.persistence.migration import TAIL, fresh_state, read_event, take
 from dljob.master.state import events as ev
 from dljob.master.state import ledger
 from dljob.master.state.ledger import Account
@@ -50,7 +50,7 @@ def accounted(state, now):
 
 def test_a_role_that_has_fewer_ranks_has_all_again_and_its_time_stays_accounted_for():
     world = shrunk()
-    taken = begin_anew(written(world), fresh(world), "for a test", world.now)
+    taken = fresh_state(written(world), fresh(world), "for a test", world.now)
     state = taken.state
     assert (taken.anew, taken.left_out) == ("for a test", ())
     assert [own.phase for own in state.ranks.values()] == [RankPhase.WAITING] * 3
@@ -66,20 +66,20 @@ def test_accounts_that_were_laid_in_part_begin_anew_and_none_goes_below_nothing(
     world = shrunk()
     data = written(world)
     begun = codec.encode_state(fresh(world))["ledger"]
-    state = begin_anew(
+    state = fresh_state(
         {**data, "ledger": {**data["ledger"], "clocks": begun["clocks"]}}, fresh(world), "", world.now
     ).state
     assert state.ledger == fresh(world).ledger
     at = micros(state, world.now + 10)
     assert min(ledger.totals(state.ledger, "e", at).values()) >= 0
     torn = {**data["ledger"], "productive": begun["productive"]}
-    assert begin_anew({**data, "ledger": torn}, fresh(world), "", world.now).state.ledger == fresh(world).ledger
+    assert fresh_state({**data, "ledger": torn}, fresh(world), "", world.now).state.ledger == fresh(world).ledger
 
 
 def test_every_number_is_above_all_that_were_used_the_last_events_included():
     world = shrunk()
     tail = [codec.encode_event(ev.RankReady("e", 0, 70, 1))]
-    state = begin_anew({**written(world), TAIL: tail}, fresh(world), "for a test", world.now).state
+    state = fresh_state({**written(world), TAIL: tail}, fresh(world), "for a test", world.now).state
     assert {own.incarnation for own in state.ranks.values()} == {70}
     assert {own.life for own in state.hosts.values()} == {70}
     assert {own.token for own in state.units.values()} == {70}
@@ -89,7 +89,7 @@ def test_every_number_is_above_all_that_were_used_the_last_events_included():
 
 def test_an_empty_foreign_state_begins_a_fresh_job():
     world = shrunk()
-    assert begin_anew({}, fresh(world), "for a test", world.now).state == fresh(world)
+    assert fresh_state({}, fresh(world), "for a test", world.now).state == fresh(world)
 
 
 def test_a_whole_state_is_taken_as_it_is():
@@ -109,7 +109,7 @@ def test_a_job_that_ends_counts_no_restart_for_what_could_not_be_read():
 
 def test_a_role_that_has_all_its_ranks_keeps_its_books():
     world = World(job(ELASTIC, nodeGroups=[{"name": "any", "replicas": 8, "maxReplicas": 9, "cpu": "4"}])).boot()
-    state = begin_anew(written(world), fresh(world), "for a test", world.now + 5).state
+    state = fresh_state(written(world), fresh(world), "for a test", world.now + 5).state
     assert accounted(state, world.now + 5) == accounted(world.state, world.now + 5)
 
 

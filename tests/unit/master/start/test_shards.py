@@ -232,7 +232,7 @@ class Trainers:
     """Two ranks that save each by itself; what each has in its hands, its memory and its checkpoints."""
 
     def __init__(self):
-        self.feed = shard_table.made(7, 2, 2)
+        self.feed = shard_table.new_table(7, 2, 2)
         self.life = [1, 1]
         self.step = [-1, -1]
         self.seen = [[], []]
@@ -318,15 +318,15 @@ def turns(feed, worlds, shards):
 
 def test_the_state_of_a_data_set_does_not_grow_with_its_size():
     epochs, worlds = 3, 7
-    feed = turns(shard_table.made(1000, 1, epochs), worlds, 3000)
+    feed = turns(shard_table.new_table(1000, 1, epochs), worlds, 3000)
     assert feed.over
     assert sum(one.end - one.start for one in feed.acked) == 3000
     assert len(feed.acked) < shard_table.ROWS + 2 * worlds * 10 * epochs
-    assert feed.acked[:1023] == turns(shard_table.made(1000, 1, epochs), worlds, 1023).acked
+    assert feed.acked[:1023] == turns(shard_table.new_table(1000, 1, epochs), worlds, 1023).acked
 
 
 def test_a_shard_that_is_done_changes_one_row_of_the_journal():
-    feed = turns(shard_table.made(1000, 1, 1), 7, 600)
+    feed = turns(shard_table.new_table(1000, 1, 1), 7, 600)
     after = shard_table.done(shard_table.take(feed, ("w", 0), feed.held["w", 0], 1), ("w", 0), 1, (600, 601), -1)
     state = World(LONE).state
     before, now = (replace(state, feeds=Map({"d": one})) for one in (feed, after))
@@ -335,7 +335,7 @@ def test_a_shard_that_is_done_changes_one_row_of_the_journal():
 
 def test_a_world_stays_in_a_stretch_of_its_own_and_in_its_epoch(monkeypatch):
     monkeypatch.setattr(shard_table, "ROWS", 1)
-    first = turns(shard_table.made(100, 10, 2), 1, 1)
+    first = turns(shard_table.new_table(100, 10, 2), 1, 1)
     other = shard_table.take(first, ("w", 1), ShardLeases("w/1", 1, A, saves=True), 3)
     assert other.held["w", 1].runs == ((50, 60), (60, 70), (70, 80))
     assert shard_table.take(other, ("w", 0), other.held["w", 0], 2).held["w", 0].runs == ((10, 20), (20, 30))
@@ -382,7 +382,7 @@ def test_in_a_whole_job_every_position_is_leased_once_until_it_is_done(story):
 
 
 def test_a_holder_that_is_not_there_has_nothing_to_give_back():
-    one = shard_table.made(4, 2, 1)
+    one = shard_table.new_table(4, 2, 1)
     assert shard_table.returned(one, ("w", 0)) is one
     assert shard_table.take(replace(one, todo=()), ("w", 0), ShardLeases("w/0", 1, A, saves=False), 2).held == Map(
         {("w", 0): ShardLeases("w/0", 1, A, saves=False)}

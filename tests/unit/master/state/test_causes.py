@@ -8,7 +8,7 @@ import pytest
 from master_kit import job
 
 from dljob.master.failure.policy import describe
-from dljob.master.state.causes import classify, evidence, judged, matches, told
+from dljob.master.state.causes import add_clues, classify, evidence, judged, matches
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.telemetry.causes import RULES
 from dljob.telemetry.evidence import EvidenceScope, Source
@@ -27,7 +27,7 @@ def seen(rule):
         return Outcome(ok=False, reason=Reason.UNKNOWN, detail=rule.example)
     if rule.source is Source.END:
         return Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message=rule.example)
-    return told(SIGKILL, [Clue(rule.source, rule.example)])
+    return add_clues(SIGKILL, [Clue(rule.source, rule.example)])
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -45,13 +45,13 @@ def test_names_of_rules_are_unique():
 @pytest.mark.parametrize("rule", [r for r in RULES if r.of is not EvidenceScope.ANY], ids=lambda rule: rule.name)
 def test_trouble_beside_it_does_not_explain_an_error_of_the_users_code(rule):
     raised = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, error_type="KeyError", message="'labels'")
-    assert classify(told(raised, [Clue(rule.source, rule.example)])).reason is Reason.USER_ERROR
+    assert classify(add_clues(raised, [Clue(rule.source, rule.example)])).reason is Reason.USER_ERROR
 
 
 def test_sigterm_is_no_death_of_memory_but_may_be_a_preemption():
     ended = Outcome(ok=False, reason=Reason.UNKNOWN, code=143, message="SIGTERM from outside")
-    assert classify(told(ended, [Clue("cgroup", "oom_kill +1")])).reason is Reason.UNKNOWN
-    assert classify(told(ended, [Clue("notice", "the machine goes")])).reason is Reason.PREEMPTED
+    assert classify(add_clues(ended, [Clue("cgroup", "oom_kill +1")])).reason is Reason.UNKNOWN
+    assert classify(add_clues(ended, [Clue("notice", "the machine goes")])).reason is Reason.PREEMPTED
 
 
 def test_a_device_explains_what_its_runtime_reports_or_what_crashed():
@@ -60,9 +60,9 @@ def test_a_device_explains_what_its_runtime_reports_or_what_crashed():
         ok=False, reason=Reason.USER_ERROR, code=1, error_type="RuntimeError", message="CUDA error: unknown"
     )
     crashed = Outcome(ok=False, reason=Reason.USER_ERROR, code=134, message="ended by SIGABRT")
-    assert classify(told(vague, [clue])).reason is Reason.DEVICE_ERROR
-    assert classify(told(crashed, [clue])).reason is Reason.DEVICE_ERROR
-    assert classify(told(crashed, [Clue("kernel", clue.text.replace("48", "13"))])).reason is Reason.USER_ERROR
+    assert classify(add_clues(vague, [clue])).reason is Reason.DEVICE_ERROR
+    assert classify(add_clues(crashed, [clue])).reason is Reason.DEVICE_ERROR
+    assert classify(add_clues(crashed, [Clue("kernel", clue.text.replace("48", "13"))])).reason is Reason.USER_ERROR
 
 
 def test_no_evidence_leaves_what_the_host_said():
@@ -74,17 +74,17 @@ def test_no_evidence_leaves_what_the_host_said():
 
 
 def test_the_evidence_speaks_where_the_process_did_not():
-    ended = told(SIGKILL, [Clue("cgroup", "oom_kill +1, peak 7 of 7 bytes")])
+    ended = add_clues(SIGKILL, [Clue("cgroup", "oom_kill +1, peak 7 of 7 bytes")])
     said = describe("w/0", judged(ended, classify(ended)))
     assert said == "w/0: OOMKilled: ended by SIGKILL; oom_kill +1, peak 7 of 7 bytes, exit code 137"
-    silent = told(Outcome(ok=False), [Clue("pod", "OOMKilled")])
+    silent = add_clues(Outcome(ok=False), [Clue("pod", "OOMKilled")])
     assert describe("w/0", judged(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
 
 
 def test_evidence_told_twice_is_kept_once():
     clue = Clue("pod", "OOMKilled")
-    once = told(SIGKILL, [clue])
-    assert told(once, [clue]) is once
+    once = add_clues(SIGKILL, [clue])
+    assert add_clues(once, [clue]) is once
     assert evidence(once) == ("exit code 137", "pod: OOMKilled")
     assert evidence(Outcome(ok=False, detail="a\nb\n\n")) == ("last line: b",)
 
@@ -102,9 +102,9 @@ def test_evidence_is_cut_behind_a_sentence_or_a_word():
     assert line.startswith("last line: The actor is dead because its worker process has died. Worker exit type")
     assert line.endswith(". ...")
     assert len(line) <= 400 + len("last line: ")
-    (clue,) = evidence(told(Outcome(ok=False), [Clue("kernel", "word " * 100)]))
+    (clue,) = evidence(add_clues(Outcome(ok=False), [Clue("kernel", "word " * 100)]))
     assert clue.endswith("word ...")
-    (clue,) = evidence(told(Outcome(ok=False), [Clue("kernel", "x" * 500)]))
+    (clue,) = evidence(add_clues(Outcome(ok=False), [Clue("kernel", "x" * 500)]))
     assert clue == f"kernel: {'x' * 396} ..."
 
 

@@ -14,7 +14,7 @@ from dljob.master import status
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import hang
-from dljob.master.state.hang import Looks, Pace, ProcessSample, Where, judge, paced
+from dljob.master.state.hang import Pace, ProcessSample, SamplePair, Where, judge, paced
 from dljob.master.state.state import Phase
 from dljob.spec.policy import HangPolicy
 from dljob.telemetry import reasons
@@ -38,12 +38,15 @@ def steady(median=1.0, count=9, step=None):
 
 def seen(where=Where.USER, cpu=0.0, stopped="", line=""):
     """Two looks, a second apart, at a process that used so many CPU seconds between them."""
-    return Looks(ProcessSample(stopped, 1.0, where, line), ProcessSample(stopped, 1.0 + cpu, where, line), 1.0)
+    return SamplePair(ProcessSample(stopped, 1.0, where, line), ProcessSample(stopped, 1.0 + cpu, where, line), 1.0)
 
 
 WAITS, BUSY, IDLE, STOPPED = (
-    seen(Where.COLLECTIVE), seen(cpu=1.0, line="train.py:7 in step"), seen(), seen(stopped="it is stopped (SIGSTOP)"),
-)  # fmt: skip
+    seen(Where.COLLECTIVE),
+    seen(cpu=1.0, line="train.py:7 in step"),
+    seen(),
+    seen(stopped="it is stopped (SIGSTOP)"),
+)
 
 
 # -- pace
@@ -110,14 +113,15 @@ def test_a_stopped_process_is_proof_at_once_also_of_a_rank_that_never_told_a_ste
     paces = {0: steady(), 1: steady()}
     (verdict,) = judge(paces, {0: WAITS, 1: STOPPED}, 3.6, POLICY, world=True)
     assert (verdict.rank, verdict.why) == (
-        1, "no step for 3.6 s after step 9, median step 1 s: it is stopped (SIGSTOP)",
-    )  # fmt: skip
+        1,
+        "no step for 3.6 s after step 9, median step 1 s: it is stopped (SIGSTOP)",
+    )
     (verdict,) = judge(paces, {0: WAITS, 2: STOPPED}, 3.6, POLICY, world=False)
     assert (verdict.rank, verdict.why) == (2, "it is stopped (SIGSTOP)")
 
 
 def test_a_process_that_was_stopped_for_one_of_two_looks_is_no_proof():
-    moved = Looks(ProcessSample("stopped"), ProcessSample(""), 1.0)
+    moved = SamplePair(ProcessSample("stopped"), ProcessSample(""), 1.0)
     assert who({0: steady()}, {0: moved}, 3.6) == []
 
 
@@ -148,16 +152,16 @@ def test_nobody_hangs_while_somebody_waits_for_what_is_no_rank_of_the_role_or_ca
 
 
 def test_a_rank_that_moved_between_two_looks_is_in_user_code():
-    moved = Looks(ProcessSample(where=Where.COLLECTIVE), ProcessSample(where=Where.CALL), 1.0)
-    assert moved.where is Where.USER
-    assert Looks(ProcessSample(where=Where.CALL), ProcessSample(), 1.0).where is Where.UNKNOWN
+    moved = SamplePair(ProcessSample(activity=Where.COLLECTIVE), ProcessSample(activity=Where.CALL), 1.0)
+    assert moved.activity is Where.USER
+    assert SamplePair(ProcessSample(activity=Where.CALL), ProcessSample(), 1.0).activity is Where.UNKNOWN
 
 
 def test_a_process_that_waits_for_a_cpu_all_the_while_works_though_it_used_none():
-    waits, idle = ProcessSample(where=Where.USER, runs=True), ProcessSample(where=Where.USER)
-    assert Looks(waits, waits, 1.0).works
-    assert not Looks(waits, idle, 1.0).works
-    assert not Looks(idle, waits, 1.0).works
+    waits, idle = ProcessSample(activity=Where.USER, runs=True), ProcessSample(activity=Where.USER)
+    assert SamplePair(waits, waits, 1.0).works
+    assert not SamplePair(waits, idle, 1.0).works
+    assert not SamplePair(idle, waits, 1.0).works
 
 
 def test_when_all_wait_in_a_collective_the_one_behind_is_named_and_else_the_role():

@@ -15,8 +15,8 @@ from dljob.master.state.pairing import (
     excused,
     excused_teams,
     failed,
+    failed_together,
     first_round,
-    met,
     second_round,
     suspect,
     unfit,
@@ -94,7 +94,7 @@ def test_two_that_failed_together_are_not_put_together_again():
     assert first_round(("a", "b", "c", "d"), (), failures) == (("a", "c"), ("b", "d"))
     assert second_round(("a", "b"), (), failures) == ()
     assert second_round(("a", "b", "c"), (), failures) == (("a", "c"), ("b", "c"))
-    assert not met(failures, "b", "c")
+    assert not failed_together(failures, "b", "c")
     assert first_round(("a", "b"), (), failures) == (("a", "b"),), "unless there is nobody else"
 
 

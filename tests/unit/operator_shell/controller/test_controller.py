@@ -163,7 +163,7 @@ async def test_a_job_that_is_gone_is_forgotten() -> None:
         await it.settle()
         assert len(seen) == 2
         assert it.queue._due == {}
-        assert it.controller._said == {}
+        assert it.controller._logged == {}
         assert it.observer._memories == {}
 
 

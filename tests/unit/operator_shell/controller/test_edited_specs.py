@@ -39,7 +39,7 @@ def is_whole(it: Shell) -> None:
 
 def before_cluster(it: Shell, happen: Any) -> None:
     """Something happens when the RayCluster is to be made, once."""
-    perform, done = it.hands.perform, []
+    perform, done = it.executor.perform, []
 
     async def performed(key: Key, memory: Any, action: Any) -> None:
         if isinstance(action, Create) and action.kind == "RayCluster" and not done:
@@ -47,7 +47,7 @@ def before_cluster(it: Shell, happen: Any) -> None:
             happen()
         await perform(key, memory, action)
 
-    it.hands.perform = performed  # type: ignore[method-assign]
+    it.executor.perform = performed  # type: ignore[method-assign]
 
 
 async def test_the_operator_dies_before_the_cluster_is_made() -> None:

@@ -51,7 +51,7 @@ def body(it: Shell, kind: str = "RayCluster", name: str = C1) -> dict[str, Any]:
 
 
 async def do(it: Shell, action: Action) -> None:
-    await it.hands.perform(JOB, it.memory(), action)
+    await it.executor.perform(JOB, it.memory(), action)
 
 
 async def test_a_created_cluster_is_known_at_once(it: Shell) -> None:
@@ -113,7 +113,7 @@ async def test_the_token_is_derived_and_made_once(it: Shell) -> None:
 async def test_the_token_goes_with_the_spec_of_its_attempt(it: Shell) -> None:
     """Also where the ConfigMap was made by an operator that died before it made the Secret."""
     spec = Create("ConfigMap", body(it, "ConfigMap", "c1-spec"))
-    await it.hands.perform(JOB, OperatorMemory(UID), spec)
+    await it.executor.perform(JOB, OperatorMemory(UID), spec)
     await do(it, spec)
     await do(it, CreateToken("c1-token", C1, "c1-spec", LABELS))
     uid = it.fake.one("configmaps", "c1-spec")["metadata"]["uid"]
@@ -364,12 +364,12 @@ async def test_a_config_map_of_that_name_that_is_not_ours_is_left_alone(it: Shel
 async def test_the_status_is_written_over_what_was_seen(it: Shell) -> None:
     seen = it.cache.jobs.get(JOB)
     assert seen is not None
-    made = await it.hands.write_status(JOB, seen, {"phase": "Pending", "roles": [1]})
+    made = await it.executor.write_status(JOB, seen, {"phase": "Pending", "roles": [1]})
     assert made["status"] == {"phase": "Pending", "roles": [1]}
     again = it.cache.jobs.get(JOB)
     assert again is not None
     assert again["status"] == {"phase": "Pending", "roles": [1]}
-    await it.hands.write_status(JOB, again, {"phase": "Running"})
+    await it.executor.write_status(JOB, again, {"phase": "Running"})
     assert it.fake.one("dljobs", "hello")["status"] == {"phase": "Running"}
 
 
@@ -378,9 +378,9 @@ async def test_a_status_from_a_stale_view_is_not_written(it: Shell) -> None:
     assert seen is not None
     it.fake.put("dljobs", {**it.fake.one("dljobs", "hello"), "spec": {"changed": True}})
     with pytest.raises(ApiError) as caught:
-        await it.hands.write_status(JOB, seen, {"phase": "Pending"})
+        await it.executor.write_status(JOB, seen, {"phase": "Pending"})
     assert caught.value.status == 409
-    await it.hands.refresh(JOB)
+    await it.executor.refresh(JOB)
     fresh = it.cache.jobs.get(JOB)
     assert fresh is not None
     assert fresh["spec"] == {"changed": True}
@@ -390,7 +390,7 @@ async def test_our_own_annotation_in_between_is_no_stale_view(it: Shell) -> None
     seen = it.cache.jobs.get(JOB)
     assert seen is not None
     await do(it, Annotate("DLJob", "hello", {"dljob.io/a": "1"}))
-    await it.hands.write_status(JOB, seen, {"phase": "Pending"})
+    await it.executor.write_status(JOB, seen, {"phase": "Pending"})
     assert it.fake.one("dljobs", "hello")["status"] == {"phase": "Pending"}
 
 
@@ -400,9 +400,9 @@ async def test_a_late_status_does_not_land_on_a_namesake(it: Shell) -> None:
     it.fake.take("dljobs", "hello")
     it.fake.put("dljobs", dljob())
     with pytest.raises(ApiError):
-        await it.hands.write_status(JOB, seen, {"phase": "Failed"})
+        await it.executor.write_status(JOB, seen, {"phase": "Failed"})
     it.fake.take("dljobs", "hello")
-    await it.hands.refresh(JOB)
+    await it.executor.refresh(JOB)
     assert it.cache.jobs.get(JOB) is None
 
 
@@ -433,8 +433,8 @@ async def test_children_of_an_attempt_stay_where_deletion_is_forbidden() -> None
         it.sync()
         it.fake.put("configmaps", {"metadata": {"name": "c-spec"}})
         it.fake.fail("DELETE", "configmaps", 403)
-        await it.hands.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
+        await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
         assert it.fake.names("configmaps") == ["c-spec"]
-        await it.hands.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
+        await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
         assert it.fake.names("configmaps") == []
-        await it.hands.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
+        await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))

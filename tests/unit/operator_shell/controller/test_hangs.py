@@ -11,7 +11,7 @@ from stub_head import StubHead
 
 from dljob.reconcile.state.model import Pod
 from dljob_operator.controller import hangs
-from dljob_operator.controller.hangs import Hang, told
+from dljob_operator.controller.hangs import Hang, add_pod_problems
 from dljob_operator.controller.references import ClusterView
 
 
@@ -46,7 +46,7 @@ async def look_at(
     fake: FakeCluster, seen: ClusterView, known: dict[str, Hang], now: float
 ) -> tuple[ClusterView, float | None]:
     async with shell(fake) as life:
-        return await told(life.kube, "default", seen, known, now)
+        return await add_pod_problems(life.kube, "default", seen, known, now)
 
 
 def with_events(*events: dict[str, Any]) -> FakeCluster:

@@ -39,14 +39,14 @@ async def test_the_conditions_of_a_node_give_the_state_of_its_machine(body: dict
     async with shell() as it:
         if body:
             it.fake.put("nodes", body, "")
-        (seen,) = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).told([pod()])
+        (seen,) = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).with_node_states([pod()])
         assert seen.machine == state
 
 
 async def test_nodes_of_pods_that_have_time_are_not_looked_at() -> None:
     async with shell() as it:
         pods = [pod(ends=None), pod(ends=NOW), pod(node="")]
-        assert await Machines(it.kube, OperatorClock(wall=lambda: NOW)).told(pods) == tuple(pods)
+        assert await Machines(it.kube, OperatorClock(wall=lambda: NOW)).with_node_states(pods) == tuple(pods)
         assert it.fake.calls == []
 
 
@@ -56,13 +56,13 @@ async def test_a_node_is_looked_at_once_for_all_its_pods_and_again_after_a_while
     async with shell() as it:
         it.fake.put("nodes", node(Ready="True"), "")
         known = Machines(it.kube, OperatorClock(wall=lambda: NOW))
-        await known.told([pod("a"), pod("b")])
-        await known.told([pod("a")])
+        await known.with_node_states([pod("a"), pod("b")])
+        await known.with_node_states([pod("a")])
         assert len(it.fake.calls) == 1
         monkeypatch.setattr(machines, "KEEP_SECONDS", -1.0)
         known = Machines(it.kube, OperatorClock(wall=lambda: NOW))
-        await known.told([pod("a")])
-        await known.told([pod("a")])
+        await known.with_node_states([pod("a")])
+        await known.with_node_states([pod("a")])
         assert len(it.fake.calls) == 3
 
 
@@ -71,7 +71,7 @@ async def test_an_operator_that_may_not_read_nodes_asks_once_and_knows_nothing()
         it.fake.fail("GET", "nodes", 403, times=9)
         known = Machines(it.kube, OperatorClock(wall=lambda: NOW))
         for _ in range(2):
-            (seen,) = await known.told([pod()])
+            (seen,) = await known.with_node_states([pod()])
             assert seen.machine == "Unknown"
         assert len(it.fake.calls) == 1
 
@@ -79,5 +79,5 @@ async def test_an_operator_that_may_not_read_nodes_asks_once_and_knows_nothing()
 async def test_the_state_of_a_machine_is_empty_while_the_api_server_does_not_answer() -> None:
     async with shell() as it:
         it.fake.fail("GET", "nodes", 400)
-        (seen,) = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).told([pod()])
+        (seen,) = await Machines(it.kube, OperatorClock(wall=lambda: NOW)).with_node_states([pod()])
         assert seen.machine == ""

@@ -212,7 +212,7 @@ def believes_a_late_watch(patch):
     async def not_looked_for(self, key, job):
         pass
 
-    patch.setattr(Observer, "_not_lost", not_looked_for)
+    patch.setattr(Observer, "_confirm_loss", not_looked_for)
 
 
 @bug

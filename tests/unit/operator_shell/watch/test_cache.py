@@ -81,7 +81,7 @@ def test_of_a_cluster_that_nobody_edited_the_numbers_of_pods_are_kept() -> None:
     kept = cache.clusters.get(Key("ns", "hello-1"))
     assert kept is not None
     assert kept["spec"] == {"suspend": True, "workerGroupSpecs": [numbers]}
-    assert patches.away(kept) is None, "nobody knows which nodes its pods keep away from"
+    assert patches.avoided_nodes(kept) is None, "nobody knows which nodes its pods keep away from"
 
 
 def test_an_edited_cluster_keeps_its_spec() -> None:

@@ -173,12 +173,12 @@ class Eyes:
         """What the operator does now and then."""
         it = self.it
         missed = Relist(it.queue, (None,), lambda _kind, _count: None)
-        for sight in (
+        for source in (
             ResyncSource(Objects(it.kube, DLJOBS), "", it.cache.jobs, it.cache.put_job, it.cache.drop_job),
             ResyncSource(RayClusters(it.kube), "", it.cache.clusters, it.cache.put_cluster, it.cache.drop_cluster),
             ResyncSource(Objects(it.kube, PODS), "", it.cache.pods, it.cache.put_pod, it.cache.drop_pod),
         ):
-            await missed.once(sight)
+            await missed.once(source)
 
     async def work(self) -> None:
         """One pass, also for no reason; what it raises brings it again."""

@@ -12,7 +12,7 @@ from reconcile_kit import World, dljob
 
 from dljob.kube.errors import ApiError
 from dljob.reconcile.children.patches import HOSTNAME, REQUIRED, affinity, excluded, excluding, operations
-from dljob.reconcile.children.patches import away as all_away
+from dljob.reconcile.children.patches import avoided_nodes as all_away
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import PatchCluster
 from dljob.testing.world.fault_schedule import chance

@@ -11,7 +11,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dljob.reconcile.leadership.lease import Candidate
-from dljob.reconcile.leadership.releases import Installation, Sightings, acts_too, release_of, stands_by_for
+from dljob.reconcile.leadership.releases import Installation, LeaseObservations, acts_too, release_of, stands_by_for
 from dljob.reconcile.state.names import MANAGER
 
 A = Installation("a", "dljob", "2026-01-01T00:00:00Z", "0.1.0", acts=True)
@@ -100,32 +100,32 @@ def test_a_release_that_acts_beside_another_is_reported() -> None:
 
 
 def test_a_release_is_gone_when_its_lease_has_not_changed_for_long() -> None:
-    known = Sightings(4.0).saw([lease(A), lease(A, namespace="c", annotations={})], 100.0)
+    known = LeaseObservations(4.0).observe([lease(A), lease(A, namespace="c", annotations={})], 100.0)
     assert known.alive(111.9) == (A,)
     assert known.alive(112.0) == ()
-    unchanged = known.saw([lease(A, labels={"l": "1"})], 105.0)
+    unchanged = known.observe([lease(A, labels={"l": "1"})], 105.0)
     assert unchanged.alive(112.0) == ()
     renewed = lease(A)
     renewed["spec"]["renewTime"] = "2"
-    assert known.saw([renewed], 105.0).alive(116.9) == (A,)
+    assert known.observe([renewed], 105.0).alive(116.9) == (A,)
 
 
 def test_a_lease_that_is_deleted_lasts_as_long_as_if_it_were_there() -> None:
-    known = Sightings(4.0).saw([lease(A)], 100.0).saw([], 105.0)
+    known = LeaseObservations(4.0).observe([lease(A)], 100.0).observe([], 105.0)
     assert known.alive(111.0) == (A,)
-    assert known.saw([], 113.0).seen == {}
+    assert known.observe([], 113.0).leases == {}
 
 
 def test_a_lease_that_is_given_up_is_left_to_the_replicas_of_its_release() -> None:
     given_up = lease(A, holder="")
     given_up["spec"]["leaseDurationSeconds"] = 1
-    known = Sightings(4.0).saw([lease(A)], 100.0).saw([given_up], 101.0)
+    known = LeaseObservations(4.0).observe([lease(A)], 100.0).observe([given_up], 101.0)
     assert known.alive(105.9) == (A,)
     assert known.alive(106.0) == ()
 
 
 def test_releases_are_ordered_by_age() -> None:
-    assert Sightings(4.0).saw([lease(B), lease(A)], 0.0).alive(1.0) == (A, B)
+    assert LeaseObservations(4.0).observe([lease(B), lease(A)], 0.0).alive(1.0) == (A, B)
 
 
 def test_a_candidate_tells_of_its_release_in_each_write() -> None:
@@ -163,7 +163,7 @@ class World:
         return sorted(found, key=lambda one: one.age)
 
     def life(self, name: str) -> Generator[str]:
-        """As `Election._look_around`; whatever happens between two calls of the API server happens at a yield."""
+        """As `Election._observe_others`; whatever happens between two calls of the API server happens at a yield."""
         self.there[name] = True
         while True:
             yield "rests"

@@ -167,7 +167,7 @@ def test_the_next_attempts_pods_keep_away_from_the_start_until_its_time_is_over(
     assert made.status["attempt"] == 2
     assert patches.excluded(made.cluster) == ("n0",)
     group = made.cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]
-    assert list(patches.kept_from(group)) == ["n0"]
+    assert list(patches.excluded_nodes(group)) == ["n0"]
     made.head_ready("pod-2").settle().workers_ready().master("Running").settle()
     assert [one["attempt"] for one in kept(made)] == [1], "PrimeMaster of this attempt knows nothing of it"
     assert made.cond("ClusterReady") == ("True", "PodsReady")
@@ -246,7 +246,7 @@ def test_the_head_stays_where_it_is_and_a_new_one_keeps_away():
     made.job["metadata"]["annotations"][names.EXCLUDE_NODES] = "node-a"
     made.settle()
     assert deleted(made) == []
-    assert list(patches.kept_from(made.cluster["spec"]["headGroupSpec"]["template"]["spec"])) == ["node-a"]
+    assert list(patches.excluded_nodes(made.cluster["spec"]["headGroupSpec"]["template"]["spec"])) == ["node-a"]
 
 
 def test_a_first_attempt_keeps_away_from_the_start():

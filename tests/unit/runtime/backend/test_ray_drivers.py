@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from dljob.master.state.views import AskedGroup
 from dljob.plan.model import GRAIN
 from dljob.runtime.backend import ray_drivers
-from dljob.runtime.backend.ray_drivers import OWNER, Left
+from dljob.runtime.backend.ray_drivers import OWNER, LeftObjects
 from dljob.runtime.process.messages import JobInfo
 
 JOB = JobInfo("ab" * 16, "j", "/tmp", "dljob", "m", 30.0, 0.2, "", (("d", 11),), attempt=2)
@@ -34,8 +34,8 @@ def test_variables_that_hide_every_device_are_not_passed_on() -> None:
 
 
 def test_leftover_actors_groups_and_drivers_are_named() -> None:
-    assert not Left()
-    left = Left((("a1", "worker"), ("a2", "")), (("p1", "pool"),), ("04000000",))
+    assert not LeftObjects()
+    left = LeftObjects((("a1", "worker"), ("a2", "")), (("p1", "pool"),), ("04000000",))
     assert left.words() == "actor worker, actor a2, placement group pool, the driver of Ray job 04000000"
 
 

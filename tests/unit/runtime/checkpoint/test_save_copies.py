@@ -107,4 +107,4 @@ def test_ranks_of_a_role_that_is_called_saver_are_no_agents(monkeypatch: pytest.
         saver_peers, "list_named_actors", lambda **_: [{"name": name} for name in (mine, rank, store, peer)]
     )
     monkeypatch.setattr(saver_peers.ray, "get_actor", lambda name, _namespace: name)
-    assert PeerLink(INFO, "n" * 56).others() == [peer]
+    assert PeerLink(INFO, "n" * 56).other_savers() == [peer]

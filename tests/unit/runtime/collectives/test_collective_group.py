@@ -32,8 +32,8 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> CollectiveGroup:
     made = CollectiveGroup.__new__(CollectiveGroup)
     made.name, made._group, made._life = "w", None, "w/1"
     made._spec = SimpleNamespace(recreate=False)  # type: ignore[assignment]
-    made._made = Assembly("j.1", 2, 1, MEMBERS, 1)
-    made._watch = MemberLossWatch(RendezvousClient("w", me, ask, lambda _: 1, 0.0), made._made, "", lambda: None)
+    made._assembly = Assembly("j.1", 2, 1, MEMBERS, 1)
+    made._watch = MemberLossWatch(RendezvousClient("w", me, ask, lambda _: 1, 0.0), made._assembly, "", lambda: None)
     made._runner = OperationRunner("w", 2, made._watch, abortable=True, recreate=False)
     made.lose = told.set  # type: ignore[attr-defined]
     return made

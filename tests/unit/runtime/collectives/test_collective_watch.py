@@ -107,7 +107,7 @@ def test_a_loss_is_told_once_with_who_it_was(answer: Any, lost: dict[str, str]) 
     )
     assert cut.get(timeout=60)
     assert watch.lost.is_set()
-    assert watch.who == lost
+    assert watch.lost_members == lost
     error = watch.error("w", "allreduce", recreate=True)
     assert (error.lost, error.epoch, error.group) == (tuple(lost), 2, "w")
     assert f"allreduce: group w (epoch 2) is broken: a/0 {lost['a/0']}" in str(error)
@@ -150,7 +150,7 @@ def test_an_operation_that_began_late_has_the_grace_too(monkeypatch: pytest.Monk
     watch = MemberLossWatch(muster(Master(ended("a"))), MADE, "", lambda: None)
     while not watch.ended:
         time.sleep(0.01)
-    watch._heard -= 100
+    watch._ended_since -= 100
     with watch.at_work():
         assert not watch.lost.wait(0.3)
         watch._works[next(iter(watch._works))] -= 100
@@ -175,7 +175,7 @@ def test_the_end_of_ones_own_rank_is_no_loss_to_its_threads() -> None:
         assert (watch.ended, there.asked[-1]["busy"]) == (False, True)
         there.answers = [ended("b", "a", busy="b")]  # now whom it waits for has ended too
         assert watch.lost.wait(60)
-    assert watch.who == {"a/0": "has ended"}
+    assert watch.lost_members == {"a/0": "has ended"}
 
 
 def test_a_member_that_ended_does_not_hide_a_lost_one() -> None:

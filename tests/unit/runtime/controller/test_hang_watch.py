@@ -24,7 +24,7 @@ from dljob.tasks import TaskOwner
 
 UID = "0123456789abcdef" * 2
 STOPPED = "process 41 is stopped by a signal (state T)"
-WAITS, USER = ProcessSample(where=Where.COLLECTIVE), ProcessSample(where=Where.USER)
+WAITS, USER = ProcessSample(activity=Where.COLLECTIVE), ProcessSample(activity=Where.USER)
 
 
 class Agent(MemoryHost):

@@ -18,9 +18,9 @@ from dljob.master.state.state import Exclusion, HostPhase
 from dljob.master.state.views import HostId, NodeView
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.controller import node_watch
-from dljob.runtime.controller.node_watch import SMALL, NodeWatch, may_go, wanted
+from dljob.runtime.controller.node_watch import SMALL, NodeWatch, may_go, nodes_to_watch
 from dljob.runtime.controller.worker_hosts import SpareId
-from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, Pulse, saver_name
+from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, NodeHeartbeat, saver_name
 from dljob.spec.policy import FaultTolerance
 from dljob.tasks import TaskOwner
 
@@ -36,7 +36,7 @@ class Agent(MemoryHost):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, name[-2:])
-        self.beats: asyncio.Queue[Pulse | Exception] = asyncio.Queue()
+        self.beats: asyncio.Queue[NodeHeartbeat | Exception] = asyncio.Queue()
         self.asked: list[AgentRequest] = []
 
     async def beat(self, packed: bytes) -> bytes:
@@ -69,7 +69,7 @@ class Nodes(MemoryBackend):
         return ActorRef(spec.name, made)
 
 
-ALIVE = Pulse(1, 1)
+ALIVE = NodeHeartbeat(1, 1)
 
 
 class Listener:
@@ -98,7 +98,7 @@ class Listener:
             self._offer,
             lambda: self.state,
             epoch=lambda: 3,
-            heard=self._hear,
+            on_heartbeat=self._hear,
             owner=TaskOwner(print),
         )  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ class Listener:
             await self.watch.turn(self.now)
             await breathe()
 
-    async def beat(self, *nodes: str, answer: Pulse | Exception = ALIVE) -> None:
+    async def beat(self, *nodes: str, answer: NodeHeartbeat | Exception = ALIVE) -> None:
         await breathe()
         for node in nodes:
             self.backend.hosts[name_of(node)].beats.put_nowait(answer)  # type: ignore[attr-defined]
@@ -316,11 +316,11 @@ def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here: Li
     state = here.state
     state.nodes, state.units = many, {"w/0": SimpleNamespace(node="n7"), "w/1": SimpleNamespace(node="")}
     state.exclusions = {"n9": Exclusion("NodeFrozen", 0, 9, None)}
-    assert wanted(state) == {"n7", "n9"}  # type: ignore[arg-type]
+    assert nodes_to_watch(state) == {"n7", "n9"}  # type: ignore[arg-type]
     state.nodes = many[:-1]
-    assert len(wanted(state)) == SMALL  # type: ignore[arg-type]
+    assert len(nodes_to_watch(state)) == SMALL  # type: ignore[arg-type]
     state.nodes, state.job.own_nodes = many, True
-    assert len(wanted(state)) == SMALL + 1  # type: ignore[arg-type]
+    assert len(nodes_to_watch(state)) == SMALL + 1  # type: ignore[arg-type]
 
 
 def start(index: int, *incarnations: int) -> StartRanks:
@@ -387,7 +387,7 @@ async def test_a_node_is_asked_again_to_end_what_a_host_left_that_was_killed_onl
 async def test_heartbeats_that_hosts_send_by_their_agent_are_heard_and_answered(here: Listener) -> None:
     await up(here)
     said = Heartbeat("w", "w/0", 3, {0: (1, 7, {})}), Heartbeat("w", "w/old", 3)
-    await here.beat("n1", answer=Pulse(1, 41, said))
+    await here.beat("n1", answer=NodeHeartbeat(1, 41, said))
     assert here.beacons == list(said)
     first, *_, last = here.backend.hosts[name_of("n1")].asked  # type: ignore[attr-defined]
     assert first == AgentRequest(3, 0.0, 0.0), "nothing is known before the first answer: it comes at once"
@@ -398,12 +398,12 @@ async def test_a_node_whose_hosts_speak_for_themselves_is_not_frozen(here: Liste
     await up(here)
     for _ in range(8):
         await here.pass_time(1, "n0", "n2")
-        here.watch.spoke(HostId("w", 0))
+        here.watch.record_answer(HostId("w", 0))
     assert here.told == []
     for who in (None, HostId("w", 7), HostId("w", 1), SpareId("w", "n9", 0)):
-        here.watch.spoke(who)
+        here.watch.record_answer(who)
     await here.pass_time(2, "n0", "n2")
-    here.watch.spoke(SpareId("w", "n1", 0))
+    here.watch.record_answer(SpareId("w", "n1", 0))
     await here.pass_time(2.75, "n0", "n2")
     assert here.told == []
     await here.pass_time(0.25, "n0", "n2")
@@ -424,7 +424,7 @@ async def test_many_nodes_are_asked_less_often(here: Listener, nodes: int, pause
 async def test_a_nodes_departure_is_told_once_and_its_agent_hears_whether_ranks_may_leave(
     here: Listener,
 ) -> None:
-    going = Pulse(1, 1, leaving="pod p is told to end")
+    going = NodeHeartbeat(1, 1, leaving="pod p is told to end")
     await up(here)
     for _ in range(3):
         await here.beat("n0", answer=going)

@@ -51,7 +51,7 @@ MAKERS = {
     "workers/dljob/runtime/controller/checking.py _checker": "awaited, and again at the end of the round",
     "workers/dljob/runtime/controller/checking.py _meet": "awaited; each exception is a finding",
     "workers/dljob/runtime/controller/node_watch.py _ask": "awaited",
-    "workers/dljob/runtime/queues/keeper.py _met": "awaited; what failed is made anew by who asks next",
+    "workers/dljob/runtime/queues/keeper.py _open_store": "awaited; what failed is made anew by who asks next",
     "workers/dljob/tasks.py start": "the owner itself",
 }
 """Where a task is made without a `TaskOwner`, and who hears of its exception."""
@@ -201,7 +201,7 @@ async def end_an_actor(_: World, shell: MasterLoop) -> None:
 
 
 async def end_a_savers_agent(_: World, shell: MasterLoop) -> None:
-    shell.nodes._begin("end of a saver's agent", lambda: shell.nodes._part("n1"))
+    shell.nodes._begin("end of a saver's agent", lambda: shell.nodes._kill_saver_agent("n1"))
 
 
 async def reap(world: World, shell: MasterLoop) -> None:
@@ -290,8 +290,8 @@ async def test_an_exception_in_a_task_ends_the_job_or_is_survived_and_is_logged(
     await until(lambda: plant.fired)
     for _ in range(20):
         await asyncio.sleep(0)
-    await until(lambda: shell._trouble is not None or running(shell)() or over.done())
-    if shell._trouble is None and not over.done():
+    await until(lambda: shell._failure is not None or running(shell)() or over.done())
+    if shell._failure is None and not over.done():
         end_ranks(world, shell)
     status = await ended(world)
     survived = (status["phase"], status["reason"]) == ("Succeeded", "Completed")
@@ -351,7 +351,7 @@ async def test_primemasters_listeners_are_opened_again_after_an_error(
     await until(served.is_set)
     assert plant.fired
     assert f"{kind} ended by an exception; it is started again" in caplog.text
-    shell = await made._made
+    shell = await made._started_loop
     await until(running(shell))
     end_ranks(world, shell)
     await until(lambda: ends)

@@ -14,7 +14,7 @@ from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId
 from dljob.runtime.backend import interface as backend_module
-from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, found
+from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, find_actor
 from dljob.runtime.controller import executor as executor_module
 from dljob.runtime.controller.worker_hosts import HostLaunch, WorkerHosts
 from dljob.runtime.process.messages import saver_name
@@ -68,7 +68,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_actor_that_is_certainly_gone_is_looked_up_once() -> None:
-    assert await found(cast("Any", backend := Silent(2, certain=True)), ACTOR) is None
+    assert await find_actor(cast("Any", backend := Silent(2, certain=True)), ACTOR) is None
     assert backend.left == 1
 
 

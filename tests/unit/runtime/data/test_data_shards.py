@@ -157,7 +157,7 @@ def test_a_waiting_process_gets_shards_given_back_and_others_end(desk: Desk):
         desk.changed = asyncio.Condition()
         task = asyncio.create_task(shard_service.answer(desk, question, {}))  # type: ignore[arg-type]
         await asyncio.sleep(0)
-        await desk.offer(shard_service.told({**mine.told(), "done": [(0, 2, None)]}))
+        await desk.offer(shard_service.event_of({**mine.told(), "done": [(0, 2, None)]}))
         async with desk.changed:
             desk.changed.notify_all()
         return [await task, await shard_service.answer(desk, question, {})]  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_many_waiting_processes_are_woken_by_news_only(desk: Desk):
             await tell_all()
             assert len(desk.changed._waiters) == 1, "whatever changes wakes one for all of them"  # type: ignore[reportAttributeAccessIssue]
         assert not any(task.done() for task in tasks)
-        await desk.offer(shard_service.told({**mine.told(), "done": [(0, 2, None)]}))
+        await desk.offer(shard_service.event_of({**mine.told(), "done": [(0, 2, None)]}))
         await tell_all()
         return await asyncio.gather(*tasks)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dljob.runtime.faults.signals import Signals, everybody
+from dljob.runtime.faults.signals import Signals, processes_of_node
 
 
 @pytest.fixture
@@ -90,4 +90,4 @@ def test_a_process_that_is_gone_is_not_harmed(child: int) -> None:
 
 
 def test_the_processes_of_a_node_are_its_raylet_and_all_below() -> None:
-    assert everybody(os.getpid())[0] == os.getpid()
+    assert processes_of_node(os.getpid())[0] == os.getpid()

@@ -14,7 +14,7 @@ from dljob.master.state.views import Clue
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.runtime.faults import signals
-from dljob.runtime.faults.injector import FaultInjector, excused, in_words
+from dljob.runtime.faults.injector import FaultInjector, describe, excused
 from dljob.spec.loading import faults
 from dljob.spec.loading.load import parse
 
@@ -168,7 +168,7 @@ def test_a_rank_that_the_kernel_would_kill_has_its_line(rl: JobPlan) -> None:
 
 
 def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl: JobPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dljob.runtime.faults.injector.everybody", lambda raylet: [raylet, 7, 8])
+    monkeypatch.setattr("dljob.runtime.faults.injector.processes_of_node", lambda raylet: [raylet, 7, 8])
     world = World(
         rl,
         "- {when: {step: 1}, target: node/0, fault: kill}\n- {when: {step: 2}, target: node/n-a, fault: stop}\n",
@@ -297,7 +297,7 @@ def test_the_ranks_that_a_fault_may_restart_follow_from_the_level() -> None:
 
 def test_a_fault_is_described_in_words(rl: JobPlan) -> None:
     (one,) = faults.parse("- {when: {step: 1}, target: a, fault: slow, factor: 4, seconds: 3}", lambda *_: ())
-    assert in_words(one) == "slow a 4 times for 3 s"
+    assert describe(one) == "slow a 4 times for 3 s"
 
 
 def test_the_raylets_of_one_ray_are_found_by_its_address(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dljob.runtime.job import driver
-from dljob.runtime.job.versions import found
+from dljob.runtime.job.versions import installed_versions
 
-HERE = found()
+HERE = installed_versions()
 ROLE = {"name": "w", "entrypoint": {"class": "a.B"}}
 
 

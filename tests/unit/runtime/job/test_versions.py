@@ -11,7 +11,7 @@ import pytest
 
 from dljob.raycluster import pods
 from dljob.runtime.job import launcher, versions
-from dljob.runtime.job.versions import Versions, found, refusal
+from dljob.runtime.job.versions import Versions, installed_versions, refusal
 
 ROOT = Path(__file__).parents[4]
 GOOD = Versions((3, 11, 7), "2.60.0", "0.1.0")
@@ -45,7 +45,7 @@ def test_another_ray_than_dljob_knows_is_refused_even_if_the_job_says_so() -> No
 
 def test_a_version_may_differ_in_its_last_number() -> None:
     assert refusal(GOOD._replace(ray="2.60.3", dljob="0.1.9"), "2.60.0", "0.1.0") is None
-    assert refusal(found(), found().ray or "", found().dljob or "") is None
+    assert refusal(installed_versions(), installed_versions().ray or "", installed_versions().dljob or "") is None
 
 
 def test_the_supported_versions_are_those_the_project_declares() -> None:

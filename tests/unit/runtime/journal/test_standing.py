@@ -18,7 +18,7 @@ from dljob.runtime.job import create_master, launch
 from dljob.runtime.job.launch import begin
 from dljob.runtime.job.outline import outline
 from dljob.runtime.journal import job_record
-from dljob.runtime.journal.job_record import ENDED, ENDED_AT, bring, over, read_notes, read_status, sign_off
+from dljob.runtime.journal.job_record import ENDED, ENDED_AT, bring, has_ended, read_notes, read_status, sign_off
 from dljob.runtime.journal.setup import Setup
 from dljob.spec.capabilities import ALL, Capability
 from dljob.spec.loading.load import parse
@@ -132,10 +132,10 @@ async def test_files_a_master_left_on_another_node_are_brought_here_once(tmp_pat
     await kv.put(f"dljob/{uid}/spec", b"{}")
     info: Any = type("Info", (), {"uid": uid, "dir": str(folder)})()
     setup = Setup(info, None, None, roams=True)  # type: ignore[arg-type]
-    assert not await over(kv, uid, folder)  # type: ignore[arg-type]
+    assert not await has_ended(kv, uid, folder)  # type: ignore[arg-type]
     await sign_off(kv, setup, {"phase": "Succeeded"}, [{"seq": 1, "reason": "Completed"}])  # type: ignore[arg-type]
     assert [key for key in kv.held if uid in key and not key.startswith(ENDED_AT)] == [ENDED + uid]
-    assert await over(kv, uid, folder)  # type: ignore[arg-type]
+    assert await has_ended(kv, uid, folder)  # type: ignore[arg-type]
     assert (read_status(folder)["phase"], read_notes(folder)[0]["reason"]) == ("Succeeded", "Completed")
     (folder / "status.json").write_text('{"phase": "Failed"}')
     assert await bring(kv, uid) == folder  # type: ignore[arg-type]

@@ -220,10 +220,10 @@ def test_a_death_while_a_file_is_put_away_loses_nothing(
         patch.setattr(shutil, "copyfileobj", mortal(shutil.copyfileobj))
         patch.setattr(Path, "replace", mortal(Path.replace))
         patch.setattr(closed_segments, "sync_folder", mortal(closed_segments.sync_folder))
-        closed_segments.put_away([path], closed)
+        closed_segments.archive([path], closed)
     assert steps == [at + 1]
     assert path.exists()
-    assert closed_segments.put_away([path], closed) == ""
+    assert closed_segments.archive([path], closed) == ""
     assert not path.exists()
     assert gzip.decompress((closed / "000001.jsonl.gz").read_bytes()) == b"a\n"
 
@@ -239,7 +239,7 @@ def test_a_segment_far_larger_than_the_limit_is_dropped_at_once(
     path = tmp_path / "000001.jsonl"
     path.touch()
     os.truncate(path, 10 * 2**30)
-    assert "000001.jsonl" in closed_segments.put_away([path], tmp_path / "closed")
+    assert "000001.jsonl" in closed_segments.archive([path], tmp_path / "closed")
     assert not path.exists()
 
 

@@ -118,7 +118,7 @@ def test_ranks_are_held_after_the_last_save(folders: tuple[Path, Path]) -> None:
 def test_a_rank_that_stays_after_a_last_save_saves_again(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dljob.runtime.checkpoint.parting.HELD_S", 0.0)
+    monkeypatch.setattr("dljob.runtime.checkpoint.final_save.HELD_S", 0.0)
     at, saved = folders
     with a_saver() as (saver, _):
         rank = Saves(place(saver, saved), at)
@@ -334,13 +334,13 @@ ASKED = {"leave": "pod p is told to end", "timeout_s": 9.0}
 
 async def test_before_the_head_goes_all_savers_save_for_the_last_time() -> None:
     made = shell()
-    assert await prestop_listener.part(made, ASKED) == "the savers of all nodes have saved"
+    assert await prestop_listener.save_node(made, ASKED) == "the savers of all nodes have saved"
     (event,) = made.told
     assert isinstance(event, ev.CauseLearned)
     assert (event.target, event.clues[0].text) == ("node/n0", "pod p is told to end")
     assert made.asked == [9.0]
     assert made.nodes.all_go, "nobody waits for ranks to leave their node"
-    assert await prestop_listener.part(shell(failed="01234567/saver/n1 does not answer"), ASKED) == (
+    assert await prestop_listener.save_node(shell(failed="01234567/saver/n1 does not answer"), ASKED) == (
         "01234567/saver/n1 does not answer"
     )
 
@@ -348,23 +348,26 @@ async def test_before_the_head_goes_all_savers_save_for_the_last_time() -> None:
 async def test_a_head_that_the_others_survive_waits_for_those_that_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prestop_listener, "TOGETHER_S", 0.0)
     made = shell(kept=True, departures={"n0": 1})
-    assert await prestop_listener.part(made, ASKED) == ""
+    assert await prestop_listener.save_node(made, ASKED) == ""
     assert ([event.target for event in made.told], made.asked, made.nodes.all_go) == (["node/n0"], [], "")
     made = shell(kept=True, departures={"n0": 1, "n1": 1})
-    waits = asyncio.create_task(prestop_listener.part(made, ASKED))
+    waits = asyncio.create_task(prestop_listener.save_node(made, ASKED))
     await asyncio.sleep(0)
     del made.state.departures["n1"]
     async with made.changed:
         made.changed.notify_all()
     assert await waits == ""
     late = shell(kept=True, departures={"n1": 1})
-    assert await prestop_listener.part(late, {**ASKED, "timeout_s": 0.01}) == "nodes that go as well have not gone yet"
+    assert (
+        await prestop_listener.save_node(late, {**ASKED, "timeout_s": 0.01})
+        == "nodes that go as well have not gone yet"
+    )
 
 
 @pytest.mark.parametrize("changes", [{"verdict": "it ended well"}, {"aborted": True}])
 async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes: dict[str, Any]) -> None:
     made = shell(**changes)
-    waits = asyncio.create_task(prestop_listener.part(made, ASKED))
+    waits = asyncio.create_task(prestop_listener.save_node(made, ASKED))
     await asyncio.sleep(0.01)
     assert not waits.done()
     made.final = {"phase": "Succeeded"}
@@ -373,7 +376,7 @@ async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes: dict
     assert await waits == "the job has ended"
     assert (made.told, made.asked) == ([], [])
     late = {**ASKED, "timeout_s": 0.01}
-    assert await prestop_listener.part(shell(**changes), late) == "the job is ending, and not all is on disk yet"
+    assert await prestop_listener.save_node(shell(**changes), late) == "the job is ending, and not all is on disk yet"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +384,7 @@ async def test_the_head_of_a_job_that_ends_waits_for_its_last_save(changes: dict
 )
 async def test_a_master_that_goes_on_elsewhere_or_is_done_asks_nobody(changes: dict[str, Any]) -> None:
     made = shell(**changes)
-    assert await prestop_listener.part(made, ASKED) == ""
+    assert await prestop_listener.save_node(made, ASKED) == ""
     assert (made.told, made.asked) == ([], [])
 
 
@@ -450,7 +453,7 @@ def test_without_prime_master_each_node_saves_its_share_and_the_next_life_has_it
 def test_prime_master_is_waited_for_no_longer_than_its_time_in_a_last_save(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dljob.runtime.checkpoint.parting.ANSWER_S", 0.0)
+    monkeypatch.setattr("dljob.runtime.checkpoint.final_save.ANSWER_S", 0.0)
     monkeypatch.setattr("dljob.runtime.checkpoint.process.LOOK_S", 0.01)
     _, saved = folders
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -22,7 +22,7 @@ class Made:
         monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
         monkeypatch.setattr(ray, "remote", lambda _: SimpleNamespace(options=lambda **_: self))
         monkeypatch.setattr(ray, "kill", self.killed.append)
-        monkeypatch.setattr(log_tails, "lives", lambda node: node == "ab" * 28)
+        monkeypatch.setattr(log_tails, "is_alive", lambda node: node == "ab" * 28)
         monkeypatch.setattr(log_tails, "AGAIN_S", 0)
 
     def remote(self) -> Any:

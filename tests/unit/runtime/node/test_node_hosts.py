@@ -22,7 +22,7 @@ from kernels import NEEDS_ENDS
 from dljob.runtime.node import host_channel, node_hosts
 from dljob.runtime.node.host_channel import AgentLine, address
 from dljob.runtime.node.node_hosts import NodeHosts
-from dljob.runtime.process.messages import AgentRequest, Heartbeat, Pulse
+from dljob.runtime.process.messages import AgentRequest, Heartbeat, NodeHeartbeat
 from dljob.runtime.process.step_counters import StepCounters, now
 
 
@@ -41,7 +41,7 @@ class Host:
     def __init__(self, where: str, actor: str, ranks: int = 1) -> None:
         self.actor = actor
         self.counters = StepCounters.made(ranks)
-        self.counters.beat()
+        self.counters.count_heartbeat()
         self.line = AgentLine(where, "w", actor, self.counters)
         self.line.renewal()
 
@@ -95,8 +95,8 @@ def join(agent: NodeHosts, where: str) -> Iterator[Callable[..., Host]]:
 @pytest.fixture
 def host(agent: NodeHosts, join: Callable[..., Host]) -> Host:
     made = join("job/w/0/1", 2)
-    until(agent.look)
-    agent.heard(ask())
+    until(agent.observe)
+    agent.accept_request(ask())
     return made
 
 
@@ -109,34 +109,34 @@ def steps(beacon: Heartbeat) -> dict[int, tuple[int, int]]:
 
 
 def test_steps_are_said_until_they_are_heard_and_then_no_more(agent: NodeHosts, host: Host) -> None:
-    assert not agent.news()
+    assert not agent.has_unreported()
     host.counters.slots[0].put(0, 1, 7, {"loss": 0.5})
-    assert agent.news()
+    assert agent.has_unreported()
     first = agent.report(ask())
     assert first.pid == os.getpid()
     assert first.hosts == (Heartbeat("w", "job/w/0/1", 1, {0: (1, 7, {"loss": 0.5})}),)
-    assert agent.heard(ask())
+    assert agent.accept_request(ask())
     assert steps(agent.report(ask()).hosts[0]) == {0: (1, 7)}, "nobody said that it was heard"
     host.counters.slots[0].put(0, 1, 8, {})
-    assert agent.heard(ask(first.number))
-    assert agent.news()
+    assert agent.accept_request(ask(first.number))
+    assert agent.has_unreported()
     second = agent.report(ask())
     assert steps(second.hosts[0]) == {0: (1, 8)}, "what came after the report that was heard"
-    assert agent.heard(ask(second.number))
-    assert not agent.news()
+    assert agent.accept_request(ask(second.number))
+    assert not agent.has_unreported()
     assert [beacon.steps for beacon in agent.report(ask()).hosts] == [{}]
 
 
 def test_a_new_master_is_told_all_and_an_old_one_nothing(agent: NodeHosts, host: Host) -> None:
     host.counters.slots[1].put(1, 3, 9, {})
-    agent.heard(ask(agent.report(ask()).number))
-    assert not agent.news()
+    agent.accept_request(ask(agent.report(ask()).number))
+    assert not agent.has_unreported()
     old = agent.report(ask())
-    assert agent.heard(ask(epoch=2))
-    assert agent.news()
+    assert agent.accept_request(ask(epoch=2))
+    assert agent.has_unreported()
     assert steps(agent.report(ask(epoch=2)).hosts[0]) == {1: (3, 9)}
     before = host.counters.renewal()
-    assert not agent.heard(ask(old.number))
+    assert not agent.accept_request(ask(old.number))
     assert host.counters.renewal() == before, "the answer of a master that is over renews nothing"
 
 
@@ -145,7 +145,7 @@ def test_the_answer_renews_the_lease_from_the_time_of_what_it_answers(agent: Nod
     pulse = agent.report(ask())
     after = now()
     assert host.line.renewal() is None, "nothing was answered yet"
-    agent.heard(ask(pulse.number))
+    agent.accept_request(ask(pulse.number))
     renewal = host.line.renewal()
     assert renewal is not None
     assert (renewal.epoch, renewal.known) == (1, True)
@@ -155,7 +155,7 @@ def test_the_answer_renews_the_lease_from_the_time_of_what_it_answers(agent: Nod
 
 def test_an_answer_that_another_master_was_given_renews_nothing(agent: NodeHosts, host: Host) -> None:
     pulse = agent.report(ask())
-    agent.heard(ask(pulse.number, epoch=2))
+    agent.accept_request(ask(pulse.number, epoch=2))
     assert host.line.renewal() is None
 
 
@@ -163,8 +163,8 @@ def test_a_host_that_nobody_knows_is_told_so_and_no_other(
     agent: NodeHosts, host: Host, join: Callable[..., Host]
 ) -> None:
     other = join("job/w/1/1")
-    until(lambda: len(agent.look()) == 2)
-    agent.heard(ask(agent.report(ask()).number, "job/w/1/1"))
+    until(lambda: len(agent.observe()) == 2)
+    agent.accept_request(ask(agent.report(ask()).number, "job/w/1/1"))
     found = [one.line.renewal() for one in (host, other)]
     assert [renewal.known for renewal in found if renewal] == [True, False]
 
@@ -172,7 +172,7 @@ def test_a_host_that_nobody_knows_is_told_so_and_no_other(
 def test_an_agent_that_is_not_asked_any_more_does_not_speak_for_anybody(
     agent: NodeHosts, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent.heard(ask(agent.report(ask()).number))
+    agent.accept_request(ask(agent.report(ask()).number))
     renewal = host.line.renewal()
     assert renewal is not None
     monkeypatch.setattr(host_channel, "now", lambda: renewal.until)
@@ -186,7 +186,7 @@ def test_a_host_that_is_stopped_is_seen_as_such_and_its_steps_are_still_read(
     monkeypatch.setattr(node_hosts, "now", lambda: host.counters.heart() + 601)
     (beacon,) = agent.report(ask()).hosts
     assert (round(beacon.silent_s), steps(beacon)) == (601, {0: (1, 3)})
-    (seen,) = agent.look()
+    (seen,) = agent.observe()
     assert (seen.actor, seen.role, seen.pid) == ("job/w/0/1", "w", os.getpid())
     assert (round(seen.silent_s), [count.step for count in seen.counts]) == (601, [3])
     monkeypatch.setattr(node_hosts, "now", lambda: host.counters.heart() + 599)
@@ -199,7 +199,7 @@ from dljob.runtime.node.host_channel import AgentLine
 from dljob.runtime.process.step_counters import StepCounters
 counters = StepCounters.made(1)
 counters.slots[0].begin(0, 1)
-counters.beat()
+counters.count_heartbeat()
 line = AgentLine("\\0" + sys.argv[1], "w", "job/w/1/1", counters)
 line.renewal()
 time.sleep(600)
@@ -209,12 +209,12 @@ time.sleep(600)
 def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> None:
     with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
         try:
-            until(lambda: [host.pid for host in agent.look()] == [child.pid])
+            until(lambda: [host.pid for host in agent.observe()] == [child.pid])
             pulse = agent.report(ask())
         finally:
             child.kill()
-    until(lambda: not agent.look())
-    assert agent.heard(ask(pulse.number)), "an answer for a host that is gone meanwhile"
+    until(lambda: not agent.observe())
+    assert agent.accept_request(ask(pulse.number)), "an answer for a host that is gone meanwhile"
     assert agent.report(ask()).hosts == ()
 
 
@@ -225,13 +225,13 @@ def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str
     for number in (signal.SIGKILL, signal.SIGSEGV):
         with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
             try:
-                until(lambda pid=child.pid: [host.pid for host in agent.look()] == [pid])
+                until(lambda pid=child.pid: [host.pid for host in agent.observe()] == [pid])
                 assert agent.end_of(child.pid) is None, "it lives"
             finally:
                 child.send_signal(number)
         found = until(lambda pid=child.pid: agent.end_of(pid))
         assert (found.role, os.waitstatus_to_exitcode(found.status), found.lives) == ("w", -number, ((0, 1),))
-        until(lambda: not agent.look())
+        until(lambda: not agent.observe())
         gone.append(child.pid)
     assert [agent.end_of(pid) is None for pid in gone] == [True, False], "so many are remembered"
     assert _opened("pidfd") == before + 1
@@ -240,12 +240,12 @@ def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str
 
 
 def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: NodeHosts, host: Host, where: str) -> None:
-    agent.heard(ask(agent.report(ask()).number))
+    agent.accept_request(ask(agent.report(ask()).number))
     assert host.line.renewal() is not None
     agent.close()
     until(lambda: host.line.renewal() is None)
     new = NodeHosts(where)
-    assert until(lambda: (host.line.renewal(), new.look())[1])[0].actor == host.actor
+    assert until(lambda: (host.line.renewal(), new.observe())[1])[0].actor == host.actor
     new.close()
 
 
@@ -260,7 +260,7 @@ def test_a_host_that_does_not_introduce_itself_is_dropped(agent: NodeHosts, wher
         assert line.recv(1) == b""
     assert _opened(name) == 1, "it was given a descriptor of its own, and kept it"
     os.close(fd)
-    assert agent.look() == ()
+    assert agent.observe() == ()
 
 
 def test_a_process_of_another_user_is_neither_host_nor_agent(
@@ -272,7 +272,7 @@ def test_a_process_of_another_user_is_neither_host_nor_agent(
     monkeypatch.setattr(node_hosts, "peer", stranger)
     other = join("job/w/1/1")
     until(lambda: host_channel._broken(other.line._line))  # type: ignore[arg-type]
-    assert agent.look() == ()
+    assert agent.observe() == ()
     monkeypatch.setattr(host_channel, "peer", stranger)
     other.line.renewal()
     assert other.line._line is None
@@ -282,8 +282,8 @@ def test_questions_and_answers_come_back_as_they_were_packed() -> None:
     asked = AgentRequest(3, 0.5, 0.2, 41, ("job/w/0/1",))
     assert AgentRequest.unpacked(asked.packed()) == asked
     told = Heartbeat("w", "job/w/1/1", 3, {7: (2, 10**20, {"loss": 0.5, "worst": float("inf")}), 8: (1, 3, {})}, 1.5)
-    pulse = Pulse(4711, 42, (told, Heartbeat("w", "job/w/2/1", 3)))
-    assert Pulse.unpacked(pulse.packed()) == pulse
+    pulse = NodeHeartbeat(4711, 42, (told, Heartbeat("w", "job/w/2/1", 3)))
+    assert NodeHeartbeat.unpacked(pulse.packed()) == pulse
 
 
 def test_a_prestop_request_is_passed_on_and_answered_by_primemaster(agent: NodeHosts, where: str) -> None:
@@ -295,15 +295,15 @@ def test_a_prestop_request_is_passed_on_and_answered_by_primemaster(agent: NodeH
             line.send(b'{"leave": "pod p is told to end"}')
             return json.loads(line.recv(4096))
 
-        assert not agent.news()
+        assert not agent.has_unreported()
         first = said()
         assert (first["may_go"], first["asked_s"] > 1000) == ("", True), "nobody asked this agent yet"
-        assert agent.news()
+        assert agent.has_unreported()
         assert agent.report(ask()).leaving == "pod p is told to end"
-        assert not agent.news(), "it was told"
+        assert not agent.has_unreported(), "it was told"
         assert agent.report(ask()).leaving == "pod p is told to end", "and is told on, as an answer may be lost"
-        agent.heard(replace(ask(), may_go="nobody lives there"))
+        agent.accept_request(replace(ask(), may_go="nobody lives there"))
         then = said()
         assert (then["may_go"], then["asked_s"] < 60) == ("nobody lives there", True)
     assert AgentRequest.unpacked(replace(ask(), may_go="x").packed()).may_go == "x"
-    assert Pulse.unpacked(agent.report(ask()).packed()).leaving == "pod p is told to end"
+    assert NodeHeartbeat.unpacked(agent.report(ask()).packed()).leaving == "pod p is told to end"

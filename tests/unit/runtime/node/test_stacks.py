@@ -40,15 +40,15 @@ def spinner() -> Iterator[int]:
 
 def test_a_process_that_spins_is_seen_to_work_and_where_it_does(spinner: int) -> None:
     target = DumpTarget("w/0", spinner, spinner)
-    (before,) = stacks.look([target], stacks=False)
-    assert (before.look.where, before.look.stopped, before.stack) == (Where.UNKNOWN, "", "")
-    while stacks.cpu_seconds(spinner) < before.look.cpu_s + 0.05:
+    (before,) = stacks.sample_processes([target], stacks=False)
+    assert (before.sample.activity, before.sample.stopped, before.stack) == (Where.UNKNOWN, "", "")
+    while stacks.cpu_seconds(spinner) < before.sample.cpu_s + 0.05:
         time.sleep(0.01)
-    (seen,) = stacks.look([target], stacks=True)
-    assert seen.look.where is Where.USER
-    assert seen.look.at_line.endswith(" in spin")
-    assert seen.look.runs
-    assert seen.look.cpu_s > before.look.cpu_s
+    (seen,) = stacks.sample_processes([target], stacks=True)
+    assert seen.sample.activity is Where.USER
+    assert seen.sample.at_line.endswith(" in spin")
+    assert seen.sample.runs
+    assert seen.sample.cpu_s > before.sample.cpu_s
     assert '"MainThread" running' in seen.stack
     assert '"other" idle' in seen.stack
 
@@ -58,11 +58,11 @@ def test_a_stopped_process_or_one_whose_host_is_stopped_is_seen_to_be_and_has_a_
     words = f"process {spinner} is stopped by a signal (state T)"
     while not stacks.why_stopped(spinner):
         time.sleep(0.01)
-    (seen,) = stacks.look([DumpTarget("w/0", spinner, spinner)], stacks=True)
-    assert seen.look.stopped == words
+    (seen,) = stacks.sample_processes([DumpTarget("w/0", spinner, spinner)], stacks=True)
+    assert seen.sample.stopped == words
     assert "spin (" in seen.stack
-    (seen,) = stacks.look([DumpTarget("w/0", os.getpid(), spinner)], stacks=False)
-    assert seen.look.stopped == words
+    (seen,) = stacks.sample_processes([DumpTarget("w/0", os.getpid(), spinner)], stacks=False)
+    assert seen.sample.stopped == words
 
 
 def process(proc: Path, state: str = "S", **files: str) -> int:
@@ -146,7 +146,7 @@ SITE = f"{LIB}/site-packages"
     ],
 )
 def test_the_call_of_the_innermost_user_frame_tells_where_a_thread_is(files: list[str], expected: Where) -> None:
-    assert stacks.where(frames(*files)) is expected
+    assert stacks.activity_of(frames(*files)) is expected
 
 
 def test_the_line_is_the_innermost_of_user_code() -> None:
@@ -174,8 +174,8 @@ def test_the_reason_for_a_missing_stack_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stacks, "program", lambda: "/nowhere/py-spy")
     assert "FileNotFoundError" in stacks.dump(1, end)[1]
     monkeypatch.setattr(stacks, "program", lambda: "")
-    (seen,) = stacks.look([DumpTarget("w/0", os.getpid(), os.getpid())], stacks=True)
-    assert seen.look.where is Where.UNKNOWN
+    (seen,) = stacks.sample_processes([DumpTarget("w/0", os.getpid(), os.getpid())], stacks=True)
+    assert seen.sample.activity is Where.UNKNOWN
     assert seen.stack == "no stack: py-spy is not installed here (it comes with ray[default])"
 
 

@@ -249,7 +249,7 @@ async def test_a_node_that_lives_is_asked_again_until_the_raylet_knows_of_it() -
             raise answer
         return answer
 
-    assert await log_tails.once_known(ask, (UnknownError,), lambda: True) == "the log"
+    assert await log_tails.retry_unknown_node(ask, (UnknownError,), lambda: True) == "the log"
     assert answers == []
 
 
@@ -261,7 +261,7 @@ async def test_a_node_that_is_gone_is_not_asked_again_and_other_errors_are_told(
         raise UnknownError("no such node") if len(asked) == 1 else ValueError("torn")
 
     with pytest.raises(UnknownError):
-        await log_tails.once_known(ask, (UnknownError,), lambda: False)
+        await log_tails.retry_unknown_node(ask, (UnknownError,), lambda: False)
     assert asked == [1]
     with pytest.raises(ValueError, match="torn"):
-        await log_tails.once_known(ask, (UnknownError,), lambda: True)
+        await log_tails.retry_unknown_node(ask, (UnknownError,), lambda: True)

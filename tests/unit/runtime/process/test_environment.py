@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from dljob.master.state.actions import RankStart
-from dljob.plan.devices import DEVICES, all_left_alone, left_alone, visible_devices
+from dljob.plan.devices import DEVICES, all_left_alone, leaves_variable, visible_devices
 from dljob.plan.plan import plan
 from dljob.plan.role import RolePlan
 from dljob.runtime.process import environment
@@ -62,7 +62,7 @@ def test_every_switch_that_ray_obeys_is_obeyed(managers: dict[str, type], monkey
             continue
         module = __import__(manager.__module__, fromlist=["_"])
         (switch,) = {v for k, v in vars(module).items() if k.startswith("NOSET_")}
-        assert left_alone(variable, {switch: "1"}), manager.__name__
+        assert leaves_variable(variable, {switch: "1"}), manager.__name__
         monkeypatch.setenv(switch, "1")
         assert set_by_ray(manager, ("0",), monkeypatch) == {}
 
@@ -99,11 +99,11 @@ def start(index: int, *ids: str) -> RankStart:
 def test_a_process_that_starts_its_rank_again_sees_what_it_saw_first() -> None:
     """Its peers were moved elsewhere: a new process of this node sees fewer, this one's runtime has looked already."""
     first = start(2, "0", "1", "2", "3")
-    assert environment.kept("NPU", None, first) is first
-    assert environment.kept("NPU", first, start(0, "2", "3")) == first
-    assert environment.kept("NPU", start(0, "2"), start(1, "0", "2")) == start(0, "2")
-    assert environment.kept("NPU", first, start(0, "7")) == start(0, "7")
-    assert environment.kept("", RankStart(0, 1, 0, 1, 0), RankStart(0, 2, 0, 1, 0)) == RankStart(0, 2, 0, 1, 0)
+    assert environment.keep_devices("NPU", None, first) is first
+    assert environment.keep_devices("NPU", first, start(0, "2", "3")) == first
+    assert environment.keep_devices("NPU", start(0, "2"), start(1, "0", "2")) == start(0, "2")
+    assert environment.keep_devices("NPU", first, start(0, "7")) == start(0, "7")
+    assert environment.keep_devices("", RankStart(0, 1, 0, 1, 0), RankStart(0, 2, 0, 1, 0)) == RankStart(0, 2, 0, 1, 0)
 
 
 def test_where_nobody_hides_devices_a_rank_finds_its_own_among_all(monkeypatch: pytest.MonkeyPatch) -> None:

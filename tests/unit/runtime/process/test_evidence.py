@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.master.state.causes import classify, told
+from dljob.master.state.causes import add_clues, classify
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.runtime.process import evidence
 from dljob.runtime.process.evidence import HostEvidence, KernelLog, MemoryKills, about, of_the_dead, same_pids
@@ -113,7 +113,7 @@ def test_a_container_without_the_kernels_log_says_so_and_counts(tmp_path):
     said = watch.clues(7, killed=True)
     assert texts(said) == ["oom_kill +1", "the kernel's log cannot be read here: No such file or directory"]
     ended = Outcome(ok=False, reason=Reason.UNKNOWN, code=137)
-    assert classify(told(ended, said)).reason is Reason.OOM_KILLED
+    assert classify(add_clues(ended, said)).reason is Reason.OOM_KILLED
 
 
 HOG = """
@@ -150,7 +150,7 @@ def test_the_kernel_tells_of_a_real_memory_hog(small_group):
     assert status == -9
     ended = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
     for clues in (watch.clues(hog.pid, killed=True), of_the_dead(hog.pid)):
-        assert classify(told(ended, clues)).rule == "kernel-oom"
+        assert classify(add_clues(ended, clues)).rule == "kernel-oom"
     assert watch.clues(os.getpid(), killed=True) == ()
     count = MemoryKills(small_group.parents[1], Path("/nowhere"))
     count._group = small_group

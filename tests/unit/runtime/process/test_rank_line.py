@@ -16,7 +16,7 @@ from dljob import CallError, CallTimeoutError, NotFoundError, RemoteError, RoleG
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import install
-from dljob.runtime.process.messages import CARD, NotRun, Reply
+from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
 from dljob.runtime.process.rank_link import connect
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import RankCall
@@ -87,7 +87,7 @@ def line(monkeypatch) -> Iterator[Line]:
 
 def known(worker):
     """A rank that has asked role w for its card."""
-    worker.cards.learn("w", ServiceDescriptor({"batch": RpcMark(dispatch="shard", collect="concat")}), (4, 0))
+    worker.descriptors.learn("w", ServiceDescriptor({"batch": RpcMark(dispatch="shard", collect="concat")}), (4, 0))
     return worker
 
 
@@ -248,7 +248,7 @@ def test_role_that_has_restarted_is_asked_anew_what_it_is(line):
         line.sent.get(timeout=10)[1].set_result(Reply(wire.dump([0], "")))
     assert call.result(timeout=10) == [0] * 4
     RoleGroup("w").call("batch", [1, 2])
-    assert line.sent.get(timeout=10)[0].method == CARD
+    assert line.sent.get(timeout=10)[0].method == DESCRIBE
 
 
 def test_job_is_asked_and_ordered_through_the_host(line):

@@ -36,7 +36,7 @@ def test_a_step_written_by_the_rank_is_read_by_the_agent(made: StepCounters, see
     made.slots[1].begin(5, 1)
     assert [(c.rank, c.incarnation, c.step) for c in seen.ranks()] == [(5, 1, None)]
     made.slots[1].put(5, 1, 10**30, {"loss": 0.5, "worst": float("inf")})
-    made.beat()
+    made.count_heartbeat()
     made.renew(Renewal(3, 12.5, 14.25, known=False))
     (count,) = seen.ranks()
     assert (count.rank, count.incarnation, count.step) == (5, 1, 10**30)
@@ -133,7 +133,7 @@ def test_the_last_step_of_a_rank_that_hangs_is_readable(made: StepCounters, seen
     hang = "ctypes.PyDLL(None).pause()" if how == "holds the GIL" else "os.kill(os.getpid(), 19)"
     code = (
         "import ctypes, os, sys; from dljob.runtime.process.step_counters import StepCounters\n"
-        "c = StepCounters.opened(int(sys.argv[1])); c.beat(); c.slots[0].put(4, 1, 17, {})\n"
+        "c = StepCounters.opened(int(sys.argv[1])); c.count_heartbeat(); c.slots[0].put(4, 1, 17, {})\n"
         f"print('told', flush=True); {hang}\n"
     )
     command = [sys.executable, "-c", code, str(made.fd)]

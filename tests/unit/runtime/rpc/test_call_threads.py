@@ -11,7 +11,7 @@ import pytest
 from dljob import rpc
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
-from dljob.runtime.process.messages import CARD, CLOSE, PULL, Call, Reply
+from dljob.runtime.process.messages import CLOSE, DESCRIBE, PULL, Call, Reply
 from dljob.runtime.rpc.client import invoke
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.host import Host
@@ -104,7 +104,7 @@ def test_card_and_the_end_of_a_stream_come_through_calls_and_pulls_that_wait(han
     keys = [wire.load(send(handle, "count", wire.dump(((1,), {}), "")).result(WAIT_S).payload) for _ in range(8)]
     waiting = [send(handle, "wait", wire.dump(((), {}), "")) for _ in range(64)]
     waiting += [send(handle, PULL, key.encode()) for key in keys * 8]
-    assert set(wire.load(send(handle, CARD).result(WAIT_S / 2).payload).methods) == {"count", "wait"}
+    assert set(wire.load(send(handle, DESCRIBE).result(WAIT_S / 2).payload).methods) == {"count", "wait"}
     assert not send(handle, CLOSE, keys[0].encode()).result(WAIT_S / 2).error_type
     assert not waiting[1].done()
 

@@ -12,7 +12,7 @@ from dljob import rpc
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
-from dljob.runtime.process.messages import CARD, CLOSE, PULL, Call, NotRun
+from dljob.runtime.process.messages import CLOSE, DESCRIBE, PULL, Call, NotRun
 from dljob.runtime.rpc import server
 from dljob.runtime.rpc.server import RpcServer, describe
 from dljob.runtime.rpc.stream_producer import CutOffError, StreamProducer
@@ -220,7 +220,7 @@ def opened(callee: RpcServer, n: int) -> bytes:
 
 class TestCallee:
     def test_a_card_lists_the_methods_and_their_options(self, callee):
-        card = wire.load(call(callee, CARD).payload)
+        card = wire.load(call(callee, DESCRIBE).payload)
         assert card == describe(Talker())
         assert set(card.methods) == {"count", "not_one", "keyed"}
         assert card.methods["keyed"] == RpcMark(dispatch="hash:key", parameters=("value", "key"))
@@ -255,7 +255,7 @@ class TestCallee:
     def test_asking_a_function_for_its_card_is_refused(self):
         made = RpcServer("w")
         made.open(None)
-        assert "only classes have methods" in call(made, CARD).message
+        assert "only classes have methods" in call(made, DESCRIBE).message
 
     def test_stream_is_taken_by_its_key_and_forgotten_at_its_end(self, callee):
         key, got = opened(callee, 3), []

@@ -14,7 +14,7 @@ from rpc_threads import Threads
 from dljob import CallTimeoutError, RemoteError, RoleGroup, UsageError, rpc, whole
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker, install
-from dljob.runtime.process.messages import CARD, PULL, Reply
+from dljob.runtime.process.messages import DESCRIBE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
 
 
@@ -197,7 +197,7 @@ def test_numbers_of_numpy_are_plain_ones_on_the_wire(group, calls):
     one = group.options(timeout=np.float64(60))[np.int64(1)]
     assert one.double([1]) == [2]
     assert one.rank == 1
-    assert [call.method for call in calls.sent] == [CARD, "double"]
+    assert [call.method for call in calls.sent] == [DESCRIBE, "double"]
     for call in calls.sent:
         assert [type(call.rank), type(call.timeout_s)] == [int, float]
     assert len(group.call_batch("rows", np.int64(2), [1, 2]).result(10)) == 2
@@ -240,7 +240,7 @@ def test_least_loaded_counts_streams_until_they_are_over_or_left(group, calls):
 def test_least_loaded_stream_that_is_left_before_it_begins_counts_no_more(calls):
     RoleGroup("talker").stream("letters", 100).close()
     calls.open()
-    eventually_free(lambda: sum(current_worker().cards.in_flight("talker").values()))
+    eventually_free(lambda: sum(current_worker().descriptors.in_flight("talker").values()))
 
 
 def eventually_free(count) -> None:

@@ -25,7 +25,7 @@ from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import buckets as weights_data
 from dljob.runtime.weights import channel as weights
 from dljob.runtime.weights import keeper as weights_keeper
-from dljob.runtime.weights.buckets import PIECE, checksum, flat, whole
+from dljob.runtime.weights.buckets import PIECE, checksum, flat, load_state
 from dljob.runtime.weights.keeper import WeightsKeeper
 from dljob.runtime.weights.model import Version
 
@@ -35,7 +35,7 @@ from dljob.runtime.weights.model import Version
 def there_and_back(state: Any, bucket: int = 1 << 20) -> tuple[Any, int]:
     index, buckets = flat(state, "test", bucket)
     arrived = [[memoryview(bytes(view)) for view in one] for one in buckets]
-    return whole(index, arrived), len(buckets)
+    return load_state(index, arrived), len(buckets)
 
 
 def test_arrays_and_all_else_come_back_and_arrays_are_read_only():
@@ -193,7 +193,7 @@ async def test_a_copy_that_breaks_is_told_and_made_again(objects, monkeypatch, c
     mark = await held.offer(ME, published(1, put([b"x"])))
     monkeypatch.setattr(weights_keeper.ray, "put", once)
     await asyncio.gather(*held._tasks.tasks)
-    assert held._kept(mark).copied
+    assert held._find_version(mark).copied
     assert "copy of weights ended by an exception; it is started again" in caplog.text
 
 

@@ -241,7 +241,7 @@ def test_a_lost_member_is_raised_where_the_group_says_fail(held, monkeypatch):
     assert first.send(version(1), BUCKETS).way == ""
     until(lambda: not first.ready)
     for each in (first, *others):
-        until(lambda each=each: each._over)
+        until(lambda each=each: each._failure)
         with pytest.raises(CollectiveAbortedError, match="r/1 was started again"):
             each.check()
     with pytest.raises(CollectiveAbortedError):
@@ -255,7 +255,7 @@ def test_a_reader_that_ended_is_no_loss_where_the_group_says_fail(held, monkeypa
     groups.hook = lambda _: groups.lose()
     assert first.send(version(1), BUCKETS).way == ""
     groups.fails = [CollectiveError("r/1 has ended")] * 3
-    until(lambda: first._over)
+    until(lambda: first._failure)
     first.check()
     assert first.send(version(2), BUCKETS).way == ""
 
@@ -283,7 +283,7 @@ def test_versions_go_by_the_store_without_a_group(held, monkeypatch, caplog):
     alone = ChannelMember(line, "g")
     assert alone.send(version(1), BUCKETS).way == ""
     alone.start()
-    until(lambda: alone._over)
+    until(lambda: alone._failure)
     assert "goes by the store: r/1 has not called" in caplog.text
     assert "goes by the store from now on: the job is ending" in caplog.text
     alone.check()

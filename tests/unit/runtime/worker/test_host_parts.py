@@ -67,11 +67,11 @@ class TestReports:
     def test_newer_master_releases_the_older_ones_call_and_the_older_is_not_heard_again(self):
         reports = Reports()
         box, thread = waits(reports, 1, 0)
-        assert reports.heard(2)
+        assert reports.accept_epoch(2)
         thread.join(10)
         assert box == [()]
         assert reports.watch(1, 0) == ()
-        assert not reports.heard(1)
+        assert not reports.accept_epoch(1)
 
     def test_acknowledgement_is_awaited(self):
         reports = Reports()
@@ -132,12 +132,12 @@ class TestProgress:
         steps.put(2, {})
         assert steps.take() == (2, {})
         assert steps.take() is None
-        steps.again()
+        steps.restore()
         assert steps.take() == (2, {})
-        assert steps.told_by(Outcome(ok=True)) == Outcome(ok=True, step=2)
+        assert steps.with_last_step(Outcome(ok=True)) == Outcome(ok=True, step=2)
         steps.put(3, {"loss": 0.5})
-        assert steps.told_by(Outcome(ok=True)) == Outcome(ok=True, step=3, metrics=(("loss", 0.5),))
-        assert ProgressCounter().told_by(Outcome(ok=True)) == Outcome(ok=True)
+        assert steps.with_last_step(Outcome(ok=True)) == Outcome(ok=True, step=3, metrics=(("loss", 0.5),))
+        assert ProgressCounter().with_last_step(Outcome(ok=True)) == Outcome(ok=True)
 
     def test_the_arguments_of_progress_are_checked(self):
         install(context())

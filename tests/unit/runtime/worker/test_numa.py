@@ -115,7 +115,7 @@ def test_a_device_that_torch_refuses_is_told_in_its_words(
 def test_the_numa_probe_runs_in_a_process_of_its_own() -> None:
     """As it is here: without a device there is nothing to be near to."""
     torch = pytest.importorskip("torch")
-    near = numa.look("node", ("0",), "CUDA_VISIBLE_DEVICES")["0"]
+    near = numa.probe_cores("node", ("0",), "CUDA_VISIBLE_DEVICES")["0"]
     if torch.accelerator.is_available():
         assert set(near.cores) <= os.sched_getaffinity(0), near
     else:
@@ -134,7 +134,7 @@ def test_a_numa_probe_that_fails_is_told(
 ) -> None:
     monkeypatch.setattr(numa, "_BOOT", boot)
     monkeypatch.setattr(numa, "LOOK_S", seconds)
-    found = numa.look("node", ("0", "1"), "CUDA_VISIBLE_DEVICES")
+    found = numa.probe_cores("node", ("0", "1"), "CUDA_VISIBLE_DEVICES")
     assert [words in near.error for near in found.values()] == [True, True], found
 
 
@@ -150,12 +150,12 @@ def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(devices)
         return {device: numa.Near((int(device),)) for device in devices}
 
-    monkeypatch.setattr(numa, "look", looked)
+    monkeypatch.setattr(numa, "probe_cores", looked)
     monkeypatch.setattr(numa, "variable_of", lambda _: "CUDA_VISIBLE_DEVICES")
     cores = numa.Cores("node")
     ranks = [start(index, "4", "5") for index in (0, 1)]
-    cores.look(ranks, "GPU")
-    cores.look(ranks, "GPU")
+    cores.find(ranks, "GPU")
+    cores.find(ranks, "GPU")
     assert asked == [("4", "5")]
     assert cores.of(ranks[1], "GPU") == {"mode": "node", "device": "GPU 5", "cores": (5,), "error": ""}
     nothing = cores.of(start(0), "GPU")
@@ -164,9 +164,9 @@ def test_a_host_looks_once_for_all_its_ranks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_numa_probe_runs_where_no_rank_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa, "look", None)
+    monkeypatch.setattr(numa, "probe_cores", None)
     cores = numa.Cores("")
-    cores.look([start(0, "4")], "GPU")
+    cores.find([start(0, "4")], "GPU")
     assert cores.of(start(0, "4"), "GPU") is None
 
 

@@ -400,7 +400,7 @@ def test_a_process_whose_code_was_left_half_set_up_ends(host, monkeypatch):
     monkeypatch.setattr(thread_host, "end", end)
     host._life = SimpleNamespace(left_over=(False, None))
     with pytest.raises(SystemExit):
-        host._has_left(RankStart(0, 1, 0, 1, 0))
+        host._report_left(RankStart(0, 1, 0, 1, 0))
     assert reports(host) == []
     assert "half set up" in said[0]
 

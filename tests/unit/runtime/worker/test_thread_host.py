@@ -62,11 +62,11 @@ def test_a_rank_that_parted_and_came_back_keeps_its_object_at_the_next_restart(m
     host._parts, parted, back = 2, Life(), Life()
 
     host._life = cast("Any", parted)
-    host._has_left(cast("Any", SimpleNamespace(incarnation=2)))
+    host._report_left(cast("Any", SimpleNamespace(incarnation=2)))
     assert (parted.shut, host._kept()) == (1, None), "its role had it no more"
 
     host._life = cast("Any", back)
-    host._has_left(cast("Any", SimpleNamespace(incarnation=3)))
+    host._report_left(cast("Any", SimpleNamespace(incarnation=3)))
     assert (back.shut, host._kept()) == (0, "the user's object")
     assert ends == [2, 3]
 
@@ -78,7 +78,7 @@ def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_n
     """Its process is asked to be what it is anyway: the test's own is not to be bound to anything."""
     here = tuple(sorted(os.sched_getaffinity(0)))
     near = numa.Near(here) if cores else numa.Near(error="RuntimeError: no accelerator")
-    monkeypatch.setattr(numa, "look", lambda _mode, devices, _variable: dict.fromkeys(devices, near))
+    monkeypatch.setattr(numa, "probe_cores", lambda _mode, devices, _variable: dict.fromkeys(devices, near))
     start = RankStart(0, 1, 0, 1, 0, devices=(("GPU", ("3",)),))
     said: list[Outcome] = []
     host = ThreadHost.__new__(ThreadHost)

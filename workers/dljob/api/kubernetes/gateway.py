@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dljob.api.kubernetes.jobs import part, phase_of, place_of, status_of, why
+from dljob.api.kubernetes.jobs import nested, phase_of, place_of, status_of, why
 from dljob.errors import ExitCode, UnreachableError, UsageError
 from dljob.raycluster.pods import GATEWAY_PORT, TOKEN_KEY
 from dljob.reconcile.state import names
@@ -55,30 +55,30 @@ class JobGateway:
 
     async def notes(self, after: int = 0) -> list[Json]:
         """Return PrimeMaster's notes after a number."""
-        return with_current_reasons(await self._heard(self.gateway.events(self.job, after=after)))
+        return with_current_reasons(await self._await_answer(self.gateway.events(self.job, after=after)))
 
     async def result(self) -> str | None:
         """Return the value that rank 0 of the first driver role returned, as JSON; None while there is none."""
-        found: str | None = (await self._heard(self.gateway.status(self.job))).get("result")
+        found: str | None = (await self._await_answer(self.gateway.status(self.job))).get("result")
         return found
 
     async def tail(self, role: str, rank: int, limit: int) -> str:
         """Return the end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is no log."""
-        return await self._heard(self.gateway.tail(self.job, role, rank, limit))
+        return await self._await_answer(self.gateway.tail(self.job, role, rank, limit))
 
     async def stacks(self, target: str) -> Mapping[str, str]:
         """Return the stacks by rank. Raises NotFoundError when there is no such target, or the job is over."""
-        return await self._heard(self.gateway.stacks(self.job, target))
+        return await self._await_answer(self.gateway.stacks(self.job, target))
 
     async def piece(self, role: str, rank: int, start: int) -> Piece:
         """Return a piece of a rank's log from byte `start` on. Raises NotFoundError when there is no log."""
-        return await self._heard(self.gateway.follow(self.job, role, rank, start))
+        return await self._await_answer(self.gateway.follow(self.job, role, rank, start))
 
     async def since(self, role: str, rank: int, moment: float) -> Piece:
         """Return the first piece of a rank's output since a moment. Raises NotFoundError when there is no log."""
-        return await self._heard(self.gateway.since(self.job, role, rank, moment))
+        return await self._await_answer(self.gateway.since(self.job, role, rank, moment))
 
-    async def _heard(self, question: Awaitable[T]) -> T:
+    async def _await_answer(self, question: Awaitable[T]) -> T:
         from dljob.kube import head
         from dljob.kube.api import ApiError
 
@@ -112,7 +112,7 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> JobGateway:
     from dljob.kube.gateway import GatewayClient
     from dljob.kube.head import through
 
-    cluster = part(status_of(job), "rayCluster")
+    cluster = nested(status_of(job), "rayCluster")
     meta = job["metadata"]
     # Told apart from a silent head: waiting is normal here, and `why` says for what.
     if phase_of(job) in _EARLY:
@@ -135,7 +135,7 @@ async def _secret(kube: Kube, job: Mapping[str, Any], cluster: str) -> str:
     from dljob.kube.kuberay_client import RayClusters, token_secret
 
     # The operator names the Secret of its own clusters; a foreign cluster says itself where its token is.
-    if not part(job["spec"], "rayClusterRef"):
+    if not nested(job["spec"], "rayClusterRef"):
         return names.token_secret(cluster)
     try:
         return token_secret(await RayClusters(kube).get(cluster, job["metadata"]["namespace"]))

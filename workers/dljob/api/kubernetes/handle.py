@@ -120,7 +120,7 @@ class KubernetesJob(ShownJob):
         Args:
             after: omit PrimeMaster's notes up to that number, and all Events.
         """
-        notes = self._about(timeline.EventFeed().news)
+        notes = self._about(timeline.EventFeed().new_entries)
         return cast("list[JobEvent]", [n for n in notes if not after or n.get("seq", 0) > after])
 
     @property
@@ -138,7 +138,7 @@ class KubernetesJob(ShownJob):
                         show(cast("JobEvent", note))
                 return
             feed = timeline.EventFeed()
-            found = await feed.news(kube, job)
+            found = await feed.new_entries(kube, job)
             for note in found:
                 show(cast("JobEvent", note))
             if not found:
@@ -158,11 +158,11 @@ class KubernetesJob(ShownJob):
 
         async def gather(kube: Kube, job: Json) -> Page:
             feed = timeline.EventFeed()
-            events = await feed.news(kube, job)
+            events = await feed.new_entries(kube, job)
             pods, pods_remarks = await views.pods(kube, job)
             remarks = [] if events else [f"none; {KEPT}"]
             remarks += [f"{WITHOUT}{feed.silent}"] if feed.silent and not jobs.ended(job) else []
-            whole = whole_logs.told(job)
+            whole = whole_logs.whereabouts(job)
             return Page(
                 views.overview(job),
                 facts=views.facts(job),
@@ -226,7 +226,7 @@ class KubernetesJob(ShownJob):
                 return
             to.writelines(f"{line}\n" for line in await logs.read(kube, job, **which))
             # The ConfigMap keeps only the ends of an ended job's logs.
-            if (whole := whole_logs.told(job)) and jobs.ended(job):
+            if (whole := whole_logs.whereabouts(job)) and jobs.ended(job):
                 self._remark(whole)
 
         self._about(write)

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from dljob.api.values import suggestion
-from dljob.api.views import items, part
+from dljob.api.views import items, nested
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError
 from dljob.spec.status import TERMINAL
 
@@ -30,7 +30,7 @@ PATIENCE_S = 120.0
 
 def status_of(job: Mapping[str, Any]) -> Json:
     """Return the status; empty before the operator has seen the job."""
-    return part(job, "status")
+    return nested(job, "status")
 
 
 def phase_of(job: Mapping[str, Any]) -> str:

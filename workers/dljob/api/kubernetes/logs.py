@@ -40,7 +40,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 _SEEN_BYTES = 4096
 
 
-def wanted(job: Mapping[str, Any], role: str | None, rank: int | None) -> list[Rank]:
+def selected_ranks(job: Mapping[str, Any], role: str | None, rank: int | None) -> list[Rank]:
     """Return the ranks that `role` and `rank` select, in the order of the spec.
 
     Raises:
@@ -92,12 +92,12 @@ async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
     if meta["uid"] not in owners:
         return None  # of an earlier job of that name, or of another owner
     status = jobs.status_of(job)
-    of = jobs.part(found["metadata"], "labels").get(names.ATTEMPT)
+    of = jobs.nested(found["metadata"], "labels").get(names.ATTEMPT)
     # The map is overwritten at the end of each attempt, and keeps the label of the one that wrote it.
     if of and status.get("submissionId") and of != str(status.get("attempt")):
         return None  # of a suspended attempt; another has begun, and its logs are at its own head
     logs: dict[Rank, str] = {}
-    for key, text in jobs.part(found, "data").items():
+    for key, text in jobs.nested(found, "data").items():
         role, _, number = key.removesuffix(".log").rpartition("-")
         if key == names.MASTER_LOG:
             logs[MASTER] = text
@@ -121,7 +121,7 @@ async def read(
         NotFoundError: no such role or rank, or nothing was kept.
         SilentError: the job runs, and its head does not answer.
     """
-    ranks = wanted(job, role, rank)
+    ranks = selected_ranks(job, role, rank)
     texts = await texts_of(kube, job, ranks, tail, since)
     lines = [LogLine(*key, text) for key in ranks if key in texts for text in last_lines(texts[key], tail)]
     if not any(key in texts for key in ranks):
@@ -191,7 +191,7 @@ async def _from_gateway(
             try:
                 whole = tail is None or since is not None
                 # A tail by time needs the log from that moment on; only a plain tail is read from the end.
-                texts[key] = await (_whole(head, key, since) if whole else _tail(head, key, tail or 0))
+                texts[key] = await (_whole_log(head, key, since) if whole else _tail(head, key, tail or 0))
             except NotFoundError:
                 pass  # it has not written anything yet
             except gate.AwayError as error:
@@ -204,7 +204,7 @@ async def _from_gateway(
     return texts | {key: f"[dljob] {error.said}\n" for key, error in away.items()}
 
 
-async def _whole(head: gate.JobGateway, key: Rank, since: Since | None) -> str:
+async def _whole_log(head: gate.JobGateway, key: Rank, since: Since | None) -> str:
     parts: list[str] = []
     # A gateway answers at most one piece; an offset that does not advance ends the loop even without an `end`.
     at = 0
@@ -402,7 +402,7 @@ async def follow(
         NotFoundError: no such role or rank; the job was deleted.
         UsageError: too many ranks to follow.
     """
-    ranks = wanted(job, role, rank)
+    ranks = selected_ranks(job, role, rank)
     if len(ranks) > MOST_FOLLOWED:
         hint = f"take some with --role and --rank; at most {MOST_FOLLOWED} ranks are followed at once"
         raise UsageError(f"job {job['metadata']['name']} has {len(ranks)} ranks", hint=hint)

@@ -94,7 +94,7 @@ async def code_for(
     if upload is None and ref:
         return None, f"code: that of RayCluster {ref.name}, whose pods mount nothing; else set runtimeEnv.working_dir"
     # A file may name a ConfigMap for `kubectl apply` and be run from its folder too: the cluster decides.
-    if upload is None and named and await _is_there(kube, named, namespace):
+    if upload is None and named and await _config_map_exists(kube, named, namespace):
         return None, f"code: ConfigMap {named}, as spec.code.configMap says; --upload sends {folder} instead"
     package = pack(folder)
     instead = f", in place of ConfigMap {named}{'' if upload else ', which is not there'}" if named else ""
@@ -102,7 +102,7 @@ async def code_for(
     return package, f"code: {what} of {folder}, in ConfigMap {code_name(manifest.metadata.name, package)}{instead}"
 
 
-async def _is_there(kube: Kube, name: str, namespace: str) -> bool:
+async def _config_map_exists(kube: Kube, name: str, namespace: str) -> bool:
     """Whether a ConfigMap exists; one that this user may not read counts as existing."""
     from dljob.kube.api import CONFIG_MAPS, ApiError, NotThereError
 
@@ -197,7 +197,7 @@ async def submit(
         body = await _create(kube, asked, namespace, source)
     except DLJobError:
         if made:
-            await _take_back(kube, code, namespace)
+            await _delete_config_map(kube, code, namespace)
         raise
     if package is not None:
         # Only now is the owner's uid known.
@@ -254,7 +254,7 @@ async def _create(kube: Kube, body: Json, namespace: str, source: JobFile | None
     raise refusal(reply.status, reply.body, body["metadata"]["name"], namespace, source)
 
 
-async def _take_back(kube: Kube, name: str, namespace: str) -> None:
+async def _delete_config_map(kube: Kube, name: str, namespace: str) -> None:
     """Delete the ConfigMap of a refused job, unless another job owns it by now."""
     from dljob.kube.api import CONFIG_MAPS, ApiError
 

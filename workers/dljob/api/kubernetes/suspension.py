@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dljob.api.kubernetes.jobs import changes, ended, part, phase_of, place_of, status_of
+from dljob.api.kubernetes.jobs import changes, ended, nested, phase_of, place_of, status_of
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 def is_suspended(job: Json) -> bool:
     """Whether the job's spec asks for suspension."""
-    return part(job, "spec").get("suspend") is True
+    return nested(job, "spec").get("suspend") is True
 
 
 async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
@@ -32,7 +32,7 @@ async def suspend(kube: Kube, job: Json, *, on: bool) -> Json:
 
     if ended(job):
         raise NotFoundError(f"job {place_of(job)} has ended: {phase_of(job)}")
-    if on and part(part(job, "spec"), "rayClusterRef"):
+    if on and nested(nested(job, "spec"), "rayClusterRef"):
         name, meta = job["spec"]["rayClusterRef"]["name"], job["metadata"]
         raise UsageError(
             f"job {place_of(job)} runs on RayCluster {name}, not made for it: its machines cannot be released",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import gateway as gate
 from dljob.api.kubernetes import jobs
-from dljob.api.kubernetes.jobs import part
+from dljob.api.kubernetes.jobs import nested
 from dljob.errors import NotFoundError, UnreachableError
 from dljob.telemetry.wording import unix
 
@@ -22,9 +22,9 @@ Json = dict[str, Any]
 def note_of(event: Mapping[str, Any]) -> Json:
     """Convert an Event to the shape of PrimeMaster's notes, with its `type`, and `count` when it was repeated."""
     # The latest time first: a repeated Event counts as new, and its creation may be hours ago.
-    series = part(event, "series")
+    series = nested(event, "series")
     times = (series.get("lastObservedTime"), event.get("eventTime"), event.get("deprecatedLastTimestamp"),
-             part(event, "metadata").get("creationTimestamp"))  # fmt: skip
+             nested(event, "metadata").get("creationTimestamp"))  # fmt: skip
     count = int(series.get("count") or event.get("deprecatedCount") or 1)
     return {
         "time": next((found for text in times if (found := unix(text)) is not None), 0.0),
@@ -44,7 +44,7 @@ def without_echoes(notes: list[Json], events: list[Json]) -> list[Json]:
 
 @dataclass(slots=True)
 class EventFeed:
-    """Feed of a job's timeline; each call of `news` returns the entries since the last one."""
+    """Feed of a job's timeline; each call of `new_entries` returns the entries since the last one."""
 
     own: bool = True
     """Whether to ask PrimeMaster as well; Events alone come from the operator and need no token."""
@@ -56,7 +56,7 @@ class EventFeed:
     silent: str = ""
     """Why PrimeMaster did not answer the last time; empty when it did."""
 
-    async def news(self, kube: Kube, job: Json) -> list[Json]:
+    async def new_entries(self, kube: Kube, job: Json) -> list[Json]:
         """Return the new entries, sorted by time."""
         events = await self._from_events(kube, job)
         self._events += events
@@ -111,5 +111,5 @@ async def follow(kube: Kube, job: Json) -> AsyncGenerator[Json]:
     timeline = EventFeed()
     async with aclosing(jobs.each_second(kube, job)) as moments:
         async for now in moments:
-            for note in await timeline.news(kube, now):
+            for note in await timeline.new_entries(kube, now):
                 yield note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.connect import ask
-from dljob.api.kubernetes.jobs import items, part, phase_of, role_sizes, status_of
+from dljob.api.kubernetes.jobs import items, nested, phase_of, role_sizes, status_of
 from dljob.api.shown_job import JobListing, JobSummary, Overview, Row
 from dljob.raycluster.domain_pods import CLUSTER
 from dljob.raycluster.pods import TOKEN_KEY
@@ -41,9 +41,9 @@ def summary(job: Mapping[str, Any]) -> JobSummary:
         uid=str(meta["uid"]),
         phase="Deleting" if meta.get("deletionTimestamp") else phase_of(job),
         ready=str(status.get("rolesReady") or f"0/{sum(role_sizes(job).values())}"),
-        restarts=int(total) if total is not None else sum(int(v) for v in part(status, "restarts").values()),
+        restarts=int(total) if total is not None else sum(int(v) for v in nested(status, "restarts").values()),
         # Without its time: a row appears at a change of the DLJob, not while a step stands still.
-        progress={"step": part(status, "progress").get("step")},
+        progress={"step": nested(status, "progress").get("step")},
         started=str(meta.get("creationTimestamp") or "-"),
         data=data(job),
         listed=data(job),
@@ -61,13 +61,13 @@ class ClusterListing(JobListing):
         """Message for no jobs."""
         return "no jobs in any namespace" if self.namespaced else f"no jobs in namespace {self._namespace}"
 
-    async def _found(self, kube: Kube) -> list[Json]:
+    async def _list_jobs(self, kube: Kube) -> list[Json]:
         self._namespace = None if self.namespaced else self._namespace or kube.namespace
         return await jobs.list_all(kube, self._namespace)
 
     def all(self) -> list[JobSummary]:
         """Return the jobs, also ended ones, oldest first."""
-        return [summary(job) for job in ask(self._found, self._context)]
+        return [summary(job) for job in ask(self._list_jobs, self._context)]
 
     def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
         """Show all jobs, then each one that changes."""
@@ -75,7 +75,7 @@ class ClusterListing(JobListing):
         async def follow(kube: Kube) -> None:
             from dljob.kube.api import DLJOBS
 
-            found = await self._found(kube)
+            found = await self._list_jobs(kube)
             show([summary(job) for job in found])
             # One resourceVersion is one state: the same state may arrive by the list and by the watch.
             known = {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in found}
@@ -105,12 +105,12 @@ def overview(job: Mapping[str, Any]) -> Overview:
 
 def detailed(job: Mapping[str, Any]) -> Json:
     """Return the status in the shape of a job on a Ray, with the fields that only a DLJob has."""
-    status, metrics = status_of(job), items(part(status_of(job), "progress"), "metrics")
+    status, metrics = status_of(job), items(nested(status_of(job), "progress"), "metrics")
     return {
         **status,
         **as_local(job),
         # As the operator wrote them: texts.
-        "progress": {**part(status, "progress"), "metrics": {str(m["name"]): str(m["value"]) for m in metrics}},
+        "progress": {**nested(status, "progress"), "metrics": {str(m["name"]): str(m["value"]) for m in metrics}},
         "recentFaults": [{**fault, "seconds": _took(fault)} for fault in items(status, "recentFaults")],
     }
 
@@ -125,7 +125,7 @@ def as_local(job: Mapping[str, Any]) -> Json:
     status, meta = status_of(job), job["metadata"]
     begun = unix(status.get("startTime")) or unix(meta.get("creationTimestamp"))
     over = unix(status.get("completionTime"))
-    progress = part(status, "progress")
+    progress = nested(status, "progress")
     reason, message = jobs.why(job)
     metrics = {
         str(m["name"]): value for m in items(progress, "metrics") if (value := _number(m.get("value"))) is not None
@@ -137,13 +137,13 @@ def as_local(job: Mapping[str, Any]) -> Json:
         "reason": reason,
         "message": message,
         "roles": items(status, "roles"),
-        "restarts": {words(level): count for level, count in part(status, "restarts").items()},
+        "restarts": {level_in_words(level): count for level, count in nested(status, "restarts").items()},
         "progress": {"step": progress.get("step"), "metrics": metrics, **times},
         "seconds": round(over - begun, 3) if over is not None and begun is not None else None,
     }
 
 
-def words(name: str) -> str:
+def level_in_words(name: str) -> str:
     """Write a restart level in words: roleGroup is "role group"."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
 
@@ -171,7 +171,7 @@ async def pods(kube: Kube, job: Mapping[str, Any]) -> tuple[list[Row], list[str]
     """Return node, name, kind and phase of each pod of the job's RayCluster, or why this user may not list them."""
     from dljob.kube.api import PODS, ApiError
 
-    cluster = part(status_of(job), "rayCluster").get("name")
+    cluster = nested(status_of(job), "rayCluster").get("name")
     if not cluster:
         return [], []
     try:
@@ -183,10 +183,10 @@ async def pods(kube: Kube, job: Mapping[str, Any]) -> tuple[list[Row], list[str]
         return [], [f"this user may not list pods: {error.message}"]
     rows = [
         (
-            str(part(pod, "spec").get("nodeName") or "-"),
+            str(nested(pod, "spec").get("nodeName") or "-"),
             str(pod["metadata"]["name"]),
-            str(part(part(pod, "metadata"), "labels").get("ray.io/node-type") or "-"),
-            str(part(pod, "status").get("phase") or "-"),
+            str(nested(nested(pod, "metadata"), "labels").get("ray.io/node-type") or "-"),
+            str(nested(pod, "status").get("phase") or "-"),
         )
         for pod in found
     ]
@@ -195,7 +195,7 @@ async def pods(kube: Kube, job: Mapping[str, Any]) -> tuple[list[Row], list[str]
 
 def dashboard(job: Mapping[str, Any], context: str | None) -> list[str]:
     """Return commands that reach the dashboard of a running head, and print the RayCluster's token for it."""
-    cluster = part(status_of(job), "rayCluster")
+    cluster = nested(status_of(job), "rayCluster")
     head, name = cluster.get("headPod"), cluster.get("name")
     if not head or jobs.ended(job):
         return []
@@ -203,7 +203,7 @@ def dashboard(job: Mapping[str, Any], context: str | None) -> list[str]:
     forward = shlex.join([*kubectl, "port-forward", f"pod/{head}", str(DASHBOARD)])
     made = [f"{forward}    # then http://localhost:{DASHBOARD}"]
     # Only the operator's own clusters have a token Secret with this name.
-    if not part(job["spec"], "rayClusterRef"):
+    if not nested(job["spec"], "rayClusterRef"):
         path = f"jsonpath={{.data.{TOKEN_KEY}}}"
         secret = shlex.join([*kubectl, "get", "secret", names.token_secret(str(name)), "-o", path])
         made.append(f"{secret} | base64 -d    # the token that it asks for")

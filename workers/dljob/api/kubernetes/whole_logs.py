@@ -24,7 +24,7 @@ def place(job: Mapping[str, Any]) -> Path | None:
     return archive.root(path, meta["name"], meta["uid"]) / "logs"
 
 
-def told(job: Mapping[str, Any]) -> str:
+def whereabouts(job: Mapping[str, Any]) -> str:
     """Describe where the whole logs are; empty when there are none."""
     folder = place(job)
     if folder is None:

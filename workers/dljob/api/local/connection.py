@@ -49,7 +49,7 @@ class RecordConnection:
         """Return the status; with a timeout, wait for a greater version. A job whose runner is gone has phase Lost."""
         # A job whose runner is gone never answers: the question would only wait for its time limit.
         if self._record.stale:
-            return lost(self._record)
+            return lost_status(self._record)
         with self.reached() as job:
             return job.status(after_version, timeout_s)
 
@@ -130,7 +130,7 @@ def refuse_dead(record: registry.RegistryEntry) -> None:
         )
 
 
-def lost(record: registry.RegistryEntry) -> dict[str, Any]:
+def lost_status(record: registry.RegistryEntry) -> dict[str, Any]:
     """Return the status of a job that ended without a final one: the last written status, with phase Lost."""
     message = f"its runner, pid {record.runner}, ended without a final status"
     # The last written status may still say Running: phase and message come after it.

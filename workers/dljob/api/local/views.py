@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.api import registry
-from dljob.api.local.connection import RecordConnection, lost
+from dljob.api.local.connection import RecordConnection, lost_status
 from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobListing, JobSummary, Overview
 from dljob.errors import NotFoundError, UnreachableError
@@ -48,7 +48,7 @@ def summary(record: RegistryEntry, status: dict[str, Any]) -> JobSummary:
 def filed(record: RegistryEntry) -> dict[str, Any]:
     """Return the status in a job's folder; its phase is Lost when the runner is gone."""
     # No process is left to correct the last status, which may say Running for ever.
-    return lost(record) if record.stale else record.status()
+    return lost_status(record) if record.stale else record.status()
 
 
 class LocalListing(JobListing):

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from dljob.cli import chaos as shown
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget, local
+from dljob.cli.target import HERE, JobTarget, local
 from dljob.errors import ExitCode, UnreachableError, UsageError
 
 if TYPE_CHECKING:

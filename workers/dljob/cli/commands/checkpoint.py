@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import local
+from dljob.cli.target import local
 from dljob.errors import CheckpointError, NotFoundError, UsageError
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.listing import CheckpointRow, rows, worlds

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from dljob.api import registry
 from dljob.cli import output
-from dljob.cli.where import local
+from dljob.cli.target import local
 from dljob.errors import UsageError
 from dljob.telemetry.wording import counted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from dljob.cli import description, output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 
 
 def describe(job: str, /, *, where: JobTarget = HERE) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import ExitCode
 
 
@@ -29,9 +29,9 @@ def doctor(
     """
     from dljob.cli.kubernetes import checks
     from dljob.cli.kubernetes import doctor as look
-    from dljob.cli.machine.checks import here
+    from dljob.cli.machine.checks import check_machine
 
-    findings = look.here() + ([] if where.remote else here())
+    findings = look.check_packages() + ([] if where.remote else check_machine())
     if where.remote or look.has_cluster():
         # The only command that looks at a cluster unasked: it changes nothing, and says where it looked (ADR 13).
         findings += asyncio.run(checks.examine(where))

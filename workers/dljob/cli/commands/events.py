@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from dljob.cli import output, timeline
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 
 
 def events(

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO, cast
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
 
 _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)

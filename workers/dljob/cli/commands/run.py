@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.given import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
+from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
 from dljob.cli.rank_output import EVERYTHING, selected
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
 
 if TYPE_CHECKING:

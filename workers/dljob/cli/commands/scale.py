@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.telemetry.wording import counted
 
 

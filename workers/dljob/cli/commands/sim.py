@@ -121,7 +121,7 @@ def _seeds(
 
 
 def _of_master(file: Path | None, seeds: range, seed: int | None) -> dict[str, Any]:
-    from dljob.cli.given import manifest_of
+    from dljob.cli.job_file import manifest_of
     from dljob.testing.simulate import report
     from dljob.testing.simulate.drive import case_of
 
@@ -182,7 +182,7 @@ def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFor
 
 def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> ExitCode:
     from dljob.cli import chaos
-    from dljob.cli.given import manifest_of
+    from dljob.cli.job_file import manifest_of
     from dljob.plan.plan import plan
     from dljob.plan.targets import load_faults
     from dljob.testing.simulate.scenario import Scenario

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 
 Form = Literal["text", "json", "yaml"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from dljob.cli import description, output
-from dljob.cli.where import HERE, JobTarget, elsewhere
+from dljob.cli.target import HERE, JobTarget, elsewhere
 from dljob.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 
 
 def stop(job: str, /, *, where: JobTarget = HERE, wait: Annotated[bool, Parameter(negative="")] = False) -> None:

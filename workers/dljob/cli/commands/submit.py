@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.detach import Form, accepted, known
-from dljob.cli.given import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
+from dljob.cli.detach import Form, accepted, environment_of
+from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
 from dljob.cli.rank_output import EVERYTHING, Shown, selected
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
 
 
@@ -90,7 +90,7 @@ def _to_ray(
     shown.check(manifest)
     handle = start(manifest, address=address, code_dir=folder_of(file, manifest), backend=backend, replace=replace)
     if not wait:
-        return accepted(handle, form, known(handle.record))
+        return accepted(handle, form, environment_of(handle.record))
     try:
         with screen(handle.name) as seen, shown.beside(seen, handle.dir):
             status = watch.watch(handle.connection, seen)

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import ExitCode, UsageError, exit_code
 from dljob.spec.status import TERMINAL
 

@@ -57,7 +57,7 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
 
     if line.to == "kubernetes":
         return scripted.on_kubernetes(manifest, line)
-    return (scripted.here if local else scripted.on_ray)(manifest, shown, line)
+    return (scripted.run_here if local else scripted.on_ray)(manifest, shown, line)
 
 
 def _read(words: tuple[str, ...]) -> argparse.Namespace | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.given import missing_code
+from dljob.cli.job_file import missing_code
 from dljob.errors import ExitCode, PlacementError, Problem, SpecError, UsageError
 from dljob.telemetry.wording import counted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dljob.api.local import views
 from dljob.cli import diagnosis, output
-from dljob.cli.where import HERE, JobTarget
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from dljob.api.kubernetes import connect as way
 from dljob.api.kubernetes.jobs import INSTALL
 from dljob.cli.kubernetes import doctor
 from dljob.cli.kubernetes.doctor import Check, CheckResult
-from dljob.cli.where import JobTarget
+from dljob.cli.target import JobTarget
 from dljob.errors import DLJobError, UnreachableError
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ _OPERATOR_LABEL = "app.kubernetes.io/name=dljob,app.kubernetes.io/component=oper
 async def cluster(kube: Kube, namespace: str) -> CheckResult:
     """Check that the API server answers and accepts this user."""
     version = await kube.call("GET", "/version")
-    who = await _who(kube)
+    who = await _user_name(kube)
     return CheckResult(
         "cluster", "ok", f"Kubernetes {version.get('gitVersion')} at {kube.transport.server}, as {who}, in {namespace}"
     )
 
 
-async def _who(kube: Kube) -> str:
+async def _user_name(kube: Kube) -> str:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     answer = await kube.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
     return str(answer.get("status", {}).get("userInfo", {}).get("username") or "unknown")
@@ -150,7 +150,7 @@ async def operator(kube: Kube, _namespace: str) -> CheckResult:
     found = await kube.list(DEPLOYMENTS, None, labels=_OPERATOR_LABEL)
     missing = CheckResult("operator", "fail", "no Deployment of the dljob operator is seen", INSTALL)
     finding, version = doctor.deployment("operator", found, missing)
-    own = doctor.here()[0].message.split()[0]
+    own = doctor.check_packages()[0].message.split()[0]
     if finding.state == "ok" and version and version != own:
         fix = f"pip install dljob=={version}, or helm upgrade the chart"
         return CheckResult("operator", "warn", f"{finding.message}; this dljob is {own}", fix)

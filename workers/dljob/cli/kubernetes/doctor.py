@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dljob.api.kubernetes.jobs import items, part
+from dljob.api.kubernetes.jobs import items, nested
 from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def data(findings: Sequence[CheckResult]) -> list[Json]:
     return [asdict(finding) for finding in findings]
 
 
-def here() -> list[CheckResult]:
+def check_packages() -> list[CheckResult]:
     """Check the packages that a job on this machine, or a script that talks to one, needs."""
     made = [CheckResult("dljob", "ok", f"{_installed('dljob')} on Python {platform.python_version()}")]
     for package, extra, what in (
@@ -120,11 +120,11 @@ def deployment(check: str, found: Sequence[Mapping[str, Any]], missing: CheckRes
     if not found:
         return missing, ""
     # Several may match, such as an old release beside a new one: the one that works counts.
-    one = max(found, key=lambda item: int(part(item, "status").get("readyReplicas") or 0))
-    meta, spec = one["metadata"], part(one, "spec")
-    ready, wanted = int(part(one, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
-    containers = items(part(part(spec, "template"), "spec"), "containers")
-    labels = part(meta, "labels")
+    one = max(found, key=lambda item: int(nested(item, "status").get("readyReplicas") or 0))
+    meta, spec = one["metadata"], nested(one, "spec")
+    ready, wanted = int(nested(one, "status").get("readyReplicas") or 0), int(spec.get("replicas", 1))
+    containers = items(nested(nested(spec, "template"), "spec"), "containers")
+    labels = nested(meta, "labels")
     # The chart's label first: an image may be tagged with anything.
     version = str(labels.get("app.kubernetes.io/version") or version_of(str(containers[0]["image"]))).removeprefix("v")
     place = f"{meta['namespace']}/{meta['name']}"
@@ -173,11 +173,11 @@ def webhook(marks: Mapping[str, str], now: float, left: float | None = None) -> 
 def field_paths(schema: Mapping[str, Any], prefix: str = "") -> set[str]:
     """Return the fields of a structural schema: spec.roles[].name, ..."""
     paths: set[str] = set()
-    for name, field in part(schema, "properties").items():
+    for name, field in nested(schema, "properties").items():
         path = f"{prefix}.{name}" if prefix else str(name)
         paths |= {path} | field_paths(field, path)
     if "items" in schema:
-        paths |= field_paths(part(schema, "items"), f"{prefix}[]")
+        paths |= field_paths(nested(schema, "items"), f"{prefix}[]")
     return paths
 
 
@@ -192,9 +192,9 @@ def crd_difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 def _spec_fields(crd: Mapping[str, Any]) -> set[str]:
     # Only under spec: the status is the operator's alone.
-    versions: list[Json] = [v for v in items(part(crd, "spec"), "versions") if v.get("name") == "v1alpha1"]
-    root = part(part(versions[0], "schema"), "openAPIV3Schema") if versions else {}
-    return field_paths(part(part(root, "properties"), "spec"), "spec")
+    versions: list[Json] = [v for v in items(nested(crd, "spec"), "versions") if v.get("name") == "v1alpha1"]
+    root = nested(nested(versions[0], "schema"), "openAPIV3Schema") if versions else {}
+    return field_paths(nested(nested(root, "properties"), "spec"), "spec")
 
 
 def _some(paths: Sequence[str]) -> str:
@@ -209,8 +209,8 @@ def quota(found: Sequence[Mapping[str, Any]]) -> tuple[State, str]:
         return "ok", "none"
     full: list[str] = []
     for one in found:
-        status = part(one, "status")
-        hard, used = part(status, "hard"), part(status, "used")
+        status = nested(one, "status")
+        hard, used = nested(status, "hard"), nested(status, "used")
         full += [f"{key} {used[key]} of {hard[key]}" for key in sorted(hard) if key in used and used[key] == hard[key]]
     names = ", ".join(str(one["metadata"]["name"]) for one in found)
     return ("warn", f"{names}: used up: {', '.join(full)}") if full else ("ok", names)
@@ -221,10 +221,10 @@ _DEVICE = re.compile(r".+/.*(gpu|npu|ascend|tpu|gaudi|neuron).*", re.IGNORECASE)
 
 def devices(nodes: Sequence[Mapping[str, Any]]) -> str:
     """Describe the nodes that accept pods, and their devices."""
-    usable = [node for node in nodes if not part(node, "spec").get("unschedulable") and _ready(node)]
+    usable = [node for node in nodes if not nested(node, "spec").get("unschedulable") and _ready(node)]
     total: dict[str, int] = {}
     for node in usable:
-        for name, count in part(part(node, "status"), "allocatable").items():
+        for name, count in nested(nested(node, "status"), "allocatable").items():
             if _DEVICE.fullmatch(name) and str(count).isdecimal() and int(count):
                 total[name] = total.get(name, 0) + int(count)
     said = ", ".join(f"{count} {name}" for name, count in sorted(total.items())) or "no GPUs or NPUs"
@@ -232,5 +232,5 @@ def devices(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ready(node: Mapping[str, Any]) -> bool:
-    conditions = items(part(node, "status"), "conditions")
+    conditions = items(nested(node, "status"), "conditions")
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

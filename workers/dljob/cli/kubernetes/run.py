@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dljob.api.kubernetes import jobs
 from dljob.api.kubernetes.handle import KubernetesJob
-from dljob.api.kubernetes.logs import Followed, Rank, saved, wanted
+from dljob.api.kubernetes.logs import Followed, Rank, saved, selected_ranks
 from dljob.api.kubernetes.orders import order
 from dljob.api.kubernetes.submit import GivenJob, send
 from dljob.api.kubernetes.timeline import EventFeed
 from dljob.api.kubernetes.views import as_local
 from dljob.cli import failure, output
-from dljob.cli.progress import View, last_word
+from dljob.cli.progress import View, outcome_line
 from dljob.cli.rank_output import EVERYTHING, Shown, few
-from dljob.cli.where import JobTarget
+from dljob.cli.target import JobTarget
 from dljob.errors import ExitCode, UnreachableError, exit_code
 from dljob.telemetry import reasons
 
@@ -59,7 +59,7 @@ def shown_ranks(job: Json, shown: Shown = EVERYTHING) -> tuple[list[Rank], str]:
     """Return the ranks whose lines are shown, and a note about the others."""
     if shown.quiet:
         return [], ""
-    everyone = [key for key in wanted(job, None, None) if not shown.roles or key[0] in shown.roles]
+    everyone = [key for key in selected_ranks(job, None, None) if not shown.roles or key[0] in shown.roles]
     if len(everyone) <= MOST_RANKS:
         return everyone, ""
     first = [key for key in everyone if key[1] == 0]
@@ -82,7 +82,7 @@ def outcome(job: Json) -> Json:
     last = {"step": step, "metrics": local["progress"]["metrics"]} if step is not None else {}
     meta = job["metadata"]
     known = {"name": meta["name"], "namespace": meta["namespace"], "phase": jobs.phase_of(job)}
-    return {**known, **why, **last, "seconds": local["seconds"], "restarts": jobs.part(status, "restarts")}
+    return {**known, **why, **last, "seconds": local["seconds"], "restarts": jobs.nested(status, "restarts")}
 
 
 @dataclass(slots=True)
@@ -108,14 +108,14 @@ class WatchedJob:
         # The end of the job may come together with Ctrl-C, and then counts.
         if watching.done():
             interrupted.cancel()
-            return self._finish() if watching.exception() is None else self._lost(watching)
+            return self._finish() if watching.exception() is None else self._report_loss(watching)
         watching.cancel()
         # Its generators close their connections before the loop goes on to anything else.
         # return_exceptions: the cancellation is no error here.
         await asyncio.gather(watching, return_exceptions=True)
         # SIGTERM comes from a script or a scheduler, which sends no second one: the job goes on at once.
         if interrupted.result() == signal.SIGTERM and not stop_on_interrupt:
-            output.say(f"job {self._name} goes on; to come back: {self._back()}")
+            output.say(f"job {self._name} goes on; to come back: {self._reattach_hint()}")
             return ExitCode.INTERRUPTED
         return await self._leave(pressed, stop=stop_on_interrupt)
 
@@ -130,7 +130,7 @@ class WatchedJob:
         unseen = asyncio.get_running_loop().call_later(UNSEEN_S, self._unseen)
         async with aclosing(jobs.each_second(self.kube, self.job)) as moments:
             async for self.job in moments:
-                events = await timeline.news(self.kube, self.job)
+                events = await timeline.new_entries(self.kube, self.job)
                 now = time.monotonic()
                 # A status means that an operator is at work.
                 if jobs.status_of(self.job):
@@ -146,7 +146,7 @@ class WatchedJob:
         local = as_local(self.job)
         for line in view.last_step(time.monotonic()):
             output.say(line)
-        output.say(view.say(last_word(local), time.monotonic()))
+        output.say(view.say(outcome_line(local), time.monotonic()))
 
     def _unseen(self) -> None:
         output.say(f"no operator has seen job {self._name} yet; it is still waited for: see dljob doctor")
@@ -154,7 +154,9 @@ class WatchedJob:
     def _finish(self) -> int:
         status = jobs.status_of(self.job)
         code = code_of(status)
-        for line in failure.told(self._name, {**status, "phase": jobs.phase_of(self.job)}, self._log, self.flags):
+        for line in failure.report_lines(
+            self._name, {**status, "phase": jobs.phase_of(self.job)}, self._log, self.flags
+        ):
             output.say(line)
         output.say(f"its kept logs: dljob logs {self._name}{self.flags}")
         output.structured(outcome(self.job), self.form, indent=None)
@@ -167,11 +169,11 @@ class WatchedJob:
             raise FileNotFoundError(f"no log of {role}/{rank} was kept")
         return io.BytesIO(text.encode())
 
-    def _lost(self, watching: asyncio.Task[None]) -> int:
+    def _report_loss(self, watching: asyncio.Task[None]) -> int:
         error = watching.exception()
         # The job goes on without this command; say so before the error.
         if isinstance(error, UnreachableError):
-            output.say(f"job {self._name} cannot be watched any more, and goes on: {self._back()}")
+            output.say(f"job {self._name} cannot be watched any more, and goes on: {self._reattach_hint()}")
         assert error is not None  # noqa: S101 - for the type checker
         raise error
 
@@ -179,7 +181,7 @@ class WatchedJob:
         """Leave after Ctrl-C: the job goes on, unless a second one, or the flag, stops it."""
         if not stop:
             output.say(f"job {self._name} goes on; once more within {SECOND_THOUGHTS_S:g} s stops it")
-            output.say(f"to come back: {self._back()}")
+            output.say(f"to come back: {self._reattach_hint()}")
             try:
                 # A SIGTERM here is no second Ctrl-C, and lets the job go on.
                 stop = await asyncio.wait_for(pressed.get(), SECOND_THOUGHTS_S) == signal.SIGINT
@@ -191,10 +193,10 @@ class WatchedJob:
                 asyncio.get_running_loop().remove_signal_handler(number)
             output.say(f"stopping {self._name}")
             await order(self.kube, self.job, "stop", say=output.say)
-            output.say(f"job {self._name} is being stopped: {self._back()}")
+            output.say(f"job {self._name} is being stopped: {self._reattach_hint()}")
         return ExitCode.INTERRUPTED
 
-    def _back(self) -> str:
+    def _reattach_hint(self) -> str:
         return f"dljob status {self._name}{self.flags}, dljob logs {self._name} --follow{self.flags}"
 
     @property

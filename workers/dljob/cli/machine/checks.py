@@ -24,7 +24,7 @@ SHOWN = 6
 _MIB = 1 << 20
 
 
-def here() -> list[CheckResult]:
+def check_machine() -> list[CheckResult]:
     """Check this machine, if jobs can run on it at all."""
     if find_spec("ray") is None:
         return [CheckResult("machine", "skip", "not looked at: without Ray no job runs here")]

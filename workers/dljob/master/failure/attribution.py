@@ -37,21 +37,21 @@ def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcom
     """Classify a failure, with the evidence that was announced for its rank or node before."""
     node, name = _node(d, role, rank), f"{role}/{rank}"
     for told in (node, name):
-        outcome = causes.told(outcome, _announced(d, told))
+        outcome = causes.add_clues(outcome, _announced(d, told))
     # A notice about a rank concerns one process; one about a node holds for all that dies there.
     if name in d.notices:
         d.notices = d.notices.delete(name)
-    return _judged(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
+    return _classify(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
 
 
-def record_fault(d: StateTransaction, number: int, heard: Failure | None) -> str:
+def record_fault(d: StateTransaction, number: int, failure: Failure | None) -> str:
     """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline."""
-    if heard is None:
+    if failure is None:
         return ""
     fault = _fault(d, number)
-    kept = evolve(heard.outcome, detail=heard.outcome.detail[-DETAIL:])
-    fault = evolve(fault, rank=heard.name, incarnation=heard.incarnation, node=heard.node, outcome=kept)
-    fault = evolve(fault, reason=_value(heard.outcome), secondary=heard.secondary)
+    kept = evolve(failure.outcome, detail=failure.outcome.detail[-DETAIL:])
+    fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=kept)
+    fault = evolve(fault, reason=_value(failure.outcome), secondary=failure.secondary)
     _put(d, fault)
     root = _follows(d, fault)
     # A cause of its own collects the echoes that were recorded before it.
@@ -63,44 +63,44 @@ def record_fault(d: StateTransaction, number: int, heard: Failure | None) -> str
     return f" (follows from {root.cause})"
 
 
-def ends(d: StateTransaction, heard: Failure, cause: str) -> None:
+def ends(d: StateTransaction, failure: Failure, cause: str) -> None:
     """Record the failure that ends the job as a fault."""
     number = d.next_serial()
-    d.append_fault(FaultRecord(number, "Fail", _value(heard.outcome), heard.name, cause, d.now))
-    record_fault(d, number, heard)
+    d.append_fault(FaultRecord(number, "Fail", _value(failure.outcome), failure.name, cause, d.now))
+    record_fault(d, number, failure)
 
 
 def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: Outcome) -> None:
     """Handle the end of a rank that was already taken down: it may be the first cause of that restart."""
     name, now = f"{role}/{rank}", d.ranks[role, rank].incarnation
     # Only the present process and the one before it can have caused the latest fault.
-    if outcome.ok or not now - 1 <= incarnation <= now or _known(d, name, incarnation):
+    if outcome.ok or not now - 1 <= incarnation <= now or _is_recorded(d, name, incarnation):
         return
     mine = [f for f in d.faults if f.rank.startswith(f"{role}/") and d.now - f.detected <= limits.JOIN_S]
     if not mine:
         return
-    heard = _judged(d, (role, rank), incarnation, outcome, _node(d, role, rank))
-    if heard.ordered:  # it ended because PrimeMaster ended it
+    failure = _classify(d, (role, rank), incarnation, outcome, _node(d, role, rank))
+    if failure.ordered:  # it ended because PrimeMaster ended it
         return
-    fault, cause = _root(d, mine[-1]), policy.describe(name, heard.outcome)
+    fault, cause = _root(d, mine[-1]), policy.describe(name, failure.outcome)
     # A late failure is only listed if it is secondary itself, or if the fault's primary cause is known: that one stays.
-    if heard.secondary or not fault.secondary:
+    if failure.secondary or not fault.secondary:
         _list(d, fault, (Consequence(name, incarnation, cause),))
         return
     # Otherwise they change places: the late failure is the cause, and the recorded one follows from it.
     before = Consequence(fault.rank, fault.incarnation, fault.cause)
-    new = evolve(fault, rank=name, incarnation=incarnation, node=heard.node, outcome=heard.outcome, cause=cause)
-    _put(d, evolve(new, reason=_value(heard.outcome), secondary=False))
+    new = evolve(fault, rank=name, incarnation=incarnation, node=failure.node, outcome=failure.outcome, cause=cause)
+    _put(d, evolve(new, reason=_value(failure.outcome), secondary=False))
     _list(d, _fault(d, fault.id), (before,))
     _corrected(d, fault, cause)
     # The restart stays as decided; only a cause that would repeat still changes the outcome.
     if not d.ending:
-        decision = policy.decide(d, heard, repeats.judge(d, heard, late=incarnation != now))
+        decision = policy.decide(d, failure, repeats.judge(d, failure, late=incarnation != now))
         if isinstance(decision, policy.Fail):
             ending.fail(d, decision.reason, f"{cause}; {decision.why}")
 
 
-def lost_late(d: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
+def record_late_loss(d: StateTransaction, role: str, ranks: Iterable[int], outcome: Outcome) -> None:
     """Handle the loss of a host that was already taken down, which may have died before it was killed.
 
     Without Ray's words or other evidence the death cannot be told from PrimeMaster's own kill, so it is ignored.
@@ -120,10 +120,10 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
         told = [f for f in d.faults if f.node == name and f.reason in _OUTSIDE and d.now - f.detected <= limits.LEARN_S]
     else:
         told = [f for f in d.faults if f.rank == event.target and event.incarnation in (0, f.incarnation)][-1:]
-        if not told and _lives(d, event):
+        if not told and _is_live(d, event):
             _notice(d, event.target, event.clues)
     for fault in told:
-        _reconsider(d, fault, causes.told(fault.outcome or Outcome(ok=False), event.clues))
+        _reconsider(d, fault, causes.add_clues(fault.outcome or Outcome(ok=False), event.clues))
 
 
 def _announced(d: StateTransaction, whom: str) -> tuple[Clue, ...]:
@@ -143,7 +143,7 @@ def _notice(d: StateTransaction, whom: str, clues: tuple[Clue, ...]) -> None:
     d.notices = d.notices.set(whom, Notice(d.now, (*known, *new)[-FOLLOWERS:]))
 
 
-def _lives(d: StateTransaction, event: CauseLearned) -> bool:
+def _is_live(d: StateTransaction, event: CauseLearned) -> bool:
     """Whether the evidence is about a rank's live process, whose end is still to be reported."""
     role, _, rank = event.target.partition("/")
     own = d.ranks.get((role, int(rank))) if rank.isdecimal() else None
@@ -155,7 +155,7 @@ def root_of(faults: Iterable[FaultRecord], fault: FaultRecord) -> FaultRecord:
     return next((f for f in faults if f.id == fault.root), fault)
 
 
-def _judged(d: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
+def _classify(d: StateTransaction, key: RankKey, incarnation: int, outcome: Outcome, node: str) -> Failure:
     cause = causes.classify(outcome, d.job.fault_tolerance.causes)
     return Failure(*key, incarnation, node, causes.judged(outcome, cause), cause.secondary, cause.ordered)
 
@@ -228,7 +228,7 @@ def _recent(d: StateTransaction, fault: FaultRecord) -> list[FaultRecord]:
     return [f for f in d.faults if f.id != fault.id and f.rank and d.now - f.detected <= limits.JOIN_S]
 
 
-def _known(d: StateTransaction, name: str, incarnation: int) -> bool:
+def _is_recorded(d: StateTransaction, name: str, incarnation: int) -> bool:
     """Whether the end of a process is already recorded, as a fault or as a consequence of one."""
     key = (name, incarnation)
     return any(

@@ -32,7 +32,7 @@ def add(d: StateTransaction, key: str, node: str = "") -> int:
     return len(marks)
 
 
-def give_back(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
+def refund(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
     """Remove the marks of these times, which turned out to belong to a failure that costs no budget."""
     for name in keys:
         marks = d.marks.get(name, ())
@@ -48,7 +48,7 @@ def limit(d: StateTransaction, level: Level, role: str) -> int:
     return d.facts(role).plan.max_restarts
 
 
-def left(d: StateTransaction, level: Level, role: str) -> bool:
+def has_restart(d: StateTransaction, level: Level, role: str) -> bool:
     """Whether the budget of a level has a restart left."""
     return len(recent(d, key(level, role))) < limit(d, level, role)
 

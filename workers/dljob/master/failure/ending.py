@@ -28,7 +28,7 @@ def inhabited(d: StateTransaction, unit: str) -> bool:
     )
 
 
-def process_gone(d: StateTransaction, key: RankKey) -> None:
+def drop_process(d: StateTransaction, key: RankKey) -> None:
     """Mark a rank as without a process and waiting for a new one."""
     d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, pid=0))
 
@@ -122,7 +122,7 @@ def release(d: StateTransaction, verdict: Verdict) -> None:
     d.do(Release())
 
 
-def rank_left(d: StateTransaction, key: RankKey) -> None:
+def record_leaver(d: StateTransaction, key: RankKey) -> None:
     """Record a rank that ended while the job was stopping; the last one triggers the release."""
     d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.STOPPED, pid=0))
     if not d.live and d.verdict is not None and d.verdict.kill_at is not None:

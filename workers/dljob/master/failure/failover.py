@@ -18,8 +18,8 @@ from dljob.master.state.views import HostId, Level, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-_GONE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED})
-_LEFT = _GONE | {Reason.NODE_FROZEN}
+_NODE_REASONS = frozenset({Reason.NODE_LOST, Reason.PREEMPTED})
+_NODE_OR_FREEZE = _NODE_REASONS | {Reason.NODE_FROZEN}
 # Reasons that a process gets before it is known that its node is lost.
 _VAGUE = frozenset({Reason.UNKNOWN.value, Reason.KILLED.value})
 
@@ -48,10 +48,10 @@ def failed(
         who: Name of what failed, if it was none of the ranks (a torch store).
     """
     first = ranks[0]
-    heard = attribution.attribute_failure(d, role, first, outcome)
-    outcome = heard.outcome
-    cause = describe(who or heard.name, outcome)
-    decision = decided or decide(d, heard, ("", "") if who else repeats.judge(d, heard))
+    failure = attribution.attribute_failure(d, role, first, outcome)
+    outcome = failure.outcome
+    cause = describe(who or failure.name, outcome)
+    decision = decided or decide(d, failure, ("", "") if who else repeats.judge(d, failure))
     if isinstance(decision, Replace):
         node = d.units[d.facts(role).unit_of(d.facts(role).host_of(first))].node
         if node:
@@ -61,13 +61,13 @@ def failed(
         # The unit has no node: it is being moved already, so an ordinary restart is left.
         decision = Restart(own_level(d.facts(role)), decision.counts, decision.why)
     if isinstance(decision, Fail):
-        attribution.ends(d, heard, cause)
+        attribution.ends(d, failure, cause)
         ending.fail(d, decision.reason, f"{cause}; {decision.why}")
     elif isinstance(decision, Ignore):
         _ignore(d, role, ranks, f"{cause}; {decision.why}")
     else:
         level = _lifted(d, role, decision.level, host_lost=host_lost, begun=begun)
-        _restart(d, heard, ranks, evolve(decision, level=level), who or heard.name)
+        _restart(d, failure, ranks, evolve(decision, level=level), who or failure.name)
 
 
 def _lifted(d: StateTransaction, role: str, level: Level, *, host_lost: bool, begun: bool) -> Level:
@@ -93,19 +93,19 @@ def _ignore(d: StateTransaction, role: str, ranks: tuple[int, ...], why: str) ->
     ending.role_changed(d, role)
 
 
-def _restart(d: StateTransaction, heard: Failure, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
+def _restart(d: StateTransaction, failure: Failure, ranks: tuple[int, ...], decision: Restart, who: str) -> None:
     """Charge a budget, escalate while none is left, and begin the restart."""
-    role, outcome = heard.role, heard.outcome
+    role, outcome = failure.role, failure.outcome
     reason = outcome.reason.value if outcome.reason else Reason.UNKNOWN.value
     cause = describe(who, outcome)
     level = decision.level
-    if outcome.reason in _LEFT and not decision.counts:
-        _give_back(d, heard)
+    if outcome.reason in _NODE_OR_FREEZE and not decision.counts:
+        _refund(d, failure)
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
-    if _joined(d, heard):
+    if _joined(d, failure):
         wait = _left_of_backoff(d, role, ranks)
     else:
-        wait = budget.backoff(d, budget.add(d, f"fail:{role}", heard.node))
+        wait = budget.backoff(d, budget.add(d, f"fail:{role}", failure.node))
         if decision.counts:
             charged = charge(d, role, level, cause)
             if charged is None:
@@ -116,12 +116,12 @@ def _restart(d: StateTransaction, heard: Failure, ranks: tuple[int, ...], decisi
     fresh = level is not decision.level
     # Memory is raised before the restart begins: the other way round a host had two generations in one event, and a
     # crash of PrimeMaster forgot the first (docs/adr/0034).
-    ended = memory.grow(d, heard)
+    ended = memory.grow(d, failure)
     if role in ended and level is Level.PROCESS:
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
-    begin(d, RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, heard=heard))
+    begin(d, RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=failure))
     if level is not Level.JOB:
-        memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, heard.name)
+        memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, failure.name)
 
 
 def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:
@@ -132,28 +132,28 @@ def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: 
     return f"{decision.why} restarts {role} at level {level.value}; {paid}; backoff {wait:.1f} s"
 
 
-def _joined(d: StateTransaction, heard: Failure) -> bool:
+def _joined(d: StateTransaction, failure: Failure) -> bool:
     """Whether a failure belongs to one that is already counted; otherwise a lost node would use up the whole budget.
 
     Processes of one node that die together count once. The loss of a node counts as the same failure if its processes
     were reported before it (also those started there since), or peers whose errors only tell of it, or another node
     that was lost at the same time (one rack).
     """
-    role, host = heard.role, d.facts(heard.role).host_of(heard.rank)
-    since = max(d.ranks[role, heard.rank].since, d.hosts[host].since)
-    if budget.joined(d, role, heard.node, since):
+    role, host = failure.role, d.facts(failure.role).host_of(failure.rank)
+    since = max(d.ranks[role, failure.rank].since, d.hosts[host].since)
+    if budget.joined(d, role, failure.node, since):
         return True
     # The three cases of the docstring in order: the same node, an unexplained echo of a peer, a node lost with it.
-    return heard.outcome.reason in _GONE and any(
-        fault.node == heard.node
+    return failure.outcome.reason in _NODE_REASONS and any(
+        fault.node == failure.node
         or (fault.secondary and not fault.root)
-        or (fault.reason == heard.outcome.reason and since < fault.detected)
+        or (fault.reason == failure.outcome.reason and since < fault.detected)
         for fault in d.faults
         if fault.rank.startswith(f"{role}/") and d.now - fault.detected <= limits.JOIN_S
     )
 
 
-def _give_back(d: StateTransaction, heard: Failure) -> None:
+def _refund(d: StateTransaction, failure: Failure) -> None:
     """Refund what budgets paid for failures that a lost node, which costs no budget, turned out to have caused.
 
     Peers of the lost node fail before the loss is reported, and are charged as failures of their own.
@@ -161,12 +161,12 @@ def _give_back(d: StateTransaction, heard: Failure) -> None:
     echoes = frozenset(
         fault.detected
         for fault in d.faults
-        if fault.rank.startswith(f"{heard.role}/")
+        if fault.rank.startswith(f"{failure.role}/")
         and fault.recovered is None
         and d.now - fault.detected <= limits.LEARN_S
-        and ((fault.secondary and not fault.root) or (fault.node == heard.node and fault.reason in _VAGUE))
+        and ((fault.secondary and not fault.root) or (fault.node == failure.node and fault.reason in _VAGUE))
     )
-    budget.give_back(d, (heard.role, budget.JOB), echoes)
+    budget.refund(d, (failure.role, budget.JOB), echoes)
 
 
 def _left_of_backoff(d: StateTransaction, role: str, ranks: Iterable[int]) -> float:
@@ -181,7 +181,7 @@ def charge(d: StateTransaction, role: str, level: Level, cause: str) -> Level | 
     Returns None, and fails the job, if no level has any left.
     """
     at = level
-    while not budget.left(d, at, role):
+    while not budget.has_restart(d, at, role):
         larger = next_level(d.facts(role), at)
         if larger is None:
             # A job with maxRestarts 0 has no budget of its own: the message names the role's, which is used up.
@@ -255,7 +255,7 @@ def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
         spares.keep(d, role, spares.homes(d, role, ranks[role]))
 
 
-def store_lost(d: StateTransaction, role: str, outcome: Outcome) -> None:
+def restart_world(d: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
     unfinished = [r for r in range(d.facts(role).plan.replicas) if ending.unfinished(d.ranks[role, r])]
     if unfinished:

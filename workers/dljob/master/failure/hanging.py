@@ -13,7 +13,7 @@ from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 
 
-def found(d: StateTransaction, event: HangFound) -> None:
+def report_hang(d: StateTransaction, event: HangFound) -> None:
     """Report a hang or straggler, and restart the rank like a failed one unless a rule or the policy says otherwise."""
     rank = d.ranks.get((event.role, event.rank))
     if not d.phase.active or rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.READY:
@@ -36,12 +36,12 @@ def found(d: StateTransaction, event: HangFound) -> None:
     decided = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.
     if event.whole and rule is None and facts.plan.restart_level != "Never":
-        decided = Restart(_whole(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
+        decided = Restart(_at_least_role(own_level(facts)), counts=True, why=f"all of {event.role} stands still")
     if facts.ranks_per_host == 1:
         # A hanging process obeys no order, and its peers can leave their group only when it is gone: kill it first.
         for one in ranks:
             kill(d, facts.host_of(one))
-            ending.process_gone(d, (event.role, one))
+            ending.drop_process(d, (event.role, one))
     failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided)
 
 
@@ -53,5 +53,5 @@ def _outcome(event: HangFound) -> Outcome:
     return Outcome(ok=False, reason=Reason(event.kind), message=event.why, clues=(seen, *stacks))
 
 
-def _whole(level: Level) -> Level:
+def _at_least_role(level: Level) -> Level:
     return level if level is Level.JOB else Level.ROLE

@@ -13,7 +13,7 @@ from dljob.master.failure import ending
 from dljob.master.failure.policy import lift, own_level
 from dljob.master.failure.restart import RestartOrder, begin, kill
 from dljob.master.start.assign import Assignment, Refusal, assign
-from dljob.master.start.reservations import left, reserve, taken, unit_hosts
+from dljob.master.start.reservations import assigned_units, reserve, unit_hosts, without_unit
 from dljob.master.state import causes, limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
@@ -33,10 +33,10 @@ Ended = Mapping[str, tuple[int, ...]]
 """Role -> ranks that were ended because their unit was given back."""
 
 
-def grow(d: StateTransaction, heard: Failure) -> Ended:
+def grow(d: StateTransaction, failure: Failure) -> Ended:
     """Raise the memory of a rank that is about to restart. Return the ranks of its unit that were ended for that."""
-    if not heard.secondary and _starved(heard.outcome):
-        return _more(d, heard.role, heard.rank)
+    if not failure.secondary and _starved(failure.outcome):
+        return _more(d, failure.role, failure.rank)
     return {}
 
 
@@ -135,11 +135,11 @@ def _place(d: StateTransaction, name: str, wanted: Unit) -> Assignment | Refusal
     own, barred = d.units[name], frozenset(d.exclusions).union(d.departures)
     holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
     rooms = [
-        left(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
+        without_unit(node, holds) if own.phase is UnitPhase.HELD and node.id == own.node else node
         for node in d.nodes
         if node.id not in barred
     ]
-    others = [held for held in taken(d) if held.unit.name != name]
+    others = [held for held in assigned_units(d) if held.unit.name != name]
     here = assign([wanted], [node for node in rooms if node.id == own.node], taken=others)
     return here if isinstance(here, Assignment) else assign([wanted], rooms, taken=others)
 
@@ -159,7 +159,7 @@ def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> E
         for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
             phase = d.ranks[host.role, rank].phase
             if phase.live:
-                ending.process_gone(d, (host.role, rank))
+                ending.drop_process(d, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
                 lost[host.role] = (*lost.get(host.role, ()), rank)
     reserve(d, dict(found.nodes))

@@ -9,7 +9,7 @@ from dljob.master.failure.policy import lift, own_level
 from dljob.master.failure.restart import RestartOrder, begin, kill
 from dljob.master.start import starting
 from dljob.master.start.assign import Assignment, assign
-from dljob.master.start.reservations import taken, unit_hosts
+from dljob.master.start.reservations import assigned_units, unit_hosts
 from dljob.master.state import memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.state import UnitPhase, UnitState
@@ -37,7 +37,7 @@ def _collect(d: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> N
     ranks = d.facts(host.role).ranks_of(host.index) if has else ()
     for rank in ranks:
         if ending.unfinished(d.ranks[host.role, rank]):
-            ending.process_gone(d, (host.role, rank))
+            ending.drop_process(d, (host.role, rank))
             lost.setdefault(host.role, []).append(rank)
 
 
@@ -64,7 +64,7 @@ def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: froze
 def _try(d: StateTransaction, names: Iterable[str], held: set[str], excluded: frozenset[str]) -> Assignment | None:
     """Give up these held units if they and the lost ones fit elsewhere; return where they go."""
     units = memory_overrides.units_of(d.job.plan, d.grants, sorted({*names, *held}))
-    stay = [own for own in taken(d) if own.unit.name not in held]
+    stay = [own for own in assigned_units(d) if own.unit.name not in held]
     found = assign(units, d.nodes, excluded=excluded, taken=stay)
     if not isinstance(found, Assignment):
         return None
@@ -84,4 +84,9 @@ def _begin(d: StateTransaction, lost: Mapping[str, list[int]], why: str) -> None
             # They start together with the lost ranks, so they wait out the same backoff.
             under_way = [own.due for own in d.incidents.values() if own.role in ("", role) and not own.launched]
             wait = max([0.0, *(due - d.now for due in under_way)])
-            begin(d, RestartOrder(level, role, tuple(lost[role]), Reason.NODE_LOST.value, why, wait=wait, anew=True))
+            begin(
+                d,
+                RestartOrder(
+                    level, role, tuple(lost[role]), Reason.NODE_LOST.value, why, wait=wait, without_fault=True
+                ),
+            )

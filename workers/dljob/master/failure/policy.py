@@ -70,12 +70,12 @@ def describe(target: str, outcome: Outcome) -> str:
     return f"{target}: {what}" + (f": {error}" if error else "") + where + code
 
 
-def decide(d: StateTransaction, heard: Failure, repeats: tuple[str, str]) -> Restart | Replace | Fail | Ignore:
+def decide(d: StateTransaction, failure: Failure, repeats: tuple[str, str]) -> Restart | Replace | Fail | Ignore:
     """Decide about a failed rank, before any budget is charged. The attempt of a matching rule is counted.
 
     `repeats` is the result of `repeats.judge`: the reason to end the job, and the words for it; empty: it may restart.
     """
-    role, outcome = heard.role, heard.outcome
+    role, outcome = failure.role, failure.outcome
     ends, why = repeats
     for rule in d.job.fault_tolerance.rules:
         if _matches(rule, role, outcome):
@@ -89,7 +89,7 @@ def decide(d: StateTransaction, heard: Failure, repeats: tuple[str, str]) -> Res
     level = d.facts(role).plan.restart_level
     if level == "Never":
         return Fail(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
-    return Restart(Level(level), counts=not _announced(d, role, heard.rank, outcome), why=f"restartPolicy of {role}")
+    return Restart(Level(level), counts=not _announced(d, role, failure.rank, outcome), why=f"restartPolicy of {role}")
 
 
 def _announced(d: StateTransaction, role: str, rank: int, outcome: Outcome) -> bool:

@@ -23,7 +23,7 @@ SETTLED_S = 3600.0
 """Seconds after which a ready rank counts as having made progress, whether it reports steps or not."""
 _FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 """Exit codes of a process that may have been ended from outside; None: the exit code is unknown."""
-_OTHERS = frozenset(
+_PEER_REASONS = frozenset(
     {
         *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
         *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER),
@@ -37,20 +37,20 @@ _PEER_ERRORS = frozenset(
 _PEER_WORDS = ("connection reset by peer", "connection closed by peer", "broken pipe")
 
 
-def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[str, str]:
+def judge(d: StateTransaction, failure: Failure, *, late: bool = False) -> tuple[str, str]:
     """Return (reason, message) to end the job at this failure; empty: the rank may restart. Remembers the failure.
 
     `late`: the rank was started again before its end was reported.
     """
-    outcome = heard.outcome
+    outcome = failure.outcome
     # The host knows that an import or a setup would fail again: no second life is needed to see it.
     if outcome.fatal and outcome.reason in (Reason.USER_ERROR, Reason.IMPORT_ERROR):
         return reasons.USER_ERROR_REPEATS, "it would fail again in the same way"
-    if heard.secondary or heard.ordered or _blames_peer(outcome):
+    if failure.secondary or failure.ordered or _blames_peer(outcome):
         return "", ""
-    key: RankKey = (heard.role, -1 if d.facts(heard.role).world else heard.rank)
-    last, own = d.errors.get(key), d.ranks[heard.role, heard.rank]
-    if outcome.reason in _OTHERS or (outcome.reason is Reason.UNKNOWN and outcome.error_type):
+    key: RankKey = (failure.role, -1 if d.facts(failure.role).world else failure.rank)
+    last, own = d.errors.get(key), d.ranks[failure.role, failure.rank]
+    if outcome.reason in _PEER_REASONS or (outcome.reason is Reason.UNKNOWN and outcome.error_type):
         d.errors = d.errors.delete(key) if last else d.errors
         return "", ""
     began = d.now - limits.JOIN_S if late else own.since
@@ -58,12 +58,15 @@ def judge(d: StateTransaction, heard: Failure, *, late: bool = False) -> tuple[s
         return "", ""  # it had no process, or of this life an end is already remembered: a life counts once
     ready = late or own.ready_at > 0.0
     progressed = _progressed(d, last, outcome, began, own.ready_at)
-    short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, heard)
+    short = not late and not progressed and d.now - began <= CRASH_LOOP_S and not _grows(d, failure)
     short_lives = (last.short_lives if last and short else 0) + short
     memory = ErrorMemory(outcome.error_type, outcome.frame, outcome.step, outcome.code, d.now, ready, short_lives)
     d.errors = d.errors.set(key, memory)
     if last is not None and not progressed and _same(last, memory) and not _kernels(outcome):
-        return reasons.USER_ERROR_REPEATS, f"{_what(outcome)} twice, with no progress between{_proviso(outcome)}"
+        return (
+            reasons.USER_ERROR_REPEATS,
+            f"{_describe_end(outcome)} twice, with no progress between{_proviso(outcome)}",
+        )
     if short_lives >= CRASH_LOOP_LIVES:
         words = f"{short_lives} lives in a row ended within {CRASH_LOOP_S:.0f} s of their start, with no progress"
         return reasons.CRASH_LOOP, f"a crash loop: {words}"
@@ -93,9 +96,9 @@ def _progressed(d: StateTransaction, last: ErrorMemory | None, outcome: Outcome,
     )
 
 
-def _grows(d: StateTransaction, heard: Failure) -> bool:
+def _grows(d: StateTransaction, failure: Failure) -> bool:
     """Whether the next life gets more memory (`outOfMemory`), so that it is no repetition."""
-    return _kernels(heard.outcome) and memory_overrides.policy_of(d.job, heard.role) is not None
+    return _kernels(failure.outcome) and memory_overrides.policy_of(d.job, failure.role) is not None
 
 
 def _kernels(outcome: Outcome) -> bool:
@@ -103,7 +106,7 @@ def _kernels(outcome: Outcome) -> bool:
     return outcome.reason is Reason.OOM_KILLED and causes.killed(outcome)
 
 
-def _what(outcome: Outcome) -> str:
+def _describe_end(outcome: Outcome) -> str:
     """Return the repeated end in words."""
     if outcome.error_type and outcome.error_type != "SystemExit":
         return "the same error at the same place"

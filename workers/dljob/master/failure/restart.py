@@ -35,11 +35,11 @@ class RestartOrder:
     """Seconds of backoff."""
     fresh: bool = False
     """Whether live hosts are replaced as well."""
-    heard: Failure | None = None
+    failure: Failure | None = None
     """The failure that caused it; None for an ordered restart."""
     leaving: tuple[RankKey, ...] = ()
     """Ranks that the shrinking role drops; they leave their incidents and are not started again."""
-    anew: bool = False
+    without_fault: bool = False
     """Whether it continues a restart that is under way with other members: no new fault, and not counted again."""
     gathers: bool = False
     """Whether ranks only leave user code: the number of ranks that start is decided once all have left."""
@@ -53,11 +53,11 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     fresh = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
     number = d.next_serial()
     target = _target(d, order)
-    fault = () if order.anew else (d.add_fault(order.level, order.reason, target, order.cause),)
-    follows = attribution.record_fault(d, fault[0], order.heard) if fault else ""
+    fault = () if order.without_fault else (d.add_fault(order.level, order.reason, target, order.cause),)
+    follows = attribution.record_fault(d, fault[0], order.failure) if fault else ""
     later = _later_ranks(d) if order.level is Level.JOB else ()
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
-    inherited = _take_over(d, (*members, *later, *order.leaving))
+    inherited = _leave_incidents(d, (*members, *later, *order.leaving))
     # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
     if order.level is Level.JOB:
         _reset_roles(d, later)
@@ -80,7 +80,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
             faults=(*inherited, *fault),
         ),
     )
-    if not order.anew:
+    if not order.without_fault:
         d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
     wait = f" in {order.wait:g} s" if order.wait else ""
     d.note(
@@ -122,7 +122,7 @@ def _target(d: StateTransaction, order: RestartOrder) -> str:
     return order.role if whole else f"{order.role}/{order.ranks[0]}"
 
 
-def _take_over(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
+def _leave_incidents(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple[int, ...]:
     """Take members out of their present incidents; return the faults of incidents that end because none are left."""
     leaving = Counter(d.ranks[key].incident for key in members)
     inherited: list[int] = []
@@ -172,7 +172,7 @@ def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, .
     """
     if order.level is not Level.IN_PROCESS or order.fresh:
         return frozenset()
-    failed = () if order.heard is not None and order.heard.secondary else order.ranks
+    failed = () if order.failure is not None and order.failure.secondary else order.ranks
     return frozenset(
         key
         for key in members

@@ -61,12 +61,12 @@ def _waiting(s: JobState | StateTransaction, facts: RoleFacts, own: RankState, h
         return Account.WAIT
     if s.hosts[host].phase is not HostPhase.READY:
         return begins
-    if not all(_met(s, other, kind) for other, kind in facts.plan.depends_on):
+    if not all(_dependency_met(s, other, kind) for other, kind in facts.plan.depends_on):
         return Account.WAIT
     return Account.RENDEZVOUS if facts.world else begins
 
 
-def _met(s: JobState | StateTransaction, other: str, kind: str) -> bool:
+def _dependency_met(s: JobState | StateTransaction, other: str, kind: str) -> bool:
     role = s.roles[other]
     return _completed(role, s.job.roles[other]) or (kind == "Ready" and role.was_ready)
 
@@ -93,7 +93,7 @@ def settle(d: StateTransaction, event: Event) -> None:
     for key in _keys(d):
         account, was = account_of(d, key), clocks.get(key)
         if (was and was[0]) is not account:
-            moves.append(Move(key, account, _lost(d, key, signs) if signs else None))
+            moves.append(Move(key, account, _last_sign(d, key, signs) if signs else None))
     if moves or spares:
         d.ledger = ledger.booked(d.ledger, moves, spares, micros(d, d.now))
 
@@ -160,7 +160,7 @@ def _signs(d: StateTransaction, event: Event) -> Signs:
     return dict(event.silent) if isinstance(event, NodesSeen) else {}
 
 
-def _lost(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
+def _last_sign(d: StateTransaction, key: RankKey, signs: Signs) -> int | None:
     """Return the last sign of life of a rank that this event reports as lost, in ledger time; None: none is known."""
     host, before = d.job.roles[key[0]].host_of(key[1]), d.base.ranks.get(key)
     if before is None or not before.phase.live:

@@ -130,7 +130,7 @@ class Written:
         if change is None:
             return
         try:
-            self._data = _laid(self._data, change)
+            self._data = _apply_change(self._data, change)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise JournalError(f"a change does not fit the state before it: {error!r}", offset=0) from error
 
@@ -139,7 +139,7 @@ class Written:
         return _plain(self._data)
 
 
-def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
+def _apply_change(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
     """Return the old value with a change applied, in place where that is possible."""
     form, *said = change
     match form:
@@ -148,10 +148,10 @@ def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
         case "d":
             # A field may be missing: a version without it wrote the snapshot.
             for name, part in cast("dict[str, list[Any]]", said[0]).items():
-                old[name] = _laid(old.get(name), part)
+                old[name] = _apply_change(old.get(name), part)
             return old
         case "m":
-            return _laid_map(old, *said)
+            return _apply_rows(old, *said)
         case "s":
             first, last, items = said
             return [*old[:first], *items, *old[len(old) - last :]]
@@ -159,12 +159,12 @@ def _laid(old: Any, change: list[Any]) -> Any:  # noqa: ANN401 - JSON
             raise ValueError(f"there is no change of the form {form!r}")
 
 
-def _laid_map(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
+def _apply_rows(old: Any, put: list[Any], gone: list[Any]) -> _Rows:  # noqa: ANN401 - JSON
     """Return a map with changed rows put in and lost ones removed."""
     rows = old if isinstance(old, _Rows) else _Rows({json.dumps(key): [key, value] for key, value in old or ()})
     for key, change in put:
         text = json.dumps(key)  # a JSON key may be an array, which cannot be a dict's key
-        rows[text] = [key, _laid(rows.get(text, (None, None))[1], change)]
+        rows[text] = [key, _apply_change(rows.get(text, (None, None))[1], change)]
     for key in gone:
         rows.pop(json.dumps(key), None)
     return rows

@@ -30,7 +30,7 @@ from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import JobState, Phase, Verdict
 from dljob.master.transition import initial
 
-KEPT = (
+KEPT_FIELDS = (
     "started_at", "carried", "serial", "restarts", "marks", "errors", "commands", "faults", "exclusions", "replaced",
     "saves", "feeds", "grants", "epoch", "version", "running_at", "result",
 )  # fmt: skip
@@ -44,7 +44,7 @@ ERRORS = (JournalError, LookupError, ValueError, TypeError, AttributeError, Recu
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class MigratedState:
     """The state to go on with. `anew` says why the written state was not taken over; empty: it was."""
 
     state: JobState
@@ -53,7 +53,7 @@ class Taken:
     anew: str = ""
 
 
-def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Taken:
+def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> MigratedState:
     """Return the state to go on with, from one that another version wrote.
 
     Args:
@@ -65,15 +65,15 @@ def take(data: Mapping[str, Any], fresh: JobState, plan: str, at: float) -> Take
     own = fresh.job.plan.digest
     # Another plan has other ranks, hosts or units: rows of the old ones would say nothing about the new ones.
     if plan and plan != own:
-        return begin_anew(data, fresh, f"it belongs to plan {plan}, and this dljob plans {own}", at)
+        return fresh_state(data, fresh, f"it belongs to plan {plan}, and this dljob plans {own}", at)
     left_out: set[str] = set()
     try:
         fitted = _fitted(JobState, {key: value for key, value in data.items() if key not in ("v", TAIL)}, "", left_out)
         state = decode_state({**fitted, "v": data["v"]}, fresh.job)
-        _whole(state)  # readable is not enough: a missing row would only fail at some later event
+        _check_rows(state)  # readable is not enough: a missing row would only fail at some later event
     except ERRORS as error:
-        return begin_anew(data, fresh, f"its state cannot be read: {_words(error)}", at)
-    return Taken(state, tuple(sorted(left_out)))
+        return fresh_state(data, fresh, f"its state cannot be read: {_message(error)}", at)
+    return MigratedState(state, tuple(sorted(left_out)))
 
 
 def read_event(data: Mapping[str, Any]) -> Event:
@@ -88,16 +88,16 @@ def read_event(data: Mapping[str, Any]) -> Event:
             own = {key: value for key, value in data.items() if key != "t"}
             return codec.decode_event({**_fitted(kind, own, "", set()), "t": data["t"]})
     except ERRORS as error:
-        raise JournalError(f"event {data['t']!r}: {_words(error)}", offset=0) from error
+        raise JournalError(f"event {data['t']!r}: {_message(error)}", offset=0) from error
     return codec.decode_event(data)
 
 
-def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -> Taken:
+def fresh_state(data: Mapping[str, Any], fresh: JobState, why: str, at: float) -> MigratedState:
     """Return the initial state with the kept fields, and counts above all used ones. All processes must be gone."""
     kept: dict[str, object] = {}
     lost: list[str] = []
     # Field by field, so that one that cannot be read does not take the others along.
-    for name in KEPT:
+    for name in KEPT_FIELDS:
         if name in data:
             try:
                 kept[name] = _table(name, data[name])
@@ -114,7 +114,7 @@ def begin_anew(data: Mapping[str, Any], fresh: JobState, why: str, at: float) ->
         units=_floor(fresh.units, token=used),
     )
     state = _ended(_accounts(_role_restarts(state, data), data, at), data)
-    return Taken(evolve(state, wake=timers.earliest(state)), tuple(sorted(lost)), why)
+    return MigratedState(evolve(state, wake=timers.earliest(state)), tuple(sorted(lost)), why)
 
 
 def _table(name: str, value: object) -> object:
@@ -193,7 +193,7 @@ def _ended(state: JobState, data: Mapping[str, Any]) -> JobState:
     return evolve(state, phase=Phase(over), verdict=ended)
 
 
-def _whole(state: JobState) -> None:
+def _check_rows(state: JobState) -> None:
     """Raise ValueError if a row is missing that this version looks up."""
     need = initial(state.job.plan, state.job.spec, state.job.uid, state.started_at, own_nodes=state.job.own_nodes)
     for name in ("roles", "ranks", "hosts", "units", "sizes"):
@@ -202,7 +202,7 @@ def _whole(state: JobState) -> None:
             raise ValueError(f"{name} lacks {missing[0]}")
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, JournalError):
         return error.message
     return str(error) if isinstance(error, ValueError) else repr(error)

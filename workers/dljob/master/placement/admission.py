@@ -14,7 +14,7 @@ from dljob.master.placement import resizing
 from dljob.master.start import checks
 from dljob.master.start.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import reserve, taken, unit_hosts
+from dljob.master.start.reservations import assigned_units, reserve, unit_hosts
 from dljob.master.start.spares import forget_node
 from dljob.master.start.starting import completed, ensure_host, start_roles
 from dljob.master.state import limits, memory_overrides
@@ -44,10 +44,10 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
         outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
         d.note(reasons.NODE_LOST, "job", f"lost nodes: {', '.join(sorted(gone))}")
         leave(d, gone, outcome)
-    look(d)
+    try_to_place(d)
 
 
-def look(d: StateTransaction, *, last: bool = False) -> None:
+def try_to_place(d: StateTransaction, *, last: bool = False) -> None:
     """Try to place all units without a node, unless a backoff is under way.
 
     Units whose ranks have all ended come last: they reserve room that no other unit wants, in case they restart.
@@ -63,14 +63,14 @@ def look(d: StateTransaction, *, last: bool = False) -> None:
     excluded = frozenset(d.exclusions).union(d.departures)
     # Before admission all units are placed together or not at all; after it each lost unit is placed again.
     first = d.phase is Phase.PENDING
-    names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.UNPLACED) if first else lost(d)
+    names = tuple(name for name, own in d.units.items() if own.phase is UnitPhase.UNPLACED) if first else lost_units(d)
     if names:
         _place(d, names, excluded, last=last)
     if not first and d.held < d.job.unit_count:
         _leftover(d, excluded)
 
 
-def lost(d: StateTransaction) -> tuple[str, ...]:
+def lost_units(d: StateTransaction) -> tuple[str, ...]:
     """Return the units that lost their nodes and have unfinished ranks."""
     return tuple(n for n in d.homeless if d.units[n].phase is UnitPhase.LOST and ending.inhabited(d, n))
 
@@ -143,8 +143,8 @@ def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str])
         return assign(units, d.nodes, excluded=excluded, reserve_nodes=spare_nodes(plan))
     # The quick attempt looks at nodes with room and at units whose effect `free` does not show. Only if it fails, all
     # nodes and units are examined, for the words of the refusal.
-    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=taken(d, every=False))
-    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=taken(d))
+    near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=assigned_units(d, every=False))
+    return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=assigned_units(d))
 
 
 def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusal:
@@ -152,7 +152,7 @@ def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusa
     units = memory_overrides.units_of(d.job.plan, d.grants, names)
     barred = frozenset(d.exclusions).union(d.departures)
     rooms = [node for node in d.nodes if node.id not in barred]
-    others = [held for held in taken(d) if held.unit.name not in names] if rooms else ()
+    others = [held for held in assigned_units(d) if held.unit.name not in names] if rooms else ()
     return assign(units, roomy(rooms, units), taken=others)
 
 
@@ -174,7 +174,7 @@ def _no_room(d: StateTransaction, refusal: Refusal) -> None:
         if not d.sizes or not resizing.start_with_fewer(d, refusal.why):
             ending.fail(d, reasons.NEVER_FITS, refusal.why)
         return
-    why = refusal.why + checks.words(d)
+    why = refusal.why + checks.describe_excluded(d)
     if why != d.search.why:
         d.note(reasons.NO_ROOM, "job", why)
     search = evolve(d.search, why=why, since=since, final_at=final_at, deadline=_deadline(d))
@@ -321,8 +321,8 @@ def follow(d: StateTransaction) -> None:
     """Update the search after an event: it ends when no rank needs a node, and begins when ended ranks start anew."""
     if not d.seats or d.ending or (d.units is d.base.units and d.incidents is d.base.incidents):
         return
-    if d.search.deadline is None and lost(d):
-        look(d)
+    if d.search.deadline is None and lost_units(d):
+        try_to_place(d)
     elif not needed(d):
         own = d.search
         # With every unit held the backoff is over too; otherwise it goes on.

@@ -61,7 +61,7 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
     found = {f.node: why for f in event.nodes if (why := unfit(f, pace, most))}
     # A node that could not be checked counts as proven: a bug of the check must not stop a job.
     proven = dict.fromkeys((*own.proven, *(facts.node for facts in event.nodes if facts.unmade)))
-    _not_made(d, event, most)
+    _report_unchecked(d, event, most)
     said, paces = _teams(event, own)
     proven |= {node: None for team in event.teams if team.nodes not in said for node in team.nodes}
     good = {node: None for node in proven if node not in found}
@@ -70,13 +70,15 @@ def _learned(d: StateTransaction, event: NodesChecked, own: RoleCheck) -> tuple[
     for node, team in guilty.items():
         # Any other bad node is only remembered, since no unit of the role is there.
         if node in here:
-            found.setdefault(node, f"{said.get(team, 'an all-reduce failed')}, with {_others(team, node)}, proven good")
+            found.setdefault(
+                node, f"{said.get(team, 'an all-reduce failed')}, with {_other_nodes(team, node)}, proven good"
+            )
     bad, kept = tuple(dict.fromkeys((*own.bad, *guilty))), limits.CHECK_PACES
     own = evolve(own, proven=tuple(good), bad=bad, failures=failures, speeds=speeds[-kept:], paces=paces[-kept:])
     return own, found
 
 
-def _not_made(d: StateTransaction, event: NodesChecked, most: float) -> None:
+def _report_unchecked(d: StateTransaction, event: NodesChecked, most: float) -> None:
     """Report the checks that could not be made, equal reasons of many nodes or teams in one line."""
     nodes, teams = dict[str, list[str]](), dict[str, list[str]]()
     for facts in event.nodes:
@@ -107,7 +109,7 @@ def _teams(event: NodesChecked, own: RoleCheck) -> tuple[dict[Team, str], tuple[
     return said, (*own.paces, *(team.gbytes_s for team in made if team.nodes not in said))
 
 
-def _others(team: Team, node: str) -> str:
+def _other_nodes(team: Team, node: str) -> str:
     return " and ".join(other for other in team if other != node)
 
 

@@ -48,7 +48,7 @@ def _refusal(d: StateTransaction, event: Commanded) -> str:
         return "the job is ending"
     if event.kind in ENDS:
         return "" if event.target == "job" else f"only the job can be {ENDS[event.kind]}, not {event.target}"
-    if event.target != "job" and not _known(d, event.target):
+    if event.target != "job" and not _target_exists(d, event.target):
         roles = ", ".join(d.job.roles)
         return f"no target {event.target}; targets are job, a role ({roles}), or a rank as {next(iter(d.job.roles))}/0"
     if event.kind == "scale":
@@ -74,7 +74,7 @@ def _unscalable(d: StateTransaction, event: Commanded) -> str:
     return ""
 
 
-def _known(d: StateTransaction, target: str) -> bool:
+def _target_exists(d: StateTransaction, target: str) -> bool:
     """Whether a target names a role or a rank of the job."""
     role, slash, number = target.partition("/")
     facts = d.job.roles.get(role)

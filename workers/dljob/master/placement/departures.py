@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from dljob.master.failure import attribution, ending
-from dljob.master.placement.admission import elsewhere, leave, look
+from dljob.master.placement.admission import elsewhere, leave, try_to_place
 from dljob.master.start.assign import Refusal
 from dljob.master.state import causes, limits
 from dljob.master.state.actions import SaveCopies, Unreserve
@@ -28,7 +28,7 @@ from dljob.telemetry.evidence import Source
 
 GRACE_S = 120.0
 """Seconds for copies to come to disk, where the spec has no `checkpoint`."""
-WORDS = 500
+MAX_REASON = 500
 """Characters of the announcements that are kept."""
 
 
@@ -56,7 +56,7 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
     if cause.reason is Reason.PREEMPTED:
         _begin(d, name, cause.line, d.now + limits.DEPART_S)
         go(d)
-        look(d)
+        try_to_place(d)
 
 
 def saved(d: StateTransaction, event: CopiesSaved) -> None:
@@ -91,18 +91,18 @@ def go(d: StateTransaction) -> None:
             continue
         why = f"node {name} is taken away: {own.why}"
         leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.PREEMPTED, message=why))
-        look(d)
+        try_to_place(d)
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
     """Yield when departures need a Tick (unix seconds)."""
     for own in state.departures.values():
-        yield _due(own)
+        yield _next_step_at(own)
 
 
 def tick(d: StateTransaction) -> None:
     """Handle due departures: stop waiting for copies, and use a node again that is still there long after its time."""
-    due = [(name, own) for name, own in sorted(d.departures.items()) if _due(own) <= d.now]
+    due = [(name, own) for name, own in sorted(d.departures.items()) if _next_step_at(own) <= d.now]
     drained = {node.id for node in d.nodes if node.leaving is not None}
     for name, own in due:
         if not own.saved:
@@ -119,7 +119,7 @@ def tick(d: StateTransaction) -> None:
             )
     if due:
         go(d)
-        look(d)
+        try_to_place(d)
 
 
 def orders(state: JobState, now: float) -> Iterator[SaveCopies]:
@@ -135,7 +135,7 @@ def _first(d: JobState | StateTransaction) -> tuple[str, Departure] | None:
     return next(((name, own) for name, own in sorted(d.departures.items()) if not own.saved), None)
 
 
-def _due(own: Departure) -> float:
+def _next_step_at(own: Departure) -> float:
     """Return when the next step of a departure is due: the end of the flush, or of the announcement's validity."""
     return own.by + limits.NOTICE_S if own.saved else own.save_by
 
@@ -146,7 +146,7 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
     if old is not None:
         # Ray and Kubernetes may announce the same departure, each in its words.
         if why not in old.why:
-            d.departures = d.departures.set(name, evolve(old, why=f"{old.why}; {why}"[:WORDS]))
+            d.departures = d.departures.set(name, evolve(old, why=f"{old.why}; {why}"[:MAX_REASON]))
         return
     checkpoint = d.job.spec.checkpoint
     grace = checkpoint.grace_period_seconds if checkpoint else GRACE_S
@@ -156,7 +156,7 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
     waits, asked = bool(d.seats and _inhabited(d, name)), _first(d) is not None
     own = Departure(why, d.now, by, d.now + within, saved=not waits)
     d.departures = d.departures.set(name, own)
-    d.wake_at(_due(own))
+    d.wake_at(_next_step_at(own))
     then = "; its ranks leave once their checkpoint copies are on disk" if waits else ""
     d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is about to be taken away: {why}{then}")
     if waits and not asked:  # a flush that is under way for another node serves this one, too
@@ -179,7 +179,7 @@ def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
     """Record that the ranks of a departing node need not wait any longer; `why` names what is not on disk."""
     own = evolve(own, saved=True)
     d.departures = d.departures.set(name, own)
-    d.wake_at(_due(own))
+    d.wake_at(_next_step_at(own))
     if why:
         d.note(reasons.NODE_LEAVING, f"node/{name}", f"some checkpoint copies of its ranks are not on disk: {why}")
 

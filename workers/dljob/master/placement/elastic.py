@@ -245,7 +245,7 @@ def _move(d: StateTransaction, role: str) -> None:
         return
     if resizing.level_of(d.job, role) is Level.IN_PROCESS:
         _put(d, role, evolve(own, target=made.sizes[role], save_by=None, parting=True))
-        resizing.part(d, role, _why(own, made.sizes[role]))
+        resizing.leave_user_code(d, role, _why(own, made.sizes[role]))
     else:
         resizing.resize(d, made, _why(own, made.sizes[role]), anew=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dljob.master.placement import departures
-from dljob.master.placement.admission import leave, look, nodes_seen
+from dljob.master.placement.admission import leave, nodes_seen, try_to_place
 from dljob.master.start import checks, relaunch
 from dljob.master.state import limits
 from dljob.master.state.events import NodeFrozen, NodesSeen, NodeThawed
@@ -21,7 +21,7 @@ from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
 
 
-def seen(d: StateTransaction, event: NodesSeen) -> None:
+def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes."""
     # A node that is gone is silent no longer: from now on its exclusion ends by time alone.
     live = frozenset(node.id for node in event.nodes)
@@ -30,17 +30,17 @@ def seen(d: StateTransaction, event: NodesSeen) -> None:
             _set(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
     departures.announced(d, event.nodes)
-    relaunch.lost(d, event.nodes)
+    relaunch.request_replacements(d, event.nodes)
     nodes_seen(d, event)
     departures.follow(d)
 
 
-def gone(d: StateTransaction, name: str) -> bool:
+def node_lost(d: StateTransaction, name: str) -> bool:
     """Handle the loss of a node that a lost host reported before the list of nodes did. False: it is known already."""
     left = tuple(node for node in d.nodes if node.id != name)
     if not d.phase.active or len(left) == len(d.nodes):
         return False
-    seen(d, NodesSeen(left))
+    handle_nodes(d, NodesSeen(left))
     return True
 
 
@@ -55,7 +55,7 @@ def frozen(d: StateTransaction, event: NodeFrozen) -> None:
     _exclude(d, name, Reason.NODE_FROZEN.value, silent=True)
     relaunch.ask(d, name, Reason.NODE_FROZEN.value, why)
     leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.NODE_FROZEN, message=why))
-    look(d)
+    try_to_place(d)
 
 
 def thawed(d: StateTransaction, event: NodeThawed) -> None:
@@ -69,7 +69,7 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
         f"node/{event.node}",
         f"it answers again, {d.now - own.since:.1f} s after it was excluded",
     )
-    look(d)
+    try_to_place(d)
 
 
 def leave_by_rule(d: StateTransaction) -> None:
@@ -83,7 +83,7 @@ def leave_by_rule(d: StateTransaction) -> None:
         relaunch.ask(d, name, why.reason, why.cause)
         outcome = Outcome(ok=False, reason=Reason(why.reason), message=why.cause)
         leave(d, frozenset([name]), outcome, counts=why.counts)
-        look(d)
+        try_to_place(d)
 
 
 def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
@@ -95,7 +95,7 @@ def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
     said = "; ".join(f"node {name} failed its check {why}" for name, why in sorted(bad.items()))
     # Cut to a bound, since many nodes may fail at once.
     leave(d, frozenset(bad), Outcome(ok=False, reason=Reason.DEVICE_ERROR, message=said[:1000]), counts=False)
-    look(d)
+    try_to_place(d)
 
 
 def _exclude(d: StateTransaction, name: str, reason: str, *, silent: bool, check: str = "") -> None:
@@ -146,5 +146,5 @@ def tick(d: StateTransaction) -> None:
             d.exclusions = d.exclusions.set(name, evolve(own, fence=None))
             changed = True
     if changed:
-        look(d)
+        try_to_place(d)
         departures.go(d)

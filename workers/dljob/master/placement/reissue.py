@@ -70,7 +70,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
             for (role, node, slot), spare in sorted(state.spares.items())
             if spare.phase is SparePhase.SPAWNING
         ),
-        *checks.again(d),
+        *checks.reissue_rounds(d),
         *departures.orders(state, now),
         *elastic.orders(state, now),
         *relaunch.orders(state),
@@ -114,7 +114,7 @@ def _units(state: JobState) -> Iterator[Action]:
 
 
 def _host(
-    d: StateTransaction, host: HostId, own: HostState, there: Mapping[str, visible_devices.There]
+    d: StateTransaction, host: HostId, own: HostState, there: Mapping[str, visible_devices.VisibleDevices]
 ) -> Iterator[Action]:
     """Yield the orders of a host and its ranks that have no answer: its spawn, starts, and stops."""
     if own.phase is HostPhase.SPAWNING:

@@ -11,7 +11,7 @@ from dljob.master.failure.restart import RestartOrder, begin, kill
 from dljob.master.ledger.rules import micros
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import left, reserve, taken, unit_hosts
+from dljob.master.start.reservations import assigned_units, reserve, unit_hosts, without_unit
 from dljob.master.start.starting import completed
 from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Unreserve
@@ -96,12 +96,12 @@ def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = Fals
         own = d.units[name]
         if own.phase is UnitPhase.HELD and own.node in nodes:
             holds = memory_overrides.unit_of(d.job.plan, name, memory_overrides.given(d.grants, name))
-            nodes[own.node] = left(nodes[own.node], holds)
+            nodes[own.node] = without_unit(nodes[own.node], holds)
     found = assign(
         (*memory_overrides.units_of(plan, d.grants, lacking), *quotas),
         nodes.values(),
         excluded=barred,
-        taken=[held for held in taken(d) if held.unit.name not in gone],
+        taken=[held for held in assigned_units(d) if held.unit.name not in gone],
         reserve_nodes=spare_nodes(plan) if spares else None,
     )
     return found if isinstance(found, Refusal) else replace(found, nodes={name: found.nodes[name] for name in lacking})
@@ -134,7 +134,7 @@ def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignm
         quota_units(quotas),
         [replace(node, free=node.total) for node in d.nodes],
         excluded=frozenset(d.departures),
-        taken=[replace(held, counted=False) for held in (*taken(d), *new)],
+        taken=[replace(held, counted=False) for held in (*assigned_units(d), *new)],
         reserve_nodes=spare_nodes(plan),
     )
     return isinstance(left_over, Assignment)
@@ -154,7 +154,7 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
         return False
     # Units beyond the new size are given back by the old plan; then the smaller plan is the job's.
     for role, facts in before.items():
-        _give_back(d, facts, made.sizes[role])
+        _give_up_units(d, facts, made.sizes[role])
     d.job = d.job.sized(made.sizes)
     for role, facts in before.items():
         have, had = made.sizes[role], facts.plan.replicas
@@ -168,11 +168,11 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
 
 
 def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
-    """Restart roles with other numbers of ranks. `anew`: it continues the restart that a loss began."""
+    """Restart roles with other numbers of ranks. `without_fault`: it continues the restart that a loss began."""
     before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
     # The order matters: units are given back by the old plan, ranks and units are added by the new one, and the new
     # units are reserved before the restarts ask for their hosts.
-    left_out = {role: _give_back(d, facts, made.sizes[role]) for role, facts in before.items()}
+    left_out = {role: _give_up_units(d, facts, made.sizes[role]) for role, facts in before.items()}
     d.job = d.job.sized({role: made.sizes[role] for role in before})
     for role, facts in before.items():
         _add(d, role, facts)
@@ -188,19 +188,23 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         words = f"{counted(have, 'rank')} instead of {had}: {why}"
         d.note(reasons.RESIZED, role, words)
         # Dropped ranks leave their incidents, which would otherwise wait for them for ever.
-        begin(d, RestartOrder(level_of(d.job, role), role, (), RESIZED, words, leaving=left_out[role], anew=anew))
+        begin(
+            d, RestartOrder(level_of(d.job, role), role, (), RESIZED, words, leaving=left_out[role], without_fault=anew)
+        )
         for key in left_out[role]:
             d.set_rank(key, evolve(d.ranks[key], incident=0))
 
 
-def part(d: StateTransaction, role: str, why: str) -> None:
+def leave_user_code(d: StateTransaction, role: str, why: str) -> None:
     """Have all ranks of a role leave user code and keep their processes; the new size is decided once all have left."""
     begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, f"all its ranks leave user code: {why}", gathers=True))
 
 
 def stay(d: StateTransaction, role: str) -> None:
     """Restart, in its old size, a role whose ranks left for another size that has no room any longer."""
-    begin(d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", anew=True))
+    begin(
+        d, RestartOrder(Level.IN_PROCESS, role, (), RESIZED, "there is no room for more any longer", without_fault=True)
+    )
 
 
 def level_of(job: Job, role: str) -> Level:
@@ -208,7 +212,7 @@ def level_of(job: Job, role: str) -> Level:
     return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
-def _give_back(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:
+def _give_up_units(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:
     """Give up the units beyond the first `size` ranks of a role; return the ranks that it drops."""
     for name in _units(facts, size):
         own = d.units[name]

@@ -97,7 +97,7 @@ def _overdue(d: StateTransaction, number: int) -> None:
     if _looks_for_room(d, number):
         # The restart gets more time, because the search for room has a deadline of its own.
         d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
-        admission.look(d)
+        admission.try_to_place(d)
     else:
         failover.timed_out(d, incident)
 
@@ -124,16 +124,16 @@ def _search(d: StateTransaction) -> None:
         # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
         d.search = evolve(d.search, deadline=None)
     elif late and not _found_at_last(d):
-        message = f"{counted(len(admission.lost(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
+        message = f"{counted(len(admission.lost_units(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
-        admission.look(d)
+        admission.try_to_place(d)
 
 
 def _found_at_last(d: StateTransaction) -> bool:
     """Whether lost units find a place in a last attempt, in which excluded nodes may be used as well."""
-    admission.look(d, last=True)
-    if admission.lost(d):
+    admission.try_to_place(d, last=True)
+    if admission.lost_units(d):
         return False
     d.search = evolve(d.search, deadline=None)
     return True

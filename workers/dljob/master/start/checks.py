@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dljob.master.state import limits
 from dljob.master.state.actions import CheckNodes, CheckPlace
 from dljob.master.state.evolve import evolve
-from dljob.master.state.pairing import RoleCheck, Team, first_round, met
+from dljob.master.state.pairing import RoleCheck, Team, failed_together, first_round
 from dljob.master.state.state import UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId
@@ -69,7 +69,7 @@ def order(d: StateTransaction, role: str, own: RoleCheck) -> CheckNodes:
     return CheckNodes(role, own.number, places, own.teams)
 
 
-def again(d: StateTransaction) -> Iterator[CheckNodes]:
+def reissue_rounds(d: StateTransaction) -> Iterator[CheckNodes]:
     """Yield the rounds that a new epoch orders again."""
     for role, own in sorted(d.checks.items()):
         # A round about places that were left since is not repeated: `start_world` orders another one.
@@ -102,7 +102,7 @@ def barred(d: StateTransaction, node: str) -> bool:
         if node not in own.bad and any(node in team for team in own.failures):
             names = (f"{d.facts(role).series}/{group}" for group in range(d.facts(role).plan.groups))
             mates = {d.units[name].node for name in names if d.units[name].phase is UnitPhase.HELD} - {node}
-            if any(not met(own.failures, node, mate) for mate in mates):
+            if any(not failed_together(own.failures, node, mate) for mate in mates):
                 return False
     return True
 
@@ -117,7 +117,7 @@ def forget(d: StateTransaction, node: str) -> None:
             d.checks = d.checks.set(role, evolve(own, failures=failures, bad=bad, speeds=speeds))
 
 
-def words(d: StateTransaction) -> str:
+def describe_excluded(d: StateTransaction) -> str:
     """Describe the nodes excluded for a failed check, for the message why there is no room; empty: there are none."""
     failed = [f"{name} ({own.check})" for name, own in sorted(d.exclusions.items()) if own.check]
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""

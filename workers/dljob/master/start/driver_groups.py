@@ -19,7 +19,7 @@ SHOWN = 6
 _NODE_NAME_LENGTH = 8
 
 
-def told(d: StateTransaction, event: GroupAsked) -> None:
+def record_pending_group(d: StateTransaction, event: GroupAsked) -> None:
     """Record a pending group: a line in the timeline the first time, and the reason in the status while it waits."""
     if event.waits:
         if event.group not in d.groups:
@@ -49,10 +49,10 @@ def explain(group: AskedGroup, nodes: Iterable[NodeView]) -> str:
             "there is enough in total, but not in pieces of the right size, or not on nodes with the wanted labels"
         )
     who = f"{group.kind} {group.name or group.id} of {group.owner}"
-    return f"{who} waits for {_wanted(group)}; {verdict}; {_have(group, known)}"
+    return f"{who} waits for {_describe_bundles(group)}; {verdict}; {_have(group, known)}"
 
 
-def _wanted(group: AskedGroup) -> str:
+def _describe_bundles(group: AskedGroup) -> str:
     """Return the bundles in words, equal ones together, and the strategy's condition on their nodes."""
     counts: dict[Resources, int] = {}
     for bundle in group.bundles:

@@ -18,7 +18,7 @@ def ask(d: StateTransaction, name: str, reason: str, why: str) -> None:
         d.do(RelaunchNode(name, reason, why, _labels(d.nodes, name)))
 
 
-def lost(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
+def request_replacements(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
     """Ask for the replacement of nodes that held units and are gone from the list.
 
     Excluded nodes were reported before, and a node that was announced to go is taken away on purpose.
@@ -31,7 +31,7 @@ def lost(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
         ask(d, name, Reason.NODE_LOST.value, f"node {name} is gone")
 
 
-def told(d: StateTransaction, event: RelaunchTold) -> None:
+def report_answer(d: StateTransaction, event: RelaunchTold) -> None:
     """Report the answer of the relauncher in the timeline."""
     if event.trouble:
         d.note(reasons.NODE_RELAUNCH_FAILED, f"node/{event.node}", event.trouble)

@@ -14,7 +14,7 @@ from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import Unit, add_up
 
 
-def taken(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
+def assigned_units(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
     """Return the units that have a node. Without `every`, only those whose effect a node's `free` does not show.
 
     These are units that are still being reserved, and in a job with anti-affinity, spread or topology keys all of them.
@@ -55,7 +55,7 @@ def _forget_devices(d: StateTransaction, unit: str) -> None:
             d.set_host(host, evolve(d.hosts[host], devices=(), slots=()))
 
 
-def left(node: NodeView, unit: Unit) -> NodeView:
+def without_unit(node: NodeView, unit: Unit) -> NodeView:
     """Return a node as it will be once it has given a unit back."""
     total = dict(node.total)
     free = add_up(node.free, unit.demand)

@@ -21,20 +21,20 @@ from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 
-GONE = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
+ENDED_PHASES = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
 FEEDS = 64
 """Largest number of data sets of a job: more are most likely one set under different names."""
 ROWS = 48
 """Number of intervals of a data set that are handed on to the next attempt, which keeps its state short."""
 
 
-def told(d: StateTransaction, event: ShardsTold) -> None:
+def handle_report(d: StateTransaction, event: ShardsTold) -> None:
     """Handle a process's report of finished shards, and lease it new ones."""
     if refused(d, event):
         return
     key, feed = (
         (event.role, event.rank),
-        d.feeds.get(event.name) or shard_table.made(event.size, event.shard, event.epochs),
+        d.feeds.get(event.name) or shard_table.new_table(event.size, event.shard, event.epochs),
     )
     # Work of a former process still counts if its leases stand; new leases are for the present process only.
     for start, end, after in event.done:
@@ -68,10 +68,10 @@ def present(state: JobState | StateTransaction, event: ShardsTold) -> bool:
     """Whether the event is from the rank's present process, in a life of its world that no later one has superseded."""
     own = state.ranks[event.role, event.rank]
     superseded = state.saves.get(event.world, Saves()).superseded(event.life)
-    return own.incarnation == event.incarnation and own.phase not in GONE and not superseded
+    return own.incarnation == event.incarnation and own.phase not in ENDED_PHASES and not superseded
 
 
-def left(d: StateTransaction) -> None:
+def return_leases(d: StateTransaction) -> None:
     """Take back the leases of processes that are gone.
 
     A process that saves checkpoints keeps its leases until its successor restores: only then is it known which of the
@@ -87,7 +87,7 @@ def left(d: StateTransaction) -> None:
                 continue
             # A rank that has ended for good has no successor that could restore: its leases come back at once.
             over = rank.incarnation != held.incarnation or not rank.phase.live
-            if rank.phase in GONE or (over and not held.saves):
+            if rank.phase in ENDED_PHASES or (over and not held.saves):
                 _put(d, name, shard_table.returned(feed, key))
 
 

@@ -19,7 +19,7 @@ from dljob.master.state.views import HostId
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
-_GONE = (SparePhase.TAKEN, SparePhase.LOST)
+_ENDED_PHASES = (SparePhase.TAKEN, SparePhase.LOST)
 
 
 def per_node(d: StateTransaction) -> int:
@@ -103,7 +103,7 @@ def forget_node(d: StateTransaction, nodes: frozenset[str]) -> None:
     """Forget the spares of nodes that are left, and kill those that may live."""
     for key in sorted(key for key in d.spares if key[1] in nodes):
         spare = d.spares[key]
-        if spare.phase not in _GONE:
+        if spare.phase not in _ENDED_PHASES:
             d.do(KillSpare(*key, spare.life, spare.actor))
         d.set_spare(key, None)
 
@@ -117,11 +117,11 @@ def ready(d: StateTransaction, event: SpareReady) -> None:
         d.set_spare(key, new)
 
 
-def lost(d: StateTransaction, event: SpareLost) -> None:
+def replace_lost(d: StateTransaction, event: SpareLost) -> None:
     """Replace a spare that died or did not come up, unless it failed to come up too often in a row."""
     key = (event.role, event.node, event.slot)
     spare = d.spares.get(key)
-    if spare is None or spare.life != event.life or spare.phase in _GONE:
+    if spare is None or spare.life != event.life or spare.phase in _ENDED_PHASES:
         return
     if d.ending:
         # A spare created now might come up after the release, and stay behind.

@@ -47,7 +47,7 @@ def keep(d: StateTransaction) -> None:
     """Update the spares after an event: order those that standby nodes lack, and end those that are left over."""
     if not d.job.fault_tolerance.spares.nodes or d.phase is not Phase.RUNNING or not _changed(d):
         return
-    wanted = _wanted(d, standing_by(d))
+    wanted = _spares_per_node(d, standing_by(d))
     for role, node, slot in sorted(d.spares):
         if slot >= max(spares.per_node(d), wanted.get((role, node), 0)):
             spares.end(d, (role, node, slot))
@@ -76,7 +76,7 @@ def _grew(d: StateTransaction) -> bool:
     )
 
 
-def _wanted(d: StateTransaction, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
+def _spares_per_node(d: StateTransaction, nodes: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
     """Return (role, standby node) -> the largest number of the role's hosts on any node of the same group."""
     labels = {node.id: node for node in d.nodes}
     found: dict[tuple[str, str], int] = {}

@@ -81,7 +81,7 @@ def on_hold(d: StateTransaction, rank: RankState) -> bool:
     return incident is not None and not incident.launched
 
 
-def _wanted(d: StateTransaction, host: HostId) -> bool:
+def _has_work(d: StateTransaction, host: HostId) -> bool:
     """Whether a host has ranks to start; for a store host, whether its role has unfinished ranks."""
     role = d.roles[host.role]
     # Its hosts are ordered once its dependencies allow them.
@@ -96,7 +96,7 @@ def _wanted(d: StateTransaction, host: HostId) -> bool:
 def ensure_host(d: StateTransaction, host: HostId) -> None:
     """Give a host a process if it needs one and its unit is held: a spare of its node, else a new actor."""
     state = d.hosts[host]
-    if state.phase is not HostPhase.DOWN or not _wanted(d, host):
+    if state.phase is not HostPhase.DOWN or not _has_work(d, host):
         return
     name = d.facts(host.role).unit_of(host)
     unit = d.units[name]
@@ -148,7 +148,7 @@ def start_world(d: StateTransaction, role: str) -> None:
             _start_host(d, HostId(role, index), store.address, there)
 
 
-def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_devices.There) -> None:
+def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_devices.VisibleDevices) -> None:
     """Start the waiting ranks of one ready host."""
     mine = d.facts(host.role).ranks_of(host.index)
     # A host whose ranks are still being stopped may have to be killed: no rank starts in it before they are gone.
@@ -169,7 +169,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
 
 
 def order(
-    d: StateTransaction, host: HostId, ranks: tuple[int, ...], store: str, there: visible_devices.There
+    d: StateTransaction, host: HostId, ranks: tuple[int, ...], store: str, there: visible_devices.VisibleDevices
 ) -> StartRanks:
     """Return the order that starts ranks in their present incarnations. `there` is from `visible_devices.of_nodes`."""
     facts, state = d.facts(host.role), d.hosts[host]

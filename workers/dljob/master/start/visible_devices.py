@@ -14,11 +14,11 @@ from dljob.master.state.state import HostState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId
 
-There: TypeAlias = Mapping[str, tuple[str, ...]]
+VisibleDevices: TypeAlias = Mapping[str, tuple[str, ...]]
 """Node -> device ids of a role there, in the order of its ranks."""
 
 
-def of_nodes(d: StateTransaction, role: str) -> There:
+def of_nodes(d: StateTransaction, role: str) -> VisibleDevices:
     """Return the devices that all ranks of a role see on each node; empty if each rank sees those of its host alone."""
     facts = d.facts(role)
     if not facts.plan.shared_sight or not facts.world:
@@ -32,7 +32,7 @@ def of_nodes(d: StateTransaction, role: str) -> There:
 
 
 def of_rank(
-    facts: RoleFacts, host: HostState, rank: int, there: There
+    facts: RoleFacts, host: HostState, rank: int, there: VisibleDevices
 ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], int]:
     """Return the devices that a rank sees, by Ray resource, and the index of its own (first) device among its kind."""
     accelerator = facts.plan.accelerator

@@ -53,16 +53,16 @@ def classify(outcome: Outcome, users: Iterable[KnownCause] = ()) -> Cause:
     own = (*lines.get(Source.ERROR, ()), *lines.get(Source.LOG, ()))
     # The first rule recognizes ends that PrimeMaster ordered: no rule of a user may take one for a failure.
     first = RULES[0]
-    told = _found(first.patterns, lines.get(first.source, ()))
+    told = _first_match(first.patterns, lines.get(first.source, ()))
     if told:
         return Cause(given, first.name, told, secondary=True, ordered=True)
     # Users' rules come before the general ones: users know their code's messages.
     for user in users:
-        line = _found((user.on_log,), own)
+        line = _first_match((user.on_log,), own)
         if line:
             return Cause(Reason(user.reason), user.name, line)
     for rule in RULES[1:]:
-        line = _found(rule.patterns, lines.get(rule.source, ())) if _may_explain(rule, outcome) else ""
+        line = _first_match(rule.patterns, lines.get(rule.source, ())) if _may_explain(rule, outcome) else ""
         if line:
             return Cause(Reason(rule.reason) if rule.reason else given, rule.name, line, rule.secondary)
     # The exit code alone proves the signal, but not its sender.
@@ -81,7 +81,7 @@ def judged(outcome: Outcome, cause: Cause) -> Outcome:
     return evolve(outcome, reason=cause.reason, message=said)
 
 
-def told(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
+def add_clues(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
     """Return the outcome with more evidence; known clues are not added again."""
     new = tuple(clue for clue in clues if clue not in outcome.clues)
     return evolve(outcome, clues=(*outcome.clues, *new)) if new else outcome
@@ -153,7 +153,7 @@ def _may_explain(rule: CauseRule, outcome: Outcome) -> bool:
     return rule.of is EvidenceScope.DEVICE and (outcome.code in _CRASHED or any(name in said for name in _RUNTIMES))
 
 
-def _found(patterns: Iterable[str], lines: Iterable[str]) -> str:
+def _first_match(patterns: Iterable[str], lines: Iterable[str]) -> str:
     """Return the first line that matches any of the patterns; empty: none does."""
     patterns = tuple(patterns)
     return next((line for line in lines if any(matches(pattern, line) for pattern in patterns)), "")

@@ -136,7 +136,7 @@ class ProcessSample:
     """Why the process cannot run (state T or t, frozen control group); empty: it can."""
     cpu_s: float = 0.0
     """CPU seconds used by the process and its children."""
-    where: Where = Where.UNKNOWN
+    activity: Where = Where.UNKNOWN
     at_line: str = ""
     """Innermost line of user code, "file.py:12 in f"."""
     runs: bool = False
@@ -144,7 +144,7 @@ class ProcessSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class SamplePair:
     """Two observations of a rank, and the seconds between them."""
 
     first: ProcessSample
@@ -157,11 +157,11 @@ class Looks:
         return self.second.stopped if self.first.stopped else ""
 
     @property
-    def where(self) -> Where:
+    def activity(self) -> Where:
         """Activity of the thread at both observations; one that moved in between counts as being in user code."""
-        if Where.UNKNOWN in (self.first.where, self.second.where):
+        if Where.UNKNOWN in (self.first.activity, self.second.activity):
             return Where.UNKNOWN
-        return self.second.where if self.first.where is self.second.where else Where.USER
+        return self.second.activity if self.first.activity is self.second.activity else Where.USER
 
     @property
     def works(self) -> bool:
@@ -185,7 +185,7 @@ def wants_stacks(paces: Mapping[int, Pace], now: float, policy: HangPolicy) -> b
 
 
 def judge(
-    paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy, *, world: bool
+    paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy, *, world: bool
 ) -> tuple[HangFinding, ...]:
     """Return the ranks of a role that hang.
 
@@ -197,7 +197,9 @@ def judge(
         world: Whether the ranks step together, so that one of them keeps all others waiting.
     """
     # A stopped process is proof, whatever the silence lasts.
-    stopped = tuple(HangFinding(r, _said(paces, r, now, s.stopped)) for r, s in sorted(looks.items()) if s.stopped)
+    stopped = tuple(
+        HangFinding(r, _describe_finding(paces, r, now, s.stopped)) for r, s in sorted(looks.items()) if s.stopped
+    )
     if stopped:
         return stopped
     if not world:
@@ -207,7 +209,7 @@ def judge(
 
 
 def _alone(
-    paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy
+    paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy
 ) -> tuple[HangFinding, ...]:
     """Return the hung ranks of a role without a world: no peer waits, so the longest bound and its own stack count."""
     long = [
@@ -215,21 +217,25 @@ def _alone(
         for r in sorted(looks)
         if r in paces and paces[r].measured and now - paces[r].at > busy_after(paces[r], policy)
     ]
-    return tuple(HangFinding(r, _said(paces, r, now, _doing(looks[r]))) for r in long if looks[r].where is Where.USER)
+    return tuple(
+        HangFinding(r, _describe_finding(paces, r, now, _doing(looks[r])))
+        for r in long
+        if looks[r].activity is Where.USER
+    )
 
 
 def _together(
-    paces: Mapping[int, Pace], looks: Mapping[int, Looks], now: float, policy: HangPolicy
+    paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy
 ) -> HangFinding | None:
     """Return the hang of a world: a rank that is not in the collective where the others wait keeps them waiting."""
     known = {rank: p for rank, p in paces.items() if p.measured}
-    places = {seen.where for seen in looks.values()}
+    places = {seen.activity for seen in looks.values()}
     if not known or not looks or places - {Where.USER, Where.COLLECTIVE}:
         return None  # a stack is missing, or a rank waits for something outside this role: no rank may be blamed
     last = max(known.values(), key=lambda p: p.at)
     silence = now - last.at
     idle, busy = (max(bound(p, policy) for p in known.values()) for bound in (idle_after, busy_after))
-    absent = [rank for rank, seen in sorted(looks.items()) if seen.where is Where.USER]
+    absent = [rank for rank, seen in sorted(looks.items()) if seen.activity is Where.USER]
     # Only a minority is blamed: `work.wait()` of an asynchronous collective has no Python frame, so ranks that wait
     # there look idle in user code.
     if 2 * len(absent) < len(looks):
@@ -237,7 +243,7 @@ def _together(
             # A rank that uses a CPU may be compiling or evaluating, so it gets the longer bound.
             if silence > (busy if looks[rank].works else idle):
                 waiting = f"{len(looks) - len(absent)} of {len(looks)} ranks wait for it in a collective"
-                return HangFinding(rank, _said(paces, rank, now, f"{_doing(looks[rank])}; {waiting}"))
+                return HangFinding(rank, _describe_finding(paces, rank, now, f"{_doing(looks[rank])}; {waiting}"))
     if not absent and silence > idle:
         # All ranks wait for each other: only their steps can tell which one is behind.
         return _behind(paces, looks, now, "all ranks wait in a collective")
@@ -251,12 +257,14 @@ def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: st
     steps = sorted((paces[rank].step, rank) for rank in looks if rank in paces)
     if len(steps) > 1 and steps[0][0] < steps[1][0]:
         rank = steps[0][1]
-        return HangFinding(rank, _said(paces, rank, now, f"{why}; it is behind them, at step {steps[0][0]}"))
+        return HangFinding(
+            rank, _describe_finding(paces, rank, now, f"{why}; it is behind them, at step {steps[0][0]}")
+        )
     last = max(paces.values(), key=lambda p: p.at)
     return HangFinding(None, f"no step for {now - last.at:.1f} s, median step {last.median:.3g} s: {why}")
 
 
-def _said(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
+def _describe_finding(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
     """Return a finding about a rank in words, with the length of its silence."""
     pace = paces.get(rank)
     if pace is None:
@@ -264,7 +272,7 @@ def _said(paces: Mapping[int, Pace], rank: int, now: float, why: str) -> str:
     return f"no step for {now - pace.at:.1f} s after step {pace.step}, median step {pace.median:.3g} s: {why}"
 
 
-def _doing(seen: Looks) -> str:
+def _doing(seen: SamplePair) -> str:
     what = "it works" if seen.works else "it is idle"
     line = f" at {seen.second.at_line}" if seen.second.at_line else ""
     return f"{what} in user code{line}"

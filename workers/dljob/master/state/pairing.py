@@ -105,7 +105,7 @@ def first_round(fresh: Sequence[str], proven: Sequence[str], failures: Collectio
     left = list(fresh[len(made) :])
     while len(left) > 1:
         one = left.pop(0)
-        mate = next((node for node in left if not met(failures, one, node)), left[0])
+        mate = next((node for node in left if not failed_together(failures, one, node)), left[0])
         left.remove(mate)
         made.append((one, mate))
     if left and made:
@@ -123,10 +123,10 @@ def second_round(open_: Sequence[str], proven: Sequence[str], failures: Collecti
         return first_round(open_, (), failures)
     # So few nodes that all pairs can be tried.
     pairs = ((one, other) for i, one in enumerate(open_) for other in open_[i + 1 :])
-    return tuple(pair for pair in pairs if not met(failures, *pair))
+    return tuple(pair for pair in pairs if not failed_together(failures, *pair))
 
 
-def met(failures: Collection[Team], one: str, other: str) -> bool:
+def failed_together(failures: Collection[Team], one: str, other: str) -> bool:
     """Whether two nodes failed as a team of their own."""
     return any(set(team) == {one, other} for team in failures)
 

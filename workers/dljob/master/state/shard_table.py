@@ -68,7 +68,7 @@ class ShardTable:
         return not self.todo and not any(held.runs for held in self.held.values())
 
 
-def made(size: int, shard: int, epochs: int) -> ShardTable:
+def new_table(size: int, shard: int, epochs: int) -> ShardTable:
     """Return the table of a new data set: all its positions are to do."""
     return ShardTable(size, shard, epochs, ((0, size * epochs),))
 

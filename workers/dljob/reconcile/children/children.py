@@ -46,7 +46,7 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
             Create("ConfigMap", spec_map(case, made)),
             _token(case),
             *network_policies(case, made),
-            *over(case, case.attempt - 1),
+            *delete_spec_map(case, case.attempt - 1),
             Create("RayCluster", cluster),
         ),
         events=exclusions.unlisted(case),
@@ -54,7 +54,7 @@ def missing(case: ReconcileContext) -> PolicyDecision | None:
     )
 
 
-def over(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
+def delete_spec_map(case: ReconcileContext, attempt: int) -> tuple[Delete, ...]:
     """Delete what an ended attempt leaves beside its RayCluster: nobody reads its spec any more.
 
     The operator has no right to delete Secrets: the garbage collector deletes the token's Secret with its owner, the
@@ -128,7 +128,7 @@ def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, .
 def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Object:
     """Return the RayCluster of the attempt."""
     text, digest = placement_plan(made.plan)
-    dress = RenderOptions(
+    options = RenderOptions(
         name=case.cluster_name,
         namespace=case.meta["namespace"],
         owner=case.owner,
@@ -138,7 +138,7 @@ def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Obje
         spec_map=names.spec_map(case.cluster_name),
         init_image=case.settings.init_image,
     )
-    body = render_raycluster(larger(made, handover.memory(case)), made.manifest, dress)
+    body = render_raycluster(larger(made, handover.memory(case)), made.manifest, options)
     # The digest is taken before exclusions are added: `drift` compares with the spec as it was rendered.
     body["metadata"]["annotations"] |= {names.MADE_HASH: made_hash(body), names.MADE_BY: case.settings.version}
     return patches.excluding(body, exclusions.avoided(exclusions.every(case)))

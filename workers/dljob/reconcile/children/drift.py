@@ -29,19 +29,19 @@ def edits(case: ReconcileContext) -> str:
     # The API server counts the generation up with each change of the spec: at 1 nobody has changed it.
     if cluster is None or case.ref or number(cluster, "metadata", "generation") <= 1 or isinstance(case.terms, Refused):
         return ""
-    digest, made = _made(case.source, case.uid, case.attempt, case.settings)
+    digest, made = _spec_of_attempt(case.source, case.uid, case.attempt, case.settings)
     if text(cluster, "metadata", "annotations", names.MADE_HASH) != digest:
         return ""  # another spec, or another version of the operator, made it: what it was then is not known
     ours = json.loads(made)
     # The operator's own patches are applied to the expected spec, so that only others' edits remain as differences.
     away = patches.excluded(cluster)
-    ours = patches.kept_away(ours, away) if away else ours
+    ours = patches.with_exclusions(ours, away) if away else ours
     ours = patches.scaled(ours, cluster)
     return "; ".join(islice(_differences(ours, cluster["spec"], "spec"), SHOWN))
 
 
 @lru_cache(maxsize=1024)
-def _made(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str, str]:
+def _spec_of_attempt(source: str, uid: str, attempt: int, settings: Settings) -> tuple[str, str]:
     """Return digest and text of the spec that the RayCluster of an attempt is created with.
 
     Cached, since a queue's admission counts as an edit: each pass of each job that waited in a queue needs this.

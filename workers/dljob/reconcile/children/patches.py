@@ -31,15 +31,15 @@ def excluded(cluster: Object | None) -> tuple[str, ...]:
     return tuple(words.split(",")) if words else ()
 
 
-def away(cluster: Object | None) -> frozenset[str] | None:
+def avoided_nodes(cluster: Object | None) -> frozenset[str] | None:
     """Return all Kubernetes nodes that a RayCluster's pods avoid, whoever set that; None: its spec is unknown."""
     groups = [*items(cluster, "spec", "workerGroupSpecs"), part(cluster, "spec", "headGroupSpec")]
     if not all(part(group, "template") for group in groups):
         return None
-    return frozenset(node for group in groups for node in kept_from(part(group, "template", "spec")))
+    return frozenset(node for group in groups for node in excluded_nodes(part(group, "template", "spec")))
 
 
-def kept_from(pod: Object) -> Iterator[str]:
+def excluded_nodes(pod: Object) -> Iterator[str]:
     """Yield the Kubernetes nodes that the affinity in a pod's spec excludes."""
     for term in items(pod, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"):
         for expression in items(term, "matchExpressions"):
@@ -53,13 +53,13 @@ def excluding(cluster: Object, nodes: Sequence[str]) -> Object:
         return cluster
     meta = part(cluster, "metadata")
     noted = {**part(meta, "annotations"), names.EXCLUDED: ",".join(nodes)}
-    return {**cluster, "metadata": {**meta, "annotations": noted}, "spec": kept_away(cluster["spec"], nodes)}
+    return {**cluster, "metadata": {**meta, "annotations": noted}, "spec": with_exclusions(cluster["spec"], nodes)}
 
 
-def kept_away(spec: Object, nodes: Sequence[str]) -> Object:
+def with_exclusions(spec: Object, nodes: Sequence[str]) -> Object:
     """Return the spec of a RayCluster whose pods avoid these Kubernetes nodes."""
-    workers = [_group_away(group, nodes) for group in items(spec, "workerGroupSpecs")]
-    return {**spec, "headGroupSpec": _group_away(part(spec, "headGroupSpec"), nodes), "workerGroupSpecs": workers}
+    workers = [_exclude_in_group(group, nodes) for group in items(spec, "workerGroupSpecs")]
+    return {**spec, "headGroupSpec": _exclude_in_group(part(spec, "headGroupSpec"), nodes), "workerGroupSpecs": workers}
 
 
 def scaled(spec: Object, cluster: Object) -> Object:
@@ -78,7 +78,7 @@ def scaled(spec: Object, cluster: Object) -> Object:
     return {**spec, "workerGroupSpecs": workers}
 
 
-def _group_away(group: Object, nodes: Sequence[str]) -> Object:
+def _exclude_in_group(group: Object, nodes: Sequence[str]) -> Object:
     template = part(group, "template")
     pod = part(template, "spec")
     made = {**pod, "affinity": affinity(part(pod, "affinity"), (), nodes)}
@@ -93,7 +93,7 @@ def _tests(cluster: Object, uid: str) -> Iterator[Object]:
 
 
 def _changes(cluster: Object, action: PatchCluster) -> Iterator[Object]:
-    yield from _away_from(cluster, action.excluded)
+    yield from _clusters_without(cluster, action.excluded)
     scales = {one.group: one for one in action.scales}
     for at, group in enumerate(items(cluster, "spec", "workerGroupSpecs")):
         one = scales.get(text(group, "groupName"))
@@ -104,7 +104,7 @@ def _changes(cluster: Object, action: PatchCluster) -> Iterator[Object]:
                 yield {"op": "add", "path": f"{place}/scaleStrategy", "value": {"workersToDelete": list(one.gone)}}
 
 
-def _away_from(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]:
+def _clusters_without(cluster: Object, nodes: Sequence[str] | None) -> Iterator[Object]:
     was = excluded(cluster)
     if nodes is None or was == nodes:
         return
@@ -135,7 +135,7 @@ def affinity(old: Object, was: Sequence[str], nodes: Sequence[str]) -> dict[str,
     terms = items(required, "nodeSelectorTerms")
     kept = [made for term in terms if (made := _term(term, was, nodes)) is not None]
     if nodes and not terms:
-        kept = [{"matchExpressions": [_away(nodes)]}]  # there is no term to add to
+        kept = [{"matchExpressions": [_affinity(nodes)]}]  # there is no term to add to
     mine = _with(on_nodes, REQUIRED, _with(required, "nodeSelectorTerms", kept))
     return _with(old, "nodeAffinity", mine)
 
@@ -145,16 +145,16 @@ def _term(term: Object, was: Sequence[str], nodes: Sequence[str]) -> Object | No
     if not term:
         return term  # an empty term matches no node; with our expression in it, it would match some
     expressions = list(items(term, "matchExpressions"))
-    if was and _away(was) in expressions:
+    if was and _affinity(was) in expressions:
         expressions.reverse()  # ours is the last one: a template may contain an equal expression before it
-        expressions.remove(_away(was))
+        expressions.remove(_affinity(was))
         expressions.reverse()
     if nodes:
-        expressions.append(_away(nodes))
+        expressions.append(_affinity(nodes))
     return _with(term, "matchExpressions", expressions) or None
 
 
-def _away(nodes: Sequence[str]) -> Object:
+def _affinity(nodes: Sequence[str]) -> Object:
     return {"key": HOSTNAME, "operator": "NotIn", "values": list(nodes)}
 
 

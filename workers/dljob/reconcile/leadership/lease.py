@@ -31,7 +31,7 @@ class LeaseTiming:
     retry: float = RETRY
 
     @property
-    def look(self) -> float:
+    def poll_seconds(self) -> float:
         """Seconds between two looks of a waiting candidate."""
         return self.retry / 4
 
@@ -111,16 +111,16 @@ class Candidate:
     def next(self, now: float, wall: float) -> LeaseAction:
         """Return the next step. `wall`, in unix seconds, is written for people and decides nothing."""
         if self.lease is None:
-            return LeaseAction(self._body({}, wall), self.pace.look, "there is no Lease")
+            return LeaseAction(self._body({}, wall), self.pace.poll_seconds, "there is no Lease")
         spec = part(self.lease, "spec")
         if self.holder == self.identity:
             return LeaseAction(self._body(spec, wall), self.pace.retry, "it is ours")
         if not self.holder:
-            return LeaseAction(self._body(spec, wall), self.pace.look, "nobody holds it")
+            return LeaseAction(self._body(spec, wall), self.pace.poll_seconds, "nobody holds it")
         left = self.changed + (number(spec, "leaseDurationSeconds") or self.pace.duration) - now
         if left > 0:
-            return LeaseAction(None, min(left, self.pace.look), f"{self.holder} holds it")
-        return LeaseAction(self._body(spec, wall), self.pace.look, f"{self.holder} has not renewed it")
+            return LeaseAction(None, min(left, self.pace.poll_seconds), f"{self.holder} holds it")
+        return LeaseAction(self._body(spec, wall), self.pace.poll_seconds, f"{self.holder} has not renewed it")
 
     def claim(self, wall: float, *, stands_by: str) -> Object:
         """Return our Lease with what its release does: it stands by for `stands_by`, or it acts (empty)."""

@@ -80,29 +80,29 @@ def release_of(lease: Object) -> Installation | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sightings:
+class LeaseObservations:
     """The Leases of all releases as last seen, each with the time at which its content was first seen."""
 
     grace: float
     """Seconds that an expired or abandoned Lease is left to the other replicas of its own release."""
-    seen: Mapping[Key, tuple[Object, float]] = field(default_factory=dict[Key, tuple[Object, float]])
+    leases: Mapping[Key, tuple[Object, float]] = field(default_factory=dict[Key, tuple[Object, float]])
 
-    def saw(self, leases: Iterable[Object], now: float) -> Sightings:
+    def observe(self, leases: Iterable[Object], now: float) -> LeaseObservations:
         """Return the sightings after a list of all Leases. One that is missing ages like one that is not renewed."""
-        seen = {key: one for key, one in self.seen.items() if self._lasts(*one, now)}
+        seen = {key: one for key, one in self.leases.items() if self._is_valid(*one, now)}
         for lease in leases:
             key = text(lease, "metadata", "namespace"), text(lease, "metadata", "name")
-            before = self.seen.get(key)
+            before = self.leases.get(key)
             same = before is not None and part(before[0], "spec") == part(lease, "spec")
             seen[key] = (lease, before[1] if before and same else now)
-        return Sightings(self.grace, seen)
+        return LeaseObservations(self.grace, seen)
 
     def alive(self, now: float) -> tuple[Installation, ...]:
         """Return the releases that are alive, oldest first."""
-        there = (release_of(lease) for lease, changed in self.seen.values() if self._lasts(lease, changed, now))
+        there = (release_of(lease) for lease, changed in self.leases.values() if self._is_valid(lease, changed, now))
         return tuple(sorted((one for one in there if one), key=lambda one: one.age))
 
-    def _lasts(self, lease: Object, changed: float, now: float) -> bool:
+    def _is_valid(self, lease: Object, changed: float, now: float) -> bool:
         return now < changed + number(lease, "spec", "leaseDurationSeconds") + self.grace
 
 

@@ -30,11 +30,11 @@ COLLECTED_SECONDS = 5.0
 CLOCKS_SECONDS = 5.0
 """Allowance for the clocks of two operators' machines, and for times in the status having whole seconds."""
 ENDED = ("FAILED", "STOPPED", "SUCCEEDED")
-TOLD = {1: reasons.JOB_FAILED, 6: reasons.STOPPED}
+LAUNCHER_REASONS = {1: reasons.JOB_FAILED, 6: reasons.STOPPED}
 """Exit code of a launcher that saw its job end -> the reason it stands for."""
 
 
-def lost(case: ReconcileContext) -> PolicyDecision | None:
+def begin_attempt_if_lost(case: ReconcileContext) -> PolicyDecision | None:
     """Begin a new attempt when this one is lost, as long as faultTolerance.maxClusterRestarts allows."""
     if case.replaced or (case.ref and case.suspended):
         return None  # on a RayCluster that its owner suspended nothing runs, and no attempt can begin
@@ -203,7 +203,7 @@ def _unused(case: ReconcileContext) -> bool:
     """Whether nothing of the attempt runs, and nothing will without another pass."""
     # Once the submission is ordered, only Ray can tell that it was not posted. On an existing RayCluster the spec
     # travels with the submission, so an edited one is simply posted.
-    missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.told and not case.ref
+    missing = case.ray_job is not None and case.ray_job.status == "MISSING" and not case.has_reported and not case.ref
     return not case.submitted or missing
 
 
@@ -251,7 +251,7 @@ def _head_lost(case: ReconcileContext) -> NewAttempt | None:
     if not case.submitted:
         return None
     uid = case.recorded.get("headPodUID")
-    if uid and case.head is not None and case.head.uid != uid and not case.kept:
+    if uid and case.head is not None and case.head.uid != uid and not case.keeps_state:
         message = f"head pod {case.recorded.get('headPod')} was replaced by {case.head.name}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     session = case.recorded.get("sessionName")
@@ -259,7 +259,7 @@ def _head_lost(case: ReconcileContext) -> NewAttempt | None:
         message = f"the head restarted: Ray's session is {case.ray_job.session} now{_why(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     container = case.recorded.get("headContainer")
-    if container and case.head is not None and case.head.container not in ("", container) and not case.kept:
+    if container and case.head is not None and case.head.container not in ("", container) and not case.keeps_state:
         message = f"the head restarted: the container of pod {case.head.name} is another one now{_why(case)}"
         return _resumed(case) or NewAttempt(reasons.HEAD_LOST, message)
     return None
@@ -281,16 +281,16 @@ def _resumed(case: ReconcileContext) -> NewAttempt | None:
 def _submission_lost(case: ReconcileContext) -> NewAttempt | None:
     trouble, view = case.trouble("Submit"), case.ray_job
     tried = trouble is not None and trouble.count >= TOO_OFTEN and case.now >= trouble.since + TOO_LONG_SECONDS
-    if trouble is not None and tried and not case.told and not case.taken:
+    if trouble is not None and tried and not case.has_reported and not case.is_submitted:
         return NewAttempt(reasons.SUBMISSION_FAILED, f"{trouble.count} submissions in a row failed: {trouble.message}")
-    if view is None or (case.kept and (case.head is None or case.moved or not case.head_ready)):
+    if view is None or (case.keeps_state and (case.head is None or case.moved or not case.head_ready)):
         return None  # Ray's answer is about a head that is gone, and PrimeMaster may well live on its worker
     # Exit codes in TOLD are the end of the job itself, which `finish` records.
     if view.status in ENDED:
         said = f"the launcher ended as {view.status}: {view.message or view.tail or 'no reason given'}"
-        if not case.told and view.status != "SUCCEEDED" and view.exit_code not in TOLD:
+        if not case.has_reported and view.status != "SUCCEEDED" and view.exit_code not in LAUNCHER_REASONS:
             return NewAttempt(reasons.SUBMISSION_FAILED, said)
-    elif view.status == "MISSING" and case.told:
+    elif view.status == "MISSING" and case.has_reported:
         said = "Ray does not know the submission any more"
     else:
         return None

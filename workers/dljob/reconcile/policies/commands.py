@@ -66,13 +66,13 @@ def limit(case: ReconcileContext) -> float:
     keep for lost nodes (`Executor.sweep`). A PrimeMaster that has not reported yet has nothing to save. On somebody
     else's RayCluster it would run on, so the operator waits until it should have reported.
     """
-    if not case.told:
+    if not case.has_reported:
         return START_SECONDS if case.ref else PATIENCE_SECONDS
     grace = GRACE_SECONDS if isinstance(case.terms, Refused) else case.terms.grace_seconds
     return STOP_SECONDS + SAVES * grace
 
 
-def asked(case: ReconcileContext, id_: str, seconds: float) -> bool:
+def is_delivered(case: ReconcileContext, id_: str, seconds: float) -> bool:
     """Whether PrimeMaster got this order or cannot get it: an operator that was away must ask before it gives up.
 
     Args:

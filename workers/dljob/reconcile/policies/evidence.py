@@ -26,24 +26,24 @@ def tell(case: ReconcileContext) -> PolicyDecision | None:
     """Send PrimeMaster the ends of pods, before `annotate.pods` gives these pods the ids of other Ray nodes."""
     if not case.reachable:
         return None
-    ends = [(pod, node) for pod in case.observed.pods if (node := _node(case, pod)) and _news(pod)]
+    ends = [(pod, node) for pod in case.observed.pods if (node := _node(case, pod)) and _is_unreported(pod)]
     if not ends:
         return None
-    actions = tuple(action for pod, node in ends[:PODS_A_PASS] for action in _told(case, pod, node))
+    actions = tuple(action for pod, node in ends[:PODS_A_PASS] for action in _report_end(case, pod, node))
     left = max(0, len(ends) - PODS_A_PASS)
     return PolicyDecision(f"{counted(len(ends), 'pod')} ended, and PrimeMaster does not know why", actions, left=left)
 
 
 def announce(case: ReconcileContext, pod: Pod, why: str) -> tuple[Action, ...]:
     """Tell PrimeMaster that the operator is about to delete a pod, and why: it may be gone before the next pass."""
-    node, id_ = _held(case, pod), f"leave/{pod.uid}"
+    node, id_ = _ray_node_of(case, pod), f"leave/{pod.uid}"
     if not node or not case.reachable or _unheard(case) or id_ in case.observed.commands:
         return ()
     words = bounded(f"{why} (pod {pod.name})", SIZE)
     return (Command(id_, case.cluster_name, case.address, "cause", f"node/{node}", words),)
 
 
-def _told(case: ReconcileContext, pod: Pod, node: str) -> tuple[Action, ...]:
+def _report_end(case: ReconcileContext, pod: Pod, node: str) -> tuple[Action, ...]:
     noted = Annotate("Pod", pod.name, {names.TOLD: _digest(pod)})
     id_ = f"cause/{pod.uid}/{_digest(pod)}"
     if _unheard(case) or id_ in case.observed.commands:
@@ -59,17 +59,17 @@ def _unheard(case: ReconcileContext) -> bool:
 
 def _node(case: ReconcileContext, pod: Pod) -> str:
     """Return the Ray node of a pod that ends or has ended; empty for a pod that holds nothing of the job."""
-    return _held(case, pod) if pod.end else ""
+    return _ray_node_of(case, pod) if pod.end else ""
 
 
-def _held(case: ReconcileContext, pod: Pod) -> str:
+def _ray_node_of(case: ReconcileContext, pod: Pod) -> str:
     if pod.head or case.observed.master is None:
         return ""
     held = (text(place, "node") for place in case.observed.master.placement if text(place, "pod") == pod.name)
     return pod.annotations.get(names.RAY_NODE) or next(held, "")
 
 
-def _news(pod: Pod) -> bool:
+def _is_unreported(pod: Pod) -> bool:
     return pod.annotations.get(names.TOLD) != _digest(pod)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dljob.reconcile.children.children import labels, over
-from dljob.reconcile.policies.attempts import ENDED, ORPHAN_SECONDS, TOLD
+from dljob.reconcile.children.children import delete_spec_map, labels
+from dljob.reconcile.policies.attempts import ENDED, LAUNCHER_REASONS, ORPHAN_SECONDS
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import ReconcileContext, seconds
 from dljob.reconcile.state.fields import text
@@ -56,7 +56,7 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
         message = f"{message}; {hint}; {ANEW}" if hint else message
         return JobEnd("Failed", view.refusal.get("reason", reasons.JOB_FAILED), message, case.now)
     # The launcher did not even start, since Python found no dljob.
-    if not case.told and any(words in view.tail + view.message for words in NO_DLJOB):
+    if not case.has_reported and any(words in view.tail + view.message for words in NO_DLJOB):
         image = text(case.old, "effective", "image")
         message = f"image {image} has no dljob; install it there, or let the operator bring it (--init-image)"
         if case.ref:
@@ -71,16 +71,16 @@ def _launchers(case: ReconcileContext) -> JobEnd | None:
     said = "PrimeMaster does not answer any more, so the exit code of its launcher counts"
     if view.status == "SUCCEEDED":
         return JobEnd("Complete", reasons.COMPLETED, said, case.now)
-    if view.exit_code in TOLD:
+    if view.exit_code in LAUNCHER_REASONS:
         message = f"{view.message or view.tail or 'no reason given'}; {said}"
-        reason = TOLD[view.exit_code]
+        reason = LAUNCHER_REASONS[view.exit_code]
         return JobEnd(ending(reason), reason, message, case.now)
     return None
 
 
 def logs(case: ReconcileContext, since: float) -> PolicyDecision | None:
     """Save the tails of the ranks' logs while the head can still deliver them. `since`: when that became possible."""
-    if case.observed.logs_saved or not case.told or case.cluster is None or case.leaving:
+    if case.observed.logs_saved or not case.has_reported or case.cluster is None or case.leaving:
         return None
     trouble = case.trouble("SaveLogs")
     left = since + LOGS_SECONDS - case.now
@@ -103,9 +103,9 @@ def _cluster(case: ReconcileContext) -> PolicyDecision | None:
     if meta.get("deletionTimestamp"):
         return PolicyDecision("the ended job's RayCluster is being deleted")
     action = Delete("RayCluster", meta["name"], meta["uid"])
-    events = (word_on_logs(case),) if case.told else ()
+    events = (word_on_logs(case),) if case.has_reported else ()
     # The RayCluster comes last: a pass after a crash in between finds it and repeats both.
-    actions = (*over(case, case.attempt), action)
+    actions = (*delete_spec_map(case, case.attempt), action)
     return PolicyDecision("the job has ended: its RayCluster is deleted", actions, events=events)
 
 

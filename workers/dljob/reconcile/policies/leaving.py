@@ -7,7 +7,7 @@ garbage collector deletes the RayCluster with the DLJob, with or without an oper
 from __future__ import annotations
 
 from dljob.reconcile.policies.attempts import ENDED, lingering
-from dljob.reconcile.policies.commands import asked
+from dljob.reconcile.policies.commands import is_delivered
 from dljob.reconcile.policies.submit import watch
 from dljob.reconcile.state.context import ReconcileContext, seconds
 from dljob.reconcile.state.fields import text
@@ -22,14 +22,14 @@ AGAIN_SECONDS = 5.0
 
 def hold(case: ReconcileContext) -> PolicyDecision | None:
     """Add the finalizer before anything is submitted to a RayCluster that stays."""
-    if not case.ref or case.held or not case.head_ready:
+    if not case.ref or case.has_finalizer or not case.head_ready:
         return None
     return PolicyDecision("the finalizer is added: the job must be stopped before its DLJob goes", (Finalize(on=True),))
 
 
 def release(case: ReconcileContext) -> PolicyDecision | None:
     """Remove the finalizer of a job that is over, once its head cannot run on."""
-    if not case.held:
+    if not case.has_finalizer:
         return None
     left = lingering(case)
     if left is not None:
@@ -39,13 +39,13 @@ def release(case: ReconcileContext) -> PolicyDecision | None:
 
 def leave(case: ReconcileContext) -> ReconcileResult:
     """Return what to do about a DLJob that is being deleted."""
-    if not case.held:
+    if not case.has_finalizer:
         return ReconcileResult("the DLJob is being deleted, and its children go with it")
     # The time limit is there for users: an unreachable head must not hold a DLJob in deletion for ever.
     began = seconds(text(case.meta, "deletionTimestamp")) or case.now
     left = began + LEAVE_SECONDS - case.now
     id_ = f"delete/{case.attempt}"
-    if (left <= 0 and asked(case, id_, LEAVE_SECONDS)) or _stopped(case):
+    if (left <= 0 and is_delivered(case, id_, LEAVE_SECONDS)) or _stopped(case):
         return ReconcileResult(
             "the DLJob is being deleted, and nothing of it runs that could be stopped", (Finalize(on=False),)
         )
@@ -65,4 +65,4 @@ def _stopped(case: ReconcileContext) -> bool:
     if case.snapshot.get("phase") in TERMINAL:
         return True
     view = case.ray_job
-    return not case.told and view is not None and view.status in (*ENDED, "MISSING")
+    return not case.has_reported and view is not None and view.status in (*ENDED, "MISSING")

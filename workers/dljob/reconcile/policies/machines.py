@@ -40,7 +40,7 @@ def force(case: ReconcileContext) -> PolicyDecision | None:
     if not lost:
         return None
     actions = tuple(Delete("Pod", pod.name, pod.uid, grace=0) for pod in lost[:PODS_A_PASS])
-    events = tuple(Event("Warning", reasons.POD_FORCED, _words(pod), "DeletePod") for pod in lost[:PODS_A_PASS])
+    events = tuple(Event("Warning", reasons.POD_FORCED, _describe(pod), "DeletePod") for pod in lost[:PODS_A_PASS])
     return PolicyDecision(
         f"{counted(len(lost), 'pod')} should be gone, on nodes that no longer report it: deleted by force",
         actions,
@@ -89,7 +89,7 @@ def _dues(case: ReconcileContext) -> Iterator[float]:
         until = seconds(text(one, "until"))
         if until is not None and one.get("attempt", case.attempt) != case.attempt:
             yield until - case.now + 1.0
-    for pod in exclusions.kept_out(case, exclusions.avoided(entries)):
+    for pod in exclusions.unschedulable_pods(case, exclusions.avoided(entries)):
         yield pod.made + exclusions.patience(case) - case.now
 
 
@@ -112,7 +112,7 @@ def _dead(case: ReconcileContext, pod: Pod) -> bool:
     return frozen or (pod.machine == "Unknown" and pod.end.startswith(TAINTED))
 
 
-def _words(pod: Pod) -> str:
+def _describe(pod: Pod) -> str:
     node = {"NotReady": "is not ready", "Gone": "is gone"}.get(pod.machine, "does not answer")
     since = stamp(pod.ends or 0.0)
     return f"pod {pod.name} should be gone since {since}, and Kubernetes node {pod.node} {node}: it is deleted by force"
@@ -128,7 +128,7 @@ def _leave(case: ReconcileContext, entries: list[exclusions.Entry]) -> Iterator[
     # pod is, and PrimeMaster must learn why that one goes.
     asked = case.observed.master is not None or not case.submitted
     barred = {one["kubernetesNode"] for one in entries if asked and one["reason"] == exclusions.REQUESTED}
-    allowed = patches.away(case.cluster)
+    allowed = patches.avoided_nodes(case.cluster)
     for pod in case.observed.pods:
         if pod.leaving:
             continue

@@ -64,7 +64,7 @@ def _deadlines(case: ReconcileContext) -> Iterator[tuple[float, Intent]]:
     """Yield (unix seconds, what happens then) for each deadline that runs."""
     start = seconds(text(case.old, "startTime"))
     # No deadline runs while the job cannot run (suspended, or invalid before its first attempt) or only saves.
-    if start is None or _waits_for_a_better_spec(case) or case.halt or not case.wanted or _ended_well(case):
+    if start is None or _waits_for_a_better_spec(case) or case.halt or not case.should_run or _ended_well(case):
         return
     active, before = case.live.active_deadline, case.live.pre_running_deadline
     if active is not None:
@@ -106,25 +106,25 @@ def _carry_out(case: ReconcileContext, condition: Ending, ordered: ConditionStat
     # The launcher failed before PrimeMaster ever reported: there is nothing to stop. One that succeeded proves that the
     # job did: an operator that was away may see it before PrimeMaster's report, and waits for that (`finish.verdict`).
     over = case.ray_job is not None and case.ray_job.status in ENDED and case.ray_job.status != "SUCCEEDED"
-    over = over and not case.told
+    over = over and not case.has_reported
     id_ = command_id(case)
     # The time may pass while no operator runs: PrimeMaster is asked at least once before the job is given up.
-    late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
-    if late or over or _gone(case):
+    late = left <= 0 and commands.is_delivered(case, id_, PATIENCE_SECONDS)
+    if late or over or _nothing_to_save(case):
         return PolicyDecision(f"the job counts as stopped: {verdict.reason}", change=verdict)
     left = left if left > 0 else AGAIN_SECONDS
     if case.reachable and id_ not in case.observed.commands:
-        action = Command(id_, case.cluster_name, case.address, "stop", "job", _who(verdict.reason))
+        action = Command(id_, case.cluster_name, case.address, "stop", "job", _requester(verdict.reason))
         return PolicyDecision("PrimeMaster is asked to stop the job", (action,), requeue=left)
     return PolicyDecision("PrimeMaster is stopping the job", requeue=left)
 
 
-def _gone(case: ReconcileContext) -> bool:
+def _nothing_to_save(case: ReconcileContext) -> bool:
     """Whether the attempt is lost, so that no process is left to stop, and none that could save."""
     # Who suspends a RayCluster that stays may resume it before KubeRay has deleted a pod: PrimeMaster runs on then.
     held = case.suspended and lingering(case) is None
     return case.cluster is None or held or broken(case) is not None
 
 
-def _who(reason: str) -> str:
+def _requester(reason: str) -> str:
     return "annotation" if reason == reasons.STOPPED else reason

@@ -15,7 +15,7 @@ import hashlib
 from dataclasses import replace
 
 from dljob.raycluster.acceptance import spec_text
-from dljob.raycluster.pods import CARRIED_FILE, HOME_THERE, PACKAGES, SPEC_FILE
+from dljob.raycluster.pods import CARRIED_FILE, HOME_IN_POD, PACKAGES, SPEC_FILE
 from dljob.reconcile.policies.attempts import outdated
 from dljob.reconcile.state import accept, handover, names
 from dljob.reconcile.state.accept import Refused, Terms
@@ -35,13 +35,13 @@ def submission(case: ReconcileContext) -> PolicyDecision | None:
     if not case.submitted:
         return PolicyDecision("the head is ready: the submission is ordered", change=SubmitOrder())
     # Ordered, and the head is another one: with GCS fault tolerance the job lives, and only its launcher is gone.
-    if case.kept and case.moved:
-        return _again(case)
+    if case.keeps_state and case.moved:
+        return _order_again(case)
     # Ray or PrimeMaster has confirmed it: the job has begun.
-    if case.taken:
+    if case.is_submitted:
         return None
     # From here on Ray does not know the id, or was not asked yet: POST, unless what would be posted is outdated.
-    if case.again:
+    if case.resubmissions:
         return _posted_again(case)
     if isinstance(case.terms, Refused):
         return PolicyDecision(f"waits for a better spec: {case.terms.reason}")
@@ -59,7 +59,7 @@ def submission(case: ReconcileContext) -> PolicyDecision | None:
     )
 
 
-def _again(case: ReconcileContext) -> PolicyDecision | None:
+def _order_again(case: ReconcileContext) -> PolicyDecision | None:
     """Order the launcher once more: it died with its head, and the job did not."""
     if outdated(case):
         return None  # the image's older dljob would refuse this operator's launcher; the job goes on without one
@@ -104,7 +104,7 @@ def launcher(case: ReconcileContext, terms: Terms) -> Submit:
         names.SPEC_HASH: terms.hash,
     }
     head = (case.recorded.get("headPod", ""), case.recorded.get("headContainer", ""))
-    session = case.recorded.get("sessionName", "") if case.again else ""
+    session = case.recorded.get("sessionName", "") if case.resubmissions else ""
     return Submit(case.submission, case.cluster_name, case.address, argv, env, metadata, head, packages, session)
 
 
@@ -127,7 +127,7 @@ def _packed(case: ReconcileContext) -> tuple[tuple[str, ...], dict[str, str]]:
         name = f"dljob-{case.submission}-{digest}.json"
         packages[name] = content
         files += [flag, f"{PACKAGES}{name}"]
-    return (*files, "--home", HOME_THERE), packages
+    return (*files, "--home", HOME_IN_POD), packages
 
 
 def watch(case: ReconcileContext) -> Watch | None:

@@ -38,14 +38,14 @@ def suspend(case: ReconcileContext) -> PolicyDecision | None:
         return _end_attempt(case) or _clear(case)
     # A status may have been restored from before the order: a PrimeMaster that reports Suspended has ended the attempt
     # all the same.
-    if case.wanted and case.snapshot.get("phase") != SAVED and not case.halt:
+    if case.should_run and case.snapshot.get("phase") != SAVED and not case.halt:
         return None
     # Nothing exists yet, so nothing must be stopped: the job stays at its attempt.
     if not _begun(case):
         return PolicyDecision("the job is suspended before anything was made", change=_halted(case, NOTHING_RAN))
     message = f"attempt {case.attempt} is being stopped: what is in memory is saved first"
     if case.replaced:
-        message = words(case)
+        message = describe_suspension(case)
     elif not made(case):
         message = f"pods of earlier attempts are being deleted{_still_there(case)}"
     return PolicyDecision("the job is to be suspended", change=Halt(reasons.SUSPENDING, message))
@@ -63,7 +63,7 @@ def made(case: ReconcileContext) -> bool:
 
 
 def _rest(case: ReconcileContext) -> PolicyDecision:
-    if case.wanted:
+    if case.should_run:
         return PolicyDecision("the job is resumed", change=_resumed(case))
     return commands.restart(case) or PolicyDecision("the job is suspended")
 
@@ -78,7 +78,7 @@ def _end_attempt(case: ReconcileContext) -> PolicyDecision | None:
         step = _ask(case, until) or finish.logs(case, until)
         if step is not None:
             return step
-    events = (finish.word_on_logs(case),) if case.told and case.cluster is not None else ()
+    events = (finish.word_on_logs(case),) if case.has_reported and case.cluster is not None else ()
     change = NewAttempt(reasons.SUSPENDING, _stopped(case, case.attempt), counted=False, fault=False)
     return PolicyDecision(
         f"attempt {case.attempt} has ended, and the job is being suspended", change=change, events=events
@@ -90,9 +90,9 @@ def _ask(case: ReconcileContext, until: float) -> PolicyDecision | None:
     if case.cluster is None or case.leaving or case.snapshot.get("phase") == SAVED:
         return None
     # The launcher ended, or was never started, and no PrimeMaster reported: nothing is in memory.
-    nowhere = case.ray_job is not None and case.ray_job.status in (*ENDED, "MISSING") and not case.told
+    nowhere = case.ray_job is not None and case.ray_job.status in (*ENDED, "MISSING") and not case.has_reported
     id_, left = f"suspend/{case.attempt}", until - case.now
-    late = left <= 0 and commands.asked(case, id_, PATIENCE_SECONDS)
+    late = left <= 0 and commands.is_delivered(case, id_, PATIENCE_SECONDS)
     unknown = commands.refusal(case, id_) is not None  # a PrimeMaster of a version without this command
     if nowhere or late or unknown:
         return None
@@ -103,7 +103,7 @@ def _ask(case: ReconcileContext, until: float) -> PolicyDecision | None:
     return PolicyDecision("PrimeMaster saves and stops", requeue=left)
 
 
-def words(case: ReconcileContext) -> str:
+def describe_suspension(case: ReconcileContext) -> str:
     """Return the message of a suspension: the checkpoint to resume from, and the pods that are still there."""
     if not case.replaced:
         return case.conditions["Suspended"].message
@@ -134,14 +134,14 @@ def _clear(case: ReconcileContext) -> PolicyDecision:
     left = machines.force(case) or attempts.leftover(case)
     if left is not None:
         return left
-    if case.wanted:
+    if case.should_run:
         return PolicyDecision("spec.suspend was withdrawn: the job is resumed", change=_resumed(case))
     if case.observed.pods and case.observed.cluster is None:  # pods of an existing RayCluster belong to its owner
         return PolicyDecision("the last attempt's pods are being deleted")
     # An attempt begins once the ranks of the last one are dead: pods on a lost node may outlive several attempts.
     if case.observed.earlier:
         return PolicyDecision("pods of earlier attempts are being deleted")
-    done = words(case) if case.replaced else NOTHING_RAN
+    done = describe_suspension(case) if case.replaced else NOTHING_RAN
     return PolicyDecision("nothing of the job is left", change=_halted(case, done))
 
 

@@ -124,7 +124,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
     # A ConfigMap holds 1 MiB: a spec that does not fit is refused before anything is created.
     found = too_large(len(spec_text(made.manifest)))
     if found:
-        return Refused(reasons.INVALID_SPEC, _said(found))
+        return Refused(reasons.INVALID_SPEC, _describe_findings(found))
     spec = made.manifest.spec
     return Terms(
         hash=made.hash,
@@ -146,17 +146,17 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
 def live(text: str) -> Live:
     """Return the fields that are applied at once, whether or not the spec is valid. `text` is the job's `source`."""
     spec: Object = json.loads(text)["spec"]
-    restarts = _whole(field(spec.get("faultTolerance"), "maxClusterRestarts"))
+    restarts = _integer(field(spec.get("faultTolerance"), "maxClusterRestarts"))
     return Live(
-        active_deadline=_whole(spec.get("activeDeadlineSeconds")),
-        pre_running_deadline=_whole(spec.get("preRunningDeadlineSeconds")),
-        ttl=_whole(spec.get("ttlSecondsAfterFinished")),
+        active_deadline=_integer(spec.get("activeDeadlineSeconds")),
+        pre_running_deadline=_integer(spec.get("preRunningDeadlineSeconds")),
+        ttl=_integer(spec.get("ttlSecondsAfterFinished")),
         retain=spec.get("cleanupPolicy") == "Retain",
         max_cluster_restarts=_RESTARTS if restarts is None else restarts,
     )
 
 
-def _whole(found: object) -> int | None:
+def _integer(found: object) -> int | None:
     return found if isinstance(found, int) else None
 
 
@@ -169,7 +169,7 @@ def forbidden(text: str, settings: Settings) -> Refused | None:
     """
     made = blueprint(text, settings)
     found = breaches(made.manifest, made.plan, settings.pods)
-    return Refused(reasons.FORBIDDEN_POD, _said(found)) if found else None
+    return Refused(reasons.FORBIDDEN_POD, _describe_findings(found)) if found else None
 
 
 @lru_cache(maxsize=64)
@@ -211,7 +211,7 @@ def _without_count(one: Object) -> Object:
     return {key: value for key, value in one.items() if key != "replicas"} if bounded else one
 
 
-def _said(found: Iterable[Finding]) -> str:
+def _describe_findings(found: Iterable[Finding]) -> str:
     return "; ".join(str(Problem(path_of(one.loc), one.message, hint=one.hint)) for one in found)
 
 

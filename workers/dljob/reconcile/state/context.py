@@ -101,7 +101,7 @@ class ReconcileContext:
     @property
     def invalid(self) -> Refused | None:
         """Why the spec keeps the job from running; None while an attempt runs: it keeps the spec it began with."""
-        unknown = self.ray_job is not None and self.ray_job.status == "MISSING" and not self.told
+        unknown = self.ray_job is not None and self.ray_job.status == "MISSING" and not self.has_reported
         idle = not self.submitted or unknown
         return self.terms if idle and isinstance(self.terms, Refused) else None
 
@@ -128,14 +128,14 @@ class ReconcileContext:
         return text(self.observed.job, "spec", "rayClusterRef", "name")
 
     @property
-    def held(self) -> bool:
+    def has_finalizer(self) -> bool:
         """Whether the DLJob has our finalizer."""
         return names.FINALIZER in (self.meta.get("finalizers") or ())
 
     # -- suspension
 
     @property
-    def wanted(self) -> bool:
+    def should_run(self) -> bool:
         """Whether spec.suspend wants the job to run. It has no effect on a job with rayClusterRef."""
         return bool(self.ref) or field(self.observed.job, "spec", "suspend") is not True
 
@@ -162,10 +162,10 @@ class ReconcileContext:
     @cached_property
     def submission(self) -> str:
         """The id of this attempt at Ray's Job API."""
-        return names.submission_id(self.name, self.uid, self.attempt, self.again)
+        return names.submission_id(self.name, self.uid, self.attempt, self.resubmissions)
 
     @cached_property
-    def again(self) -> int:
+    def resubmissions(self) -> int:
         """Number of times that the launcher of this attempt was lost with its head and ordered again."""
         first = names.submission_id(self.name, self.uid, self.attempt)
         count = text(self.old, "submissionId").removeprefix(f"{first}-r")
@@ -225,7 +225,7 @@ class ReconcileContext:
         """KubeRay's conditions of the RayCluster, by type."""
         return {text(condition, "type"): condition for condition in items(self.cluster, "status", "conditions")}
 
-    def says(self, condition: str) -> bool:
+    def condition_is_true(self, condition: str) -> bool:
         """Whether a condition of KubeRay's is True."""
         return text(self.cluster_conditions, condition, "status") == "True"
 
@@ -255,7 +255,9 @@ class ReconcileContext:
     @property
     def head_ready(self) -> bool:
         """Whether the head is ready and the operator knows its token, so that it can submit."""
-        there = self.says("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
+        there = (
+            self.condition_is_true("HeadPodReady") and bool(self.address) and not self.leaving and not self.suspended
+        )
         return there and not self.observed.locked
 
     @cached_property
@@ -282,7 +284,7 @@ class ReconcileContext:
         return not self.ref and ready < desired and not stuck
 
     @property
-    def kept(self) -> bool:
+    def keeps_state(self) -> bool:
         """Whether Ray's state survives the head (GCS fault tolerance), and the status has Ray's session to prove it."""
         kept = text(self.cluster, "metadata", "annotations", names.SURVIVES)
         return bool(kept and self.recorded.get("sessionName"))
@@ -318,21 +320,21 @@ class ReconcileContext:
         return {} if master is None or late or not self.submitted else master.snapshot
 
     @property
-    def told(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether PrimeMaster has reported in this attempt, to this operator or to an earlier one."""
         return bool(self.snapshot) or (self.submitted and bool(text(self.old, "master", "state")))
 
     @property
-    def taken(self) -> bool:
+    def is_submitted(self) -> bool:
         """Whether the launcher of this attempt was started, as PrimeMaster or Ray has reported."""
         known = self.ray_job is not None and self.ray_job.status not in ("", "MISSING")
-        return known or (self.told and not self.again)
+        return known or (self.has_reported and not self.resubmissions)
 
     @property
     def silent(self) -> bool:
         """Whether PrimeMaster has not answered for longer than its start or restart takes."""
         master = self.observed.master
-        patience = PATIENCE_SECONDS if self.told else START_SECONDS
+        patience = PATIENCE_SECONDS if self.has_reported else START_SECONDS
         return self.submitted and master is not None and bool(master.error) and master.age >= patience
 
     @property

@@ -91,7 +91,7 @@ def patience(case: ReconcileContext) -> float:
     return (DEFAULT_PATIENCE if isinstance(terms, Refused) else terms.pending_timeout) / 2
 
 
-def kept_out(case: ReconcileContext, nodes: tuple[str, ...]) -> list[Pod]:
+def unschedulable_pods(case: ReconcileContext, nodes: tuple[str, ...]) -> list[Pod]:
     """Return the pods that no node accepts and whose affinity excludes some of `nodes`."""
     return [
         pod
@@ -110,10 +110,10 @@ def _of_master(case: ReconcileContext, known: Mapping[str, Object]) -> Iterator[
     gone = {one["name"] for one in said}
     for one in said:
         old = known.get(one["name"], {})
-        yield {**one, **({key: old[key] for key in OWN if key in old} or _found(case, one, gone))}
+        yield {**one, **({key: old[key] for key in OWN if key in old} or _pod_and_node(case, one, gone))}
 
 
-def _found(case: ReconcileContext, one: Object, gone: set[str]) -> Entry:
+def _pod_and_node(case: ReconcileContext, one: Object, gone: set[str]) -> Entry:
     """Return pod and Kubernetes node of a Ray node; empty: the pod is unknown, or the node needs no exclusion."""
     pod = _pod_of(case, one["name"])
     if case.ref or pod is None or not pod.node or text(one, "reason") == ANNOUNCED:
@@ -157,7 +157,7 @@ def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
 
     Nodes that failed their check and nodes that users name stay excluded.
     """
-    pods = kept_out(case, avoided(every))
+    pods = unschedulable_pods(case, avoided(every))
     if not any(case.now - pod.made >= patience(case) for pod in pods):
         return every
     # What users name is their decision, and a node that failed its check would only fail it again.
@@ -165,7 +165,7 @@ def _lifted(case: ReconcileContext, every: list[Entry]) -> list[Entry]:
     return [{**one, "avoided": False} if one.get("avoided") and one["reason"] not in fixed else one for one in every]
 
 
-def news(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
+def changes(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
     """Yield (type, reason, message) of an Event for each Kubernetes node that becomes excluded or usable again.
 
     A node that a user names may be missing from a full list and still be excluded: it causes no Event.
@@ -175,7 +175,7 @@ def news(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
     after = {text(one, "name"): one for one in items(new, "excluded") if text(one, "kubernetesNode")}
     for name, one in after.items():
         if name not in before:
-            yield "Warning", reasons.NODE_EXCLUDED, _words(one)
+            yield "Warning", reasons.NODE_EXCLUDED, _describe(one)
     for name, one in before.items():
         if full and name not in after and text(one, "reason") == REQUESTED:
             continue
@@ -188,7 +188,7 @@ def news(old: Object, new: Object) -> Iterator[tuple[str, str, str]]:
             )
 
 
-def _words(one: Object) -> str:
+def _describe(one: Object) -> str:
     node, until = one["kubernetesNode"], text(one, "until")
     if text(one, "reason") == REQUESTED:
         return f"annotation {names.EXCLUDE_NODES} names Kubernetes node {node}: the job's pods leave it"

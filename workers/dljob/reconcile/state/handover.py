@@ -16,7 +16,7 @@ from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.snapshot import LEVELS, MAX_CARRY
 
 
-def kept(case: ReconcileContext) -> Object:
+def state_to_keep(case: ReconcileContext) -> Object:
     """Return the state to keep: of this attempt's PrimeMaster, else the one kept before; empty: none."""
     old, state = part(case.old, "carried"), part(case.snapshot, "carry")
     told = {"attempt": case.attempt, "state": state}
@@ -27,7 +27,7 @@ def kept(case: ReconcileContext) -> Object:
 
 def closed(case: ReconcileContext) -> Object:
     """Return the state to keep at the end of an attempt, with the last step that was reported."""
-    carried = kept(case)
+    carried = state_to_keep(case)
     step = field(case.snapshot or case.old, "progress", "step")
     last = carried and number(carried, "attempt") == case.attempt and isinstance(step, int)
     return {**carried, "step": step} if last else carried

@@ -45,16 +45,16 @@ def digest(snapshot: Object) -> Object:
     found: Pieces = {
         **{key: bounded(text(snapshot, key), MAX_TEXT) for key in TEXTS if text(snapshot, key)},
         **{key: number(snapshot, key) for key in ("epoch", "version") if key in snapshot},
-        "roles": [_kept_role(role) for role in items(snapshot, "roles")[:MOST_ROLES]],
+        "roles": [_bounded_role(role) for role in items(snapshot, "roles")[:MOST_ROLES]],
         "restarts": {key: number(snapshot, "restarts", key) for key in LEVELS.values()},
         "recentFaults": [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]],
         "lastFault": _fault(last) if last else None,
         "carry": carry if len(json.dumps(carry)) <= MAX_CARRY else {},
     }
     if "progress" in snapshot:
-        found["progress"] = _kept_progress(part(snapshot, "progress"))
+        found["progress"] = _bounded_progress(part(snapshot, "progress"))
     if part(snapshot, "nodes"):
-        found["nodes"] = _kept_nodes(part(snapshot, "nodes"))
+        found["nodes"] = _bounded_nodes(part(snapshot, "nodes"))
     if part(snapshot, "placement"):
         found["placement"] = _placement(part(snapshot, "placement"))
     return found
@@ -73,7 +73,7 @@ def places(told: object) -> tuple[Object, ...]:
     )
 
 
-def _kept_progress(progress: Object) -> Pieces:
+def _bounded_progress(progress: Object) -> Pieces:
     metrics = [(name, value) for name, value in sorted(part(progress, "metrics").items()) if _is_number(value)]
     return {
         **{key: progress[key] for key in ("step", *STEPS) if isinstance(progress.get(key), int)},
@@ -90,13 +90,13 @@ def _times(progress: Object) -> Pieces:
     return {**found, "secondsPerStep": usual} if _is_number(usual) and 0 <= usual < MAX_SECONDS else found
 
 
-def _kept_nodes(nodes: Object) -> Pieces:
+def _bounded_nodes(nodes: Object) -> Pieces:
     wanted = {bounded(name, 63): count for name, count in part(nodes, "wanted").items() if isinstance(count, int)}
     few = dict(list(wanted.items())[:MOST_ROLES])
     return {**_nodes(nodes), **({"wanted": few} if "wanted" in nodes else {})}
 
 
-def _kept_role(role: Object) -> Pieces:
+def _bounded_role(role: Object) -> Pieces:
     wanted = {"wanted": number(role, "wanted")} if "wanted" in role else {}
     return {"name": bounded(text(role, "name"), 63), **{key: number(role, key) for key in COUNTS}, **wanted}
 

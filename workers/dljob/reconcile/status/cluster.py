@@ -38,7 +38,7 @@ def ready(case: ReconcileContext) -> list[Said]:
     if case.leaving:
         return [_leaving(case.cluster_name)]
     # A RayCluster that is held back has no pods, or its pods go: their trouble would only hide the reason.
-    back = _held_back(case)
+    back = _external_hold(case)
     if back:
         return [Said(PREFIX, "False", *back)]
     pending, edited = _pending(case), edits(case)
@@ -92,7 +92,7 @@ def _finished(case: ReconcileContext) -> list[Said]:
     return []
 
 
-def _held_back(case: ReconcileContext) -> tuple[str, str] | None:
+def _external_hold(case: ReconcileContext) -> tuple[str, str] | None:
     """Return (reason, message) of a hold by others on the RayCluster: a suspension, or its token; None: no hold."""
     if case.suspended:
         reason = reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED
@@ -139,7 +139,7 @@ def _pending(case: ReconcileContext) -> tuple[str, str] | None:
     if case.head_ready and (case.ref or 0 < desired <= there):
         return None  # how many machines others have is their matter
     # KubeRay could not create a pod, so there is no pod that could tell why.
-    if case.says("ReplicaFailure"):
+    if case.condition_is_true("ReplicaFailure"):
         return _refused(case.cluster_conditions["ReplicaFailure"], ready)
     stuck = [pod for pod in case.observed.pods if pod.trouble and not pod.ready and not pod.leaving]
     if stuck:
@@ -165,11 +165,11 @@ def silence(case: ReconcileContext) -> float | None:
     """Return the seconds until KubeRay's silence is reported; None when it has written a status, or need not."""
     if case.cluster is None or part(case.cluster, "status") or case.finished:
         return None
-    left = _made(case) + SILENT_SECONDS - case.now
+    left = _created_at(case) + SILENT_SECONDS - case.now
     return left if left > 0 else None
 
 
-def _made(case: ReconcileContext) -> float:
+def _created_at(case: ReconcileContext) -> float:
     return seconds(text(case.cluster, "metadata", "creationTimestamp")) or case.now
 
 

@@ -33,10 +33,10 @@ ORDER = (
 def conditions(case: ReconcileContext, change: Change | None) -> list[dict[str, Any]]:
     """Return the conditions after a change: a condition that this pass says nothing about keeps its state."""
     # The others stay as they are: an operator that has just started has no report of PrimeMaster yet.
-    said = {one.type: one for one in _said(case, change)}
+    said = {one.type: one for one in _stated(case, change)}
     kept = {kind: held for kind, held in case.conditions.items() if not _dropped(kind, change)}
     return [
-        _written(case, said[kind], kept.get(kind)) if kind in said else _kept(kind, kept[kind])
+        _written(case, said[kind], kept.get(kind)) if kind in said else _as_dict(kind, kept[kind])
         for kind in ORDER
         if kind in said or kind in kept
     ]
@@ -47,7 +47,7 @@ def _dropped(kind: str, change: Change | None) -> bool:
     return isinstance(change, JobEnd) and kind in {"Suspended", *ENDINGS} - {change.condition}
 
 
-def _kept(kind: str, held: ConditionState) -> dict[str, Any]:
+def _as_dict(kind: str, held: ConditionState) -> dict[str, Any]:
     return {
         "type": kind,
         "status": held.status,
@@ -65,21 +65,24 @@ def _written(case: ReconcileContext, said: Said, held: ConditionState | None) ->
         # limit on stopping counts from it.
         same = same and held is not None and held.reason == said.reason
     since = held.since if held and same else stamp(case.now)
-    return _kept(said.type, ConditionState(said.status, said.reason, bounded(said.message), case.generation, since))
+    return _as_dict(said.type, ConditionState(said.status, said.reason, bounded(said.message), case.generation, since))
 
 
-def _said(case: ReconcileContext, change: Change | None) -> list[Said]:
+def _stated(case: ReconcileContext, change: Change | None) -> list[Said]:
     if case.finished:
         return _first(case)
     match change:
         case JobEnd():
             return _ended(case, change)
         case NewAttempt():
-            return _lost(case, change)
+            return _after_loss(case, change)
         case Intent():
             return [*_standing(case), Said(change.condition, "False", change.reason, change.message)]
         case Halt():
-            return [*_halted(case, change), Said("Suspended", _held(change.reason), change.reason, change.message)]
+            return [
+                *_halted(case, change),
+                Said("Suspended", _suspended_status(change.reason), change.reason, change.message),
+            ]
         case SubmitOrder():
             return [*_standing(case), _ordered(case)]
         case _:
@@ -97,7 +100,7 @@ def _ended(case: ReconcileContext, verdict: JobEnd) -> list[Said]:
     return [*_first(case), *gone, Said(verdict.condition, "True", verdict.reason, verdict.message)]
 
 
-def _lost(case: ReconcileContext, change: NewAttempt) -> list[Said]:
+def _after_loss(case: ReconcileContext, change: NewAttempt) -> list[Said]:
     kinds = ("ClusterReady", "MasterReady", "PlacementReady", "RolesReady")
     recovering = [Said("Recovering", "True", change.reason, change.message)] if change.fault else []
     if change.reason == reasons.SUSPENDING:
@@ -120,7 +123,7 @@ def _halted(case: ReconcileContext, change: Halt) -> list[Said]:
     return _at_rest(case)
 
 
-def _held(reason: str) -> Literal["True", "False"]:
+def _suspended_status(reason: str) -> Literal["True", "False"]:
     return "True" if reason == reasons.JOB_SUSPENDED else "False"
 
 
@@ -146,14 +149,14 @@ def _standing(case: ReconcileContext) -> list[Said]:
     if case.halt == reasons.JOB_SUSPENDED:
         return _at_rest(case)
     if case.halt and case.replaced:
-        said = Said("Suspended", "False", reasons.SUSPENDING, suspending.words(case))
+        said = Said("Suspended", "False", reasons.SUSPENDING, suspending.describe_suspension(case))
         return [accepted(case, running=False), said, *cluster.ready(case)]
     snapshot = case.snapshot
     said = [*_first(case), *_master(case)]
     if snapshot:
         said += [_placement(case, snapshot), _roles(snapshot)]
         said += _recovering(case, snapshot)
-    elif not case.told and not case.replaced:
+    elif not case.has_reported and not case.replaced:
         unknown = (reasons.WAITS_FOR_MASTER, "PrimeMaster has not spoken yet")
         said += [Said(kind, "False", *unknown) for kind in ("PlacementReady", "RolesReady")]
     return said
@@ -162,7 +165,7 @@ def _standing(case: ReconcileContext) -> list[Said]:
 def _first(case: ReconcileContext) -> list[Said]:
     """Return the conditions that exist before, while and after the job runs."""
     quota = [_quota(case)] if case.queued and not case.finished else []
-    return [accepted(case, running=case.taken and not case.finished), *quota, *cluster.ready(case)]
+    return [accepted(case, running=case.is_submitted and not case.finished), *quota, *cluster.ready(case)]
 
 
 def accepted(case: ReconcileContext, *, running: bool) -> Said:
@@ -208,10 +211,10 @@ def _master(case: ReconcileContext) -> list[Said]:
         return [Said("MasterReady", "Unknown", reasons.MASTER_UNREACHABLE, f"{_advised(case, view.error)}{_way(case)}")]
     if case.snapshot:
         return [Said("MasterReady", "True", reasons.MASTER_READY, f"epoch {number(case.snapshot, 'epoch')}")]
-    if case.told:
+    if case.has_reported:
         return []
     trouble = case.trouble("Submit")
-    if trouble is not None and (trouble.code or trouble.count > TRIES) and not case.taken:
+    if trouble is not None and (trouble.code or trouble.count > TRIES) and not case.is_submitted:
         return [Said("MasterReady", "False", reasons.SUBMISSION_REFUSED, _advised(case, trouble.message))]
     waits = Said("MasterReady", "False", reasons.WAITS_FOR_HEAD, "the job is submitted as soon as the head is ready")
     return [_ordered(case) if case.submitted else waits]
@@ -224,7 +227,7 @@ def _advised(case: ReconcileContext, words: str) -> str:
 
 def _way(case: ReconcileContext) -> str:
     """Return what may block the operator's way to a RayCluster that was not made for jobs."""
-    if not case.ref or case.told:
+    if not case.ref or case.has_reported:
         return ""
     port = f"port {GATEWAY_PORT} of pod {case.head.name if case.head else 'the head'}"
     return f"; a NetworkPolicy must let the operator reach {port}, and no other process may hold it"

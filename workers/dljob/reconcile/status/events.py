@@ -29,7 +29,7 @@ def events(old: Object, new: Object) -> tuple[Event, ...]:
 
 def _nodes(old: Object, new: Object) -> Iterator[Event]:
     """Yield an Event for each Kubernetes node that becomes excluded or usable again."""
-    for kind, reason, message in exclusions.news(part(old, "nodes"), part(new, "nodes")):
+    for kind, reason, message in exclusions.changes(part(old, "nodes"), part(new, "nodes")):
         yield Event("Warning" if kind == "Warning" else "Normal", reason, message, "ExcludeNode")
 
 

@@ -71,9 +71,9 @@ def _standing(case: ReconcileContext) -> PhaseReason:
         _, ordered = case.stopping
         return PhaseReason("Stopping", ordered.reason, ordered.message)
     if case.halt:
-        return PhaseReason(OF_HALT[case.halt], case.halt, suspending.words(case))
+        return PhaseReason(OF_HALT[case.halt], case.halt, suspending.describe_suspension(case))
     if case.invalid is not None:
-        return PhaseReason("Invalid", case.invalid.reason, f"{case.invalid.message}{_lost(case)}")
+        return PhaseReason("Invalid", case.invalid.reason, f"{case.invalid.message}{_waiting_attempt(case)}")
     if case.snapshot:
         phase = OF_MASTER.get(text(case.snapshot, "phase"), "Scheduling")
         # PrimeMaster sees only that nodes are missing; the pods tell why.
@@ -82,7 +82,7 @@ def _standing(case: ReconcileContext) -> PhaseReason:
             stuck = stuck or PhaseReason(phase, reasons.WORKERS_PENDING, text(case.snapshot, "message"))
         return stuck or PhaseReason(phase, text(case.snapshot, "reason") or phase, text(case.snapshot, "message"))
     # This operator has no report yet, an earlier one had: the old phase holds until PrimeMaster answers.
-    if case.told:
+    if case.has_reported:
         return _as_it_was(case)
     if case.suspended:
         return PhaseReason("Queued", reasons.WAITS_IN_QUEUE if case.queued else reasons.CLUSTER_SUSPENDED)
@@ -91,7 +91,7 @@ def _standing(case: ReconcileContext) -> PhaseReason:
     return _before(case)
 
 
-def _lost(case: ReconcileContext) -> str:
+def _waiting_attempt(case: ReconcileContext) -> str:
     """Return which attempt waits for a better spec, as the end of a message; empty: no attempt ran before."""
     if case.attempt == 1 or not case.holds("Recovering"):
         return ""

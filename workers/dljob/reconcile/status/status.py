@@ -20,7 +20,7 @@ from dljob.reconcile.state.snapshot import MAX_FAULTS, pieces, placement_state, 
 from dljob.reconcile.state.steps import Change, Halt, Intent, JobEnd, NewAttempt, Noted, SubmitOrder
 from dljob.reconcile.status import conditions, phases
 
-KEPT = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
+KEPT_FIELDS = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
 """Fields that outlive an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
@@ -48,7 +48,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         "conditions": conditions.conditions(case, change),
     }
     # Later lines override earlier ones: remembered fields, then observed ones, then the change of this pass.
-    made |= {key: case.old[key] for key in (*KEPT, *OF_ATTEMPT) if key in case.old}
+    made |= {key: case.old[key] for key in (*KEPT_FIELDS, *OF_ATTEMPT) if key in case.old}
     made["progress"] = {**part(made, "progress"), "time": stamp(case.now)}
     made |= _beginning(case)
     made |= _cluster(case)
@@ -61,7 +61,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     return {key: value for key, value in made.items() if value not in ({}, [], None)}
 
 
-def due(case: ReconcileContext, new: Mapping[str, Any]) -> tuple[bool, float | None]:
+def write_due(case: ReconcileContext, new: Mapping[str, Any]) -> tuple[bool, float | None]:
     """Return (whether to write the status now, else the seconds until then or None for never).
 
     Changes of state are written at once, progress at most every `Settings.progress_seconds`: each write reaches every
@@ -108,29 +108,29 @@ def _beginning(case: ReconcileContext) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"accelerators": case.terms.accelerators} if case.terms.accelerators else {}
     # While the job is suspended no deadline runs, and an edit of the spec is no change of an attempt.
-    if case.halt and not case.told:
-        return found | _nobody(case.terms)
+    if case.halt and not case.has_reported:
+        return found | _roles_without_ranks(case.terms)
     if "startTime" not in case.old and not (case.queued and (case.cluster is None or case.suspended)):
         found["startTime"] = stamp(case.now)
     # The digest is written before anything is created from the spec, and not while the last attempt is cleared away.
     if clearing(case) is None and not (case.observed.kuberay and case.cluster is None):
-        found["attemptSpecHash"] = _made_of(case, case.terms.hash)
+        found["attemptSpecHash"] = _running_digest(case, case.terms.hash)
         version = case.terms.ray_version or text(case.cluster, "spec", "rayVersion")
         usual = {key: word for key, word in (("image", case.terms.image), ("rayVersion", version)) if word}
         found["effective"] = part(case.old, "effective") or usual
-    if not case.told:
-        found |= _nobody(case.terms)
+    if not case.has_reported:
+        found |= _roles_without_ranks(case.terms)
         found["restartsTotal"] = sum(handover.restarts(case, {}).values())
     return found
 
 
-def _nobody(terms: Terms) -> dict[str, Any]:
+def _roles_without_ranks(terms: Terms) -> dict[str, Any]:
     """Return the fields of roles with all counts 0, while no rank is known to run."""
     roles = [_blank(name, desired) for name, desired in terms.roles]
     return {"roles": roles, "rolesReady": ready_text(roles)}
 
 
-def _made_of(case: ReconcileContext, wanted: str) -> str:
+def _running_digest(case: ReconcileContext, wanted: str) -> str:
     """Return the digest of the spec that the attempt runs. `wanted` is the digest of the current spec."""
     old = text(case.old, "attemptSpecHash")
     # Of its own RayCluster an attempt's spec never changes. On an existing one it travels with the submission.
@@ -138,7 +138,7 @@ def _made_of(case: ReconcileContext, wanted: str) -> str:
         return old or text(case.cluster, "metadata", "annotations", names.SPEC_HASH) or wanted
     if case.ray_job is not None and case.ray_job.spec:
         return case.ray_job.spec
-    return wanted if case.submitted and not case.taken else old or wanted
+    return wanted if case.submitted and not case.is_submitted else old or wanted
 
 
 def _blank(name: str, desired: int) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _spoken(case: ReconcileContext) -> dict[str, Any]:
     found["nodes"] = {**part(_cluster(case), "nodes"), **part(found, "nodes")}
     found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
     found |= handover.written(handover.restarts(case, found["restarts"]))
-    return {**found, **_faults(case, found), "carried": handover.kept(case)}
+    return {**found, **_faults(case, found), "carried": handover.state_to_keep(case)}
 
 
 def _excluded(case: ReconcileContext, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _faults(case: ReconcileContext, told: Mapping[str, Any]) -> dict[str, Any]:
 def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     match change:
         case SubmitOrder() if case.submitted:
-            again = names.submission_id(case.name, case.uid, case.attempt, case.again + 1)
+            again = names.submission_id(case.name, case.uid, case.attempt, case.resubmissions + 1)
             return {"submissionId": again, **_whom(case)}
         # From here on a report of PrimeMaster in the status means that it reported in this submission.
         case SubmitOrder():

@@ -183,7 +183,7 @@ class Backend(Protocol):
         ...
 
 
-async def found(backend: Backend, name: str) -> ActorRef | None:
+async def find_actor(backend: Backend, name: str) -> ActorRef | None:
     """Return the actor of that name, None if there is none; ask again while the backend cannot tell."""
     while True:
         try:
@@ -211,7 +211,7 @@ def installed() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def known(name: str) -> EntryPoint:
+def entry_point_of(name: str) -> EntryPoint:
     """Return a backend's entry point without loading it. An unknown name is refused, never replaced by a default."""
     points = installed()
     point = points.get(name)
@@ -225,7 +225,7 @@ def known(name: str) -> EntryPoint:
 
 def factory(name: str) -> Factory:
     """Load the factory of a backend. Raises UsageError or UnreachableError if that is impossible."""
-    point = known(name)
+    point = entry_point_of(name)
     try:
         return cast("Factory", point.load())
     except ImportError as error:

@@ -49,7 +49,7 @@ HEAD_GROUP = "headgroup"
 """The value of Ray's label on a head that KubeRay created. Source: KubeRay 1.6.2, utils.RayNodeHeadGroupLabelValue."""
 TOLD_BY_RAYLET = ("its worker process has died", "killed by `ray.kill`")
 """Words in Ray's error if the actor's raylet lives and reported its death, or if the actor was killed on purpose."""
-GONE = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
+GONE_ERRORS = (OutOfMemoryError, ActorPlacementGroupRemoved, ActorUnschedulableError, RuntimeEnvSetupError)
 """Errors, in addition to RayActorError, of an actor that Ray's memory monitor killed or that will never exist."""
 PROBE_S = 0.2
 """Seconds for a raylet to accept a connection; one that takes longer is busy or frozen, not dead."""
@@ -255,7 +255,7 @@ class RayBackend:
         except (ValueError, RayActorError):
             return None
         except GetTimeoutError as error:  # the GCS was silent for a minute: it may be back, and the actor with it
-            raise ActorLostError(_first_words(error), certain=False) from None
+            raise ActorLostError(_first_lines(error), certain=False) from None
 
     async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
         """Call a method and await its answer."""
@@ -271,20 +271,20 @@ class RayBackend:
                 remote_traceback=str(error),
             ) from None
         except RayActorError as error:
-            raise await self._lost(ref, error) from None
+            raise await self._actor_lost_error(ref, error) from None
         except RayError as error:
-            raise ActorLostError(_first_words(error), certain=isinstance(error, GONE)) from None
+            raise ActorLostError(_first_lines(error), certain=isinstance(error, GONE_ERRORS)) from None
 
-    async def _lost(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
+    async def _actor_lost_error(self, ref: ActorRef, error: RayActorError) -> ActorLostError:
         """Return an ActorLostError that says whether the actor's node is gone, too."""
         # A raylet that reports a death is alive, which spares a look at the node.
         if isinstance(error, ActorDiedError) and any(told in str(error) for told in TOLD_BY_RAYLET):
-            return ActorLostError(_first_words(error))
+            return ActorLostError(_first_lines(error))
         node = await self._thread(self._tables.node_of, ref.native)
-        gone = bool(node) and not await self._thread(self._node_lives, node)
-        return ActorLostError(_first_words(error), node_lost=gone, certain=gone or isinstance(error, ActorDiedError))
+        gone = bool(node) and not await self._thread(self._is_node_alive, node)
+        return ActorLostError(_first_lines(error), node_lost=gone, certain=gone or isinstance(error, ActorDiedError))
 
-    def _node_lives(self, node: str) -> bool:
+    def _is_node_alive(self, node: str) -> bool:
         row = next((row for row in self._tables.live_nodes() if row["NodeID"] == node), None)
         if row is None:
             return False
@@ -308,7 +308,7 @@ class RayBackend:
 
     async def asked_groups(self, owner: str) -> tuple[AskedGroup, ...]:
         """Return the pending placement groups, and pending actors outside of one, of ranks that are Ray drivers."""
-        return await self._thread(ray_drivers.asked, owner)
+        return await self._thread(ray_drivers.pending_groups, owner)
 
     async def clear_drivers(self, owner: str) -> None:
         """End the actors, and remove the groups, of ranks that are Ray drivers."""
@@ -335,6 +335,6 @@ def _why_not(row: Mapping[str, Any]) -> str:
     return said.get(state, f"its placement group is {row['state']}, {state}")
 
 
-def _first_words(error: BaseException) -> str:
+def _first_lines(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:1000] or type(error).__name__

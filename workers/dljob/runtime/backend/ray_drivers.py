@@ -62,7 +62,7 @@ def hidden(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftObjects:
     """Objects in Ray, created by Ray jobs of a rank."""
 
     actors: tuple[tuple[str, str], ...] = ()
@@ -83,12 +83,12 @@ class Left:
         return ", ".join([*parts, *(f"the driver of Ray job {id_}" for id_ in self.drivers)])
 
 
-def left_by(prefix: str) -> Left:
+def left_objects(prefix: str) -> LeftObjects:
     """Return the actors and groups that Ray jobs with this owner prefix created. Blocks for some milliseconds."""
     jobs = _jobs(prefix)
     # The usual case: without a Ray job of that owner the larger tables need not be read.
     if not jobs:
-        return Left()
+        return LeftObjects()
     actors = [
         (row.actor_id.hex(), row.name)
         for row in ray_private.actor_rows()
@@ -99,10 +99,10 @@ def left_by(prefix: str) -> Left:
         for id_, row in ray_private.group_rows().items()
         if row["state"] != "REMOVED" and id_[-JOB_ID_DIGITS:] in jobs
     ]
-    return Left(tuple(actors), tuple(groups), tuple(sorted(id_ for id_, runs in jobs.items() if runs)))
+    return LeftObjects(tuple(actors), tuple(groups), tuple(sorted(id_ for id_, runs in jobs.items() if runs)))
 
 
-def asked(prefix: str) -> tuple[AskedGroup, ...]:
+def pending_groups(prefix: str) -> tuple[AskedGroup, ...]:
     """Return pending placement groups and actors of running Ray jobs with this owner prefix. Blocks for some ms."""
     rows = ray_private.group_rows()
     # Groups and actors first: mostly none of them waits, and then the Ray jobs need not be read.
@@ -189,7 +189,7 @@ def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:
         What there was, and what was still there after `within_s`, in words; empty: nothing.
     """
     end = time.monotonic() + within_s
-    found = left = left_by(prefix)
+    found = left = left_objects(prefix)
     # Repeated: a driver that still runs may create more, and the GCS removes asynchronously.
     while left and time.monotonic() < end:
         if left.actors:
@@ -198,5 +198,5 @@ def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:
         for id_, _ in left.groups:
             remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(id_)))
         time.sleep(LOOK_S)
-        left = left_by(prefix)
+        left = left_objects(prefix)
     return found.words(), left.words()

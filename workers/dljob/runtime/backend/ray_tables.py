@@ -57,14 +57,14 @@ class RayTables:
         Raylets report with a delay, and groups do not count what actors outside of them hold.
         """
         reported = ray_private.free_by_node()
-        held, going = self._held(), ray_private.draining_nodes()
+        held, going = self._held_resources(), ray_private.draining_nodes()
         made = [
             _view(row, reported.get(row["NodeID"], {}), held.get(row["NodeID"], {}), going.get(row["NodeID"]))
             for row in rows
         ]
         return tuple(sorted(made, key=lambda view: view.id))
 
-    def _held(self) -> dict[str, dict[str, Amount]]:
+    def _held_resources(self) -> dict[str, dict[str, Amount]]:
         """Return node -> resources held by created groups: the GCS's table is exact at once, raylets report later."""
         held: dict[str, dict[str, Amount]] = {}
         for row in self.groups():
@@ -83,7 +83,7 @@ def _view(
     row: Mapping[str, Any], reported: Mapping[str, float], held: Mapping[str, Amount], going: int | None
 ) -> NodeView:
     # Ray also lists the resources of placement groups, by names with "_group_".
-    total = {name: _grain(amount) for name, amount in row["Resources"].items() if _ours(name)}
+    total = {name: _grain(amount) for name, amount in row["Resources"].items() if _is_own(name)}
     labels: Mapping[str, str] = row.get("Labels") or {}
     over = _uncounted_cpus(total, labels)
     total = {name: amount - over.get(name, 0) for name, amount in total.items()}
@@ -110,7 +110,7 @@ def _uncounted_cpus(total: Mapping[str, Amount], labels: Mapping[str, str]) -> d
     return {"CPU": max(0, there - parse_cpu(counted))} if re.fullmatch(CPU_PATTERN, counted) else {}
 
 
-def _ours(name: str) -> bool:
+def _is_own(name: str) -> bool:
     return "_group_" not in name and not name.startswith(HIDDEN)
 
 

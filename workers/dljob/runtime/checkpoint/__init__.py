@@ -5,6 +5,6 @@ copy of a rank that is killed outlives it: the saver persists it all the same, a
 A copy that is not yet on disk is also sent to a peer node, if one has room (ADR 31).
 
 A rank, in reading order: `checkpoints` (what user code calls), `client`, `pack`, `shards`, `slot`, `wire`. The saver of
-a node: `saver_agent`, `process`, `saver`, `holding`, `restoring`, `saver_peers`, `peers`, `carrying`, `parting`,
+a node: `saver_agent`, `process`, `saver`, `holding`, `restoring`, `saver_peers`, `peers`, `carrying`, `final_save`,
 `saving`. On disk: `files`, `disk`, `sealed`, `choice`, `book`, `model`. Outside a job: `listing`, `export`, `listed`.
 """

@@ -87,7 +87,7 @@ class JournalBook:
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
         """Return PrimeMaster's decision for this life; None: this saver decides. `folder` is unused."""
         del folder
-        said = self._heard(place, {"what": "turn"})
+        said = self._ask_decision(place, {"what": "turn"})
         return (
             None if said["yours"] else RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"]))
         )
@@ -97,7 +97,7 @@ class JournalBook:
     ) -> RestoreDecision:
         """Have the decision journaled, then write its file for later attempts."""
         told = [text[:TEXT] for text in damaged[:TEXTS]]
-        said = self._heard(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": told})
+        said = self._ask_decision(place, {"what": "decide", "chosen": chosen and chosen.json(), "damaged": told})
         # PrimeMaster's word, which may be that of another saver: the file must not say anything else.
         return folder.decide(RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"])))
 
@@ -105,7 +105,7 @@ class JournalBook:
         """Return PrimeMaster's answer about shards of data; with `again` in it, ask once more. None: nobody answers."""
         return self._ask({**question, "what": "shards"})
 
-    def _heard(self, place: CheckpointLocation, question: dict[str, Any]) -> dict[str, Any]:
+    def _ask_decision(self, place: CheckpointLocation, question: dict[str, Any]) -> dict[str, Any]:
         life = {"attempt": place.attempt, "number": place.number}
         said = None
         while said is None or "again" in said:  # another saver is still deciding

@@ -57,7 +57,7 @@ class Checkpoints:
         """
         if isinstance(step, bool) or not hasattr(step, "__index__"):
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
-        mine = self._mine()
+        mine = self._own_client()
         mine.save(step.__index__(), state, persist=persist, shards=[feed.told() for feed in self.feeds])
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
@@ -72,11 +72,11 @@ class Checkpoints:
         Raises:
             CheckpointError: The chosen checkpoint is gone, fails its checksum, or does not fit `into`.
         """
-        return self._mine().load(into)
+        return self._own_client().load(into)
 
     def latest(self) -> int | None:
         """Return the newest step that is whole on disk; None without one."""
-        return self._mine().latest()
+        return self._own_client().latest()
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
         """Wait until everything that was saved is on disk.
@@ -84,7 +84,7 @@ class Checkpoints:
         Raises:
             CheckpointError: It is not on disk after `timeout_s` seconds; the message says why.
         """
-        self._mine().wait(timeout_s)
+        self._own_client().wait(timeout_s)
 
     def close(self, *, wait: bool = True) -> None:
         """Write unsaved copies to disk and release the memory; called when the rank's user code has ended."""
@@ -96,7 +96,7 @@ class Checkpoints:
         if client is not None:
             client.close(wait=wait)
 
-    def _mine(self) -> CheckpointClient:
+    def _own_client(self) -> CheckpointClient:
         with self._lock:
             if self._client is None:
                 self._client = new_client(self._count)

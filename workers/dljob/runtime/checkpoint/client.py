@@ -353,7 +353,7 @@ class CheckpointClient:
         place = self._connected()
         # A rank that the saved world did not have starts with rank 0's unsharded values.
         whose = place.rank if place.rank < world else 0
-        data = _mapped(fds[0]) if fds else self._part(mark, whose, world)
+        data = _mapped(fds[0]) if fds else self._map_part(mark, whose, world)
         head = read_head(data)
         if head is None or head.state != WHOLE or head.mark != mark:
             return None
@@ -362,14 +362,14 @@ class CheckpointClient:
             # Memory has this rank's pieces alone; another sharding needs those of all ranks, which are on disk.
             if fds and place.world > 1:
                 return None
-            others = (data if fds or rank == whose else self._part(mark, rank, world) for rank in range(world or 1))
+            others = (data if fds or rank == whose else self._map_part(mark, rank, world) for rank in range(world or 1))
             fit([(state if part is data else _pieces(part), part) for part in others], into)
         if into is not None:
             state = fill(state, into, "state")
         # The header again, after the read: the rank's former process may still be writing into this memory.
         return (state,) if read_head(data) == head else None
 
-    def _part(self, mark: CheckpointId, rank: int, world: int) -> mmap.mmap:
+    def _map_part(self, mark: CheckpointId, rank: int, world: int) -> mmap.mmap:
         """Map a part on disk. Each load checks every byte: the check of the saver that decided may be long ago."""
         place = self._connected()
         folder = Folder.of(place)

@@ -103,7 +103,7 @@ def _mapped(path: Path) -> mmap.mmap:
 def _joined(state: Any, path: str, pieces: Mapping[str, list[tuple[TensorPiece, mmap.mmap]]]) -> Any:
     """Return the state with whole tensors in the place of sharded ones."""
     if isinstance(state, TensorPiece):
-        return _whole(path, pieces[path])
+        return _assemble(path, pieces[path])
     if isinstance(state, Mapping):
         return {key: _joined(value, f"{path}[{key!r}]", pieces) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
@@ -111,7 +111,7 @@ def _joined(state: Any, path: str, pieces: Mapping[str, list[tuple[TensorPiece, 
     return state
 
 
-def _whole(path: str, pieces: list[tuple[TensorPiece, mmap.mmap]]) -> Any:
+def _assemble(path: str, pieces: list[tuple[TensorPiece, mmap.mmap]]) -> Any:
     import torch
 
     first = pieces[0][0]

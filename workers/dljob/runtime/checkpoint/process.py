@@ -41,7 +41,7 @@ LOOK_S = 0.5
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
+class OpenQuestion:
     """A question to the agent that waits for its answer."""
 
     heard: threading.Event = field(default_factory=threading.Event)
@@ -56,10 +56,10 @@ class SaverProcess:
         self._grace_s = grace_s
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, Asked] = {}
+        self._open_questions: dict[int, OpenQuestion] = {}
         self._gone = False
         book = JournalBook(self._question)
-        self._saver = Saver(address, self._told, self._others, book, self)
+        self._saver = Saver(address, self._report_problem, self._others, book, self)
 
     def serve(self) -> None:
         """Serve until the agent is gone, then flush."""
@@ -68,7 +68,7 @@ class SaverProcess:
             message, _ = got
             if message["op"] == "done":
                 with self._lock:
-                    asked = self._asked.pop(message["id"], None)
+                    asked = self._open_questions.pop(message["id"], None)
                 if asked is not None:
                     asked.answer = message.get("answer")
                     asked.heard.set()
@@ -79,7 +79,7 @@ class SaverProcess:
             # Wakes all questions: a writer that waits for PrimeMaster would hold the flush below until the grace is
             # over.
             self._gone = True
-            for asked in self._asked.values():
+            for asked in self._open_questions.values():
                 asked.heard.set()
         # The ranks' own copies only: those that are kept for other nodes have owners, or are brought when a world
         # decides.
@@ -117,7 +117,7 @@ class SaverProcess:
         """Implement `peers.Post.forget`."""
         self._say({"op": "forget", "rows": rows})
 
-    def _told(self, kind: str, text: str) -> None:
+    def _report_problem(self, kind: str, text: str) -> None:
         self._say({"op": "told", "kind": kind, "text": text})
 
     def _others(self, folder: str) -> None:
@@ -137,11 +137,11 @@ class SaverProcess:
         given_up: Callable[[], bool] = lambda: False,
         fds: Sequence[int] = (),
     ) -> dict[str, Any] | None:
-        number, asked = next(self._ids), Asked()
+        number, asked = next(self._ids), OpenQuestion()
         with self._lock:
             if self._gone:
                 return None
-            self._asked[number] = asked
+            self._open_questions[number] = asked
         # After it is registered: the answer may come before `_say` returns.
         self._say({"id": number, **message}, fds)
         end = math.inf if seconds is None else time.monotonic() + seconds

@@ -31,9 +31,9 @@ from dljob.errors import CheckpointError
 from dljob.master.state.checkpoint_ids import RunId, fence
 from dljob.runtime.checkpoint.book import Book, FileBook
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
+from dljob.runtime.checkpoint.final_save import FinalSave
 from dljob.runtime.checkpoint.holding import Holding
 from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
-from dljob.runtime.checkpoint.parting import Parting
 from dljob.runtime.checkpoint.peers import Keeper, Post, Sender
 from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
 from dljob.runtime.checkpoint.slot import CopyHeader
@@ -72,9 +72,9 @@ class Saver:
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
         self._newest: dict[str, RunId] = {}
         self._closed = False
-        self._restorer = Restorer(self._changed, self._held, self._tell, self._flushed, self._book, told=told)
+        self._restorer = Restorer(self._changed, self._holdings_of, self._tell, self._flushed, self._book, told=told)
         self.keeper = Keeper(self._changed, self._newest.get)
-        self.parting = Parting(self._changed, self._all, self.flush, self.bring)
+        self.parting = FinalSave(self._changed, self._all, self.flush, self.bring)
         self._sender = Sender(self._changed, self._all, self._tell, told, post) if post else None
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="dljob-save")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -181,8 +181,8 @@ class Saver:
             pass
         finally:
             if holding is not None:
-                self._left(holding)
-            # Only now: `Holding.ended` polls it until `_left` has taken it out of the holding.
+                self._enqueue_copies(holding)
+            # Only now: `Holding.ended` polls it until `_enqueue_copies` has taken it out of the holding.
             os.close(process)
             wire.close()
 
@@ -198,7 +198,7 @@ class Saver:
             self._holdings.setdefault((place.folder, place.rank), []).append(holding)
         return holding
 
-    def _left(self, holding: Holding) -> None:
+    def _enqueue_copies(self, holding: Holding) -> None:
         """Enqueue the copies of a process that is gone."""
         with self._changed:
             holding.alive, holding.process = False, -1
@@ -366,7 +366,7 @@ class Saver:
             if not many:
                 del self._holdings[key]
 
-    def _held(self, folder: str) -> list[Holding]:
+    def _holdings_of(self, folder: str) -> list[Holding]:
         with self._changed:
             mine = [h for (path, _), many in self._holdings.items() if path == folder for h in many]
             return mine + self.keeper.of(folder)

@@ -56,7 +56,7 @@ class SaverAgent:
         self._up = threading.Event()
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple[threading.Event, list[tuple[dict[str, Any], list[int]]]]] = {}
+        self._open_questions: dict[int, tuple[threading.Event, list[tuple[dict[str, Any], list[int]]]]] = {}
         self._inbox = Inbox(self._order)
         self._peers = PeerLink(job, self._node)
         self._lease = Lease(job.lease_s)
@@ -152,7 +152,9 @@ class SaverAgent:
                     self._peers.forget(message["rows"])
                 case "others":
                     # A thread each: these take minutes, and the socket has to be read meanwhile.
-                    threading.Thread(target=self._others, args=(message["id"], message["folder"]), daemon=True).start()
+                    threading.Thread(
+                        target=self._flush_others, args=(message["id"], message["folder"]), daemon=True
+                    ).start()
                 case "ask":
                     threading.Thread(target=self._ask, args=(message["id"], message["question"]), daemon=True).start()
                 case "copy":
@@ -161,7 +163,7 @@ class SaverAgent:
                     ).start()
                 case _:
                     with self._lock:
-                        event, said = self._asked.pop(message["id"])
+                        event, said = self._open_questions.pop(message["id"])
                     said.append((message, fds))
                     event.set()
         # An agent without a saver would hold the node's name; the next rank that saves makes a new pair.
@@ -171,7 +173,7 @@ class SaverAgent:
         """Send an order and return the saver's answer; None without one in time. A lost saver ends this process."""
         number, asked = next(self._ids), (threading.Event(), list[tuple[dict[str, Any], list[int]]]())
         with self._lock:
-            self._asked[number] = asked
+            self._open_questions[number] = asked
         self._say({**order, "id": number})
         return asked[1][0] if asked[0].wait(timeout_s) else None
 
@@ -188,10 +190,10 @@ class SaverAgent:
         os.close(fds[0])
         self._say({"op": "done", "id": number, "answer": {"failed": failed}})
 
-    def _others(self, number: int, folder: str) -> None:
+    def _flush_others(self, number: int, folder: str) -> None:
         """Make the savers of other nodes flush, then write the copies that they keep for nodes that have not."""
         try:
-            others = self._peers.others()
+            others = self._peers.other_savers()
             ray.wait([o.flush.remote(FLUSH_S, False) for o in others], num_returns=len(others), timeout=FLUSH_S)
             # After all flushes: a copy that its owner has just written need not be written by the peer.
             ray.wait([o.bring.remote(FLUSH_S, folder) for o in others], num_returns=len(others), timeout=FLUSH_S)

@@ -60,7 +60,7 @@ class PeerLink:
         """The name of the last peer that was tried."""
         self._actor: Any = None
 
-    def others(self) -> list[Any]:
+    def other_savers(self) -> list[Any]:
         """List the agents of all other nodes' savers; an agent that died with its node is left out."""
         found: list[Any] = []
         for name in self._names(saver_prefix(self._job)):
@@ -78,7 +78,7 @@ class PeerLink:
             if self._actor is None:
                 # A new process only for what is in memory alone: a copy that goes to disk in a moment is not worth one
                 # (ADR 31).
-                self._actor = self._found(make=not offer["head"]["persist"])
+                self._actor = self._peer_actor(make=not offer["head"]["persist"])
             return AWAY if self._actor is None else carry(fd, offer, RayPeer(self._actor))
         except (RayError, CheckpointError, ValueError, OSError):
             self._actor = None
@@ -90,12 +90,12 @@ class PeerLink:
             # Not awaited: a lost message costs the peer a copy's memory until a newer one replaces it.
             self._actor.peer_forget.remote(rows)
 
-    def _found(self, *, make: bool) -> Any:
+    def _peer_actor(self, *, make: bool) -> Any:
         names = self._names(saver_prefix(self._job))
-        self._peer = following(self._name, names, self._peer) or (self._made() if make else "")
+        self._peer = following(self._name, names, self._peer) or (self._start_peer() if make else "")
         return ray.get_actor(self._peer, self._job.namespace) if self._peer else None
 
-    def _made(self) -> str:
+    def _start_peer(self) -> str:
         """Start a saver on the next of the job's nodes, when only this node has one; return its name, or empty."""
         prefix = agent_prefix(self._job)
         short = following(self._node[:8], (name.removeprefix(prefix) for name in self._names(prefix)))

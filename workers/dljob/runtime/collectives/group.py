@@ -58,11 +58,11 @@ class CollectiveGroup:
         self._store: Any = None
         self._meeting: Any = None
         deadline = time.monotonic() + self._spec.timeout_s
-        muster = RendezvousClient(
+        rendezvous = RendezvousClient(
             name, context, _asking(context), lambda epoch: _rounds.get((name, epoch), 0) + 1, deadline
         )
         # Until all members arrive in one epoch: a restart meanwhile means another epoch.
-        while not self._make(muster):
+        while not self._make(rendezvous):
             pass
         with _lock:
             _open[name] = self
@@ -72,22 +72,22 @@ class CollectiveGroup:
     @property
     def epoch(self) -> int:
         """A number that grows whenever a process of a member is replaced."""
-        return self._made.epoch
+        return self._assembly.epoch
 
     @property
     def rank(self) -> int:
         """This member's number, from 0."""
-        return self._made.place
+        return self._assembly.place
 
     @property
     def world_size(self) -> int:
         """The number of members."""
-        return len(self._made.members)
+        return len(self._assembly.members)
 
     @property
     def members(self) -> tuple[str, ...]:
         """The members' names by number, such as "rollout/1"."""
-        return tuple(f"{role}/{rank}" for role, rank, _ in self._made.members)
+        return tuple(f"{role}/{rank}" for role, rank, _ in self._assembly.members)
 
     @property
     def whole(self) -> bool:
@@ -109,7 +109,7 @@ class CollectiveGroup:
     @property
     def full_name(self) -> str:
         """The group's name in Ray, new in each epoch: `ray.util.collective.allreduce(tensor, group.full_name)`."""
-        return f"{self._made.job}/{self._made.epoch}.{self._made.round}/{self.name}"
+        return f"{self._assembly.job}/{self._assembly.epoch}.{self._assembly.round}/{self.name}"
 
     # -- operations
 
@@ -186,13 +186,13 @@ class CollectiveGroup:
             raise UsageError(f"this process is in group {self.name} (epoch {old.epoch}) already", hint=hint)
         old.close()
 
-    def _make(self, muster: RendezvousClient) -> bool:
+    def _make(self, rendezvous: RendezvousClient) -> bool:
         """Form the group with the other members; False if one of them was lost meanwhile."""
-        made = self._made = muster.assembly()
+        made = self._assembly = rendezvous.assembly()
         # The first member hosts the store; its address is the offer that the others wait for.
         ours = getattr(self._cls, "has_store", False)
         offer = self._opened() if ours and made.place == 0 else ""
-        address = muster.meet(made, offer)
+        address = rendezvous.meet(made, offer)
         if address is None:
             return False
         # All have met, so all count this round, whether or not the group is formed.
@@ -201,7 +201,7 @@ class CollectiveGroup:
             self._meeting = _meet(self.full_name, address, self._spec.timeout_s)
         # From here on losses are watched: the constructor of the backend waits for all members, too.
         abortable = hasattr(self._cls, "abort")
-        self._watch = MemberLossWatch(muster, made, offer, self._break_off)
+        self._watch = MemberLossWatch(rendezvous, made, offer, self._break_off)
         self._runner = OperationRunner(
             self.name, made.epoch, self._watch, abortable=abortable, recreate=self._spec.recreate
         )

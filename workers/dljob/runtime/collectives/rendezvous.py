@@ -43,7 +43,7 @@ class Assembly:
         """This member's name, as in `rollout/1`."""
         return "{}/{}".format(*self.members[self.place])
 
-    def lost(self, said: Mapping[str, Any]) -> dict[str, str]:
+    def lost_members(self, said: Mapping[str, Any]) -> dict[str, str]:
         """Return lost member ("rollout/1") -> why, by comparison with PrimeMaster's answer."""
         why = {(role, rank): text for role, rank, text in said["absent"]}
         now = {(role, rank): incarnation for role, rank, incarnation in said["members"]}
@@ -129,25 +129,25 @@ class RendezvousClient:
 
 
 class MemberLossWatch:
-    """Watches for the loss of a member until it is closed. Then it sets `lost` and calls `break_off`, once.
+    """Watches for the loss of a member until it is closed. Then it sets `lost_members` and calls `break_off`, once.
 
     A member that ended well counts as lost only once an operation waits for it: its last data is still received, and
     operations of its other threads are not disturbed.
     """
 
-    def __init__(self, muster: RendezvousClient, made: Assembly, offer: str, break_off: Callable[[], None]) -> None:
+    def __init__(self, rendezvous: RendezvousClient, made: Assembly, offer: str, break_off: Callable[[], None]) -> None:
         self.lost = threading.Event()
-        self.who: dict[str, str] = {}
-        self.over = ""
+        self.lost_members: dict[str, str] = {}
+        self.end_reason = ""
         self.ended = False
         """Whether all absent members, or the job, ended well, so that the group cannot be formed again."""
-        self._heard = 0.0
+        self._ended_since = 0.0
         """When exactly these members were first known to have ended (monotonic seconds)."""
         self._works: dict[object, float] = {}
         """The operations of this member in progress -> when they began."""
         self._closed = threading.Event()
         self._break_off = break_off
-        self._asked = muster, made, offer
+        self._question = rendezvous, made, offer
         threading.Thread(target=self._run, name="dljob-collective-watch", daemon=True).start()
 
     def close(self) -> None:
@@ -167,11 +167,11 @@ class MemberLossWatch:
 
     def _run(self) -> None:
         """Ask PrimeMaster in a long poll, each time whether a member is lost, until one is."""
-        (muster, made, offer), told = self._asked, False
+        (rendezvous, made, offer), told = self._question, False
         while not self._closed.is_set():
-            said = muster.question(made.epoch, made.round, offer, met=True, busy=told and bool(self._works))
+            said = rendezvous.question(made.epoch, made.round, offer, met=True, busy=told and bool(self._works))
             if "over" in said:
-                self.over, self.ended = str(said["over"]), False
+                self.end_reason, self.ended = str(said["over"]), False
             # PrimeMaster is away, or its long poll ended without news: neither says anything of the members.
             elif "members" not in said:
                 continue
@@ -186,15 +186,15 @@ class MemberLossWatch:
 
     def _bears(self, said: Mapping[str, Any]) -> bool:
         """Whether operations may go on although a member is absent."""
-        made, now = self._asked[1], time.monotonic()
-        who, ended = made.lost(said), bool(said["ended"]) and said["epoch"] == made.epoch
+        made, now = self._question[1], time.monotonic()
+        who, ended = made.lost_members(said), bool(said["ended"]) and said["epoch"] == made.epoch
         if ended and who.pop(made.me, "") and not who:
             return True  # this member's own run() returned: its other threads have lost no member
         # The grace counts from when exactly these members were known to have ended.
-        if not self.ended or self.who != who:
-            self._heard = now
-        self.who, self.over, self.ended = who, str(said["why"]), ended
-        waits = now - max(self._heard, min([*self._works.values()], default=now))
+        if not self.ended or self.lost_members != who:
+            self._ended_since = now
+        self.lost_members, self.end_reason, self.ended = who, str(said["why"]), ended
+        waits = now - max(self._ended_since, min([*self._works.values()], default=now))
         busy = any(f"{role}/{rank}" in who for role, rank in said.get("busy", ()))
         return ended and (busy or waits < ENDED_GRACE_S)
 
@@ -207,8 +207,8 @@ class MemberLossWatch:
 
     def error(self, group: str, what: str, *, recreate: bool) -> CollectiveAbortedError:
         """Return the error for this member's threads in `what`, an operation; `recreate`: the group may form again."""
-        epoch = self._asked[1].epoch
-        whom = ", ".join(f"{name} {why}" for name, why in list(self.who.items())[:8]) or self.over
+        epoch = self._question[1].epoch
+        whom = ", ".join(f"{name} {why}" for name, why in list(self.lost_members.items())[:8]) or self.end_reason
         again = f'CollectiveGroup("{group}") makes it anew once its members are back; then load what they agree on'
         never = "onRestart is Fail: let this error end the rank; new processes make the group"
         hint = "members that ended well do not come back, so the group cannot be formed again" if self.ended else ""
@@ -216,7 +216,7 @@ class MemberLossWatch:
             f"{what}: group {group} (epoch {epoch}) is broken: {whom}",
             group=group,
             epoch=epoch,
-            lost=tuple(self.who),
+            lost=tuple(self.lost_members),
             ended=self.ended,
             hint=hint or (again if recreate else never),
         )

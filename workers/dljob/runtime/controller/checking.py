@@ -109,7 +109,7 @@ class _Round:
             # An earlier round, or an earlier master, may have left checkers that still run.
             await self._clear()
             # Nodes by themselves first: a team with a node that has failed would only fail again, and blame the others.
-            facts = await asyncio.gather(*(self._look(place) for place in self.order.places))
+            facts = await asyncio.gather(*(self._check_node(place) for place in self.order.places))
             fit = {one.node: one for one in facts}
             # No node is in two teams of a wave: a checker takes part in one all-reduce at a time.
             teams: list[TeamFacts | None] = []
@@ -158,7 +158,7 @@ class _Round:
             env=self._role.env,
         )
 
-    async def _look(self, place: CheckPlace) -> NodeFacts:
+    async def _check_node(self, place: CheckPlace) -> NodeFacts:
         stage = f"its checker did not come up within {UP_S:g} s"
         try:
             async with asyncio.timeout(UP_S) as limit:
@@ -174,7 +174,7 @@ class _Round:
             return NodeFacts(place.node, trouble=stage, late=True)
         except DLJobError as error:
             await self._drop(place.node)
-            return NodeFacts(place.node, unmade=_words(error))
+            return NodeFacts(place.node, unmade=_first_line(error))
 
     def _orders(self, place: CheckPlace) -> CheckRequest:
         return CheckRequest(place.node, self._role.comm_backend or "", place.memory, (self._job.dir,), place.devices)
@@ -210,7 +210,7 @@ class _Round:
                 refs = [await self._checker(node) for node in team]
                 address: str = await self._backend.call(refs[0], "open")
         except (TimeoutError, DLJobError) as error:
-            return TeamFacts(team, unmade=_words(error))
+            return TeamFacts(team, unmade=_first_line(error))
         return await self._meet(team, refs, address)
 
     async def _meet(self, team: Team, refs: list[ActorRef], address: str) -> TeamFacts:
@@ -228,7 +228,7 @@ class _Round:
                 said[node] = "it did not end"
                 task.cancel()
             elif error := task.exception():
-                said[node] = _words(error)
+                said[node] = _first_line(error)
                 # A checker that died says nothing about its node, so the all-reduce counts as not made.
                 lost = lost or (f"{node}: {said[node]}" if isinstance(error, ActorLostError) else "")
         if not said:
@@ -242,7 +242,7 @@ class _Round:
         return TeamFacts(team, trouble=f"all-reduce of {len(team)} failed ({words[:400]})")
 
 
-def _words(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters."""
     said = error.message if isinstance(error, ActorCallError) else str(error)
     lines = [line.strip() for line in said.splitlines() if line.strip()]

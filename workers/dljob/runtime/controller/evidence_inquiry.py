@@ -36,7 +36,7 @@ class Inquiry:
         self._offer = offer
         self._agents = agents
         self._owner = owner
-        self._known: dict[str, ActorRef] = {}
+        self._actors: dict[str, ActorRef] = {}
         """Node -> its agent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -44,20 +44,20 @@ class Inquiry:
         """Return the outcome of a vanished host, with the exit status of its process where the node agent knows it."""
         try:
             async with asyncio.timeout(END_S):
-                agent = self._known.get(node) or await self._backend.lookup(f"{self._agents}{node[:8]}")
+                agent = self._actors.get(node) or await self._backend.lookup(f"{self._agents}{node[:8]}")
                 if agent is None:
                     return vanished
-                self._known[node] = agent
+                self._actors[node] = agent
                 found = await self._backend.call(agent, "end_of", pid)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             # The agent may have died: the next inquiry looks its name up again.
-            self._known.pop(node, None)
+            self._actors.pop(node, None)
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
         return vanished if found is None else process_end.with_status(vanished, *found)
 
     def begin(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
-        """Start an inquiry: `_told` asks another host on the node, else its agent, else a task there."""
+        """Start an inquiry: `_clues_from` asks another host on the node, else its agent, else a task there."""
         task = self._owner.repeat("evidence inquiry", lambda: self._ask(who, node, pid, beside), nobody_waits)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -72,13 +72,13 @@ class Inquiry:
         clues: tuple[Clue, ...] = ()
         try:
             async with asyncio.timeout(WITHIN_S):
-                clues = await self._told(node, pid, beside)
+                clues = await self._clues_from(node, pid, beside)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
             log.warning("no evidence about the end of %s (pid %d, node %s): %r", who, pid, node[:8], error)
         if clues:
             await self._offer(ev.CauseLearned(str(who), clues))
 
-    async def _told(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:
+    async def _clues_from(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:
         """Return the clues of the first process on the node that answers.
 
         Another host is asked first: in a container the memory cgroup only counts its OOM kills, so only a process that

@@ -50,7 +50,7 @@ STORE_CLASS = "dljob.runtime.worker.elastic_master.ElasticMaster"
 SUB_MASTER_CLASS = "dljob.runtime.worker.sub_master_host.SubMasterHost"
 SPARE_DEADLINE_S = 120.0
 # The sweep: deadline, how often a backend that does not answer extends it, and the pause between two rounds.
-LEFT_S = 30.0
+SWEEP_WAIT_S = 30.0
 SILENT = 3
 LOOK_S = 0.02
 AT_ONCE = 200
@@ -105,10 +105,10 @@ class Executor:
         if todo:
             # Actors that an earlier master spawned may send heartbeats before the kills queued ahead of their SpawnHost
             # are done. Were they not expected from now on, the answer "unknown" would have them end themselves.
-            self.hosts.expect(filter(None, map(self._made_by, todo)))
+            self.hosts.expect(filter(None, map(self._actor_made_by, todo)))
             self._queue.put_nowait(todo)
 
-    def _made_by(self, action: object) -> str:
+    def _actor_made_by(self, action: object) -> str:
         """Return the name of the actor that an action makes; empty when it makes none."""
         match action:
             case ac.SpawnHost():
@@ -292,11 +292,11 @@ class Executor:
     async def sweep(self) -> None:
         """End every actor of the job but PrimeMaster, then every reservation, until the backend lists none.
 
-        While Ray cannot locate an actor the deadline of `LEFT_S` is extended, at most `SILENT` times: Ray takes a
+        While Ray cannot locate an actor the deadline of `SWEEP_WAIT_S` is extended, at most `SILENT` times: Ray takes a
         minute to report that it cannot locate it, and a broken cluster may never be able to.
         """
         loop = asyncio.get_running_loop()
-        end, silent, saved = loop.time() + LEFT_S, 0, False
+        end, silent, saved = loop.time() + SWEEP_WAIT_S, 0, False
         errors = ErrorLog(f"the last sweep of job {self.job.uid}", log)
         while loop.time() < end:
             answered, over = True, False
@@ -313,7 +313,7 @@ class Executor:
                 await asyncio.to_thread(shutil.rmtree, queue_folder(self.job), ignore_errors=True)
                 return
             if not answered and silent < SILENT:
-                end, silent = loop.time() + LEFT_S, silent + 1
+                end, silent = loop.time() + SWEEP_WAIT_S, silent + 1
             await asyncio.sleep(LOOK_S)
 
     async def _swept(self) -> tuple[bool, bool]:

@@ -30,8 +30,8 @@ GIVEN_UP_S = 10.0
 
 
 @dataclass(slots=True)
-class Coming:
-    """Members that have joined one round of a group. Once all have (`whole`) it changes no more.
+class RendezvousRound:
+    """Members that have joined one round of a group. Once all have (`complete`) it changes no more.
 
     It must not change, because members that ask later have to receive the same first member's offer as the others.
     """
@@ -40,30 +40,30 @@ class Coming:
     """The latest offer of each member, its store's address: a member that tries again opens another store."""
     asking: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     """Number of open questions of each member."""
-    heard: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    answered_at: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     """When the last question of each member was answered (monotonic seconds)."""
-    whole: bool = False
+    complete: bool = False
 
-    def come(self, who: tuple[str, int], offer: str, wanted: int) -> bool:
+    def join(self, who: tuple[str, int], offer: str, wanted: int) -> bool:
         """Note that a member of a group of `wanted` joins; return whether that is news for the others."""
         self.asking[who] = self.asking.get(who, 0) + 1
         # An offer that comes now is ignored: others may have been told the earlier one already.
-        if self.whole:
+        if self.complete:
             return False
         self._forget(time.monotonic() - GIVEN_UP_S)
         news = self.offers.get(who) != offer
         self.offers[who] = offer
-        self.whole = len(self.offers) == wanted
+        self.complete = len(self.offers) == wanted
         return news
 
     def answered(self, who: tuple[str, int]) -> None:
         """Note that a question of a member has been answered, or was given up."""
         self.asking[who] -= 1
-        self.heard[who] = time.monotonic()
+        self.answered_at[who] = time.monotonic()
 
     def _forget(self, before: float) -> None:
         """Drop the members that gave up before a time: their offers are addresses of stores that are closed."""
-        for who in [who for who in self.offers if not self.asking[who] and self.heard[who] < before]:
+        for who in [who for who in self.offers if not self.asking[who] and self.answered_at[who] < before]:
             del self.offers[who]
 
 
@@ -72,13 +72,13 @@ class GroupRendezvous:
 
     def __init__(self, owner: TaskOwner) -> None:
         self._owner = owner
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self._job = ""
         """Name of this attempt of the job: members use it to tell one attempt's group from another's."""
-        self._looker: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._waiting: dict[str, int] = {}
         self._rosters: dict[str, Roster | None] = {}
-        self._there: dict[tuple[str, int, int], Coming] = {}
+        self._rounds: dict[tuple[str, int, int], RendezvousRound] = {}
         """Joined members, by group, epoch and round."""
         self._busy: dict[tuple[str, str, int, int], float] = {}
         """When a member last said that it is inside an operation, by group, role, rank and incarnation."""
@@ -102,8 +102,8 @@ class GroupRendezvous:
         name = str(question["group"])
         self._job = f"{shell.setup.info.uid[:8]}.{shell.setup.info.attempt}"
         self._waiting[name] = self._waiting.get(name, 0) + 1
-        if self._looker is None or self._looker.done():
-            self._looker = self._owner.repeat("group rendezvous", lambda: self._look(shell))
+        if self._watcher is None or self._watcher.done():
+            self._watcher = self._owner.repeat("group rendezvous", lambda: self._watch_rosters(shell))
         try:
             self._refresh(shell, name)
             return await self._answer(name, question)
@@ -114,28 +114,28 @@ class GroupRendezvous:
         role, rank, incarnation = question["me"]
         epoch = int(question["epoch"])
 
-        def seen() -> Roster | None:
+        def current_roster() -> Roster | None:
             return self._rosters[name]
 
-        if (now := seen()) is None:
+        if (now := current_roster()) is None:
             return {"over": f"the job has no group {name}"}
         # A thread of an earlier incarnation may live on in a host: it must not join in place of its successor.
         if (role, rank, incarnation) not in now.members:
             return {"over": f"this process is no member of it: it was {role}/{rank} in incarnation {incarnation}"}
         # A member without an epoch asks who is in the group: only a roster that can form is worth an answer.
         if not epoch:
-            await self._until(lambda: (own := seen()) is None or bool(own.over) or not own.absent)
-            return {**_told(seen(), whole=True), "job": self._job}
+            await self._until(lambda: (own := current_roster()) is None or bool(own.over) or not own.absent)
+            return {**_roster_data(current_roster(), whole=True), "job": self._job}
         # By incarnation: the word of an old process must not make its successor look busy.
         self._at_work((name, role, rank, incarnation), busy=bool(question.get("busy")))
-        there = self._come(name, question, len(now.members))
+        there = self._join(name, question, len(now.members))
         try:
-            return await self._met(seen, there, question)
+            return await self._wait_for_members(current_roster, there, question)
         finally:
             there.answered((role, rank))
 
-    async def _met(
-        self, seen: Callable[[], Roster | None], there: Coming, question: Mapping[str, Any]
+    async def _wait_for_members(
+        self, seen: Callable[[], Roster | None], there: RendezvousRound, question: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Wait until all members have joined (unless `met`: this member knows), or until the roster changes."""
         epoch, met = int(question["epoch"]), bool(question["met"])
@@ -144,12 +144,12 @@ class GroupRendezvous:
             own = seen()
             return own is None or own.epoch != epoch or bool(own.absent) or bool(own.over)
 
-        await self._until(lambda: changed() or (there.whole and not met))
+        await self._until(lambda: changed() or (there.complete and not met))
         now = seen()
         # A change comes first, also where all have joined: the group that met is not the present one.
         if now is None or changed():
-            return {**_told(now, whole=False), "busy": self._still(now)}
-        if there.whole and not met:
+            return {**_roster_data(now, whole=False), "busy": self._still(now)}
+        if there.complete and not met:
             return {"offer": there.offers[now.members[0][:2]]}
         return {"missing": [f"{role}/{rank}" for role, rank, _ in now.members if (role, rank) not in there.offers]}
 
@@ -171,27 +171,27 @@ class GroupRendezvous:
             if (role, rank) in gone and self._busy.get((now.group, role, rank, life), since) > since
         ]
 
-    def _come(self, name: str, question: Mapping[str, Any], wanted: int) -> Coming:
+    def _join(self, name: str, question: Mapping[str, Any], wanted: int) -> RendezvousRound:
         """Note that a member has joined its round, and drop the rounds of older epochs."""
         epoch, number = int(question["epoch"]), int(question["round"])
         # The round before stays: a member that was slow to hear its answer may still ask for it.
-        for key in [key for key in self._there if key[0] == name and key[1:] < (epoch, number - 1)]:
-            del self._there[key]
-        there = self._there.setdefault((name, epoch, number), Coming())
+        for key in [key for key in self._rounds if key[0] == name and key[1:] < (epoch, number - 1)]:
+            del self._rounds[key]
+        there = self._rounds.setdefault((name, epoch, number), RendezvousRound())
         role, rank, _ = question["me"]
-        if there.come((role, rank), str(question["offer"]), wanted):
+        if there.join((role, rank), str(question["offer"]), wanted):
             self._tell()
         return there
 
     # -- looking
 
     async def _until(self, check: Callable[[], bool]) -> None:
-        await until(self._news, check, POLL_S)
+        await until(self._changed, check, POLL_S)
 
     def _tell(self) -> None:
         async def tell() -> None:
-            async with self._news:
-                self._news.notify_all()
+            async with self._changed:
+                self._changed.notify_all()
 
         self._owner.repeat("news of a group rendezvous", tell)
 
@@ -205,7 +205,7 @@ class GroupRendezvous:
         self._rosters[name] = now
         return other
 
-    async def _look(self, shell: MasterLoop) -> None:
+    async def _watch_rosters(self, shell: MasterLoop) -> None:
         """Evaluate the groups that members ask for, whenever the state changes; end when no question is open."""
         seen: object = None
         while any(self._waiting.values()):
@@ -214,8 +214,8 @@ class GroupRendezvous:
             began = time.monotonic()
             news = [self._refresh(shell, name) for name, count in self._waiting.items() if count]
             if any(news):
-                async with self._news:
-                    self._news.notify_all()
+                async with self._changed:
+                    self._changed.notify_all()
             await asyncio.sleep(max(LEAST_S, SHARE * (time.monotonic() - began)))
 
             # Parts of the state are immutable and shared between versions, so identity tells whether one changed.
@@ -230,8 +230,8 @@ class GroupRendezvous:
             await until(shell.changed, other, POLL_S)
 
 
-def _told(own: Roster | None, *, whole: bool) -> dict[str, Any]:
-    """Return a roster as plain data. With `whole` an ended group becomes {over}, else a loss of members."""
+def _roster_data(own: Roster | None, *, whole: bool) -> dict[str, Any]:
+    """Return a roster as plain data. With `complete` an ended group becomes {over}, else a loss of members."""
     if own is None or (own.over and whole):
         return {"over": own.over if own else "the job has no such group"}
     return {

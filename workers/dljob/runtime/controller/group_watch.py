@@ -36,19 +36,19 @@ class GroupWatch:
         state: Callable[[], JobState],
     ) -> None:
         self._owner = f"{setup.info.uid}/"
-        self._wanted = any(role.quota is not None for role in setup.plan.roles.values())
+        self._has_quota = any(role.quota is not None for role in setup.plan.roles.values())
         self._backend = backend
         self._offer = offer
         self._state = state
         self._since: dict[str, float] = {}
         """Group -> when it was first seen waiting, by the event loop's time."""
-        self._told: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         """Group -> when its explanation was last made."""
 
     async def run(self) -> None:
         """Look every `LOOK_S` until the task is cancelled."""
         loop, errors = asyncio.get_running_loop(), ErrorLog("the look at waiting placement groups", log)
-        while self._wanted:
+        while self._has_quota:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.turn(loop.time())
@@ -66,25 +66,25 @@ class GroupWatch:
             return
         waiting = {group.id: group for group in await self._backend.asked_groups(self._owner)}
         self._since = {id_: self._since.get(id_, now) for id_ in waiting}
-        self._told = {id_: at for id_, at in self._told.items() if id_ in waiting}
-        due = [group for id_, group in waiting.items() if self._due(id_, now)]
+        self._reported_at = {id_: at for id_, at in self._reported_at.items() if id_ in waiting}
+        due = [group for id_, group in waiting.items() if self._is_due(id_, now)]
         # By the core's list, not this object's: a group that an earlier master reported must be taken back, too.
         events = [
             ev.GroupAsked(id_, owner, GONE, waits=False)
             for id_, (owner, _) in sorted(state.groups.items())
             if id_ not in waiting
         ]
-        events += await self._words(due, now)
+        events += await self._events(due, now)
         if events:
             await self._offer(*events)
 
-    def _due(self, group: str, now: float) -> bool:
-        told = self._told.get(group)
+    def _is_due(self, group: str, now: float) -> bool:
+        told = self._reported_at.get(group)
         return now - self._since[group] >= WAITS_S and (told is None or now - told >= AGAIN_S)
 
-    async def _words(self, groups: list[AskedGroup], now: float) -> list[ev.GroupAsked]:
+    async def _events(self, groups: list[AskedGroup], now: float) -> list[ev.GroupAsked]:
         if not groups:
             return []
         nodes = await self._backend.nodes()
-        self._told.update({group.id: now for group in groups})
+        self._reported_at.update({group.id: now for group in groups})
         return [ev.GroupAsked(group.id, group.owner, explain(group, nodes)) for group in groups]

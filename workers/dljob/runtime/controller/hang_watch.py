@@ -16,12 +16,12 @@ from typing import Any
 
 from dljob.master.state import events as ev
 from dljob.master.state import hang
-from dljob.master.state.hang import HangFinding, Looks, Pace, ProcessSample
+from dljob.master.state.hang import HangFinding, Pace, ProcessSample, SamplePair
 from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Reason
 from dljob.master.status import Progress
 from dljob.runtime.backend.interface import Backend
-from dljob.runtime.controller.stack_collector import Agents, looked, text
+from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
@@ -37,7 +37,7 @@ QUIET_EVERY_S = 15.0
 SHOWN = 64
 """Largest number of ranks whose stacks are written to the file of a hang, the culprit's first."""
 
-UNSEEN = Looks(ProcessSample(), ProcessSample(), 1.0)
+UNSEEN = SamplePair(ProcessSample(), ProcessSample(), 1.0)
 """Inspections of a rank whose node did not answer."""
 
 Key = tuple[str, int]
@@ -68,11 +68,11 @@ class HangWatch:
         self._last = 0.0
         self._slow_at = self._quiet_at = 0.0
         self._paces: dict[str, dict[int, Pace]] = {}
-        self._told: dict[Key, object] = {}
+        self._reported: dict[Key, object] = {}
         """The report of each rank that was evaluated last."""
         self._next: dict[Key, float] = {}
         """When a silent rank is inspected again, by the watch's clock."""
-        self._found: dict[Key, tuple[int, float]] = {}
+        self._first_seen: dict[Key, tuple[int, float]] = {}
         """(incarnation, time of the last step) of ranks reported to the core: not reported again before they step."""
         self._slow: dict[str, frozenset[int]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
@@ -119,9 +119,9 @@ class HangWatch:
     def _hear(self, state: JobState) -> None:
         """Update the paces with the steps reported since the last turn."""
         for key, told in self._progress.items():
-            if told is self._told.get(key) or key not in state.ranks:
+            if told is self._reported.get(key) or key not in state.ranks:
                 continue
-            self._told[key] = told
+            self._reported[key] = told
             # A step ends the silence; the next one is looked into without the pauses that the old one had earned.
             self._next.pop(key, None)
             role, rank = key
@@ -188,7 +188,7 @@ class HangWatch:
         # A node that is too busy to look may be the one that all others wait for.
         await self._judge(role, before, dict.fromkeys(asked, UNSEEN) | looks)
 
-    async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, Looks]) -> None:
+    async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, SamplePair]) -> None:
         """Report the ranks that hang to the core. `before`: rank -> the incarnation that was inspected."""
         state = self._state()
         paces, policy = self._of(state, role), state.job.fault_tolerance.hang
@@ -201,7 +201,7 @@ class HangWatch:
         ranks = range(state.job.roles[role].plan.replicas)
         return tuple(rank for rank in ranks if state.ranks[role, rank].phase is RankPhase.READY)
 
-    async def _twice(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, Looks]:
+    async def _twice(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, SamplePair]:
         """Inspect each rank twice; return the ranks whose node answered both times."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -209,22 +209,22 @@ class HangWatch:
         await asyncio.sleep(LONG_PAUSE_S if stacks else PAUSE_S)
         between = loop.time() - began
         second = await self._ask(role, first, stacks=stacks)
-        return {rank: Looks(first[rank].look, seen.look, between) for rank, seen in second.items()}
+        return {rank: SamplePair(first[rank].sample, seen.sample, between) for rank, seen in second.items()}
 
-    async def _convict(self, state: JobState, role: str, verdict: HangFinding, looks: Mapping[int, Looks]) -> None:
+    async def _convict(self, state: JobState, role: str, verdict: HangFinding, looks: Mapping[int, SamplePair]) -> None:
         rank = verdict.rank if verdict.rank is not None else min(looks)
         incarnation = state.ranks[role, rank].incarnation
         pace = self._paces.get(role, {}).get(rank)
         # Incarnation and last step name one silence: it is reported once, and a later one anew.
         mark = (incarnation, pace.at if pace is not None else 0.0)
-        if self._found.get((role, rank)) == mark:
+        if self._first_seen.get((role, rank)) == mark:
             return
         # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is convicted.
         path, seen = await self._write_down(role, rank, incarnation, verdict.why)
-        woke = bool(looks[rank].stopped) and seen is not None and not seen.look.stopped
+        woke = bool(looks[rank].stopped) and seen is not None and not seen.sample.stopped
         if woke or self._paces.get(role, {}).get(rank) is not pace:
             return  # it runs again: a debugger, or the migration of a virtual machine, has resumed it meanwhile
-        self._found[role, rank] = mark
+        self._first_seen[role, rank] = mark
         whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
         kind = Reason.HANG.value
         await self._offer(ev.HangFound(role, rank, incarnation, kind, verdict.why, path, whole, round(silent, 3)))
@@ -250,7 +250,7 @@ class HangWatch:
         return "", found.get(rank)
 
     async def _ask(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, ProcessStack]:
-        return await looked(self._backend, self._state(), role, ranks, stacks=stacks, agents=self._agents)
+        return await sample_ranks(self._backend, self._state(), role, ranks, stacks=stacks, agents=self._agents)
 
     # -- ranks that are slow
 

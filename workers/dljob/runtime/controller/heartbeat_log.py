@@ -1,7 +1,7 @@
 """Log of heartbeats: when each host was last heard, and the steps of its ranks.
 
 Heartbeats are not journaled: there are too many. The parts that the core needs, for the ledger and for the way back to
-a step, are copied into the events that are journaled (`HeartbeatLog.told`).
+a step, are copied into the events that are journaled (`HeartbeatLog.with_heartbeats`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StepRate:
         self._top_at = 0.0
         self._gaps: deque[float] = deque(maxlen=RECENT)
 
-    def told(self, step: int, before: int | None, now: float) -> None:
+    def add_step(self, step: int, before: int | None, now: float) -> None:
         """Take a rank's step; `before` is its step before, None for its first; `now` in unix seconds."""
         if step == before:
             return
@@ -64,31 +64,31 @@ class HeartbeatLog:
         """Role -> highest step that any of its ranks reported."""
         self._advanced: float | None = None
         """When some role last reported a higher step than ever before (unix seconds)."""
-        self._heard: dict[str, float] = {}
+        self._last_heartbeats: dict[str, float] = {}
         """Actor -> time of its last heartbeat; ended actors stay until there are more than `_room` entries."""
         self._room = ROOM
         self.rate = StepRate()
 
-    def heard(self, state: JobState, beacon: Heartbeat, now: float) -> Iterator[ev.Event]:
+    def record(self, state: JobState, heartbeat: Heartbeat, now: float) -> Iterator[ev.Event]:
         """Take a heartbeat; yield the events that the core has to know of.
 
         These are few: the first step of an incarnation, and the step that the rank had reached before its restart.
         """
-        if not beacon.silent_s:  # else the node agent speaks for a host that itself is silent
-            self._heard[beacon.actor] = now
-        if len(self._heard) > self._room:
+        if not heartbeat.silent_s:  # else the node agent speaks for a host that itself is silent
+            self._last_heartbeats[heartbeat.actor] = now
+        if len(self._last_heartbeats) > self._room:
             self._forget(state)
-        for rank, (incarnation, step, metrics) in beacon.steps.items():
-            key = beacon.role, rank
-            if beacon.role == state.job.drivers[0]:
-                self.rate.told(step, self.progress[key][0] if key in self.progress else None, now)
+        for rank, (incarnation, step, metrics) in heartbeat.steps.items():
+            key = heartbeat.role, rank
+            if heartbeat.role == state.job.drivers[0]:
+                self.rate.add_step(step, self.progress[key][0] if key in self.progress else None, now)
             self._step(key, step, metrics, now)
             own = state.ranks.get(key)
             # Steps of an earlier incarnation, or of a rank that ends, are shown but decide nothing.
             if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
                 continue
             if step >= own.goal or not own.stepped:
-                yield ev.Stepped(beacon.role, rank, incarnation, step)
+                yield ev.Stepped(heartbeat.role, rank, incarnation, step)
 
     def _forget(self, state: JobState) -> None:
         """Forget all actors but the present hosts: others were ended, or are spares, which are heard again soon.
@@ -96,8 +96,8 @@ class HeartbeatLog:
         The limit then doubles with the number of hosts, so that this walk over all of them stays rare.
         """
         hosts = {own.actor for own in state.hosts.values()}
-        self._heard = {actor: at for actor, at in self._heard.items() if actor in hosts}
-        self._room = 2 * len(self._heard) + ROOM
+        self._last_heartbeats = {actor: at for actor, at in self._last_heartbeats.items() if actor in hosts}
+        self._room = 2 * len(self._last_heartbeats) + ROOM
 
     def recall(self, earlier: HeartbeatLog) -> None:
         """Merge the steps found in the journal; heartbeats that arrived during the replay are newer and win."""
@@ -108,7 +108,7 @@ class HeartbeatLog:
             self._furthest[role] = max(step, self._furthest.get(role, step))
         self._advanced = earlier._advanced if self._advanced is None else self._advanced
 
-    def ended(self, event: ev.Event, now: float) -> None:
+    def record_end(self, event: ev.Event, now: float) -> None:
         """Take the last step from a rank's end: it may have ended before the next heartbeat."""
         if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
             self._step((event.role, event.rank), event.outcome.step, dict(event.outcome.metrics), now)
@@ -122,7 +122,7 @@ class HeartbeatLog:
         if step > self._furthest.get(role, -1):
             self._furthest[role], self._advanced = step, now
 
-    def told(self, now: float, state: JobState, event: ev.Event) -> ev.Event:
+    def with_heartbeats(self, now: float, state: JobState, event: ev.Event) -> ev.Event:
         """Return an event with the fields filled in that only heartbeats tell; others are returned as they are."""
         match event:
             case ev.HostLost():
@@ -130,7 +130,7 @@ class HeartbeatLog:
                 host = state.hosts.get(event.host)
                 actor = host.actor if host is not None and host.life == event.life else ""
                 outcome = dataclasses.replace(event.outcome, advanced=self._advanced)
-                return dataclasses.replace(event, outcome=outcome, seen=self._heard.pop(actor, None))
+                return dataclasses.replace(event, outcome=outcome, seen=self._last_heartbeats.pop(actor, None))
             case ev.RankEnded() if not event.outcome.ok:
                 return dataclasses.replace(event, outcome=self._sound(event, now))
             case ev.RankEnded():
@@ -167,7 +167,7 @@ class HeartbeatLog:
             return ()
         last: dict[str, float] = {}
         for own in state.hosts.values():
-            at = self._heard.get(own.actor)
+            at = self._last_heartbeats.get(own.actor)
             if at is not None and own.node and own.node not in nodes:
                 last[own.node] = max(at, last.get(own.node, at))
         return tuple(sorted(last.items()))

@@ -108,15 +108,15 @@ class MasterLoop:
         self.recovered = self.aborted = False
         self.final: dict[str, Any] | None = None
         self.changed = asyncio.Condition()
-        self.evidence = HeartbeatLog()
-        self.progress = self.evidence.progress
+        self.heartbeats = HeartbeatLog()
+        self.progress = self.heartbeats.progress
         self._node, self._alert_until = backend.here(), 0.0
-        self._sightings = NodeChangeFilter()
+        self._node_filter = NodeChangeFilter()
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._unanswered: set[asyncio.Future[None]] = set()
         self._over, self._ended_by = False, ""
         """Whether the loop has ended, so that events are refused; the error that ended it, empty at a regular end."""
-        self._trouble: BaseException | None = None
+        self._failure: BaseException | None = None
         self._count, self._clock = 0, JobClock()
         self._last, self._writing, self._progressed = 0.0, False, False
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
@@ -129,7 +129,7 @@ class MasterLoop:
         self.executor.relaunching = Relaunching(setup.spec.fault_tolerance.node.relauncher or "")
         self.executor.sizes = lambda: tuple((role, own.size) for role, own in sorted(self.state.sizes.items()))
         self.nodes = NodeWatch(
-            setup.info, backend, offer, lambda: self.state, epoch=epoch, heard=self.heard, owner=owner
+            setup.info, backend, offer, lambda: self.state, epoch=epoch, on_heartbeat=self.take_heartbeat, owner=owner
         )
 
     # -- events in
@@ -144,7 +144,7 @@ class MasterLoop:
             raise MasterOverError(self._ended_by)
         if self._over:
             return
-        events = tuple(self.evidence.told(self._clock.now(), self.state, event) for event in events)
+        events = tuple(self.heartbeats.with_heartbeats(self._clock.now(), self.state, event) for event in events)
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The last event alone carries the future: the inbox keeps its order, so all are journaled once the last one is.
         for event in events[:-1]:
@@ -163,8 +163,8 @@ class MasterLoop:
 
     def _troubled(self, error: BaseException) -> None:
         """End the job with an unhandled error of one of this master's tasks."""
-        if self._trouble is None and not isinstance(error, asyncio.CancelledError):
-            self._trouble = error
+        if self._failure is None and not isinstance(error, asyncio.CancelledError):
+            self._failure = error
             self._inbox.put_nowait((ev.Tick(), None))  # wakes `_turn`, which raises the error before it folds
 
     def _close(self, ended_by: str) -> None:
@@ -222,7 +222,7 @@ class MasterLoop:
         # A log of its own for the replay: heartbeats that arrive meanwhile are newer, and win when the two are merged.
         known, heard = bool(replay.records), HeartbeatLog()
         found = await asyncio.to_thread(rebuild, replay, self.setup, self.timeline, heard)
-        self.evidence.recall(heard)
+        self.heartbeats.recall(heard)
         self._last, self.state = found.last, found.state
         # 1. The clock: a machine whose clock is behind the journal's last record must not fold events in the past.
         self._clock.not_before(self._last)
@@ -274,8 +274,8 @@ class MasterLoop:
     async def _turn(self) -> None:
         # 1. Fold on a thread where that would hold up heartbeats.
         batch = await self._batch()
-        if self._trouble is not None:
-            raise self._trouble
+        if self._failure is not None:
+            raise self._failure
         now = self._now()
         events, self._writing = [event for event, _ in batch], True
         before, aside = self.state, len(self.state.ranks) >= ASIDE_RANKS
@@ -285,9 +285,9 @@ class MasterLoop:
         # 3. Only now does anybody see the new state, and only now are the callers of `offer` answered.
         self.state, actions = folded.state, folded.actions
         for event in events:
-            self.evidence.ended(event, now)
+            self.heartbeats.record_end(event, now)
             if isinstance(event, ev.NodesSeen):
-                self._sightings.told(self.state, event.nodes)
+                self._node_filter.record(self.state, event.nodes)
         self._writing = False
         for _, heard in batch:
             if heard is not None and not heard.done():
@@ -362,27 +362,29 @@ class MasterLoop:
 
     def status(self) -> dict[str, Any]:
         """Return the status of now, or the final one once the job is over."""
-        return self.final or self._told(snapshots.status)
+        return self.final or self._client_snapshot(snapshots.status)
 
     def brief(self) -> dict[str, Any]:
         """Return the status without ranks and units."""
         if self.final is not None:
             return snapshots.brief_of(self.final)
-        return self._told(snapshots.brief)
+        return self._client_snapshot(snapshots.brief)
 
-    def _told(self, snapshot: Callable[[JobState, float, snapshots.Progress], dict[str, Any]]) -> dict[str, Any]:
+    def _client_snapshot(
+        self, snapshot: Callable[[JobState, float, snapshots.Progress], dict[str, Any]]
+    ) -> dict[str, Any]:
         """Return a snapshot for clients, whose phase is not final before the last status is written.
 
         A client that sees the end may shut down the Ray whose key-value store the last status goes to.
         """
-        made = snapshot(self._seen(), self._shown_at(), self.progress)
-        return self._with_own(made, self.evidence.rate.shown(), self.version)
+        made = snapshot(self._client_state(), self._shown_at(), self.progress)
+        return self._with_own(made, self.heartbeats.rate.shown(), self.version)
 
     def _with_own(self, made: dict[str, Any], rate: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log lies."""
         return {**made, "progress": {**made["progress"], **rate}, "version": version, "masterNode": self._node}
 
-    def _seen(self) -> JobState:
+    def _client_state(self) -> JobState:
         # The core's phase is final before the last status is written; until then clients see Stopping.
         over = self.state.phase.final
         return evolve(self.state, phase=Phase.STOPPING, ended_at=None) if over else self.state
@@ -418,24 +420,24 @@ class MasterLoop:
 
     async def _file_status(self) -> None:
         """Write the status file. A thread builds it (0.15 s at 10,000 ranks), so heartbeats are answered meanwhile."""
-        seen, shown_at, progress = self._seen(), self._shown_at(), dict(self.progress)
-        beside, version = self.evidence.rate.shown(), self.version
+        seen, shown_at, progress = self._client_state(), self._shown_at(), dict(self.progress)
+        beside, version = self.heartbeats.rate.shown(), self.version
         made = await asyncio.to_thread(snapshots.status, seen, shown_at, progress)
         # Looked at again: while the thread built this status the final one may have been written, which must stay.
         if self._end is None and not self.aborted:
             await self.timeline.status(self._with_own(made, beside, version))
 
-    def heard(self, beacon: Heartbeat) -> BeaconReply:
+    def take_heartbeat(self, heartbeat: Heartbeat) -> BeaconReply:
         """Take a heartbeat with progress; return the epoch, and whether the sender is known, else it must end."""
         # Queued, not offered: the answer, which renews the sender's lease, must not wait for the journal.
-        for event in self.evidence.heard(self.state, beacon, self._clock.now()):
+        for event in self.heartbeats.record(self.state, heartbeat, self._clock.now()):
             self._inbox.put_nowait((event, None))
-        if beacon.steps:
+        if heartbeat.steps:
             self._progressed = True
             self._dirty.set()
-        self.nodes.spoke(self.executor.hosts.who(beacon.actor))
+        self.nodes.record_answer(self.executor.hosts.occupant_of(heartbeat.actor))
         # Before the recovery is complete no actor counts as unknown: live actors are only attached at its end.
-        return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(beacon.actor))
+        return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(heartbeat.actor))
 
     # -- nodes
 
@@ -445,7 +447,7 @@ class MasterLoop:
         while True:
             try:
                 nodes = await self.backend.nodes()
-                if self._sightings.news(self.state, nodes):
+                if self._node_filter.is_relevant(self.state, nodes):
                     await self.offer(ev.NodesSeen(nodes))
                 errors.worked()
             except Exception as error:  # noqa: BLE001 - Ray's head may be away; the next look is soon

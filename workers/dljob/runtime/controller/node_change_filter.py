@@ -9,7 +9,7 @@ from dljob.master.placement import elastic
 from dljob.master.state.state import JobState, Phase
 from dljob.master.state.views import NodeView
 
-ROOM_LOOKS = 5
+LISTS_WITH_ROOM = 5
 """Number of consecutive node lists, a second apart, with free capacity before a role grows into it: on a shared Ray
 other jobs come and go all the time."""
 REST = 20
@@ -21,32 +21,36 @@ class NodeChangeFilter:
     """Compares each list of nodes with the last one that PrimeMaster received, and decides whether it is news.
 
     While a unit is to be placed every change is news. Otherwise free capacity matters only to roles that are to have
-    more ranks: capacity that lasts for `ROOM_LOOKS` lists is news, and so is less than a role is about to take.
+    more ranks: capacity that lasts for `LISTS_WITH_ROOM` lists is news, and so is less than a role is about to take.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._told: object = None
-        self._lasts = 0
+        self._last_received: object = None
+        self._lists_with_room = 0
         self._clock = clock
         self._rests_until = 0.0
 
-    def news(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
+    def is_relevant(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
         """Return whether PrimeMaster must receive these nodes; if so, count them as received."""
         settled = _settled(state)
         # Free capacity counts only while nothing is being placed; otherwise every change is news.
         change = self._room(state, nodes) if settled else 0
-        self._lasts = self._lasts if settled else 0
-        if _view(nodes, settled=settled) == self._told and change >= 0 and self._lasts < ROOM_LOOKS:
+        self._lists_with_room = self._lists_with_room if settled else 0
+        if (
+            _view(nodes, settled=settled) == self._last_received
+            and change >= 0
+            and self._lists_with_room < LISTS_WITH_ROOM
+        ):
             return False
-        self.told(state, nodes)
+        self.record(state, nodes)
         return True
 
-    def told(self, state: JobState, nodes: tuple[NodeView, ...]) -> None:
+    def record(self, state: JobState, nodes: tuple[NodeView, ...]) -> None:
         """Note that PrimeMaster received these nodes, from any source.
 
         Other parts list nodes as well; without this an older list that arrives later would pass for no change.
         """
-        self._told, self._lasts = _view(nodes, settled=_settled(state)), 0
+        self._last_received, self._lists_with_room = _view(nodes, settled=_settled(state)), 0
 
     def _room(self, state: JobState, nodes: tuple[NodeView, ...]) -> int:
         """Return how capacity changed for roles that are to grow: > 0 more, < 0 less, 0 no change or still resting."""
@@ -56,7 +60,7 @@ class NodeChangeFilter:
         change = elastic.room(state, nodes)
         took = self._clock() - began
         self._rests_until = began + took * REST
-        self._lasts = self._lasts + 1 if change > 0 else 0
+        self._lists_with_room = self._lists_with_room + 1 if change > 0 else 0
         return change
 
 

@@ -22,7 +22,7 @@ from dljob.master.state.state import HostPhase, JobState
 from dljob.master.state.views import Clue, HostId
 from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, Backend
 from dljob.runtime.controller.worker_hosts import SpareId
-from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, Pulse, saver_name
+from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, NodeHeartbeat, saver_name
 from dljob.spec.capabilities import Capability
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 from dljob.telemetry.evidence import Source
@@ -32,7 +32,7 @@ log = logging.getLogger(__package__)
 AGENT_CLASS = "dljob.runtime.node.node_agent.NodeAgent"
 TICK_S = 0.25
 """Seconds between judgements of silence. The watch's clock advances by at most twice this per turn."""
-BEATS = 6
+HEARTBEATS_PER_FREEZE = 6
 """Heartbeats that fit into `freezeSeconds`: a node that misses them all is frozen."""
 CALLS_S = 400
 """Heartbeats per second of all agents together, as long as each still sends two in `freezeSeconds`."""
@@ -64,7 +64,7 @@ class NodeWatch:
         state: Callable[[], JobState],
         *,
         epoch: Callable[[], int],
-        heard: Callable[[Heartbeat], BeaconReply],
+        on_heartbeat: Callable[[Heartbeat], BeaconReply],
         owner: TaskOwner,
     ) -> None:
         self._info = info
@@ -73,10 +73,10 @@ class NodeWatch:
         self._offer = offer
         self._state = state
         self._epoch = epoch
-        self._host_heard = heard
+        self._on_heartbeat = on_heartbeat
         self._clock = 0.0
         self._last = 0.0
-        self._heard: dict[str, float] = {}
+        self._last_heartbeats: dict[str, float] = {}
         """Node -> time of its last heartbeat, by the watch's clock."""
         self._agents: dict[str, asyncio.Task[None]] = {}
         self._refs: dict[str, ActorRef] = {}
@@ -85,7 +85,7 @@ class NodeWatch:
         self._closed = False
         self.all_go = ""
         """Why all nodes end, once they do: then no node's preStop needs to wait for its ranks to leave. Else empty."""
-        self._here = backend.here()
+        self._own_node = backend.here()
         """PrimeMaster's own node: while this code runs it is not frozen, however long its agent is silent."""
         self._why = ""
 
@@ -116,7 +116,7 @@ class NodeWatch:
         if state.verdict is not None:
             self._keep(())
         elif state.running_at is not None:
-            self._keep(wanted(state))
+            self._keep(nodes_to_watch(state))
             await self._judge(state)
 
     def _keep(self, nodes: Iterable[str]) -> None:
@@ -127,12 +127,12 @@ class NodeWatch:
         for node in self._agents.keys() - there:
             self._agents.pop(node).cancel()
             self._refs.pop(node, None)
-            self._heard.pop(node, None)
+            self._last_heartbeats.pop(node, None)
 
     async def _judge(self, state: JobState) -> None:
         silences = {
-            node: 0.0 if node == self._here else self._clock - heard
-            for node, heard in self._heard.items()
+            node: 0.0 if node == self._own_node else self._clock - on_heartbeat
+            for node, on_heartbeat in self._last_heartbeats.items()
             if node not in state.exclusions or not state.exclusions[node].silent
         }
         # An agent may hold back its answer for `pauses()[0]` without being silent.
@@ -147,14 +147,14 @@ class NodeWatch:
                     await self._offer(ev.NodesSeen(await self._backend.nodes()))
             await self._offer(*(ev.NodeFrozen(node, round(seconds, 3)) for node, seconds in found.items()))
             for node in found:
-                self._begin("end of a saver's agent", partial(self._part, node))
+                self._begin("end of a saver's agent", partial(self._kill_saver_agent, node))
 
     def _begin(self, kind: str, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
         work = self._owner.repeat(kind, what, nobody_waits)
         self._work.add(work)
         work.add_done_callback(self._work.discard)
 
-    async def _part(self, node: str) -> None:
+    async def _kill_saver_agent(self, node: str) -> None:
         """Kill the saver's agent of a frozen node: a restore, or the end of the job, would wait for its answer.
 
         The kill takes effect when the node wakes up; the saver then writes its memory to disk, as after any end of its
@@ -165,11 +165,11 @@ class NodeWatch:
             if agent is not None:
                 await self._backend.kill(agent)
 
-    def spoke(self, who: HostId | SpareId | None) -> None:
+    def record_answer(self, who: HostId | SpareId | None) -> None:
         """Count a host's own heartbeat for its node: an agent that is stopped alone does not freeze the node."""
         own = self._state().hosts.get(who) if isinstance(who, HostId) else who
-        if own is not None and own.node in self._heard:
-            self._heard[own.node] = self._clock
+        if own is not None and own.node in self._last_heartbeats:
+            self._last_heartbeats[own.node] = self._clock
 
     # -- what is asked of agents
 
@@ -199,16 +199,16 @@ class NodeWatch:
     async def _follow(self, node: str) -> None:
         """Poll the agent of a node until the job ends; spawn another agent whenever its process has died."""
         name, errors = f"{self._info.uid[:8]}/agent/{node[:8]}", ErrorLog(f"the heartbeat of node {node}", log)
-        while not self._over:
+        while not self._has_ended:
             try:
                 await self._ask(name, node)
             except ActorLostError as error:
                 # An agent that died alone says nothing of its node: no silence is counted until the next one answers.
                 # Where the agent is merely out of reach, or lost with its node, the silence goes on.
                 if error.certain and not error.node_lost:
-                    self._heard.pop(node, None)
+                    self._last_heartbeats.pop(node, None)
             except Exception as error:  # noqa: BLE001 - an error is no silence, and must not look like it ever after
-                self._heard.pop(node, None)
+                self._last_heartbeats.pop(node, None)
                 errors.failed(error)
             await asyncio.sleep(RETRY_S)
 
@@ -217,11 +217,11 @@ class NodeWatch:
         # CALLS_S bounds the requests until two in `freezeSeconds` are at risk; MOST_S bounds them even then.
         freeze_s = self._state().job.fault_tolerance.node.freeze_seconds
         turn, least = len(self._agents) / CALLS_S, len(self._agents) / MOST_S
-        pause = max(min(max(freeze_s / BEATS, turn), freeze_s / 2), least)
+        pause = max(min(max(freeze_s / HEARTBEATS_PER_FREEZE, turn), freeze_s / 2), least)
         return pause, min(max(self._info.beacon_s, turn), pause)
 
     @property
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._closed or self._state().verdict is not None
 
     async def _ask(self, name: str, node: str) -> None:
@@ -229,7 +229,7 @@ class NodeWatch:
         if agent is not None:
             # Made by an earlier master: it may be frozen, so its silence counts from now on. An agent that is yet to be
             # spawned is counted from its first answer only.
-            self._heard.setdefault(node, self._clock + FIRST_S)
+            self._last_heartbeats.setdefault(node, self._clock + FIRST_S)
         else:
             # A task, shielded: a spawn that is cancelled half-way leaves an agent that is never ended.
             birth = asyncio.create_task(self._bear(name, node))
@@ -242,30 +242,30 @@ class NodeWatch:
             self._epoch(), 0.0, 0.0
         )  # nothing is known of a node before the first answer: it comes at once
         while True:
-            pulse = Pulse.unpacked(await self._backend.call(agent, "beat", ask.packed()))
-            self._heard[node] = self._clock
+            heartbeat = NodeHeartbeat.unpacked(await self._backend.call(agent, "beat", ask.packed()))
+            self._last_heartbeats[node] = self._clock
             # The next request tells the agent: hosts that PrimeMaster has replaced must end themselves.
-            unknown = tuple(host.actor for host in pulse.hosts if not self._host_heard(host).known)
+            unknown = tuple(host.actor for host in heartbeat.hosts if not self._on_heartbeat(host).known)
             # The pod's preStop told the agent: the node is announced to go.
-            if pulse.leaving and pulse.leaving != leaving:
-                leaving = pulse.leaving
+            if heartbeat.leaving and heartbeat.leaving != leaving:
+                leaving = heartbeat.leaving
                 await self._offer(ev.CauseLearned(f"node/{node}", (Clue(Source.NOTICE.value, leaving),)))
             ask = AgentRequest(
-                self._epoch(), *self.pauses(), pulse.number, unknown, self.all_go or may_go(self._state(), node)
+                self._epoch(), *self.pauses(), heartbeat.number, unknown, self.all_go or may_go(self._state(), node)
             )
             own = self._state().exclusions.get(node)
             # It was reported frozen, and answers: the core may count on it again once its lease has passed.
             if own is not None and own.silent:
                 await self._offer(ev.NodeThawed(node))
                 self._begin(
-                    "end of a saver's agent", partial(self._part, node)
+                    "end of a saver's agent", partial(self._kill_saver_agent, node)
                 )  # what ended its saver's agent may not have reached it
 
     async def _bear(self, name: str, node: str) -> ActorRef:
         """Spawn an agent; kill it at once where the job ended meanwhile, as the sweep would have missed it."""
         agent = await self._backend.spawn(self._spec(name, node))
         # The sweep may have listed the actors before this one existed.
-        if self._over:
+        if self._has_ended:
             await self._backend.kill(agent)
         return agent
 
@@ -282,7 +282,7 @@ def may_go(state: JobState, node: str) -> str:
     return (own.stays and f"no other node can have its ranks: {own.stays}") if here else "nothing of the job runs there"
 
 
-def wanted(state: JobState) -> set[str]:
+def nodes_to_watch(state: JobState) -> set[str]:
     """Return the nodes that need an agent: those with units or excluded, and in small clusters all but the head."""
     worth = [node.id for node in state.nodes if not node.head]
     used = {unit.node for unit in state.units.values()}

@@ -50,15 +50,15 @@ class ParkedCalls:
     ) -> Peer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         seen = peer(state(), *key)
-        if _there(seen, after):
+        if _is_reachable(seen, after):
             return seen
         found: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
         self._parked.setdefault(key, []).append((after, found))
         if self._looking is None or self._looking.done():
-            self._looking = self._tasks.start("parked calls", self._look(state, changed), self._failed)
+            self._looking = self._tasks.start("parked calls", self._search(state, changed), self._failed)
         return await found
 
-    async def _look(self, state: Callable[[], JobState], changed: asyncio.Condition) -> None:
+    async def _search(self, state: Callable[[], JobState], changed: asyncio.Condition) -> None:
         seen = dict[tuple[str, int], object]()
         verdict: object = None
         # The condition's lock is held except in `wait`, so no change is missed between a look and the wait.
@@ -81,7 +81,7 @@ class ParkedCalls:
         for after, found in self._parked.pop(key):
             if found.done():
                 continue
-            if _there(now, after):
+            if _is_reachable(now, after):
                 found.set_result(now)
             else:
                 left.append((after, found))
@@ -95,5 +95,5 @@ class ParkedCalls:
                 found.set_exception(error)
 
 
-def _there(seen: Peer, after: int) -> bool:
+def _is_reachable(seen: Peer, after: int) -> bool:
     return bool(seen.gone) or (seen.ready and seen.incarnation > after)

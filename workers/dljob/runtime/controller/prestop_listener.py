@@ -36,7 +36,7 @@ async def serve(shell: MasterLoop, uid: str) -> None:
         with suppress(OSError, ValueError, KeyError):
             # An abstract socket has no file permissions, so the kernel's word about the caller's user decides.
             if peer(writer.get_extra_info("socket"))[1] == os.getuid():
-                said = await part(shell, json.loads(await reader.readline()))
+                said = await save_node(shell, json.loads(await reader.readline()))
                 writer.write(json.dumps({"said": said}).encode())
                 await writer.drain()
         writer.close()
@@ -45,7 +45,7 @@ async def serve(shell: MasterLoop, uid: str) -> None:
     await server.serve_forever()
 
 
-async def part(shell: MasterLoop, asked: Mapping[str, Any]) -> str:
+async def save_node(shell: MasterLoop, asked: Mapping[str, Any]) -> str:
     """Save all that must be saved before this node leaves.
 
     Args:

@@ -46,7 +46,7 @@ from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 
 log = logging.getLogger(__package__)
 
-BEACON_S = 0.2
+HEARTBEAT_S = 0.2
 GUARD_S = 0.25
 ANSWER_S = 2.0
 """Seconds that an ending master waits for its open long polls to deliver the final status."""
@@ -64,11 +64,11 @@ class MasterServer:
         self._clients = 0
         self._desk = CheckpointService()
         self._tasks = TaskOwner(self._broken, expected=(MasterOverError,))
-        self._musters = GroupRendezvous(self._tasks)
+        self._rendezvous = GroupRendezvous(self._tasks)
         self._parked = ParkedCalls(self._tasks)
         self._control = ControlSocket(Path(order.dir), order.uid, self._calls())
         loop = asyncio.get_running_loop()
-        self._made: asyncio.Future[MasterLoop] = loop.create_future()
+        self._started_loop: asyncio.Future[MasterLoop] = loop.create_future()
         self._main = self._tasks.start("PrimeMaster", self._run())
 
     async def _run(self) -> None:
@@ -77,12 +77,12 @@ class MasterServer:
         except Exception as error:
             log.exception("the backend of job %s cannot be used", self._order.uid)
             # The creator's `hello` raises it. The process stays: an end would only have Ray restart it, to fail again.
-            self._made.set_exception(error)
+            self._started_loop.set_exception(error)
             return
         try:
             setup = await _setup(self._order, backend)
             shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
-            self._made.set_result(shell)
+            self._started_loop.set_result(shell)
             self._tasks.repeat("preStop listener", lambda: prestop_listener.serve(shell, self._order.uid), nobody_waits)
             self._tasks.repeat("control socket", self._listen, nobody_waits)
             if Capability.PROCESSES in backend.capabilities:
@@ -93,8 +93,8 @@ class MasterServer:
             _end(0, str(error))
         except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
             log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
-            if not self._made.done():
-                self._made.set_exception(error)
+            if not self._started_loop.done():
+                self._started_loop.set_exception(error)
             # The job's keys go all the same, or it would count as running for ever.
             await forget(backend.kv, self._order.uid)
         self._control.close()
@@ -146,7 +146,9 @@ class MasterServer:
 
     async def _ready(self) -> MasterLoop:
         """Return the loop once its state is rebuilt; a call never sees the state of a half-read journal."""
-        shell = await asyncio.shield(self._made)  # shielded: a caller that gives up must not cancel it for the others
+        shell = await asyncio.shield(
+            self._started_loop
+        )  # shielded: a caller that gives up must not cancel it for the others
         # An aborted master never recovers: its callers get the final status.
         if not shell.recovered and shell.final is None:
             await until(shell.changed, lambda: shell.recovered or shell.final is not None, None)
@@ -154,11 +156,11 @@ class MasterServer:
 
     # -- what hosts ask
 
-    async def beacon(self, beacon: Heartbeat) -> BeaconReply:
+    async def beacon(self, heartbeat: Heartbeat) -> BeaconReply:
         """Take a heartbeat; the answer renews the sender's lease."""
-        if not self._made.done():  # too early to tell unknown actors: the lease is renewed, and none ends
+        if not self._started_loop.done():  # too early to tell unknown actors: the lease is renewed, and none ends
             return BeaconReply(0, known=True)
-        return self._made.result().heard(beacon)
+        return self._started_loop.result().take_heartbeat(heartbeat)
 
     async def peers(self, role: str) -> RoleTable:
         """Return all ranks of a role."""
@@ -171,11 +173,11 @@ class MasterServer:
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""
-        return await self._desk.answer(await asyncio.shield(self._made), question, node)
+        return await self._desk.answer(await asyncio.shield(self._started_loop), question, node)
 
     async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer a member of a collective group (`runtime.controller.group_rendezvous`)."""
-        return await self._musters.answer(await self._ready(), question)
+        return await self._rendezvous.answer(await self._ready(), question)
 
     # -- what clients ask
 
@@ -279,7 +281,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         namespace=order.namespace,
         master=master_name(order.uid),
         lease_s=spec.fault_tolerance.lease,
-        beacon_s=BEACON_S,
+        beacon_s=HEARTBEAT_S,
         code_dir=order.code_dir,
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
         attempt=order.attempt,

@@ -36,9 +36,9 @@ class PrimeMaster:
 
         self._own = prime.MasterServer(order, close_log=log.close)
 
-    async def beacon(self, beacon: Heartbeat) -> BeaconReply:
+    async def beacon(self, heartbeat: Heartbeat) -> BeaconReply:
         """Take a heartbeat; the answer renews the sender's lease."""
-        return await self._own.beacon(beacon)
+        return await self._own.beacon(heartbeat)
 
     async def peers(self, role: str) -> RoleTable:
         """Return all ranks of a role."""

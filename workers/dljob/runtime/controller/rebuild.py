@@ -17,7 +17,7 @@ from typing import Any
 from dljob.errors import JournalError
 from dljob.master.persistence.changes import Written, changes
 from dljob.master.persistence.codec import decode_event, decode_state, encode_state
-from dljob.master.persistence.migration import ERRORS, TAIL, Taken, begin_anew, read_event, take
+from dljob.master.persistence.migration import ERRORS, TAIL, MigratedState, fresh_state, read_event, take
 from dljob.master.state import actions as ac
 from dljob.master.state.state import JobState
 from dljob.master.transition import transition
@@ -112,7 +112,7 @@ class _Replayed(_Reading):
             case "event":
                 # The actions are dropped: kills and reissue derive from the final state what may still be to do.
                 step = transition(state, event := decode_event(record["e"]), record["at"])
-                self.evidence.ended(event, record["at"])
+                self.evidence.record_end(event, record["at"])
                 self.note(step.actions, record["at"])
                 return step.state
             case _:
@@ -162,7 +162,7 @@ class _Foreign(_Reading):
             case "event":
                 self._events.append(record)
                 with suppress(JournalError):
-                    self.evidence.ended(read_event(record["e"]), record["at"])
+                    self.evidence.record_end(read_event(record["e"]), record["at"])
             case "change" if self._written is not None:
                 # As written, not folded: this version might decide otherwise than the one that acted upon it.
                 self._written.lay(record["d"])
@@ -178,13 +178,13 @@ class _Foreign(_Reading):
         tail = [record["e"] for record in self._events]
         # A change that could not be laid leaves a state that never was: it is not gone on with.
         if self._trouble:
-            taken = begin_anew({**data, TAIL: tail}, fresh, self._trouble, self.last)
+            taken = fresh_state({**data, TAIL: tail}, fresh, self._trouble, self.last)
         else:
             taken = take({**data, TAIL: tail}, fresh, self._plan, self.last)
             taken = taken if taken.anew else self._folded(taken, fresh)
-        return Rebuilt(taken.state, self.last, _said(found, taken), taken.anew)
+        return Rebuilt(taken.state, self.last, _takeover_message(found, taken), taken.anew)
 
-    def _folded(self, taken: Taken, fresh: JobState) -> Taken:
+    def _folded(self, taken: MigratedState, fresh: JobState) -> MigratedState:
         """Fold the last events. One that cannot be read is left out: its sender had no answer, and sends it again."""
         state, left_out = taken.state, list(taken.left_out)
         for record in self._events:
@@ -196,13 +196,15 @@ class _Foreign(_Reading):
             try:
                 step = transition(state, event, record["at"])
             except Exception as error:  # noqa: BLE001 - a state that this code never made may break it
-                return begin_anew(encode_state(state), fresh, f"{type(event).__name__} breaks it: {error!r}", self.last)
+                return fresh_state(
+                    encode_state(state), fresh, f"{type(event).__name__} breaks it: {error!r}", self.last
+                )
             state = step.state
             self.note(step.actions, record["at"])
-        return Taken(state, tuple(left_out))
+        return MigratedState(state, tuple(left_out))
 
 
-def _said(found: str, taken: Taken) -> str:
+def _takeover_message(found: str, taken: MigratedState) -> str:
     """Return the message about a journal of another version: what was taken over, and what was left out."""
     left = f"; left out, as this version cannot read it: {', '.join(taken.left_out)}" if taken.left_out else ""
     if taken.anew:

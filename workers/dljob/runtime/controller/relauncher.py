@@ -55,14 +55,14 @@ class Relaunching:
         bad = BadNode(action.node, action.reason, action.why, dict(action.labels))
         try:
             async with self._turn, asyncio.timeout(ANSWER_S):
-                await asyncio.to_thread(self._told, bad)
+                await asyncio.to_thread(self._relaunch, bad)
         except TimeoutError:
             return f"the relauncher {self._name!r} did not take the order within {ANSWER_S:g} s"
         except Exception as error:  # noqa: BLE001 - it is somebody else's, and the job goes on
             return f"the relauncher {self._name!r} failed: {type(error).__name__}: {error}"
         return ""
 
-    def _told(self, bad: BadNode) -> None:
+    def _relaunch(self, bad: BadNode) -> None:
         own = self._own or extensions.load(extensions.RELAUNCHERS, self._name, "the relauncher")()
         self._own = own
         own.relaunch(bad)

@@ -28,7 +28,7 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
         {runs, over}: the leases that it holds now, and whether there are none to come. {again}: nothing is free yet,
         so ask again. {why}: an error, which does not pass.
     """
-    event = told(question)
+    event = event_of(question)
     if event.done or _wanting(shell, event):
         await shell.offer(event)
     # All below reads the state after the event: another rank's question may have been folded before this one.
@@ -42,12 +42,14 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
         return {"why": "", "runs": runs, "over": not runs}
     if (news := waits.get(event.name)) is None or news.done():
-        news = waits[event.name] = shell.tasks.start("news of a data set", _news(shell, event.name), nobody_waits)
+        news = waits[event.name] = shell.tasks.start(
+            "news of a data set", _wait_for_shard(shell, event.name), nobody_waits
+        )
     await asyncio.wait([news], timeout=POLL_S)
     return {"why": "", "again": True}
 
 
-async def _news(shell: MasterLoop, name: str) -> bool:
+async def _wait_for_shard(shell: MasterLoop, name: str) -> bool:
     """Wait until a shard of the data set is free again, the data set is finished, or the job is over.
 
     One task waits for all ranks: at the end of a data set ten thousand may wait, and any change would wake them all.
@@ -75,7 +77,7 @@ def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
     return old or (bool(feed.todo) and (held is None or len(held.runs) < event.want))
 
 
-def told(question: Mapping[str, Any]) -> ev.ShardsTold:
+def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
     """Return a question as an event."""
     return ev.ShardsTold(
         name=str(question["name"]),

@@ -18,7 +18,7 @@ Agents = dict[str, ActorRef]
 """Node -> its agent of the last answer: asking a thousand nodes must not take a thousand look-ups of names first."""
 
 
-async def looked(
+async def sample_ranks(
     backend: Backend, state: JobState, role: str, ranks: Iterable[int], *, stacks: bool, agents: Agents | None = None
 ) -> dict[int, ProcessStack]:
     """Return samples of a role's ranks, with stacks if wanted, without the ranks whose node does not answer.
@@ -74,16 +74,16 @@ async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str,
     Raises:
         NotFoundError: The target is neither `job`, nor a role, nor a rank such as `trainer/2`.
     """
-    keys = _meant(state, target)
+    keys = _ranks_of(state, target)
     found: dict[Key, str] = {}
     for role in dict.fromkeys(role for role, _ in keys):
         live = [rank for name, rank in keys if name == role and state.ranks[name, rank].phase is RankPhase.READY]
-        seen = await looked(backend, state, role, live, stacks=True)
+        seen = await sample_ranks(backend, state, role, live, stacks=True)
         found |= {(role, rank): text(seen.get(rank)) for rank in live}
     return {f"{role}/{rank}": found.get((role, rank)) or _why_not(state.ranks[role, rank]) for role, rank in keys}
 
 
-def _meant(state: JobState, target: str) -> list[Key]:
+def _ranks_of(state: JobState, target: str) -> list[Key]:
     role, slash, number = target.partition("/")
     everybody = [(name, rank) for name, facts in state.job.roles.items() for rank in range(facts.plan.replicas)]
     keys = everybody if target == "job" else [key for key in everybody if key[0] == role]
@@ -104,5 +104,5 @@ def text(seen: ProcessStack | None) -> str:
     """Return a sample as text for people."""
     if seen is None:
         return "no stack: the agent of its node does not answer, or is not there yet\n"
-    stopped = f"{seen.look.stopped}\n" if seen.look.stopped else ""
+    stopped = f"{seen.sample.stopped}\n" if seen.sample.stopped else ""
     return f"{stopped}{seen.stack.rstrip()}\n"

@@ -16,7 +16,7 @@ from dljob.errors import DLJobError
 from dljob.master.state import causes
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome, Reason
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, found
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, find_actor
 from dljob.runtime.controller.evidence_inquiry import Inquiry
 from dljob.runtime.process.device_probe import Devices, together
 from dljob.runtime.process.messages import Hello, Report
@@ -57,7 +57,7 @@ class HostLaunch:
 
 @dataclass(slots=True)
 class WatchedActor:
-    """An actor that this master polls. A spare's `who` changes when it becomes a host."""
+    """An actor that this master polls. A spare's `occupant_of` changes when it becomes a host."""
 
     actor: str
     who: HostId | SpareId
@@ -101,7 +101,7 @@ class WorkerHosts:
         """Count these actors as known from now on; they are brought up once the kills before them are done."""
         self._expected.update(actors)
 
-    def who(self, actor: str) -> HostId | SpareId | None:
+    def occupant_of(self, actor: str) -> HostId | SpareId | None:
         """Return the host or spare that an actor is now; None for an unknown actor."""
         watched = self._watched.get(actor)
         return watched.who if watched else None
@@ -136,7 +136,7 @@ class WorkerHosts:
         def unheard(error: Exception) -> None:
             message = f"PrimeMaster could not go on hearing it: {error!r}"
             outcome = Outcome(False, Reason.UNKNOWN, error_type=type(error).__name__, message=message)
-            self._owner.start("loss of a host", self._gone(watched, outcome))
+            self._owner.start("loss of a host", self._report_loss(watched, outcome))
 
         watched.task = self._owner.start("host listener", life, unheard)
 
@@ -170,7 +170,7 @@ class WorkerHosts:
                 outcome = _failed(error)
                 break
         if watched is not None and outcome is not None:
-            await self._gone(watched, outcome)
+            await self._report_loss(watched, outcome)
 
     async def end(self, actor: str) -> None:
         """Kill an actor and stop polling it. While Ray cannot locate it, a task kills it later and this returns."""
@@ -191,7 +191,7 @@ class WorkerHosts:
 
         async def end() -> None:
             try:
-                if (ref := await found(self._backend, actor)) is not None:
+                if (ref := await find_actor(self._backend, actor)) is not None:
                     await self._backend.kill(ref)
             except Exception as error:  # noqa: BLE001 - its next heartbeat is answered "unknown", and it ends itself
                 log.warning("%s could not be ended: %r", actor, error)
@@ -218,16 +218,16 @@ class WorkerHosts:
         try:
             # The one deadline covers all of the start: Ray's scheduling, imports in the actor, and the probes.
             async with asyncio.timeout(birth.deadline_s):
-                watched.ref = await found(self._backend, spec.name) or await self._backend.spawn(spec)
+                watched.ref = await find_actor(self._backend, spec.name) or await self._backend.spawn(spec)
                 hello: Hello = await self._backend.call(watched.ref, "hello")
                 parts = [hello.devices, *[await self._probe(probe) for probe in birth.probes]]
                 hello = replace(hello, devices=together(parts))
         except TimeoutError:
             message = f"did not start in {birth.deadline_s:g} s"
-            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message=message))
+            await self._report_loss(watched, Outcome(False, Reason.UNKNOWN, message=message))
             return
         except (DLJobError, ValueError) as error:
-            await self._gone(watched, await self._outcome(error))
+            await self._report_loss(watched, await self._outcome(error))
             return
         # Before the event: from here on a death is looked into on that node, by that pid.
         watched.node, watched.pid = hello.node, hello.pid
@@ -238,16 +238,16 @@ class WorkerHosts:
     async def _probe(self, spec: ActorSpec) -> Devices:
         """Return the devices of one more bundle of a host, by a short-lived probe actor in it."""
         try:
-            ref = await found(self._backend, spec.name) or await self._backend.spawn(spec)
+            ref = await find_actor(self._backend, spec.name) or await self._backend.spawn(spec)
             return await self._backend.call(ref, "devices")
         finally:
             # By name, not by handle: a creation that has begun completes even after a cancel, and holds the device.
             self._end_beside(spec.name)
 
     async def _attach(self, watched: WatchedActor) -> None:
-        watched.ref = await found(self._backend, watched.actor)
+        watched.ref = await find_actor(self._backend, watched.actor)
         if watched.ref is None:
-            await self._gone(watched, Outcome(False, Reason.UNKNOWN, message="gone when the master came back"))
+            await self._report_loss(watched, Outcome(False, Reason.UNKNOWN, message="gone when the master came back"))
             return
         await self._listen(watched, watched.ref)
 
@@ -265,12 +265,12 @@ class WorkerHosts:
                 failures += 1
                 # Ray reports a broken connection and an unreachable GCS as a lost actor too: only `certain` is a death.
                 if error.certain or failures > RETRIES:
-                    await self._gone(watched, await self._outcome(error))
+                    await self._report_loss(watched, await self._outcome(error))
                     return
                 await asyncio.sleep(RETRY_S)
                 continue
             except ActorCallError as error:
-                await self._gone(watched, _failed(error))
+                await self._report_loss(watched, _failed(error))
                 return
             except Exception:
                 failures += 1
@@ -288,7 +288,7 @@ class WorkerHosts:
                 await self._offer(*(_event(watched.who.role, report) for report in reports))
                 acked = max(acked, *(report.seq for report in reports))
 
-    async def _gone(self, watched: WatchedActor, outcome: Outcome) -> None:
+    async def _report_loss(self, watched: WatchedActor, outcome: Outcome) -> None:
         """Report an actor as lost, once. The core then orders to kill what may be left of a host."""
         # Poll and order may both fail for one death, and an actor that was ended on purpose is no loss.
         if self._watched.get(watched.actor) is not watched:

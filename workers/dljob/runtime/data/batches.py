@@ -82,7 +82,7 @@ def global_batches(
         raise UsageError(f"global_batches(rank={here}, world={of}): ranks are counted from 0")
     per_epoch = _parts(size, batch)
 
-    def made(step: int) -> GlobalBatch:
+    def batch_of_step(step: int) -> GlobalBatch:
         epoch, number = divmod(step, per_epoch)
         # The last batch of an epoch may be smaller: no sample is used twice in one epoch.
         begin, end = number * batch, min(number * batch + batch, size)
@@ -94,7 +94,7 @@ def global_batches(
         parts = tuple(tuple(sample(epoch * size + place, size, seed) for place in own) for own in places)
         return GlobalBatch(step, epoch, end - begin, parts, of / (end - begin))
 
-    return map(made, range(first, per_epoch * epochs))
+    return map(batch_of_step, range(first, per_epoch * epochs))
 
 
 def _parts(many: int, each: int) -> int:

@@ -105,7 +105,7 @@ class Shards:
         """Held during a call, which may wait for other ranks: not `_lock`, since a save must not wait for that."""
         self._place = client.place()
         self._leased: list[tuple[int, int]] = []
-        self._given: set[tuple[int, int]] = set()
+        self._handed_out: set[tuple[int, int]] = set()
         self._done: list[tuple[int, int, int | None]] = []
 
     def __iter__(self) -> Iterator[Shard]:
@@ -114,7 +114,7 @@ class Shards:
     def __next__(self) -> Shard:
         if self not in checkpoint.feeds:  # user code kept it across a new torch group: saves must include it again
             checkpoint.feeds.append(self)
-        while (run := self._taken()) is None:
+        while (run := self._next_lease()) is None:
             if not self._ask(AHEAD):
                 raise StopIteration
         size = self._sizes["size"]
@@ -131,15 +131,15 @@ class Shards:
             if self._done:
                 self._ask(0)
         with self._lock:  # the next incarnation in this process gets its own leases
-            self._leased, self._given, self._done = [], set(), []
+            self._leased, self._handed_out, self._done = [], set(), []
         self._client.close(wait=False)
 
-    def _taken(self) -> tuple[int, int] | None:
+    def _next_lease(self) -> tuple[int, int] | None:
         """Return a leased shard that no thread has yet; None without one."""
         with self._lock:
-            run = next((run for run in self._leased if run not in self._given), None)
+            run = next((run for run in self._leased if run not in self._handed_out), None)
             if run is not None:
-                self._given.add(run)
+                self._handed_out.add(run)
             return run
 
     def _finished(self, start: int, end: int) -> None:
@@ -147,7 +147,7 @@ class Shards:
             # Otherwise the lease was lost with an earlier incarnation, and the work does not count.
             if (start, end) in self._leased:
                 self._leased.remove((start, end))
-                self._given.discard((start, end))
+                self._handed_out.discard((start, end))
                 self._done.append((start, end, checkpoint.saved))
 
     def _ask(self, want: int) -> list[tuple[int, int]]:
@@ -168,21 +168,21 @@ class Shards:
                 self._done = [one for one in self._done if one not in question["done"]]
                 since = {(start, end) for start, end, _ in self._done}
                 self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
-                return [run for run in self._leased if run not in self._given]
+                return [run for run in self._leased if run not in self._handed_out]
 
     def _renewed(self) -> bool:
         """Return whether this process has another incarnation now: its role was restarted, and it lived on."""
         before, self._place = self._place, self._client.renewed()
         with self._lock:
             if self._place.life != before.life:
-                self._leased, self._given, self._done = [], set(), []
+                self._leased, self._handed_out, self._done = [], set(), []
         return self._place.life != before.life
 
     def _question(self, want: int) -> dict[str, Any]:
         place = self._place
         with self._lock:
             # Shards in hand do not count as wanted: a rank leases ahead of those that its threads work on.
-            held = len([run for run in self._leased if run in self._given])
+            held = len([run for run in self._leased if run in self._handed_out])
             return {
                 **self._sizes, "name": self._name, "world": place.of, "role": self._role, "rank": self._rank,
                 "life": {"attempt": place.attempt, "number": place.number}, "incarnation": place.incarnation,

@@ -18,7 +18,7 @@ from dljob.plan import incidents
 from dljob.plan.incidents import InjectedFault, Key, Moment, ObservedFault
 from dljob.plan.model import JobPlan
 from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
-from dljob.runtime.faults.signals import Signals, everybody
+from dljob.runtime.faults.signals import Signals, processes_of_node
 from dljob.spec.loading.faults import FaultTime, FileFault
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
@@ -77,10 +77,10 @@ class FaultInjector:
         self._begin = begin
         self._from = (begin or 0.0) - CLOCK_S
         """Incidents that were detected earlier have another cause than this file."""
-        self._hand = hand or Signals()
+        self._signals = hand or Signals()
         self._raylets = raylets
         self._events: Counter[str] = Counter()
-        self._told: dict[Key, ObservedFault] = {}
+        self._incidents: dict[Key, ObservedFault] = {}
         self._since = _Since()
         self.strikes: list[InjectedFault] = []
         self.moved: list[str] = []
@@ -111,11 +111,13 @@ class FaultInjector:
         return self._strike(due, status) if due else []
 
     def _hear(self, status: Mapping[str, Any]) -> None:
-        self._told |= {incident.key: incident for incident in told(status) if incident.detected >= self._from}
+        self._incidents |= {
+            incident.key: incident for incident in incidents_of(status) if incident.detected >= self._from
+        }
 
     def settled(self, status: Mapping[str, Any], now: float) -> bool:
         """Return whether all injected faults have had their effect, and the job is healthy again."""
-        found, _ = incidents.shares(self.strikes, self._told.values())
+        found, _ = incidents.shares(self.strikes, self._incidents.values())
         for strike in self.strikes:
             # A fault that lasts has not had its whole effect yet.
             if strike.at + (strike.fault.seconds or 0) > now:
@@ -124,7 +126,7 @@ class FaultInjector:
             quiet = strike.fault.fault in ("stop", "slow") or now - strike.at > TOLD_S
             if not found[strike.number] and not quiet:
                 return False
-        return healthy(status) and all(incident.recovered is not None for incident in self._told.values())
+        return healthy(status) and all(incident.recovered is not None for incident in self._incidents.values())
 
     @property
     def done(self) -> bool:
@@ -133,14 +135,14 @@ class FaultInjector:
 
     def close(self) -> None:
         """Resume processes that were stopped for a time."""
-        self._hand.close()
+        self._signals.close()
 
     def finish(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report of `incidents.report` with `pids_kept`, at the end of the job or of the watch."""
         self._hear(status)
         pids = {f"{r['role']}/{r['rank']}": r["pid"] for r in status.get("ranks", ()) if r.get("pid")}
         self._look_for_moved(pids)
-        made = incidents.report(self._faults, self.strikes, self._told.values(), self._begin)
+        made = incidents.report(self._faults, self.strikes, self._incidents.values(), self._begin)
         return {**made, "pids_kept": not self.moved}
 
     # -- injecting
@@ -167,7 +169,7 @@ class FaultInjector:
             strike = InjectedFault(number, fault, time.time() - CLOCK_S)
             self.strikes.append(strike)
             self._do(fault, victims)
-            said.append(f"{in_words(fault)} {when_in_words(fault.when)}")
+            said.append(f"{describe(fault)} {when_in_words(fault.when)}")
         return said
 
     def _victims(self, target: Target, pids: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
@@ -180,7 +182,7 @@ class FaultInjector:
         if target.role != NODE:
             ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
             names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
-            here = self._here(status) & pids.keys()
+            here = self._local_ranks(status) & pids.keys()
             # All or nothing: a fault on a part of its target would be another fault.
             return {name: pids[name] for name in names} if here.issuperset(names) else {}
         # Raylets are read anew for each fault: nodes come and go while a file is at work.
@@ -192,7 +194,7 @@ class FaultInjector:
         ranks = [f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] == node]
         return {NODE: raylets[node], **{name: pids[name] for name in ranks if name in pids}}
 
-    def _here(self, status: Mapping[str, Any]) -> set[str]:
+    def _local_ranks(self, status: Mapping[str, Any]) -> set[str]:
         """Return the ranks of this machine: pids of other machines may belong to unrelated processes here."""
         raylets = self._raylets()
         return {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] in raylets}
@@ -212,13 +214,13 @@ class FaultInjector:
         pids = list(victims.values())
         if node is not None:
             # Killing the raylet ends its processes, as with a lost machine. A freeze must stop each of them.
-            pids = [node] if fault.fault == "kill" else everybody(node)
+            pids = [node] if fault.fault == "kill" else processes_of_node(node)
         if fault.fault == "stop":
-            self._hand.stop(pids, fault.seconds)
+            self._signals.stop(pids, fault.seconds)
         elif fault.fault == "slow":
-            self._hand.slow(pids, fault.factor or 2, fault.seconds or 1)
+            self._signals.slow(pids, fault.factor or 2, fault.seconds or 1)
         elif fault.fault in ("kill", "oom"):
-            self._hand.kill(pids)
+            self._signals.kill(pids)
         else:
             # Not a kill by default: a fault added to the schema alone would end processes that it should not.
             raise ValueError(f"unknown fault {fault.fault!r}")
@@ -237,7 +239,7 @@ class FaultInjector:
                 self.moved.append(f"{name} after {', '.join(since.why)}")
 
 
-def told(status: Mapping[str, Any]) -> list[ObservedFault]:
+def incidents_of(status: Mapping[str, Any]) -> list[ObservedFault]:
     """Return the incidents in a status."""
     return [
         ObservedFault(
@@ -284,7 +286,7 @@ def when_in_words(when: FaultTime) -> str:
     return f"after {when.time} s" if when.time is not None else f"at {when.event}"
 
 
-def in_words(fault: FileFault) -> str:
+def describe(fault: FileFault) -> str:
     """Return the effect of a fault as text."""
     factor = f" {fault.factor} times" if fault.factor else ""
     length = f" for {fault.seconds} s" if fault.seconds else ""

@@ -24,13 +24,13 @@ class Signals:
 
     def kill(self, pids: Iterable[int]) -> None:
         """Send SIGKILL."""
-        with _Held(pids) as held:
+        with _HeldProcesses(pids) as held:
             held.send(signal.SIGKILL)
 
     def stop(self, pids: Iterable[int], seconds: float | None) -> None:
         """Send SIGSTOP, and SIGCONT after `seconds`; None for never."""
         # The same pidfds for both signals: a process that takes over a pid meanwhile gets no SIGCONT.
-        held = _Held(pids)
+        held = _HeldProcesses(pids)
         held.send(signal.SIGSTOP)
         if seconds is None:
             held.close()
@@ -39,7 +39,7 @@ class Signals:
 
     def slow(self, pids: Iterable[int], factor: int, seconds: float) -> None:
         """Let processes run for one part in `factor` of the time, during `seconds`."""
-        held = _Held(pids)
+        held = _HeldProcesses(pids)
         self._begin(lambda: self._drag(held, factor, seconds))
 
     def close(self) -> None:
@@ -54,13 +54,13 @@ class Signals:
         self._threads.append(thread)
         thread.start()
 
-    def _go_on(self, held: _Held, seconds: float) -> None:
+    def _go_on(self, held: _HeldProcesses, seconds: float) -> None:
         # Woken by `close`: a stopped process must run again before the sender exits.
         self._closed.wait(seconds)
         held.send(signal.SIGCONT)
         held.close()
 
-    def _drag(self, held: _Held, factor: int, seconds: float) -> None:
+    def _drag(self, held: _HeldProcesses, factor: int, seconds: float) -> None:
         for _ in range(max(1, round(seconds / PERIOD_S))):
             held.send(signal.SIGSTOP)
             over = self._closed.wait(PERIOD_S * (factor - 1) / factor)
@@ -71,7 +71,7 @@ class Signals:
         held.close()
 
 
-class _Held:
+class _HeldProcesses:
     """Processes held by their pidfds; those that are gone already are left out."""
 
     def __init__(self, pids: Iterable[int]) -> None:
@@ -92,7 +92,7 @@ class _Held:
             os.close(fd)
         self._fds.clear()
 
-    def __enter__(self) -> _Held:
+    def __enter__(self) -> _HeldProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,6 +113,6 @@ def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
     return found
 
 
-def everybody(raylet: int) -> list[int]:
+def processes_of_node(raylet: int) -> list[int]:
     """Return all processes of a node, the raylet first."""
     return [raylet, *below(raylet)]

@@ -59,7 +59,7 @@ async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, ui
     A master that another process created stays.
     """
     if spawn is not None:
-        await _take_back(backend, await spawn, uid)
+        await _tear_down(backend, await spawn, uid)
     # Cancelled before the spawn: the keys are this caller's unless a master of that name lives.
     elif await backend.lookup(master_name(uid)) is None:
         await forget(backend.kv, uid)
@@ -72,7 +72,7 @@ async def _first_answer(backend: Backend, ref: ActorRef, entry: JobRecord, timeo
     except (TimeoutError, ActorLostError, ActorCallError) as error:
         if is_final(Path(entry.dir)):
             return  # a short job can end before its master answers
-        await _take_back(backend, ref, entry.uid)
+        await _tear_down(backend, ref, entry.uid)
         if isinstance(error, TimeoutError):
             raise DeadlineError(
                 f"PrimeMaster of {entry.name} did not answer within createTimeoutSeconds = {timeout_s:g}"
@@ -80,7 +80,7 @@ async def _first_answer(backend: Backend, ref: ActorRef, entry: JobRecord, timeo
         raise UnreachableError(f"PrimeMaster of {entry.name} could not be created: {error}") from error
 
 
-async def _take_back(backend: Backend, ref: ActorRef, uid: str) -> None:
+async def _tear_down(backend: Backend, ref: ActorRef, uid: str) -> None:
     """Kill a master, and the actors and reservations it may have made by now."""
     # The master first: it would restart the actors that are killed below.
     await backend.kill(ref)

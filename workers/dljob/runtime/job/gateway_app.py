@@ -193,14 +193,14 @@ class _Routes:
 
     async def status(self, request: web.Request) -> web.Response:
         """Answer a snapshot newer than `after`, or the last one after the timeout."""
-        uid, after, timeout_s = _uid(request), _whole(request, "after", 0, VERSION_MAX), _timeout(request)
+        uid, after, timeout_s = _uid(request), _integer(request, "after", 0, VERSION_MAX), _timeout(request)
         # `ranks=1` only on request: with 10,000 ranks the whole status takes PrimeMaster 35 ms, the brief one 4 ms.
-        ask = self._jobs.status if _whole(request, "ranks", 0, 1) else self._jobs.brief
+        ask = self._jobs.status if _integer(request, "ranks", 0, 1) else self._jobs.brief
         return _json(await ask(uid, after, timeout_s))
 
     async def events(self, request: web.Request) -> web.Response:
         """Answer the events after number `after`."""
-        uid, after = _uid(request), _whole(request, "after", 0, VERSION_MAX)
+        uid, after = _uid(request), _integer(request, "after", 0, VERSION_MAX)
         return _json({"events": await self._jobs.events(uid, after, _timeout(request))})
 
     async def command(self, request: web.Request) -> web.Response:
@@ -222,26 +222,26 @@ class _Routes:
         uid = _uid(request)
         read = self._one_log(request, uid)
         if read is None:
-            return _json(await self._jobs.tails(uid, _whole(request, "bytes", ALL_LOGS_BYTES, MOST_BYTES)))
-        limit = _whole(request, "bytes", ONE_LOG_BYTES, MOST_BYTES)
+            return _json(await self._jobs.tails(uid, _integer(request, "bytes", ALL_LOGS_BYTES, MOST_BYTES)))
+        limit = _integer(request, "bytes", ONE_LOG_BYTES, MOST_BYTES)
         # Text for people and curl; a reader that follows needs the offset, so it gets JSON.
-        if not _whole(request, "follow", 0, 1):
+        if not _integer(request, "follow", 0, 1):
             return web.Response(text=(await read(None, limit, None)).text)
-        since = _whole(request, "since", 0, VERSION_MAX) / 1000 if "since" in request.query else None
-        begin = _whole(request, "from", 0, VERSION_MAX) if "from" in request.query else None
+        since = _integer(request, "since", 0, VERSION_MAX) / 1000 if "since" in request.query else None
+        begin = _integer(request, "from", 0, VERSION_MAX) if "from" in request.query else None
         piece = await read(begin, limit, since)
         return _json({"text": piece.text, "offset": piece.offset, "end": piece.end, "timed": piece.timed})
 
     def _one_log(self, request: web.Request, uid: str) -> ReadLog | None:
         """Return the reader of the log that a request names; None when it asks for the ends of all."""
         role = request.query.get("role")
-        if _whole(request, "master", 0, 1):
+        if _integer(request, "master", 0, 1):
             if role is not None:
                 raise UsageError("master=1 is for PrimeMaster's log, and role for a rank's: leave one out")
-            return partial(self._jobs.master_log, uid, older=bool(_whole(request, "older", 0, 1)))
+            return partial(self._jobs.master_log, uid, older=bool(_integer(request, "older", 0, 1)))
         if role is None:
             return None
-        return partial(self._jobs.log, uid, (role, _whole(request, "rank", 0, VERSION_MAX)))
+        return partial(self._jobs.log, uid, (role, _integer(request, "rank", 0, VERSION_MAX)))
 
 
 # -- parsing of requests
@@ -254,7 +254,7 @@ def _uid(request: web.Request) -> str:
     return uid
 
 
-def _whole(request: web.Request, name: str, default: int, most: int) -> int:
+def _integer(request: web.Request, name: str, default: int, most: int) -> int:
     """Return a whole number of the query, from 0 to `most`. Raises UsageError for anything else."""
     text = request.query.get(name)
     if text is None:

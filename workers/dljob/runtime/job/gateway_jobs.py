@@ -164,7 +164,7 @@ class RayJobs:
     async def metrics(self) -> str:
         """Return the metrics of all live jobs as text; the series of a job end with it."""
         seen = await asyncio.gather(*(self._quick(entry) for entry in await self._entries()))
-        ray = versions.found().ray or ""
+        ray = versions.installed_versions().ray or ""
         return exposition(one for snapshot in seen if snapshot for one in samples(snapshot, self._namespace, ray))
 
     # -- calls of masters
@@ -256,12 +256,12 @@ class RayJobs:
 
         A master on another node left its final status in Ray's store: its folder is created here from that.
         """
-        found = await asyncio.to_thread(self._look, uid)
+        found = await asyncio.to_thread(self._find_folder, uid)
         if found is not None or await self._registered(uid):
             return found
         return await bring(self._backend.kv, uid)
 
-    def _look(self, uid: str) -> Path | None:
+    def _find_folder(self, uid: str) -> Path | None:
         for folder in self._home.glob(f"*-{uid[:8]}"):
             seen = read_status(folder)
             if seen.get("uid") == uid and seen.get("phase") in FINAL:
@@ -336,7 +336,7 @@ def about() -> dict[str, str]:
     """Return the answer of GET /v1/version."""
     import ray
 
-    here = versions.found()
+    here = versions.installed_versions()
     return {
         "dljob": here.dljob or "",
         "ray": here.ray or "",

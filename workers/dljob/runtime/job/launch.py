@@ -27,9 +27,9 @@ from dljob.runtime.journal.job_record import (
     JobRecord,
     MasterOrder,
     bring,
+    has_ended,
     is_final,
     master_name,
-    over,
     read_notes,
     read_status,
 )
@@ -168,7 +168,7 @@ class JobConnection:
             except ActorCallError as error:
                 raise UnreachableError(f"PrimeMaster of {self.name}: {error.message}") from error
             # The end may be in Ray's store alone: the folder of a master on another node is out of reach.
-            if heard and await over(self._backend.kv, self.uid, self.dir):
+            if heard and await has_ended(self._backend.kv, self.uid, self.dir):
                 return None
             # An actor that Ray still lists is only restarting, however long that takes: time counts without one.
             missed = None if ref is not None else missed or time.monotonic()
@@ -262,7 +262,7 @@ def begin(
 def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
     """Return the job of this uid if its PrimeMaster lives here or left a final status; else None."""
     made = factory(chosen(backend, job.backend))(job.options)
-    if settle(made.lookup(master_name(uid))) is None and not settle(over(made.kv, uid, job_dir)):
+    if settle(made.lookup(master_name(uid))) is None and not settle(has_ended(made.kv, uid, job_dir)):
         return None
     return JobConnection(made, JobRecord(uid, job.name, str(job_dir), time.time()))
 

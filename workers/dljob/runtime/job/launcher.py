@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     """Check the versions, run the job, return the exit code."""
     _forget_working_directory()
     args = _arguments(argv)
-    refused = versions.refusal(versions.found(), args.ray, args.version)
+    refused = versions.refusal(versions.installed_versions(), args.ray, args.version)
     if refused is not None:
         return refuse(refused)
     from dljob.runtime.job.driver import drive

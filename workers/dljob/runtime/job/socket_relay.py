@@ -47,7 +47,7 @@ class Relay:
         self._tried = f"; other ways failed before: {tried}" if tried else ""
         self._child: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
-        self._words = -1
+        self._output_fd = -1
 
     def __enter__(self) -> Self:
         """Start the child and wait until it has found the job.
@@ -78,13 +78,13 @@ class Relay:
     def _start(self) -> None:
         # A memfd takes Ray's output: a pipe that nobody empties would block the child.
         ours, theirs = socket.socketpair()
-        self._line, self._words = ours, os.memfd_create("dljob-relay")
+        self._line, self._output_fd = ours, os.memfd_create("dljob-relay")
         with theirs:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), self._address, self._uid],
                 stdin=subprocess.DEVNULL,
-                stdout=self._words,
-                stderr=self._words,
+                stdout=self._output_fd,
+                stderr=self._output_fd,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C reaches the command alone, which then decides about the child.
                 start_new_session=True,
@@ -129,10 +129,12 @@ class Relay:
 
     def _said(self) -> str:
         """Return the last line of the child's output, which is mostly Ray's."""
-        if self._words < 0:
+        if self._output_fd < 0:
             return ""
         # By offset: the child goes on writing at the position that it shares with this process.
-        text = os.pread(self._words, 2**16, max(0, os.fstat(self._words).st_size - 2**16)).decode(errors="replace")
+        text = os.pread(self._output_fd, 2**16, max(0, os.fstat(self._output_fd).st_size - 2**16)).decode(
+            errors="replace"
+        )
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f"; Ray said: {lines[-1][-300:]}" if lines else ""
 

@@ -32,7 +32,7 @@ class Versions(NamedTuple):
     dljob: str | None
 
 
-def found() -> Versions:
+def installed_versions() -> Versions:
     """Return the versions of this process, without importing Ray."""
     return Versions(tuple(sys.version_info[:3]), _installed("ray"), _installed("dljob"))
 

@@ -19,7 +19,7 @@ RATIO = 64
 """No segment compresses better than this: one so many times larger than KEPT_BYTES would be dropped at once."""
 
 
-def put_away(old: Sequence[Path], folder: Path) -> str:
+def archive(old: Sequence[Path], folder: Path) -> str:
     """Compress superseded segments, oldest first, into a folder; return a message about dropped ones, or an empty text.
 
     A death at any line leaves a segment in one place or in both, and the next call continues with those that are left.

@@ -19,12 +19,12 @@ def cut_short(verdict: Verdict | None, error: Exception, left: Exception | None)
     """
     journal = isinstance(error, (JournalBrokenError, JournalError))
     reason = reasons.JOURNAL_FAILED if journal else reasons.MASTER_FAILED
-    uncleared = f"; not all of the job could be cleared: {_words(left)}" if left else ""
-    note = Note(reason, "job", f"{_words(error)}{uncleared}")
+    uncleared = f"; not all of the job could be cleared: {_message(left)}" if left else ""
+    note = Note(reason, "job", f"{_message(error)}{uncleared}")
     if verdict is None:
         return note, {"phase": Phase.FAILED.value, "reason": reason, "message": note.message}
     return note, {"phase": verdict.phase.value, "reason": verdict.reason, "message": f"{verdict.message}{uncleared}"}
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) if isinstance(error, DLJobError) else f"{type(error).__name__}: {error}"

@@ -159,7 +159,7 @@ async def bring(kv: KeyValue, uid: str) -> Path | None:
     return await asyncio.to_thread(_put_down, json.loads(text)) if text else None
 
 
-async def over(kv: KeyValue, uid: str, folder: Path) -> bool:
+async def has_ended(kv: KeyValue, uid: str, folder: Path) -> bool:
     """Return whether a job has ended; its folder on this node then holds the end."""
     return is_final(folder) or await bring(kv, uid) is not None
 

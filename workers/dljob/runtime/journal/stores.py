@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dljob.runtime.backend.interface import KeyValue
-from dljob.runtime.journal.closed_segments import put_away, sync_folder
+from dljob.runtime.journal.closed_segments import archive, sync_folder
 from dljob.telemetry.records import SegmentBytes
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ class FileStore:
         """Compress older segments into a folder beside the journal, as far as there is room."""
         await self._run(lambda: self._release(before))
         old = [self._path(epoch) for epoch in await self.epochs() if epoch < before]
-        return await asyncio.to_thread(put_away, old, self.folder / CLOSED)
+        return await asyncio.to_thread(archive, old, self.folder / CLOSED)
 
     def _release(self, before: int) -> None:
         for epoch in [epoch for epoch in self._fds if epoch < before]:

@@ -111,12 +111,12 @@ def fit(sizes: Sequence[int], budget: int) -> int:
 def last(data: bytes, limit: int) -> str:
     """Return the end of a log as text of at most `limit` bytes of UTF-8, cut between characters."""
     # A bad byte becomes U+FFFD, which takes three bytes: the decoded text may be longer than what was cut.
-    text = _whole(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
+    text = _drop_partial_character(data[max(0, len(data) - limit) :]).decode("utf-8", "replace")
     kept = text.encode()
-    return text if len(kept) <= limit else _whole(kept[len(kept) - limit :]).decode("utf-8", "ignore")
+    return text if len(kept) <= limit else _drop_partial_character(kept[len(kept) - limit :]).decode("utf-8", "ignore")
 
 
-def _whole(data: bytes) -> bytes:
+def _drop_partial_character(data: bytes) -> bytes:
     """Drop the remaining bytes of a first character whose start was cut off."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
@@ -201,8 +201,8 @@ async def gather(folder: Path, snapshot: Mapping[str, Any], budget: int) -> dict
                 ends = await on_node(node, read_ends, str(folder), names, limit)
         except Exception as error:  # noqa: BLE001 - the other nodes' logs are wanted all the same
             # Behind what the volume has: a reader sees at the end of the log why it stops there.
-            word = f"[dljob] {_lost(node, error)}\n".encode() if node else b""
-            kept = await _kept(folder, names, limit) if node else {}
+            word = f"[dljob] {_unreadable(node, error)}\n".encode() if node else b""
+            kept = await _archived_ends(folder, names, limit) if node else {}
             return {name: kept.get(name, b"") + word for name in names}
         return {name: data for name, (_, data) in zip(names, ends, strict=True)}
 
@@ -232,7 +232,7 @@ async def _decisions(folder: Path, snapshot: Mapping[str, Any], limit: int) -> s
     return part.text if len(part.text.encode()) == part.size else part.text.partition("\n")[2]
 
 
-async def _kept(folder: Path, names: Sequence[str], limit: int) -> dict[str, bytes]:
+async def _archived_ends(folder: Path, names: Sequence[str], limit: int) -> dict[str, bytes]:
     """Return the ends of logs of lost nodes from the checkpoint volume, where this process (or the head) mounts it."""
     volume = os.environ.get(archive.CHECKPOINT)
 
@@ -264,7 +264,7 @@ async def read(ask: OnNode, log: LogFile, offset: int | None, limit: int, *, sin
                 offset, timed = place or 0, place is not None
             size, data, at = await ask(node, read_from, log.path, offset, limit)
     except Exception as error:
-        raise UnreachableError(_lost(node, error)) from error
+        raise UnreachableError(_unreadable(node, error)) from error
     if size < 0:
         raise NotFoundError(f"there is no log of {log.title} on node {node[:8]}")
     if offset is None:
@@ -287,10 +287,10 @@ async def on_node(node: str, function: Any, *args: Any) -> Any:
     if node == ray.get_runtime_context().get_node_id():
         return await asyncio.to_thread(function, *args)
     unknown = (ActorUnschedulableError, TaskUnschedulableError)
-    return await once_known(lambda: _task(node, function, *args), unknown, lambda: lives(node))
+    return await retry_unknown_node(lambda: _task(node, function, *args), unknown, lambda: is_alive(node))
 
 
-async def once_known(
+async def retry_unknown_node(
     ask: Callable[[], Awaitable[Any]], unknown: tuple[type[Exception], ...], lives: Callable[[], bool]
 ) -> Any:
     """Return the result of `ask`, tried again while this raylet does not know a node that has just joined.
@@ -321,14 +321,14 @@ async def _task(node: str, function: Any, *args: Any) -> Any:
         raise
 
 
-def lives(node: str) -> bool:
+def is_alive(node: str) -> bool:
     """Return whether Ray lists a node as alive."""
     import ray
 
     return any(row["NodeID"] == node and row["Alive"] for row in ray.nodes())
 
 
-def _lost(node: str, error: Exception) -> str:
+def _unreadable(node: str, error: Exception) -> str:
     words = str(error).strip().splitlines()
     why = words[0][:200] if words else f"no answer within {WITHIN_S:g} s"
     return f"the log on node {node[:8]} cannot be read: {why}"

@@ -27,7 +27,7 @@ from dljob.runtime.node.host_channel import address
 from dljob.runtime.node.node_hosts import NodeHosts
 from dljob.runtime.process import evidence, logfile
 from dljob.runtime.process.guard import EndCode, Guard, Lease, boottime, end
-from dljob.runtime.process.messages import AgentRequest, Pulse
+from dljob.runtime.process.messages import AgentRequest, NodeHeartbeat
 
 KEEP_S = 30.0
 """Seconds between copies of new log bytes to the checkpoint volume: at most so much is lost with a machine."""
@@ -62,14 +62,14 @@ class NodeAgent:
         ask = AgentRequest.unpacked(packed)
         # An earlier epoch, which does not know yet that it was replaced. It gets nothing and renews no lease; the pause
         # keeps it from calling in a tight loop.
-        if not self.hosts.heard(ask):
+        if not self.hosts.accept_request(ask):
             self._pause.wait(ask.pause_s)
-            return Pulse(os.getpid(), 0).packed()
+            return NodeHeartbeat(os.getpid(), 0).packed()
         self._lease.renew(boottime())
         # The least pause bounds PrimeMaster's load with many nodes, even while every look brings news.
         self._pause.wait(ask.news_s)
         until = time.monotonic() + ask.pause_s - ask.news_s
-        while (left := until - time.monotonic()) > 0 and not self.hosts.news():
+        while (left := until - time.monotonic()) > 0 and not self.hosts.has_unreported():
             self._pause.wait(min(left, LOOK_S))
         return self.hosts.report(ask).packed()
 
@@ -97,7 +97,7 @@ class NodeAgent:
     @ray.method(concurrency_group="look")
     def look(self, targets: Sequence[stacks.DumpTarget], whole: bool) -> tuple[stacks.ProcessStack, ...]:  # noqa: FBT001 - a call
         """Return what the kernel, and with `whole` also py-spy, shows of processes on this node."""
-        return stacks.look(targets, stacks=whole)
+        return stacks.sample_processes(targets, stacks=whole)
 
     @ray.method(concurrency_group="look")
     def clues(self, pid: int) -> tuple[Clue, ...]:

@@ -24,7 +24,7 @@ from itertools import count
 
 from dljob.linux.socket_peer import peer
 from dljob.runtime.process import process_end
-from dljob.runtime.process.messages import AgentRequest, Heartbeat, Pulse
+from dljob.runtime.process.messages import AgentRequest, Heartbeat, NodeHeartbeat
 from dljob.runtime.process.step_counters import Count, Renewal, StepCounters, now
 
 HELLO_BYTES = 4096
@@ -52,7 +52,7 @@ class NodeHost:
     counters: StepCounters
     pidfd: int
     """Descriptor through which the kernel gives the process's wait status; -1 where it cannot."""
-    told: dict[int, int] = field(default_factory=dict[int, int])
+    reported: dict[int, int] = field(default_factory=dict[int, int])
     """Slot -> number of its last count that PrimeMaster has acknowledged."""
 
     @property
@@ -120,7 +120,7 @@ class NodeHosts:
     """All hosts of the node, served by a thread of its own. `where` is the address of the socket."""
 
     def __init__(self, where: str) -> None:
-        self._where = where
+        self._address = where
         self._lock = threading.Lock()
         self._hosts: dict[int, NodeHost] = {}
         self._ended: dict[int, _Ended] = {}
@@ -128,8 +128,8 @@ class NodeHosts:
         self._numbers = count(1)
         self._epoch = 0
         self._pending: dict[int, _PendingAnswer] = {}
-        self._leaving, self._told_leaving, self._may_go = "", False, ""
-        self._asked = -math.inf
+        self._leaving, self._reported_leaving, self._may_go = "", False, ""
+        self._last_request = -math.inf
         self._wake, self._over = socket.socketpair()
         threading.Thread(target=self._serve, name="dljob-hosts", daemon=True).start()
 
@@ -137,7 +137,7 @@ class NodeHosts:
         """Stop serving, and close all connections."""
         self._wake.close()
 
-    def look(self) -> tuple[HostLook, ...]:
+    def observe(self) -> tuple[HostLook, ...]:
         """Return the state of all present hosts, without a question to any of them."""
         with self._lock:
             hosts = self._hosts.values()
@@ -160,7 +160,7 @@ class NodeHosts:
 
     # -- requests of PrimeMaster
 
-    def heard(self, ask: AgentRequest) -> bool:
+    def accept_request(self, ask: AgentRequest) -> bool:
         """Take PrimeMaster's acknowledgement of an earlier report.
 
         False when the request is of an older epoch than an earlier one: it must change nothing.
@@ -168,12 +168,12 @@ class NodeHosts:
         with self._lock:
             if ask.epoch < self._epoch:
                 return False
-            self._asked, self._may_go = now(), ask.may_go
+            self._last_request, self._may_go = now(), ask.may_go
             if ask.epoch > self._epoch:  # a new master may not have what the old one acknowledged: report all again
                 self._epoch = ask.epoch
                 self._pending.clear()
                 for host in self._hosts.values():
-                    host.told.clear()
+                    host.reported.clear()
             told = self._pending.pop(ask.acked, None)
             if told is not None:
                 self._answered(told, ask)
@@ -187,29 +187,29 @@ class NodeHosts:
         # A host may have gone since the report; its counters are unmapped, and must not be written.
         for host, numbers in told.counts:
             if id(host) in there:
-                host.told.update(numbers)
+                host.reported.update(numbers)
                 host.counters.renew(Renewal(ask.epoch, told.at, until, host.actor not in ask.unknown))
 
-    def news(self) -> bool:
+    def has_unreported(self) -> bool:
         """Return whether a rank's step or the announced end of the pod has not reached PrimeMaster yet."""
         with self._lock:
-            return (bool(self._leaving) and not self._told_leaving) or any(
-                (number := slot.number()) and number != host.told.get(index)
+            return (bool(self._leaving) and not self._reported_leaving) or any(
+                (number := slot.number()) and number != host.reported.get(index)
                 for host in self._hosts.values()
                 for index, slot in enumerate(host.counters.slots)
             )
 
-    def report(self, ask: AgentRequest) -> Pulse:
+    def report(self, ask: AgentRequest) -> NodeHeartbeat:
         """Return the heartbeats of all hosts. Their steps are repeated until an `AgentRequest` acknowledges them."""
         with self._lock:
             number = next(self._numbers)
-            told = [_news(host, ask.epoch) for host in self._hosts.values()]
+            told = [_heartbeat_of(host, ask.epoch) for host in self._hosts.values()]
             counts = tuple(zip(self._hosts.values(), (numbers for _, numbers in told), strict=True))
             self._pending[number] = _PendingAnswer(now(), ask.pause_s, counts)
             while len(self._pending) > PENDING:
                 del self._pending[min(self._pending)]
-            self._told_leaving = bool(self._leaving)
-            return Pulse(os.getpid(), number, tuple(beacon for beacon, _ in told), self._leaving)
+            self._reported_leaving = bool(self._leaving)
+            return NodeHeartbeat(os.getpid(), number, tuple(heartbeat for heartbeat, _ in told), self._leaving)
 
     # -- connections of the hosts
 
@@ -251,7 +251,7 @@ class NodeHosts:
         while True:
             server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with suppress(OSError):
-                server.bind(self._where)
+                server.bind(self._address)
                 server.listen(128)
                 server.setblocking(False)
                 return server
@@ -262,7 +262,7 @@ class NodeHosts:
         """Note the announced end of the pod for the next report, and answer the hook, which polls."""
         with self._lock:
             self._leaving = self._leaving or why  # several hooks may announce it: the first reason stays
-            said = {"may_go": self._may_go, "asked_s": min(now() - self._asked, NEVER_S)}
+            said = {"may_go": self._may_go, "asked_s": min(now() - self._last_request, NEVER_S)}
         with suppress(OSError):
             line.send(json.dumps(said).encode())
             return True
@@ -318,11 +318,11 @@ def _introduced(line: socket.socket, text: bytes, fds: list[int]) -> NodeHost | 
     return None
 
 
-def _news(host: NodeHost, epoch: int) -> tuple[Heartbeat, Mapping[int, int]]:
+def _heartbeat_of(host: NodeHost, epoch: int) -> tuple[Heartbeat, Mapping[int, int]]:
     steps: dict[int, tuple[int, int, Mapping[str, float]]] = {}
     numbers: dict[int, int] = {}
     for index, slot in enumerate(host.counters.slots):
-        last = slot.read() if slot.number() != host.told.get(index, 0) else None
+        last = slot.read() if slot.number() != host.reported.get(index, 0) else None
         # A count without a step is acknowledged, too: it would else be news for ever.
         if last is not None:
             numbers[index] = last.number

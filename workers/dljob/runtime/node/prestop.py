@@ -131,10 +131,10 @@ class PodEnd:
         # Beside the saves, not after them: all share the time that is left.
         last.append(self._start(self._keep_logs))
         for thread in last:
-            thread.join(self._left)
+            thread.join(self._remaining)
 
     @property
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         return max(0.1, self._begin + self._seconds - time.monotonic())
 
     def _of(self, kind: str) -> list[AgentConnection]:
@@ -162,7 +162,7 @@ class PodEnd:
     def _save(self, saver: AgentConnection, how: str) -> None:
         try:
             # A second less than there is, so that the answer still comes before SIGTERM.
-            said = saver.ask({"op": how, "timeout_s": max(0.1, self._left - 1.0)}, self._left)
+            said = saver.ask({"op": how, "timeout_s": max(0.1, self._remaining - 1.0)}, self._remaining)
         except (OSError, ValueError) as error:
             # A failed early flush needs no line: the last save does all that it left.
             if how == "last":
@@ -180,7 +180,7 @@ class PodEnd:
 
     def _end_all(self, master: AgentConnection) -> None:
         with suppress(OSError, ValueError):
-            said = master.ask({"leave": self._why, "timeout_s": max(0.1, self._left - 1.0)}, self._left)
+            said = master.ask({"leave": self._why, "timeout_s": max(0.1, self._remaining - 1.0)}, self._remaining)
             self.said.append(said["said"])
 
 

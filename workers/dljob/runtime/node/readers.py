@@ -42,7 +42,7 @@ class TakenAwayError(Exception):
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedReader:
     actor: Any
     asked: int = 0
     """Questions that are not answered yet."""
@@ -55,7 +55,7 @@ class Readers:
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CachedReader] = {}
 
     async def ask(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function on a node; in a thread of this process when it is on that node.
@@ -69,11 +69,11 @@ class Readers:
         if node == ray.get_runtime_context().get_node_id():
             return await asyncio.to_thread(function, *args)
         unknown = (ActorUnschedulableError, TakenAwayError)
-        return await log_tails.once_known(
-            lambda: self._once(node, function, *args), unknown, lambda: log_tails.lives(node)
+        return await log_tails.retry_unknown_node(
+            lambda: self._ask_once(node, function, *args), unknown, lambda: log_tails.is_alive(node)
         )
 
-    async def _once(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
+    async def _ask_once(self, node: str, function: Callable[..., Any], *args: Any) -> Any:
         from ray.exceptions import RayError
 
         known = self._reader(node)
@@ -93,7 +93,7 @@ class Readers:
             if not known.asked and self._known.get(node) is known:
                 known.end = asyncio.get_running_loop().call_later(self._idle_s, self._forget, node, known)
 
-    def _reader(self, node: str) -> _Known:
+    def _reader(self, node: str) -> _CachedReader:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -103,13 +103,13 @@ class Readers:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             made: Any = ray.remote(Reader)
             options = {"num_cpus": 0, "max_concurrency": AT_ONCE, "scheduling_strategy": there}
-            known = self._known[node] = _Known(made.options(**options).remote())
+            known = self._known[node] = _CachedReader(made.options(**options).remote())
         if known.end is not None:
             known.end.cancel()
             known.end = None
         return known
 
-    def _forget(self, node: str, known: _Known) -> None:
+    def _forget(self, node: str, known: _CachedReader) -> None:
         import ray
 
         if self._known.get(node) is known:

@@ -66,11 +66,11 @@ class DumpTarget:
 class ProcessStack:
     """A rank's process at one moment; `stack` is text of all its threads, or the reason why there is none."""
 
-    look: ProcessSample
+    sample: ProcessSample
     stack: str = ""
 
 
-def look(targets: Sequence[DumpTarget], *, stacks: bool) -> tuple[ProcessStack, ...]:
+def sample_processes(targets: Sequence[DumpTarget], *, stacks: bool) -> tuple[ProcessStack, ...]:
     """Look at each process; `stacks` adds where its threads are, at a cost of some 30 ms of CPU each."""
     end = time.monotonic() + ALL_S
     return tuple(_see(target, end if stacks else None) for target in targets)
@@ -89,7 +89,7 @@ def _see(target: DumpTarget, end: float | None) -> ProcessStack:
     if not threads:
         return ProcessStack(seen, why_not)
     frames = user_frames(threads, target.pid)
-    return ProcessStack(replace(seen, where=where(frames), at_line=line(frames)), text(threads))
+    return ProcessStack(replace(seen, activity=activity_of(frames), at_line=line(frames)), text(threads))
 
 
 # -- from the kernel
@@ -200,7 +200,7 @@ def user_frames(threads: Threads, pid: int) -> list[dict[str, Any]]:
     return next((thread["frames"] for thread in (*named, *main)), [])
 
 
-def where(frames: Sequence[dict[str, Any]]) -> Where:
+def activity_of(frames: Sequence[dict[str, Any]]) -> Where:
     """Return what a thread is doing, by the file that the innermost frame of user code has called into.
 
     Frames further out mean nothing: a launcher may be one of dljob's own files. Without frames the place is unknown.

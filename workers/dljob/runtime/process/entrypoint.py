@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-WANTED = "wanted: a class or function that takes no argument, or one: the worker's context (current_worker())"
+ACCEPTED_TARGETS = "wanted: a class or function that takes no argument, or one: the worker's context (current_worker())"
 
 
 class EntrypointError(Exception):
@@ -32,7 +32,9 @@ def resolve(path: str) -> Callable[..., Any]:
             raise EntrypointError("ImportError", f"{where} has no {attribute!r}{_hint(attribute, target)}")
         target = getattr(target, attribute)
     if not callable(target):
-        raise EntrypointError("TypeError", f"{path} is a {type(target).__name__}, which cannot be called; {WANTED}")
+        raise EntrypointError(
+            "TypeError", f"{path} is a {type(target).__name__}, which cannot be called; {ACCEPTED_TARGETS}"
+        )
     return target
 
 
@@ -65,7 +67,7 @@ def takes_context(target: Callable[..., Any], path: str) -> bool:
         return False
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in _COUNTED]
     if len(required) > 1 or any(p.kind is p.KEYWORD_ONLY for p in required):
-        raise EntrypointError("TypeError", f"{path}{signature} cannot be called by dljob; {WANTED}")
+        raise EntrypointError("TypeError", f"{path}{signature} cannot be called by dljob; {ACCEPTED_TARGETS}")
     return len(required) == 1
 
 

@@ -13,7 +13,7 @@ from string import Template
 
 from dljob import ray_private
 from dljob.master.state.actions import RankStart
-from dljob.plan.devices import BY_RAY, left_alone, visible_devices
+from dljob.plan.devices import BY_RAY, leaves_variable, visible_devices
 from dljob.plan.env import rank_env
 from dljob.plan.role import RolePlan
 from dljob.runtime.process.messages import HostSpec, StartOrder
@@ -84,7 +84,7 @@ def hidden(role: RolePlan, taken: Mapping[str, tuple[str, ...]], env: Mapping[st
         return {}
     # Variables in the role's `env` stay as the user wrote them.
     variables = {variable_of(kind) for kind in known_kinds() if not taken.get(kind)} - {"", *said}
-    alone = {variable for variable in variables if left_alone(variable, env)}
+    alone = {variable for variable in variables if leaves_variable(variable, env)}
     return {
         name: value for variable in sorted(variables - alone) for name, value in visible_devices(variable, ()).items()
     }
@@ -102,7 +102,7 @@ def known_kinds() -> tuple[str, ...]:
 def shown(resource: str, ids: tuple[str, ...], env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that restrict a process to these devices; empty where the role's `env` forbids it to Ray."""
     variable = variable_of(resource)
-    return {} if left_alone(variable, env) else visible_devices(variable, ids)
+    return {} if leaves_variable(variable, env) else visible_devices(variable, ids)
 
 
 @cache
@@ -118,7 +118,7 @@ def variable_of(resource: str) -> str:
         return BY_RAY[resource].visible_env if resource in BY_RAY else ""
 
 
-def kept(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
+def keep_devices(kind: str, before: RankStart | None, start: RankStart) -> RankStart:
     """Give a restarted rank the devices that its process saw first: the device's runtime has read them by then."""
     seen, now = dict(before.devices if before else ()).get(kind, ()), dict(start.devices).get(kind, ())
     # Devices that the process has not seen cannot be shown to it any more: then the plan's choice stands.
@@ -134,7 +134,7 @@ def device_index(kind: str, start: RankStart, role: RolePlan) -> int:
     """
     variable, ids = variable_of(kind), dict(start.devices).get(kind, ())
     env = {**os.environ, **dict(role.env)}
-    if not ids or not left_alone(variable, switches(role, env)):
+    if not ids or not leaves_variable(variable, switches(role, env)):
         return start.device_index
     # Nothing is restricted: the index is that in the machine's own list of visible devices, or the device's id itself.
     own, seen = ids[start.device_index], env.get(variable, "").split(",")

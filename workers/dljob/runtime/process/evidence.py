@@ -32,7 +32,7 @@ KILL_S, DEVICE_S = 60.0, 900.0
 """Largest age, in seconds, of a kill and of a device's error that may explain an end noticed now. A kill is noticed at
 once; after an error of its device a process may live on for a while."""
 _XID = "NVRM: Xid"
-_WANTED = re.compile(r"out of memory: killed process|nvrm: xid", re.IGNORECASE)
+_KERNEL_KILLS = re.compile(r"out of memory: killed process|nvrm: xid", re.IGNORECASE)
 _PID = re.compile(r"killed process (\d+)|\bpid=(\d+)", re.IGNORECASE)
 
 
@@ -64,7 +64,7 @@ class KernelLog:
                 break
             # A record is `priority,number,microseconds since the boot,flags;text`, then lines of keys.
             head, _, text = record.decode(errors="replace").partition("\n")[0].partition(";")
-            if _WANTED.search(text):
+            if _KERNEL_KILLS.search(text):
                 self._lines.append((float(head.split(",")[2]) / 1e6, text))
         now = time.monotonic()
         lines = tuple(self._lines)  # another thread may be adding to them

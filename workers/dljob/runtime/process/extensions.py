@@ -36,9 +36,9 @@ def check(spec: DLJobSpec, code_dir: str) -> None:
     """
     for role in spec.roles:
         if role.comm.sub_master:
-            _there(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
+            _entry_point(SUB_MASTERS, role.comm.sub_master, f"role {role.name}: the SubMaster", code_dir)
     if spec.fault_tolerance.node.relauncher:
-        _there(RELAUNCHERS, spec.fault_tolerance.node.relauncher, "the relauncher", "")
+        _entry_point(RELAUNCHERS, spec.fault_tolerance.node.relauncher, "the relauncher", "")
 
 
 def load(group: str, name: str, whose: str, code_dir: str = "") -> Any:
@@ -48,10 +48,10 @@ def load(group: str, name: str, whose: str, code_dir: str = "") -> Any:
         UsageError: There is no entry point of that name.
         ImportError, AttributeError: It cannot be loaded.
     """
-    return _there(group, name, whose, code_dir).load()
+    return _entry_point(group, name, whose, code_dir).load()
 
 
-def _there(group: str, name: str, whose: str, code_dir: str) -> EntryPoint:
+def _entry_point(group: str, name: str, whose: str, code_dir: str) -> EntryPoint:
     points = installed(group, code_dir)
     if name not in points:
         raise UsageError(

@@ -104,7 +104,7 @@ class Guard:
         # Opened at once: later the raylet's pid might be another process's.
         self._raylet = raylet_pidfd()
         self._signals = _catch_signals()
-        self._told = False
+        self._has_ended = False
         threading.Thread(target=self._watch, name="dljob-guard", daemon=True).start()
 
     def _watch(self) -> None:
@@ -120,9 +120,9 @@ class Guard:
                 end(EndCode.LEASE_OVER, f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over")
             if self._raylet in ready:
                 end(EndCode.RAYLET_GONE, "the raylet of this node is gone")
-            if self._signals in ready and signal.SIGTERM in _read(self._signals) and not self._told:
+            if self._signals in ready and signal.SIGTERM in _read(self._signals) and not self._has_ended:
                 # In a thread of its own: winding down takes seconds, in which the lease is watched on.
-                self._told = True
+                self._has_ended = True
                 threading.Thread(target=self._on_sigterm, name="dljob-term", daemon=True).start()
 
 
@@ -164,12 +164,12 @@ def _read(fd: int | None) -> bytes:
 
 
 _ended = threading.Lock()
-_last_things: list[Callable[[], None]] = []
+_last_actions: list[Callable[[], None]] = []
 
 
 def at_end(last_thing: Callable[[], None]) -> None:
     """Register a quick function to be called before this process ends itself."""
-    _last_things.append(last_thing)
+    _last_actions.append(last_thing)
 
 
 def ending() -> bool:
@@ -186,7 +186,7 @@ def end(code: int, why: str) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"[dljob] {time.strftime('%H:%M:%S')} pid {os.getpid()} ends with code {code}: {why}\n".encode())
     # Descendants before anything else: they hold devices and sockets that the rank's next process needs.
-    for last_thing in (descendants.kill_all, *_last_things):
+    for last_thing in (descendants.kill_all, *_last_actions):
         with contextlib.suppress(Exception):  # the process ends now, whatever one of them raises
             last_thing()
     os._exit(code)

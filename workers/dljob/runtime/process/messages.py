@@ -188,7 +188,7 @@ class AgentRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class NodeHeartbeat:
     """A node agent's answer: the node lives, with the heartbeats of its hosts."""
 
     pid: int
@@ -199,13 +199,13 @@ class Pulse:
 
     def packed(self) -> bytes:
         """Encode as bytes, for the same reason as AgentRequest."""
-        return marshal.dumps(_PULSE(replace(self, hosts=tuple(_HEARTBEAT(host) for host in self.hosts))))
+        return marshal.dumps(_NODE_HEARTBEAT(replace(self, hosts=tuple(_HEARTBEAT(host) for host in self.hosts))))
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Pulse:
+    def unpacked(cls, data: bytes) -> NodeHeartbeat:
         """Decode the result of `packed`."""
-        pulse = cls(*marshal.loads(data))  # noqa: S302 - from a process of the same job
-        return replace(pulse, hosts=tuple(Heartbeat(*row) for row in cast("tuple[Any, ...]", pulse.hosts)))
+        heartbeat = cls(*marshal.loads(data))  # noqa: S302 - from a process of the same job
+        return replace(heartbeat, hosts=tuple(Heartbeat(*row) for row in cast("tuple[Any, ...]", heartbeat.hosts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +266,11 @@ class Call:
 
 KEEPER = ":"
 """The prefix of a storage actor's address, which stands where a call has its role: `:queue:samples`."""
-CARD, PULL, CLOSE = ":card", ":pull", ":close"
+DESCRIBE, PULL, CLOSE = ":card", ":pull", ":close"
 """Calls to the host instead of a method: describe the role's service; the next items of a stream; close a stream."""
 CANCEL = ":cancel"
 """Tells the callee that the caller of this call id has given up; the answer is the call's `Fate`."""
-GROUPS = {CARD: "ask", PULL: "pull", CLOSE: "ask", CANCEL: "cancel"}
+GROUPS = {DESCRIBE: "ask", PULL: "pull", CLOSE: "ask", CANCEL: "cancel"}
 """The concurrency group of the host's threads that answers each. Methods have "rpc". Calls that wait for their turn may
 take all of its threads, and a stream ends, which passes the turn on, only by its pulls: these need other threads. Pulls
 wait for items, and descriptors for `setup`, so each has a group of its own. A cancel waits for nothing."""
@@ -326,7 +326,7 @@ def _values(kind: type) -> attrgetter[tuple[Any, ...]]:
     return attrgetter(*(each.name for each in fields(kind)))
 
 
-_REQUEST, _HEARTBEAT, _PULSE = _values(AgentRequest), _values(Heartbeat), _values(Pulse)
+_REQUEST, _HEARTBEAT, _NODE_HEARTBEAT = _values(AgentRequest), _values(Heartbeat), _values(NodeHeartbeat)
 _CALL, _REPLY = _values(Call), _values(Reply)
 
 

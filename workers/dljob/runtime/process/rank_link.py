@@ -32,7 +32,7 @@ class RankLink:
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[RankCall, Future[Reply]]] = {}
         self._places: list[Future[Mapping[str, Any]]] = []
-        self._asked: dict[int, Future[Any]] = {}
+        self._open_questions: dict[int, Future[Any]] = {}
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
         self.stopping = Stopping()
@@ -78,7 +78,7 @@ class RankLink:
         try:
             self._frames.send({"op": "saver"})
         except OSError:
-            self._lost()
+            self._fail_all()
         return future.result(SAVER_S)
 
     def send(self, call: RankCall) -> Future[Reply]:
@@ -94,7 +94,7 @@ class RankLink:
         try:
             self._frames.send(head, call.payload + call.common if call.common else call.payload)
         except OSError:
-            self._lost()
+            self._fail_all()
         return future
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
@@ -103,16 +103,16 @@ class RankLink:
         future.set_running_or_notify_cancel()
         number = next(self._ids)
         with self._lock:
-            self._asked[number] = future
+            self._open_questions[number] = future
         try:
             self._frames.send({"op": "ask", "id": number, "what": what, "args": list(args), "timeout_s": timeout_s})
         except OSError:
-            self._lost()
+            self._fail_all()
         return future
 
-    def _told(self, head: Mapping[str, Any]) -> None:
+    def _complete(self, head: Mapping[str, Any]) -> None:
         with self._lock:
-            future = self._asked.pop(head["id"])
+            future = self._open_questions.pop(head["id"])
         if "why" in head:
             future.set_exception(UnreachableError(head["why"]))
         else:
@@ -130,7 +130,7 @@ class RankLink:
                 self._place(head)
                 continue
             if head["op"] == "said":
-                self._told(head)
+                self._complete(head)
                 continue
             # With each answer, so that a script knows of a resize without asking.
             self.sizes.update(head["sizes"])
@@ -144,7 +144,7 @@ class RankLink:
                 reply = Reply(body, head["error_type"], head["message"], head["traceback"], refused)
                 future.set_result(reply)
         self._frames.close()
-        self._lost()
+        self._fail_all()
 
     def _place(self, head: Mapping[str, Any]) -> None:
         # The host answers such requests in their order, and they carry no number.
@@ -155,13 +155,13 @@ class RankLink:
         else:
             future.set_exception(CheckpointError(f"no saver for the checkpoints of this node: {head['why']}"))
 
-    def _lost(self) -> None:
+    def _fail_all(self) -> None:
         """Fail everything that waits: the host is gone, and no answer will come."""
         with self._lock:
             # Taken under the lock, failed outside of it: callbacks of a future may start other calls.
             waiting, self._waiting = self._waiting, {}
-            places, self._places = [*self._places, *self._asked.values()], []
-            self._asked = {}
+            places, self._places = [*self._places, *self._open_questions.values()], []
+            self._open_questions = {}
         for place in places:
             place.set_exception(UnreachableError("the host of this rank is gone"))
         for call, future in waiting.values():

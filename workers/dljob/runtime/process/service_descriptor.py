@@ -9,29 +9,29 @@ from typing import Any
 
 from dljob.calls.mark import ServiceDescriptor
 
-Heard = tuple[int, int]
+DescriptorVersion = tuple[int, int]
 """A role's number of ranks and the incarnation of its rank 0; 0 where unknown. A change makes a descriptor stale."""
 
 
-class Cards:
+class ServiceDescriptors:
     """Shared by all handles of a process, so that turns and calls in flight count across its threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[Heard, ServiceDescriptor]] = {}
+        self._descriptors: dict[str, tuple[DescriptorVersion, ServiceDescriptor]] = {}
         self._turns: Counter[str] = Counter()
         self._in_flight: dict[str, Counter[int]] = defaultdict(Counter)
 
-    def known(self, role: str, heard: Heard) -> ServiceDescriptor | None:
-        """Return the descriptor of a role; None before a rank has sent it, and once `heard` has changed since."""
+    def get(self, role: str, version: DescriptorVersion) -> ServiceDescriptor | None:
+        """Return the descriptor of a role; None before a rank has sent it, and once `version` has changed since."""
         # A role that restarted or was resized may serve other methods, or lie on another mesh.
-        when, card = self._known.get(role, (None, None))
-        return card if when == heard else None
+        when, descriptor = self._descriptors.get(role, (None, None))
+        return descriptor if when == version else None
 
-    def learn(self, role: str, card: ServiceDescriptor, heard: Heard) -> ServiceDescriptor:
+    def learn(self, role: str, descriptor: ServiceDescriptor, version: DescriptorVersion) -> ServiceDescriptor:
         """Store a role's descriptor. All its ranks send the same, until it restarts or its number of ranks changes."""
-        self._known[role] = heard, card
-        return card
+        self._descriptors[role] = version, descriptor
+        return descriptor
 
     def turn(self, role: str) -> int:
         """Return the number of turns taken before, and take one."""

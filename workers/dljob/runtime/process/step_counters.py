@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 _HEAD = struct.Struct("=QII")
 """The head of one copy of a value: number, length and checksum."""
-_WHO = struct.Struct("=qqq")
+_RANK_RECORD = struct.Struct("=qqq")
 """Rank, incarnation, nanoseconds of CLOCK_BOOTTIME. JSON follows: [step, metrics]."""
 _HEART = struct.Struct("=q")
 """Nanoseconds of CLOCK_BOOTTIME at the host's last heartbeat."""
@@ -128,7 +128,7 @@ class StepCounter:
         with self._lock:
             last = self._cell.read()
             # A process that is being replaced may still run for a while.
-            if last is None or _WHO.unpack_from(last[1])[1] <= incarnation:
+            if last is None or _RANK_RECORD.unpack_from(last[1])[1] <= incarnation:
                 self._write(rank, incarnation, step, metrics)
 
     def number(self) -> int:
@@ -141,15 +141,15 @@ class StepCounter:
         if found is None:
             return None
         number, value = found
-        rank, incarnation, at = _WHO.unpack_from(value)
-        step, metrics = json.loads(value[_WHO.size :])
+        rank, incarnation, at = _RANK_RECORD.unpack_from(value)
+        step, metrics = json.loads(value[_RANK_RECORD.size :])
         return Count(rank, incarnation, step, metrics, at / 1e9, number)
 
     def _write(self, rank: int, incarnation: int, step: int | None, metrics: Mapping[str, float]) -> None:
-        who = _WHO.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        who = _RANK_RECORD.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         text = json.dumps([step, dict(metrics)]).encode()
         # `progress()` must not fail because of metrics: metrics that do not fit are left out.
-        room = ROOM - _HEAD.size - _WHO.size
+        room = ROOM - _HEAD.size - _RANK_RECORD.size
         if len(text) > room:
             text = self._shortened(rank, step, metrics, room)
         self._cell.write(who + text)
@@ -218,7 +218,7 @@ class StepCounters:
         """Return the counters of all ranks that the host was ordered to run."""
         return tuple(count for slot in self.slots if (count := slot.read()) is not None)
 
-    def beat(self) -> None:
+    def count_heartbeat(self) -> None:
         """Record that the host's own thread runs."""
         self._heart.write(_HEART.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 

@@ -25,8 +25,8 @@ def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> byte
             try:
                 _dumps(part)
             except Exception as inner:  # noqa: BLE001 - the same
-                raise WireError(_said(f"{what}: {name}", part, inner)) from None
-        raise WireError(_said(what, value, error)) from None
+                raise WireError(_pickling_error(f"{what}: {name}", part, inner)) from None
+        raise WireError(_pickling_error(what, value, error)) from None
 
 
 def load(payload: bytes) -> Any:
@@ -62,6 +62,6 @@ def _dumps(value: Any) -> bytes:
         return ray.cloudpickle.dumps(value, protocol=5)
 
 
-def _said(what: str, value: Any, error: BaseException) -> str:
+def _pickling_error(what: str, value: Any, error: BaseException) -> str:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"{what}, a {kind}, cannot be pickled: {error}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dljob.errors import CallTimeoutError, PeerLostError
 from dljob.runtime.process.job_control import JobControl
 from dljob.runtime.process.messages import KEEPER, JobInfo, Peer, Reply, StartOrder
-from dljob.runtime.process.service_descriptor import Cards
+from dljob.runtime.process.service_descriptor import ServiceDescriptors
 from dljob.runtime.process.step_counters import Count, StepCounter, StepCounters
 
 if TYPE_CHECKING:
@@ -148,10 +148,10 @@ class ProgressCounter:
         # A host has no rank until one is ordered: until then the counter is its own, and nobody reads it.
         self._slot = StepCounters.made(1).slots[0] if slot is None else slot
         self._who = rank, incarnation
-        self._taken = 0
+        self._reported = 0
         self._slot.begin(rank, incarnation)
 
-    def told_by(self, outcome: Outcome) -> Outcome:
+    def with_last_step(self, outcome: Outcome) -> Outcome:
         """Add the last step to an end, in case no heartbeat has carried it yet."""
         last = self._last()
         if last is None:
@@ -165,18 +165,18 @@ class ProgressCounter:
     def take(self) -> tuple[int, Mapping[str, float]] | None:
         """Return the last step and its metrics if they are new since the last call."""
         # The number is cheap and unchecked; only if it has changed is the value read and verified.
-        if self._slot.number() == self._taken:
+        if self._slot.number() == self._reported:
             return None
         last = self._last()
         # A write that was torn looks like the last one again, until its writer is done.
-        if last is None or last.step is None or last.number == self._taken:
+        if last is None or last.step is None or last.number == self._reported:
             return None
-        self._taken = last.number
+        self._reported = last.number
         return last.step, last.metrics
 
-    def again(self) -> None:
+    def restore(self) -> None:
         """Return it again at the next `take`: its heartbeat was not acknowledged."""
-        self._taken = 0
+        self._reported = 0
 
     def _last(self) -> Count | None:
         last = self._slot.read()
@@ -223,7 +223,7 @@ class WorkerContext:
     """The number of the job's attempt, from 1; each attempt has a Ray of its own, or the same one restarted."""
     saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
     """Asks the host for the address of the node's saver and this rank's name there."""
-    cards: Cards = field(default_factory=Cards, repr=False)
+    descriptors: ServiceDescriptors = field(default_factory=ServiceDescriptors, repr=False)
     """This process's knowledge of the roles that it calls."""
 
     @property

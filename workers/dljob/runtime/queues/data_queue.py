@@ -73,7 +73,7 @@ class DataQueue:
         # Before the lock and the number: an item that cannot be pickled is no put.
         body = wire.dump(item, f"DataQueue({self.name!r}).put: the item")
         deadline = Deadline(timeout)
-        with _held(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
+        with _Lock(line.putting, deadline, f"DataQueue({self.name!r}).put: another thread's put"):
             # The number of the put: one that is sent again must not add its item twice.
             line.puts += 1
             while not unless():
@@ -125,7 +125,7 @@ class DataQueue:
     ) -> list[Any]:
         """Do a `get_batch` by a session. Items that `keep` refuses go back to the front, as when `unless` ends it."""
         deadline = Deadline(timeout)
-        with _held(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
+        with _Lock(line.getting, deadline, f"DataQueue({self.name!r}).get: another thread's get"):
             while not unless():
                 line.turn += 1
                 turn, turns = line.turn, (line.turn, line.seen, line.bad)
@@ -276,7 +276,7 @@ def _read(bodies: Sequence[bytes]) -> tuple[list[Any], dict[int, Exception]]:
     return made, faults
 
 
-class _held:  # noqa: N801 - used as a function
+class _Lock:
     """Holds a lock; raises TimeoutError if it is not free in time."""
 
     def __init__(self, lock: threading.Lock, deadline: Deadline, what: str) -> None:

@@ -34,7 +34,7 @@ class QueueKeeper(StorageActor):
         `which`: the queue's token as the caller knows it, else "", and the number of this put in its session. A put for
         a queue with another token is not appended: that queue's items are lost, which the caller must learn first.
         """
-        store, (token, put) = await self._met(who, bounds), which
+        store, (token, put) = await self._open_store(who, bounds), which
         if token not in ("", store.token):
             return store.token, None
 
@@ -57,15 +57,15 @@ class QueueKeeper(StorageActor):
         `turns`: the number of this get in its session, the last one whose answer arrived, and the indices of the items
         in that answer that cannot be unpickled.
         """
-        store, (turn, seen, bad) = await self._met(who, bounds), turns
-        if not store.heard(who, turn, seen, bad):
+        store, (turn, seen, bad) = await self._open_store(who, bounds), turns
+        if not store.begin_get(who, turn, seen, bad):
             return store.token, None
 
         def found() -> list[bytes] | None:
             _be_present(store, who)
             return store.take(who, count) if store.backlog.current(who, turn) else []
 
-        with store.backlog.wanted(count):
+        with store.backlog.counted_as_waiting(count):
             self.changes.happened()  # a put may wait for room that this get makes
             items = await self.changes.until(found, wait_s)
         self.changes.happened()
@@ -73,18 +73,18 @@ class QueueKeeper(StorageActor):
 
     async def on_close(self, who: Who, bounds: tuple[int, int]) -> tuple[str, None]:
         """Close the queue to puts."""
-        store = await self._met(who, bounds)
+        store = await self._open_store(who, bounds)
         store.close_queue()
         self.changes.happened()
         return store.token, None
 
     async def on_stats(self, who: Who, bounds: tuple[int, int]) -> tuple[str, dict[str, Any]]:
         """Return the items and bytes that wait, and whether the queue is closed."""
-        store = await self._met(who, bounds)
+        store = await self._open_store(who, bounds)
         log = store.backlog
         return store.token, {"items": len(log.waiting), "bytes": log.bytes, "closed": log.closed}
 
-    async def _met(self, who: Who, bounds: tuple[int, int]) -> QueueStore:
+    async def _open_store(self, who: Who, bounds: tuple[int, int]) -> QueueStore:
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
             # In a thread, since opening waits for the lock that a dying predecessor may still hold.

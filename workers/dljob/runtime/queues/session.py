@@ -20,7 +20,7 @@ class _Thread:
     """A mark that lives as long as its thread, also for threads that Python did not start."""
 
 
-class _Here(threading.local):
+class _ThreadLocal(threading.local):
     def __init__(self) -> None:
         self.thread = _Thread()
 
@@ -57,7 +57,7 @@ class QueueSessions:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may use a queue while its thread holds the lock
-        self._here = _Here()
+        self._thread_local = _ThreadLocal()
         self._drawn: list[QueueSession] = []
         self._by: weakref.WeakKeyDictionary[object, QueueSession] = weakref.WeakKeyDictionary()
 
@@ -66,7 +66,7 @@ class QueueSessions:
 
         Sessions of an earlier incarnation of the rank are dropped: a thread of it may still wait in them.
         """
-        me, thread = current_worker(), self._here.thread
+        me, thread = current_worker(), self._thread_local.thread
         life = (me.name, me.incarnation)
         with self._lock:
             self._drawn = [line for line in self._drawn if line.life == life]
@@ -91,13 +91,13 @@ class QueueSessions:
 _lines = QueueSessions()
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     global _lines  # noqa: PLW0603 - of the process
     _lines = QueueSessions()
 
 
 # On a session shared with its parent, a child's puts would be taken for repeats.
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def line_of(user: object, queue: str) -> QueueSession:

@@ -44,7 +44,7 @@ class QueueStore:
         known = self.backlog.lives.get(who.rank, 0) == who.life and who.line in self.backlog.lines
         # A session of an earlier life is refused by `meet`, and refusals are not written.
         if not known and self.backlog.lives.get(who.rank, 0) <= who.life:
-            self._write({"op": "meet", **_told(who)})
+            self._write({"op": "meet", **_caller_record(who)})
         return known or self.backlog.meet(who)
 
     def put(self, who: Who, put: int, body: bytes) -> PutRefusal | None:
@@ -52,19 +52,19 @@ class QueueStore:
         why = self.backlog.refused(who, put, len(body))
         if why is None:
             # On disk first: a put that was answered must not be lost with this process.
-            place = self._write({"op": "put", **_told(who), "put": put, "size": len(body)}, body)
+            place = self._write({"op": "put", **_caller_record(who), "put": put, "size": len(body)}, body)
             self._places[self.backlog.put(who, put, len(body))] = place
             self._live[place[0]] += 1
         return why
 
-    def heard(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = ()) -> bool:
+    def begin_get(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = ()) -> bool:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
         line = self.backlog.lines[who.line]
         if turn > line.turn:
             # A get that acknowledges nothing and returns nothing to the front changes nothing that has to be on disk.
             if line.ids:
-                self._write({"op": "heard", **_told(who), "turn": turn, "seen": seen, "bad": bad})
-            self._done(self.backlog.heard(who, turn, seen, bad) or ())
+                self._write({"op": "heard", **_caller_record(who), "turn": turn, "seen": seen, "bad": bad})
+            self._done(self.backlog.begin_get(who, turn, seen, bad) or ())
         return turn == line.turn
 
     def take(self, who: Who, count: int) -> list[bytes] | None:
@@ -75,7 +75,7 @@ class QueueStore:
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
                 # Before the items leave: a repeated get must return the same ones after a restart.
-                self._write({"op": "take", **_told(who), "turn": turn, "count": count})
+                self._write({"op": "take", **_caller_record(who), "turn": turn, "count": count})
             ids = self.backlog.take(who, count)
         return None if ids is None else [self._files.read(self._places[number]) for number in ids]
 
@@ -127,7 +127,7 @@ class QueueStore:
             case "put":
                 self._places[backlog.put(who, record["put"], record["size"])] = place
             case "heard" | "take":
-                backlog.heard(who, record["turn"], 0)
+                backlog.begin_get(who, record["turn"], 0)
             case "close":
                 backlog.close()
             case _:
@@ -151,15 +151,15 @@ class QueueStore:
             case "put":
                 self._places[backlog.put(who, record["put"], record["size"])] = place
             case "heard":
-                for number in backlog.heard(who, record["turn"], record["seen"], record.get("bad", ())) or ():
+                for number in backlog.begin_get(who, record["turn"], record["seen"], record.get("bad", ())) or ():
                     self._places.pop(number, None)  # its segment may have been deleted
             case "take":
                 if backlog.lines[who.line].turn < record["turn"]:  # a get that gave no items back is not recorded
-                    backlog.heard(who, record["turn"], 0)
+                    backlog.begin_get(who, record["turn"], 0)
                 backlog.take(who, record["count"])
             case _:
                 backlog.close()
 
 
-def _told(who: Who) -> dict[str, Any]:
+def _caller_record(who: Who) -> dict[str, Any]:
     return {"rank": who.rank, "life": who.life, "line": who.line}

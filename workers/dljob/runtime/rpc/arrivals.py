@@ -42,7 +42,7 @@ class Arrivals:
         try:
             return taken.result()
         except BaseException:
-            self._give_back(taken)
+            self._return_index(taken)
             raise
 
     async def coming(self) -> int:
@@ -53,10 +53,10 @@ class Arrivals:
         try:
             return await asyncio.wrap_future(taken)
         except BaseException:
-            self._give_back(taken)
+            self._return_index(taken)
             raise
 
-    def _give_back(self, taken: Future[int]) -> None:
+    def _return_index(self, taken: Future[int]) -> None:
         """Put back the index of an interrupted waiter, which may have come meanwhile: the next waiter gets it."""
         with self._lock:
             if taken in self._waiting:

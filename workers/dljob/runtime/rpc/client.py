@@ -102,7 +102,7 @@ class RpcClient:
 
     def keeper(self, address: str) -> Any:
         """Return the storage actor at an address, for code that passes it object references itself."""
-        return storage_actors.made(self._job, address)[1]
+        return storage_actors.storage_actor(self._job, address)[1]
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
         # Remembered for a later loss, when the callee that knows it is gone.
@@ -112,14 +112,14 @@ class RpcClient:
         """Continue on the loop a call that a thread has sent."""
         work = asyncio.run_coroutine_threadsafe(self._run(call, payload, peer, future.ref), self._running_loop())
 
-        def over(done: Future[Reply]) -> None:
+        def copy_result(done: Future[Reply]) -> None:
             error = done.exception()
             if error is None:
                 future.set_result(done.result())
             else:
                 future.set_exception(error)
 
-        work.add_done_callback(over)
+        work.add_done_callback(copy_result)
 
     def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
         """Call a method of PrimeMaster; the question is repeated while PrimeMaster restarts.
@@ -163,7 +163,7 @@ class RpcClient:
             while True:
                 if peer is None or answer is None:
                     peer = await self._peer(call)
-                    answer = await self._sent(call, peer, payload)
+                    answer = await self._send_once(call, peer, payload)
                 reply = None if answer is None else await self._answered(call, peer, answer)
                 # Awaited once: from here on a further turn sends the call again.
                 answer = None
@@ -179,7 +179,7 @@ class RpcClient:
             hint = f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does"
             raise call.late(late.at, hint) from None
 
-    async def _sent(self, call: RankCall, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
+    async def _send_once(self, call: RankCall, peer: Peer, payload: Payload) -> Awaitable[Any] | None:
         """Send a call to one incarnation; None when that one has ended."""
         handle = await self._in_time(self._handle(peer), call)
         # Known without a send: a call to a dead actor would only come back as lost, and count as tried.
@@ -214,7 +214,7 @@ class RpcClient:
                 f"{call.name} failed in its host: {error.cause or error}", role=call.role, rank=call.rank
             ) from None
         except LOSSES as error:
-            await self._lost(call, peer, error)
+            await self._handle_loss(call, peer, error)
             return None
         except rx.RayError as error:  # a full store, an answer that cannot be read: a second send would fail the same
             raise CallError(
@@ -264,7 +264,7 @@ class RpcClient:
             case _:
                 return reply
 
-    async def _lost(self, call: RankCall, peer: Peer, error: rx.RayError) -> None:
+    async def _handle_loss(self, call: RankCall, peer: Peer, error: rx.RayError) -> None:
         """Handle a loss: the callee died with the call, cannot be reached, or lives and its answer is lost.
 
         Returns when the call may be sent again; raises PeerLostError when it may not.
@@ -336,7 +336,9 @@ class RpcClient:
             if call.after:
                 await self._pause(call)
             try:
-                name, handle = await self._in_time(asyncio.to_thread(storage_actors.made, self._job, call.role), call)
+                name, handle = await self._in_time(
+                    asyncio.to_thread(storage_actors.storage_actor, self._job, call.role), call
+                )
             except (rx.RayError, ValueError):
                 await self._pause(call)
                 continue

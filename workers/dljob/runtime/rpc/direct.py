@@ -44,28 +44,28 @@ class UnawaitedCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: deque[tuple[float, weakref.ref[DirectCall]]] = deque()
-        self._looks = False
+        self._is_watching = False
 
     def add(self, call: DirectCall, loop: asyncio.AbstractEventLoop) -> None:
         """Count a call's age from now on."""
         with self._lock:
             # A weak reference: a future that was dropped goes to the loop by `__del__`, and must not be kept for this.
             self._calls.append((time.monotonic(), weakref.ref(call)))
-            if self._looks:
+            if self._is_watching:
                 return
-            self._looks = True
+            self._is_watching = True
         # One timer for all calls: it stops when none is left.
-        loop.call_soon_threadsafe(self._look, loop)
+        loop.call_soon_threadsafe(self._poll, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
         old: list[weakref.ref[DirectCall]] = []
         with self._lock:
             before = time.monotonic() - UNASKED_S
             while self._calls and self._calls[0][0] <= before:
                 old.append(self._calls.popleft()[1])
-            self._looks = bool(self._calls)
-            if self._looks:
-                loop.call_later(UNASKED_S, self._look, loop)
+            self._is_watching = bool(self._calls)
+            if self._is_watching:
+                loop.call_later(UNASKED_S, self._poll, loop)
         for each in old:
             call = each()
             if call is not None:
@@ -90,11 +90,11 @@ class DirectCall(Future[Reply]):
 
     def result(self, timeout: float | None = None) -> Reply:
         """Return the reply; raises CallError, and TimeoutError after `timeout` seconds."""
-        return super().result(self._look(timeout))
+        return super().result(self._poll(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the call's CallError; None when it was answered."""
-        return super().exception(self._look(timeout))
+        return super().exception(self._poll(timeout))
 
     def done(self) -> bool:
         """Whether the call has ended; looks at Ray without waiting."""
@@ -135,7 +135,7 @@ class DirectCall(Future[Reply]):
                 self._learn(reply)
                 self.set_result(reply)
 
-    def _look(self, timeout: float | None) -> float | None:
+    def _poll(self, timeout: float | None) -> float | None:
         """Wait in Ray until the call has ended or belongs to the loop; returns the seconds left."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self._handed_over and not super().done():

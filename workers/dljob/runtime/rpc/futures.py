@@ -43,7 +43,7 @@ class Invocation:
         return f"{self.role}.{self.method}"
 
     @property
-    def wanted(self) -> list[int]:
+    def received(self) -> list[int]:
         """Indices of the requests whose answers the caller receives."""
         return [number for number, send in enumerate(self.sent.sends) if not send.quiet]
 
@@ -65,7 +65,7 @@ class Invocation:
             case "as_completed":
                 return AsCompleted(self)
             case how:
-                return collect.merge(how, self.sent, [self.answer(number) for number in self.wanted], self.name)
+                return collect.merge(how, self.sent, [self.answer(number) for number in self.received], self.name)
 
     def answer(self, number: int) -> Any:
         """Wait for the answer to one request; raises RemoteError with the callee's exception."""
@@ -86,7 +86,7 @@ class Invocation:
             if future.done():
                 self._check(number, future.result())
 
-    def over(self) -> bool:
+    def has_value(self) -> bool:
         """Whether `value` would return, or raise, at once."""
         # Its value needs no answer: `as_completed` waits when it is iterated.
         if self.comes_at_once:
@@ -179,7 +179,7 @@ class CallFuture(Generic[T]):
 
     def answered(self, timeout: float | None = None) -> Invocation:
         """Wait as `result` does, and return the call with its answers unread."""
-        left = _Left(timeout)
+        left = _Countdown(timeout)
         try:
             started = self._started.result(left())
             if not started.comes_at_once:
@@ -192,7 +192,7 @@ class CallFuture(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the call's end, good or bad; False when `timeout` seconds passed before."""
-        left = _Left(timeout)
+        left = _Countdown(timeout)
         try:
             started = self._started.result(left())
             if not started.comes_at_once:
@@ -207,7 +207,7 @@ class CallFuture(Generic[T]):
         """Whether `result` would return, or raise, at once."""
         if not self._started.done():
             return False
-        return self._started.exception() is not None or self._started.result().over()
+        return self._started.exception() is not None or self._started.result().has_value()
 
     def __await__(self) -> Generator[Any, None, T]:
         started = yield from asyncio.wrap_future(self._started).__await__()
@@ -242,7 +242,7 @@ class FutureSequence(Sequence[T]):
         # Not all answers are needed for one item: only the rank that has it is waited for.
         at = index % self._size
         started = self._started.result()
-        for number, chunk in zip(started.wanted, started.shares, strict=True):
+        for number, chunk in zip(started.received, started.shares, strict=True):
             if at < chunk:
                 return self._chunk(started, number, chunk)[at]
             at -= chunk
@@ -252,7 +252,7 @@ class FutureSequence(Sequence[T]):
         """Yield the items in order, each rank's once it has answered; raises the first error of any rank at once."""
         started = self._started.result()
         coming = Arrivals(started.futures)
-        for number, chunk in zip(started.wanted, started.shares, strict=True):
+        for number, chunk in zip(started.received, started.shares, strict=True):
             # Any answer may be an error, also one of a rank whose items come later.
             while not started.futures[number].done():
                 coming.wait()
@@ -264,7 +264,7 @@ class FutureSequence(Sequence[T]):
     def result(self, timeout: float | None = None) -> list[T]:
         """Wait for all items; raises what a rank raised, TimeoutError after `timeout` seconds."""
         started = self._call.answered(timeout)
-        pairs = zip(started.wanted, started.shares, strict=True)
+        pairs = zip(started.received, started.shares, strict=True)
         return [item for number, chunk in pairs for item in self._chunk(started, number, chunk)]
 
     def wait(self, timeout: float | None = None) -> list[T]:
@@ -295,7 +295,7 @@ class FutureSequence(Sequence[T]):
         return self._chunks.setdefault(number, answer)
 
 
-class _Left:
+class _Countdown:
     """Countdown of a timeout: calling it gives the seconds that are left, None without a timeout."""
 
     def __init__(self, timeout: float | None) -> None:
@@ -306,7 +306,7 @@ class _Left:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 
-def fetch(started: Invocation, left: _Left) -> None:
+def fetch(started: Invocation, left: _Countdown) -> None:
     """Wait for all answers; raises the first error as soon as it arrives, FutureTimeout when the time is over."""
     futures = started.futures
     # Answers of direct calls are asked of Ray together: one question for each would dominate a call of many ranks.

@@ -36,9 +36,9 @@ class LargeArguments:
         # The usual call: nothing is large, and all arguments travel inside of the message.
         if len(call.payload) < LARGE and not call.common:
             return ()
-        return self._part(call, call.payload), self._part(call, call.common)
+        return self._store_part(call, call.payload), self._store_part(call, call.common)
 
-    def _part(self, call: RankCall, data: bytes) -> Any:
+    def _store_part(self, call: RankCall, data: bytes) -> Any:
         if len(data) < LARGE:
             return data
         with self._lock:

@@ -159,7 +159,7 @@ class Rank(_Handle):
 
     def options(self, **changes: Any) -> Rank:
         """Return the same rank with other options: `timeout` in seconds (None: no deadline), `idempotent`."""
-        return Rank(self._context, self.role, self.rank, _laid_over(self._target.options, changes, _OPTIONS[:2]))
+        return Rank(self._context, self.role, self.rank, _merge_options(self._target.options, changes, _OPTIONS[:2]))
 
 
 class RoleGroup(_Handle):
@@ -227,10 +227,10 @@ class RoleGroup(_Handle):
 
     def options(self, **changes: Any) -> RoleGroup:
         """Return the same role with options of `@rpc` over those of its methods; timeout=None: no deadline."""
-        return RoleGroup(self.role, _options=_laid_over(self._target.options, changes, _OPTIONS))
+        return RoleGroup(self.role, _options=_merge_options(self._target.options, changes, _OPTIONS))
 
 
-def _laid_over(options: Mapping[str, Any], changes: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+def _merge_options(options: Mapping[str, Any], changes: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """Merge options after checking each by itself; whether they fit a method is checked at its call."""
     made = {**options, **changes}
     mark = _read("options", _ANY, made, known)

@@ -14,8 +14,8 @@ from dljob.calls.dispatch import Dispatched, RoleSnapshot, Send
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, ServiceDescriptor, changed
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import arrays, wire
-from dljob.runtime.process.messages import CARD, Reply
-from dljob.runtime.process.service_descriptor import Heard
+from dljob.runtime.process.messages import DESCRIBE, Reply
+from dljob.runtime.process.service_descriptor import DescriptorVersion
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation, then
 
@@ -46,35 +46,37 @@ class CallTarget:
         return self.context.calls.sizes.get(self.role, self.context.peers[self.role])
 
     @property
-    def card(self) -> ServiceDescriptor | None:
+    def descriptor(self) -> ServiceDescriptor | None:
         """The role's descriptor; None until the role was asked, and again after its ranks or their lives changed."""
-        return self.context.cards.known(self.role, self.heard)
+        return self.context.descriptors.get(self.role, self.descriptor_version)
 
     @property
-    def heard(self) -> Heard:
+    def descriptor_version(self) -> DescriptorVersion:
         """The version of a descriptor: a new mesh comes with another number of ranks, or with a restart of rank 0."""
         return self.ranks, self.context.calls.lives.get(self.role, 0)
 
     def ask(self, method: str) -> Future[ServiceDescriptor]:
         """Ask the role for its descriptor, once it is up; `method` names the call in errors."""
         rank, timeout = self.rank or 0, self.options.get("timeout", DEFAULT_TIMEOUT_S)
-        asking = RankCall(self.role, rank, CARD, b"", timeout, idempotent=True, label=method)
+        asking = RankCall(self.role, rank, DESCRIBE, b"", timeout, idempotent=True, label=method)
         # The role may restart while it answers: the descriptor belongs to the version that was asked.
-        before = self.heard if self.role in self.context.calls.lives else None
+        before = self.descriptor_version if self.role in self.context.calls.lives else None
 
         def read(reply: Reply) -> ServiceDescriptor:
             if reply.error_type:
                 raise RemoteError(reply.message, role=self.role, rank=rank, remote_traceback=reply.traceback)
-            return self.context.cards.learn(self.role, wire.load(reply.payload), before or self.heard)
+            return self.context.descriptors.learn(
+                self.role, wire.load(reply.payload), before or self.descriptor_version
+            )
 
         return then(self.context.calls.send(asking), read)
 
-    def mark(self, card: ServiceDescriptor, method: str, spent_s: float = 0.0) -> RpcMark:
+    def mark(self, descriptor: ServiceDescriptor, method: str, spent_s: float = 0.0) -> RpcMark:
         """Return the options of one call: the method's, then the handle's; `spent_s` is taken off an explicit timeout.
 
         An unknown method gets the defaults: the callee refuses the call, and names the methods that it has.
         """
-        mark = card.methods.get(method, RpcMark())
+        mark = descriptor.methods.get(method, RpcMark())
         if self.options:
             mark = changed(mark, self.options, dispatch.registered(), collect.registered())
         # Only the caller's own timeout: that of the method counts from the descriptor on (ADR 44).
@@ -84,7 +86,7 @@ class CallTarget:
 
     def is_stream(self, method: str) -> bool:
         """Whether a method is a stream; asks the role if its descriptor is not known."""
-        mark = (self.card or self.ask(method).result()).methods.get(method)
+        mark = (self.descriptor or self.ask(method).result()).methods.get(method)
         return mark is not None and bool(mark.stream)
 
 
@@ -96,7 +98,7 @@ def begin(
     *,
     rows: int | None = None,
     stream: bool = False,
-    card: ServiceDescriptor | None = None,
+    descriptor: ServiceDescriptor | None = None,
     spent_s: float = 0.0,
 ) -> Future[Invocation]:
     """Plan a call, pickle its arguments and send a request to each rank that it goes to.
@@ -108,7 +110,7 @@ def begin(
         kwargs: keyword arguments.
         rows: number of rows that the arguments must have; None: not checked.
         stream: the caller wants the items of a generator.
-        card: the role's descriptor; None: the one that is known, or the role is asked for it first.
+        descriptor: the role's descriptor; None: the one that is known, or the role is asked for it first.
         spent_s: seconds of the timeout that went into asking for the descriptor.
 
     The future completes when all requests are sent; it raises UsageError for arguments or options that do not fit.
@@ -117,13 +119,13 @@ def begin(
         WireError: an argument cannot be pickled.
     """
     # The plan needs the methods' options and the mesh, which only the callee knows (ADR 44).
-    if (card := card or target.card) is None:
-        return _after_card(target, method, args, kwargs, rows=rows, stream=stream)
+    if (descriptor := descriptor or target.descriptor) is None:
+        return _after_descriptor(target, method, args, kwargs, rows=rows, stream=stream)
     begun: Future[Invocation] = Future()
     try:
-        mark = target.mark(card, method, spent_s)
-        _check_kind(mark, method, known=method in card.methods, stream=stream)
-        sent = plan(target, card, mark, args, kwargs, expected=rows)
+        mark = target.mark(descriptor, method, spent_s)
+        _check_kind(mark, method, known=method in descriptor.methods, stream=stream)
+        sent = plan(target, descriptor, mark, args, kwargs, expected=rows)
         calls = target.context.calls
         futures = tuple(calls.send(call) for call in _rank_calls(target, method, mark, sent))
         begun.set_result(
@@ -135,16 +137,18 @@ def begin(
     return begun
 
 
-def _after_card(
+def _after_descriptor(
     target: CallTarget, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any
 ) -> Future[Invocation]:
     """Ask the role for its descriptor, then begin the call. Arguments are copied now: the caller may change them."""
     kept = _pickled(f"{target.name}.{method}", args, kwargs)
     asked = time.monotonic()
 
-    def later(card: ServiceDescriptor) -> Invocation:
+    def later(descriptor: ServiceDescriptor) -> Invocation:
         args, kwargs = wire.load(kept)
-        return begin(target, method, args, kwargs, card=card, spent_s=time.monotonic() - asked, **how).result()
+        return begin(
+            target, method, args, kwargs, descriptor=descriptor, spent_s=time.monotonic() - asked, **how
+        ).result()
 
     return then(target.ask(method), later)
 
@@ -158,7 +162,7 @@ def _check_kind(mark: RpcMark, method: str, *, known: bool, stream: bool) -> Non
 
 def plan(
     target: CallTarget,
-    card: ServiceDescriptor,
+    descriptor: ServiceDescriptor,
     mark: RpcMark,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -175,11 +179,11 @@ def plan(
     view = RoleSnapshot(
         role,
         target.ranks,
-        card.mesh,
+        descriptor.mesh,
         (context.rank, context.world_size),
         # Counted only for dispatches that use it: a turn that is taken must belong to a call.
-        context.cards.in_flight(role) if mark.dispatch == "least_loaded" else {},
-        context.cards.turn(role) if mark.dispatch in TAKES_TURNS else 0,
+        context.descriptors.in_flight(role) if mark.dispatch == "least_loaded" else {},
+        context.descriptors.turn(role) if mark.dispatch in TAKES_TURNS else 0,
     )
     return dispatch.plan_call(view, mark, args, kwargs)
 
@@ -217,7 +221,7 @@ def _count(
     if mark.dispatch == "least_loaded":
         left = Future() if mark.stream else None
         # A stream counts until its end, an answer until it arrives.
-        target.context.cards.count(target.role, sent.sends[0].rank, left or futures[0])
+        target.context.descriptors.count(target.role, sent.sends[0].rank, left or futures[0])
     if mark.collect == "none" and not mark.stream:
         for future in futures:
             future.add_done_callback(lambda done: _forgotten(target, f"{target.name}.{method}", done))

@@ -15,12 +15,12 @@ from dljob.calls.pending import PendingCalls
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
-from dljob.runtime.process.messages import CANCEL, CARD, CLOSE, PULL, Call, NotRun, Reply
+from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
 from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, StreamProducer
 
-_ASKED = (CARD, PULL, CLOSE)
+_HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LAPSED = 1000
 """Number of dropped streams whose error is kept for a caller that still comes."""
 
@@ -87,8 +87,8 @@ class RpcServer:
         # Before `setup`: a cancel waits for nothing, least of all for the thing that the cancelled call waits for.
         if call.method == CANCEL:
             return self._cancel(call.id)
-        if call.method in _ASKED:
-            return self._not_up(call, name) or self._asked(call, payload.decode(), name)
+        if call.method in _HOST_METHODS:
+            return self._not_up(call, name) or self._answer_host(call, payload.decode(), name)
         # One deadline for all that the call waits for here, `setup` and its turn included (ADR 63).
         end = None if call.timeout_s is None else time.monotonic() + call.timeout_s
         with self._changed:
@@ -120,9 +120,9 @@ class RpcServer:
             stream.close()
         return Reply(payload=fate.encode())
 
-    def _asked(self, call: Call, key: str, name: str) -> Reply:
+    def _answer_host(self, call: Call, key: str, name: str) -> Reply:
         """Answer a call to the host itself: describe the service, pull items of a stream, close it."""
-        if call.method == CARD:
+        if call.method == DESCRIBE:
             return self._describe(name)
         goes_on = call.method == PULL and not call.again  # a repeated pull: the items of the lost answer are gone
         with self._changed:

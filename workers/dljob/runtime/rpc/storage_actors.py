@@ -25,7 +25,7 @@ _KINDS: dict[str, tuple[str, str, dict[str, float]]] = {
 rank that first asks, which holds the weights."""
 
 
-def made(job: JobInfo, address: str) -> tuple[str, Any]:
+def storage_actor(job: JobInfo, address: str) -> tuple[str, Any]:
     """Name and handle of the storage actor at an address (`:queue:samples`); creates it if there is none."""
     kind, _, name = address.removeprefix(KEEPER).partition(":")
     module, cls, resources = _KINDS[kind]

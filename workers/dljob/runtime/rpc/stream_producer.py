@@ -43,9 +43,9 @@ class StreamProducer:
         self._patience_s = patience_s
         self._lapsed = lapsed
         self._changed = threading.Condition()
-        self._made: deque[bytes] = deque()
+        self._buffer: deque[bytes] = deque()
         self._handed = 0
-        self._over = False
+        self._exhausted = False
         self._closed = False
         self._cut = False
         self._told = False
@@ -66,16 +66,16 @@ class StreamProducer:
             self._handed = 0
             self._moved = time.monotonic()
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._made or self._over or self._closed, timeout_s):
+            if not self._changed.wait_for(lambda: self._buffer or self._exhausted or self._closed, timeout_s):
                 return None
             self._moved = time.monotonic()
             if self._cut:
                 raise CutOffError
             # Half a window: the generator fills the other half while the caller uses this one.
-            count = min(len(self._made), max(1, self._window // 2))
-            taken = [self._made.popleft() for _ in range(count)]
+            count = min(len(self._buffer), max(1, self._window // 2))
+            taken = [self._buffer.popleft() for _ in range(count)]
             self._handed = count
-            over = not self._made and (self._over or self._closed)
+            over = not self._buffer and (self._exhausted or self._closed)
             # The items before an error come first; the error waits for the next take.
             fails = over and self._error is not None and not self._closed
             self._told = over and not (fails and taken)
@@ -91,9 +91,9 @@ class StreamProducer:
         """
         with self._changed:
             # A stream that was closed, or whose items were all taken, is complete, even if its rank fails.
-            self._cut = self._cut or (cut and not self._closed and not (self._over and not self._made))
+            self._cut = self._cut or (cut and not self._closed and not (self._exhausted and not self._buffer))
             self._closed = True
-            self._made.clear()
+            self._buffer.clear()
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -103,7 +103,7 @@ class StreamProducer:
                 # Outside the lock: pickling an item may take long, and takes of earlier items go on.
                 packed = self._pack(item)
                 with self._changed:
-                    self._made.append(packed)
+                    self._buffer.append(packed)
                     self._moved = time.monotonic()
                     self._changed.notify_all()
                     patient = self._await(self._room)
@@ -132,11 +132,11 @@ class StreamProducer:
         """Replace the items by an error: a caller that returns must not take this for the end of a complete stream."""
         said = f"nobody took an item of the stream for {self._patience_s:g} s: it was closed, and what was left dropped"
         self._error = self._error or TimeoutError(said)
-        self._made.clear()
+        self._buffer.clear()
         self._lapsed(self._error)
 
     def _room(self) -> bool:
-        return self._closed or len(self._made) + self._handed < self._window
+        return self._closed or len(self._buffer) + self._handed < self._window
 
     def _shut(self) -> None:
         close = getattr(self._items, "close", None) or getattr(self._items, "aclose", None)
@@ -146,7 +146,7 @@ class StreamProducer:
         except BaseException as error:  # noqa: BLE001 - the same
             self._error = self._error or error
         with self._changed:
-            self._over = True
+            self._exhausted = True
             self._moved = time.monotonic()
             self._changed.notify_all()
         self._ended()

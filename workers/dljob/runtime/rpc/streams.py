@@ -198,8 +198,8 @@ def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
 def _close_one(send: _Send, number: int) -> Callable[[Future[Reply]], None]:
     """Return the callback that closes one rank's generator, once its key is known."""
 
-    def there(done: Future[Reply]) -> None:
+    def pass_on(done: Future[Reply]) -> None:
         if done.exception() is None and not done.result().error_type:
             send(number, CLOSE, wire.load(done.result().payload))
 
-    return there
+    return pass_on

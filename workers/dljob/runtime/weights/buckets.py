@@ -20,7 +20,7 @@ BUCKET = 64 << 20
 """Bytes from which a bucket takes no further buffer; a larger buffer is a bucket of its own."""
 PIECE = 1 << 20
 """Bytes whose words are summed into one number of a checksum."""
-_WORD = (1 << 64) - 1
+_WORD_MASK = (1 << 64) - 1
 
 
 def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[memoryview]]]:
@@ -89,7 +89,7 @@ class _Reader(pickle.Unpickler):
         return self._made[number]
 
 
-def whole(index: bytes, buckets: Sequence[Sequence[memoryview]]) -> Any:
+def load_state(index: bytes, buckets: Sequence[Sequence[memoryview]]) -> Any:
     """Return the state of an index and its buffers.
 
     Raises whatever the user's own classes raise in unpickling.
@@ -152,4 +152,4 @@ def _sum(view: memoryview) -> int:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         return int(numpy.frombuffer(view, dtype=numpy.uint64).sum(dtype=numpy.uint64))
-    return sum(view.cast("Q")) & _WORD
+    return sum(view.cast("Q")) & _WORD_MASK

@@ -13,7 +13,7 @@ from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
-from dljob.runtime.weights.buckets import checksum, flat, whole
+from dljob.runtime.weights.buckets import checksum, flat, load_state
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, BucketTransport, ByteCarrier, Carrier
 
@@ -47,7 +47,7 @@ class WeightChannel:
             hint = f"there are: {', '.join(TRANSPORTS)}"
             raise UsageError(f"WeightChannel({name!r}, transport={transport!r}): unknown transport", hint=hint)
         self.name = name
-        self._came_by = ""
+        self._transport_used = ""
         self._keeper = StorageClient("weights", name, "WeightChannel")
         self._mark: Mark = ("", 0)
         self._carrier: Carrier | None = None
@@ -61,7 +61,7 @@ class WeightChannel:
     @property
     def came_by(self) -> str:
         """The transport of the version that `receive` or `publish` handled last; "" before the first."""
-        return self._came_by
+        return self._transport_used
 
     @property
     def ready(self) -> bool:
@@ -99,7 +99,7 @@ class WeightChannel:
             made = self._way.send(made, buckets)
         # The store gets every version: a reader that the other transport does not reach fetches it there.
         self._sender().publish(made, buckets)
-        self._came_by = self._transport if made.way or self._transport == "yr" else "store"
+        self._transport_used = self._transport if made.way or self._transport == "yr" else "store"
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """Wait for a version that this object has not received yet; return (version, state) of the newest.
@@ -134,7 +134,7 @@ class WeightChannel:
             except CallTimeoutError as error:
                 raise TimeoutError(error.message) from None
             if found is not None and (buckets := self._fetched(found)) is not None:
-                return found.mark, found.version, whole(found.index, buckets)
+                return found.mark, found.version, load_state(found.index, buckets)
             if unless():
                 return self._mark, 0, None
             if deadline.left == 0:
@@ -148,12 +148,12 @@ class WeightChannel:
         return self._keeper.ask("latest", timeout_s=None)
 
     def _fetched(self, version: Version) -> Buckets | None:
-        self._came_by = "yr" if version.stored else "store"
+        self._transport_used = "yr" if version.stored else "store"
         if version.stored:
             return self._yr().fetch(version)
         if self._way is not None and version.way and (came := self._way.take(version)) is not None:
             if tuple(checksum(bucket) for bucket in came) == version.sums:
-                self._came_by = self._transport
+                self._transport_used = self._transport
                 return came
             log.warning(
                 "%s.receive: version %d arrived damaged; fetching it from the store", self._keeper.name, version.version

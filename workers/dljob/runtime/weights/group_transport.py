@@ -72,7 +72,7 @@ class ChannelMember:
         self._keeper = keeper
         self._name = group
         self._group: CollectiveGroup | None = None
-        self._over: CollectiveError | None = None
+        self._failure: CollectiveError | None = None
         """The error after which the group is not formed again."""
         self._sending = threading.Lock()
         """Held while a version is sent, so that the group is not closed meanwhile."""
@@ -86,8 +86,8 @@ class ChannelMember:
 
     def check(self) -> None:
         """Raise CollectiveAbortedError if a member of a group with `onRestart: Fail` was lost."""
-        if isinstance(self._over, CollectiveAbortedError):
-            raise self._over
+        if isinstance(self._failure, CollectiveAbortedError):
+            raise self._failure
 
     @property
     def ready(self) -> bool:
@@ -101,9 +101,9 @@ class ChannelMember:
         self.check()
         with self._sending:
             group = self._group
-            return version if group is None or not group.whole else self._sent(group, version, buckets)
+            return version if group is None or not group.whole else self._send(group, version, buckets)
 
-    def _sent(self, group: CollectiveGroup, version: Version, buckets: Buckets) -> Version:
+    def _send(self, group: CollectiveGroup, version: Version, buckets: Buckets) -> Version:
         # Announce first: members enter a broadcast only when it is announced.
         coming = Broadcast(group.full_name, version.nonce, group.rank, version.sizes)
         done = threading.Event()
@@ -116,7 +116,7 @@ class ChannelMember:
             group.barrier()
         except CollectiveAbortedError as error:
             log.warning("%s.publish: version %d goes by the store: %s", self.channel, version.version, error)
-            self._lost(error)
+            self._record_failure(error)
             return version
         finally:
             done.set()
@@ -145,7 +145,7 @@ class ChannelMember:
         return self._group is not None and self._group.full_name == full_name and self._group.whole
 
     def _live(self) -> None:
-        while self._over is None and self._current():
+        while self._failure is None and self._current():
             try:
                 with CollectiveGroup(self._name) as group:
                     self._now(group)
@@ -156,10 +156,10 @@ class ChannelMember:
                 log.warning("%s goes by the store: %s", self.channel, error)
             except CollectiveAbortedError as error:
                 log.warning("%s goes by the store until its group is formed again: %s", self.channel, error)
-                self._lost(error)
+                self._record_failure(error)
             except (CollectiveError, UsageError) as error:
                 log.warning("%s goes by the store from now on: %s", self.channel, error)
-                self._over = error if isinstance(error, CollectiveError) else CollectiveError(str(error))
+                self._failure = error if isinstance(error, CollectiveError) else CollectiveError(str(error))
             finally:
                 self._now(None)
             time.sleep(AGAIN_S)
@@ -182,10 +182,10 @@ class ChannelMember:
             self._group = group
             self._changed.notify_all()
 
-    def _lost(self, error: CollectiveAbortedError) -> None:
+    def _record_failure(self, error: CollectiveAbortedError) -> None:
         # A member that ended as it should is no failure: it reads no more, and the others have the store.
         if not error.ended and not group_spec(self._name, table(), current_worker()).recreate:
-            self._over = error
+            self._failure = error
 
     def _serve(self, group: CollectiveGroup) -> None:
         """Receive broadcasts until a member is lost."""

@@ -70,7 +70,7 @@ class WeightsKeeper(StorageActor):
         """Return the checksums of a version; None when it is dropped, or they do not come in `wait_s`."""
 
         def look() -> Version | bool | None:
-            found = self._kept(mark)
+            found = self._find_version(mark)
             return found is not None and (found if found.sums is not None else None)
 
         found = await self.changes.until(look, wait_s)
@@ -136,7 +136,7 @@ class WeightsKeeper(StorageActor):
 
     async def on_bucket(self, mark: Mark, bucket: int) -> list[bytes] | None:
         """Return a bucket of a version; None when it cannot be read any more."""
-        found = self._kept(mark)
+        found = self._find_version(mark)
         try:
             return None if found is None else [bytes(part) for part in await found.refs[bucket]]
         except RayError:
@@ -153,7 +153,7 @@ class WeightsKeeper(StorageActor):
 
     # -- kept versions
 
-    def _kept(self, mark: Mark) -> Version | None:
+    def _find_version(self, mark: Mark) -> Version | None:
         return next((one for one in self._versions if one.mark == mark), None)
 
     def _take(self, who: Who, version: Version) -> Mark:
@@ -197,7 +197,7 @@ class WeightsKeeper(StorageActor):
         try:
             refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
             self._replace(version.mark, refs=refs, copied=True)
-            if await self.sums(version.mark, SUMMED_WITHIN_S) is None and self._kept(version.mark):
+            if await self.sums(version.mark, SUMMED_WITHIN_S) is None and self._find_version(version.mark):
                 sums = [await asyncio.to_thread(_sum, await ref) for ref in refs]
                 self._replace(version.mark, sums=tuple(sums))
         except RayError:

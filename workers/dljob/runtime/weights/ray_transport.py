@@ -49,7 +49,7 @@ class RayCarrier:
         """Send the checksums of what was put; the state itself may have changed by now."""
         time.sleep(SUM_AFTER_S)
         try:
-            buckets: Any = _got(refs, None)
+            buckets: Any = _wait_interruptibly(refs, None)
             sums = tuple(checksum([memoryview(part) for part in bucket]) for bucket in buckets)
             self.ask("summed", mark, sums)
         except Exception as error:  # noqa: BLE001 - this process is ending; the keeper makes them from its copy
@@ -62,7 +62,7 @@ class RayCarrier:
     def fetch(self, version: Version) -> Buckets | None:
         """Map the version's buckets; those from another node are checked."""
         try:
-            found: Any = _got(list(version.refs), None)
+            found: Any = _wait_interruptibly(list(version.refs), None)
         except RayError:
             # Its publisher died before the keeper had a copy: without this report each reader would try in vain.
             self.ask("lost", version.mark)
@@ -101,7 +101,7 @@ class RayCarrier:
             try:
                 if self._actor is None:
                     self._actor = self._find(self._keeper.address)
-                return _got(getattr(self._actor, method).remote(*args), end)
+                return _wait_interruptibly(getattr(self._actor, method).remote(*args), end)
             except GetTimeoutError:
                 said = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
                 raise CallTimeoutError(said, role="", rank=0) from None
@@ -114,7 +114,7 @@ class RayCarrier:
                 time.sleep(AGAIN_S)
 
 
-def _got(answer: Any, end: float | None) -> Any:
+def _wait_interruptibly(answer: Any, end: float | None) -> Any:
     """Wait for an answer in slices, so that this thread can be interrupted in between."""
     while True:
         left = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())

@@ -92,7 +92,7 @@ class ForkHost(Host):
         """Fork the ranks of an order; a rank that already runs in this incarnation is left alone."""
         if not self._helper.up.wait(UP_S):
             raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
-        self._cores.look(order.ranks, self._kind)
+        self._cores.find(order.ranks, self._kind)
         for start in order.ranks:
             with self._lock:
                 old = self._ranks.get(start.rank)
@@ -161,10 +161,10 @@ class ForkHost(Host):
         """Send SIGTERM to each rank's process group, and SIGKILL to everything of it after the grace."""
         latest = dict(zip(order.ranks, order.incarnations, strict=False))
         with self._lock:
-            meant = [n for n in order.ranks if self._is_meant(n, latest.get(n))]
+            meant = [n for n in order.ranks if self._is_present(n, latest.get(n))]
         self._stop(tuple(meant), order.reason, order.grace_s)
 
-    def _is_meant(self, number: int, latest: int | None) -> bool:
+    def _is_present(self, number: int, latest: int | None) -> bool:
         """Whether a stop order that may arrive late is about the rank's present incarnation."""
         rank = self._ranks.get(number)
         return rank is not None and (latest is None or rank.start.incarnation <= latest)
@@ -211,7 +211,7 @@ class ForkHost(Host):
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
         with self._lock:
             if not rank.ended.is_set():
-                said = rank.progress.told_by(outcome)
+                said = rank.progress.with_last_step(outcome)
                 self._last_report = self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, said)
                 rank.ended.set()
 
@@ -302,11 +302,11 @@ class ForkHost(Host):
         found = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
         return {n: (incarnation, *last) for n, incarnation, last in found if last is not None}
 
-    def steps_lost(self) -> None:
+    def restore_steps(self) -> None:
         """Send the last steps again."""
         with self._lock:
             for rank in self._ranks.values():
-                rank.progress.again()
+                rank.progress.restore()
 
 
 def threads_of(role: RolePlan) -> str:

@@ -47,12 +47,12 @@ class HeartbeatSource(Protocol):
         """Return the steps since the last call, by rank."""
         ...
 
-    def steps_lost(self) -> None:
+    def restore_steps(self) -> None:
         """Return the last steps again at the next `take_steps`: their heartbeat was not acknowledged."""
         ...
 
 
-class BeaconThread:
+class HeartbeatThread:
     """Keeps PrimeMaster informed of this host: through the agent of its node or, while that is silent, directly.
 
     A direct heartbeat goes out every `job.beacon_s` while there are new steps, else every `IDLE` times that. While
@@ -78,17 +78,17 @@ class BeaconThread:
         """Do one round: sample evidence, count the heartbeat in shared memory, and send one unless the agent does."""
         with suppress(Exception):  # evidence only explains a death: without it the host works all the same
             self._host.evidence.sample()
-        self._host.counters.beat()
+        self._host.counters.count_heartbeat()
         try:
-            if not self._spoken_for():
-                self._beat()
+            if not self._agent_reports():
+                self._send()
         except (ActorDiedError, ValueError):  # a restarted master keeps its handle; this master is gone for good
             self._master = None
-            self._host.steps_lost()
+            self._host.restore_steps()
         except Exception:  # noqa: BLE001 - the next heartbeat may get through; if none does, the lease ends this host
-            self._host.steps_lost()
+            self._host.restore_steps()
 
-    def _spoken_for(self) -> bool:
+    def _agent_reports(self) -> bool:
         """Whether the node's agent speaks for this host. It writes PrimeMaster's last answer into the counters."""
         renewal = self._line.renewal()
         # A host whose lease is half over does not rely on its agent any longer.
@@ -101,9 +101,9 @@ class BeaconThread:
     def _take(self, epoch: int, *, known: bool) -> None:
         if not known:
             end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {epoch}) does not know {self._host.actor_name} any more")
-        self._host.reports.heard(epoch)
+        self._host.reports.accept_epoch(epoch)
 
-    def _beat(self) -> None:
+    def _send(self) -> None:
         host = self._host
         job = host.spec.job
         steps = host.take_steps()
@@ -111,10 +111,10 @@ class BeaconThread:
             return
         if self._master is None:
             self._master = ray.get_actor(job.master, job.namespace)
-        beacon = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps)
+        heartbeat = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps)
         # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.
         sent = boottime()
-        reply: BeaconReply = ray.get(self._master.beacon.remote(beacon), timeout=ANSWER_S)
+        reply: BeaconReply = ray.get(self._master.beacon.remote(heartbeat), timeout=ANSWER_S)
         self._take(reply.epoch, known=reply.known)
         self._lease.renew(sent)
         self._next = sent + (IDLE - 0.5) * job.beacon_s

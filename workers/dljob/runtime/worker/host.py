@@ -38,7 +38,7 @@ from dljob.runtime.process.messages import (
 )
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.wire import LARGE
-from dljob.runtime.worker.heartbeat import BeaconThread, Steps
+from dljob.runtime.worker.heartbeat import HeartbeatThread, Steps
 from dljob.runtime.worker.reports import Reports
 
 TERM_GRACE_S = 5.0
@@ -58,7 +58,7 @@ class Host:
     def __init__(self, spec: HostSpec) -> None:
         self.spec = spec
         self.reports = Reports()
-        self.reports.heard(spec.epoch)
+        self.reports.accept_epoch(spec.epoch)
         self.actor_name: str = ray.get_runtime_context().get_actor_name() or ""
         self._log = _own_log()
         # A child that outlives this process keeps its sockets open, so nobody would notice that it died.
@@ -72,7 +72,7 @@ class Host:
         self.logs = LogWatch()
         where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
         line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
-        self.beacon = BeaconThread(self, lease, line)
+        self.heartbeat_thread = HeartbeatThread(self, lease, line)
 
     # -- what PrimeMaster calls
 
@@ -169,7 +169,7 @@ class Host:
         """Return the steps that are new since the last call: rank -> (incarnation, step, metrics)."""
         return {}
 
-    def steps_lost(self) -> None:
+    def restore_steps(self) -> None:
         """Take the last steps again at the next `take_steps`: their heartbeat was not answered."""
 
     def terminated(self) -> None:
@@ -185,7 +185,7 @@ class Host:
         end(EndCode.SIGTERM, "SIGTERM from outside")
 
     def _must_be_heard(self, epoch: int, what: str) -> None:
-        if not self.reports.heard(epoch):
+        if not self.reports.accept_epoch(epoch):
             raise UsageError(
                 f"{self.actor_name} refused {what} of epoch {epoch}: epoch {self.reports.epoch} commands it"
             )

@@ -113,7 +113,7 @@ class HostSocket:
         cut = len(body) - head["apart"]
         call = RankCall(payload=body[:cut], common=body[cut:], **{name: head[name] for name in ASKED})
         calls = self._calls(rank)
-        future = _sent(calls, call)
+        future = _start_call(calls, call)
         future.add_done_callback(
             lambda done: _answer(line, {"id": head["id"], "sizes": calls.sizes, "lives": calls.lives}, done)
         )
@@ -133,7 +133,7 @@ def _peer(connection: socket.socket) -> int:
     return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
 
 
-def _sent(calls: CallTransport, call: RankCall) -> Future[Reply]:
+def _start_call(calls: CallTransport, call: RankCall) -> Future[Reply]:
     """Start a call. One that cannot be sent, e.g. as Ray's object store is full, becomes a failed future."""
     try:
         return calls.send(call)

@@ -121,7 +121,7 @@ class Lifecycle:
         with self._recall.held():
             register_for_rank(self._role.name)
             target = resolve(path)
-        self._still_wanted()
+        self._check_leave()
         with_context = takes_context(target, path)
         run = self._check(target, path)
         # After the import, so that a bad one is reported without waiting for the group; before `__init__`, so that
@@ -129,7 +129,7 @@ class Lifecycle:
         if self._join is not None:
             self._phase = "process group"
             self._join()
-        self._still_wanted()
+        self._check_leave()
         self._phase = "__init__" if inspect.isclass(target) else "run"
         arguments = (self._context,) if with_context else ()
         if not inspect.isclass(target):
@@ -166,7 +166,7 @@ class Lifecycle:
             self._phase = "on_restart"
             settle(self._object.on_restart(self._context.restart_reason))
 
-    def _still_wanted(self) -> None:
+    def _check_leave(self) -> None:
         """Raise ThreadInterrupted if leaving was ordered: the order may have come too early to break off anything."""
         if self._recall.ordered:
             raise ThreadInterrupted

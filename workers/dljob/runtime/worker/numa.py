@@ -50,13 +50,13 @@ class Cores:
         self._mode = mode
         self._known: dict[str, Near] = {}
 
-    def look(self, starts: Iterable[RankStart], kind: str) -> None:
+    def find(self, starts: Iterable[RankStart], kind: str) -> None:
         """Find the cores of ranks about to start, as far as they are unknown; takes seconds the first time."""
         if not self._mode:
             return
         seen = {each: None for start in starts for each in dict(start.devices).get(kind, ())}
         if not seen.keys() <= self._known.keys():
-            self._known |= look(self._mode, tuple(seen), variable_of(kind))
+            self._known |= probe_cores(self._mode, tuple(seen), variable_of(kind))
 
     def of(self, start: RankStart, kind: str) -> dict[str, Any] | None:
         """Return what `bind` needs for a rank; None: the rank is not bound."""
@@ -72,7 +72,7 @@ def _own(start: RankStart, kind: str) -> str:
     return ids[start.device_index] if ids else ""
 
 
-def look(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
+def probe_cores(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
     """Ask torch, in a probe process, for the cores near each device; `variable` names the visible devices there."""
     boot = {"path": [p for p in sys.path if p], "mode": mode, "devices": devices, "variable": variable}
     command = [sys.executable, "-c", _BOOT, json.dumps(boot)]

@@ -25,7 +25,7 @@ class Reports:
         """The epoch of the newest master that called."""
         return self._epoch
 
-    def heard(self, epoch: int) -> bool:
+    def accept_epoch(self, epoch: int) -> bool:
         """Note a call of a master of this epoch; False when one of a newer epoch has called before."""
         with self._changed:
             if epoch < self._epoch:
@@ -54,7 +54,7 @@ class Reports:
 
         () when a master of a newer epoch, or a later call of the same master, has taken over.
         """
-        if not self.heard(epoch):
+        if not self.accept_epoch(epoch):
             return ()
         with self._changed:
             self._turn += 1

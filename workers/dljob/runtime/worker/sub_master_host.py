@@ -27,11 +27,11 @@ class SubMasterHost(Host):
         self._own: SubMaster | None = None
         self._error: Exception | None = None
         try:
-            self._own = self._made(spec)
+            self._own = self._create(spec)
         except Exception as error:  # noqa: BLE001 - `hello` raises it: Ray tells nobody else why a constructor failed
             self._error = error
 
-    def _made(self, spec: HostSpec) -> SubMaster:
+    def _create(self, spec: HostSpec) -> SubMaster:
         role, job = spec.role, spec.job
         enter_code_dir(job.code_dir)
         whose = f"role {role.name}: the SubMaster"

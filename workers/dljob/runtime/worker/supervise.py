@@ -84,7 +84,7 @@ def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int) ->
         elif number == TERM:
             _terminate(rank)
         status = _reap(rank)
-    said = _last_words(words)
+    said = _read_report(words)
     _end_rest()
     _send(link, order, event="ended", pid=rank, status=status, words=said)
     os._exit(0)
@@ -123,7 +123,7 @@ def _end_rest() -> None:
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)
 
 
-def _last_words(fd: int) -> dict[str, Any]:
+def _read_report(fd: int) -> dict[str, Any]:
     os.set_blocking(fd, False)
     with contextlib.suppress(OSError, ValueError):
         return json.loads(os.read(fd, WORDS_BYTES) or b"{}")

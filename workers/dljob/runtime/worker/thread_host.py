@@ -129,14 +129,14 @@ class ThreadHost(Host):
             # Calls end as lost, not as failed: their callers may send them to the next incarnation.
             self._callee.close(LEFT, cut=True)
             self._stopping.order(f"{'leaves for good' if order.parts else 'restart in process'}: {order.reason}")
-        tells = threading.Timer(PATIENCE_S, _tell_where)  # a timer, because breaking off may itself hang in C code
+        tells = threading.Timer(PATIENCE_S, _dump_stacks)  # a timer, because breaking off may itself hang in C code
         tells.start()
         try:
-            self._have_left(recall, done)
+            self._interrupt_user(recall, done)
         finally:
             tells.cancel()
 
-    def _have_left(self, recall: ThreadInterrupt, done: threading.Event) -> None:
+    def _interrupt_user(self, recall: ThreadInterrupt, done: threading.Event) -> None:
         """Break off collectives and raise in the user's thread, again and again until the incarnation has ended."""
         self._break_off(recall)
         # Most code ends by itself once its collectives fail. The exception comes only after ASK_S, because it can
@@ -169,7 +169,7 @@ class ThreadHost(Host):
         self._callee = RpcServer(self.spec.role.name)
         self._stopping.withdraw()
 
-    def _has_left(self, start: RankStart) -> None:
+    def _report_left(self, start: RankStart) -> None:
         """Report that user code has left its group. A process that cannot run a next incarnation ends instead."""
         # Calls that still run may use the old group: the next incarnation begins after them.
         self._callee.wait_idle()
@@ -210,7 +210,7 @@ class ThreadHost(Host):
             os._exit((outcome.code if outcome else 0) or 0)
         # SIGTERM wins over an order to leave: this process will not run another incarnation.
         if recall.ordered and not self._killed:
-            self._has_left(start)
+            self._report_left(start)
         else:
             self._ended(start, self._terminated() if self._killed or outcome is None else outcome)
 
@@ -223,7 +223,7 @@ class ThreadHost(Host):
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
         spec = self.spec
-        start = self._entered = environment.kept(self._kind, self._entered, start)
+        start = self._entered = environment.keep_devices(self._kind, self._entered, start)
         # The log comes first, so that whatever fails below is written to it. No module of the user is imported before
         # environment, folder and cores are set.
         fd, log = open_log(spec.job, spec.role.name, start)
@@ -250,7 +250,7 @@ class ThreadHost(Host):
 
     def _bind(self, start: RankStart) -> None:
         """Bind this process to the cores near the rank's device, if the role asks for it."""
-        self._cores.look((start,), self._kind)
+        self._cores.find((start,), self._kind)
         near = self._cores.of(start, self._kind)
         if near is not None:
             print(f"[dljob] {numa.bind(near)}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
@@ -303,7 +303,7 @@ class ThreadHost(Host):
         """Report the end of an incarnation, only the first time. Returns the number of that report."""
         with self._lock:
             if not self._done.is_set():
-                said = self._progress.told_by(outcome)
+                said = self._progress.with_last_step(outcome)
                 if not said.ok:
                     said = replace(said, clues=self.evidence.clues(os.getpid(), killed=False))
                 # Before the report: once PrimeMaster knows of the end, no call may reach this incarnation.
@@ -349,12 +349,12 @@ class ThreadHost(Host):
         last = self._progress.take() if start is not None else None
         return {start.rank: (start.incarnation, *last)} if start is not None and last else {}
 
-    def steps_lost(self) -> None:
+    def restore_steps(self) -> None:
         """Send the last step again."""
-        self._progress.again()
+        self._progress.restore()
 
 
-def _tell_where() -> None:
+def _dump_stacks() -> None:
     """Print all stacks to the rank's log: nothing can be raised in a thread that is inside C code or a wait."""
     print(f"[dljob] has not left after {PATIENCE_S:g} s; its threads:", file=sys.stderr, flush=True)  # noqa: T201
     faulthandler.dump_traceback(sys.__stderr__ or 2)

@@ -190,7 +190,7 @@ class YrBackend:
         try:
             said = await ref.native.answer.invoke(method, args).as_future()
         except RuntimeError as error:
-            raise _lost(ref, error) from None
+            raise _loss(ref, error) from None
         if isinstance(said, CellFailure):
             raise ActorCallError(
                 f"{ref.name}.{method} raised {said.error_type}: {said.message}",
@@ -236,7 +236,7 @@ def _code(error: BaseException) -> str:
     return str(getattr(getattr(error, "code", None), "name", ""))
 
 
-def _lost(ref: ActorRef, error: RuntimeError) -> ActorLostError:
+def _loss(ref: ActorRef, error: RuntimeError) -> ActorLostError:
     # Only these codes say that the instance is gone; after any other it may still live.
     certain = _code(error) in ("ERR_INSTANCE_EXITED", "ERR_INSTANCE_NOT_FOUND", "ERR_FINALIZED")
     return ActorLostError(f"{ref.name}: {error}", certain=certain)

@@ -41,7 +41,7 @@ class Cell:
         self._closed = False
         threading.Thread(target=self._run, name=f"dljob-cell-{name}", daemon=True).start()
         # In the loop: constructors such as PrimeMaster's ask for the running one.
-        self._own: Any = self._await(_made(cls, args, actor))
+        self._own: Any = self._await(_construct(cls, args, actor))
 
     def _run(self) -> None:
         self._loop.run_forever()
@@ -70,7 +70,7 @@ class Cell:
         return asyncio.run_coroutine_threadsafe(_awaited(given), self._loop).result()
 
 
-async def _made(cls: type, args: tuple[Any, ...], actor: str) -> Any:
+async def _construct(cls: type, args: tuple[Any, ...], actor: str) -> Any:
     OWN_NAME.set(actor)
     return cls(*args)
 

@@ -28,7 +28,7 @@ from dljob.runtime.worker.host_socket import HostSocket
 from dljob.runtime.worker.reports import Reports
 from dljob.runtime.yr.cell import OWN_NAME
 
-NOBODY = 2**62
+UNSET_PID = 2**62
 """An epoch above any master's: it ends calls that wait for reports."""
 GONE_S = 10.0
 """Seconds to wait for the fork server's end."""
@@ -45,7 +45,7 @@ class YrHost(ForkHost):
         self.spec = spec
         self.actor_name = OWN_NAME.get()
         self.reports = Reports()
-        self.reports.heard(spec.epoch)
+        self.reports.accept_epoch(spec.epoch)
         self.counters = StepCounters.made(spec.role.group_size)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
@@ -78,7 +78,7 @@ class YrHost(ForkHost):
         """End the ranks, and the calls that wait for reports."""
         self._leaving = True
         self._closed.set()
-        self.reports.heard(NOBODY)
+        self.reports.accept_epoch(UNSET_PID)
         self._helper.close()
         self._helper.wait(GONE_S)
         self._socket.close()
@@ -90,25 +90,25 @@ class YrHost(ForkHost):
         while not self._closed.wait(self.spec.job.beacon_s):
             with suppress(Exception):  # without evidence a rank's end has no cause, but the job goes on
                 self.evidence.sample()
-            self.counters.beat()
+            self.counters.count_heartbeat()
             steps = self.take_steps()
             # Without new steps nothing is sent: there is no lease here that a heartbeat would renew.
             if steps:
                 try:
-                    self._beacon(Heartbeat(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
+                    self._send_heartbeat(Heartbeat(self.spec.role.name, self.actor_name, self.reports.epoch, steps))
                 except DLJobError:
-                    self.steps_lost()
+                    self.restore_steps()
         self._helper_ended.wait()  # until then ranks may still write their steps
         self.counters.close()
 
-    def _beacon(self, beacon: Heartbeat) -> None:
+    def _send_heartbeat(self, heartbeat: Heartbeat) -> None:
         from dljob.runtime.yr.backend import YrBackend
 
         backend = YrBackend({"localMode": True})
         master = settle(backend.lookup(self.spec.job.master))
         if master is None:
             raise UnreachableError("PrimeMaster is gone")
-        settle(backend.call(master, "beacon", beacon))
+        settle(backend.call(master, "beacon", heartbeat))
 
     # -- ends
 

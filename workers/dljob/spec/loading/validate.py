@@ -13,7 +13,7 @@ from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.findings import Finding
 from dljob.spec.rules.rules import findings
 from dljob.spec.text.tree import Loc
-from dljob.spec.text.words import describe, did_you_mean, meant, path_of
+from dljob.spec.text.words import describe, did_you_mean, nearest_field, path_of
 
 API_VERSION = "dljob.io/v1alpha1"
 KIND = "DLJob"
@@ -136,7 +136,7 @@ def _without(data: JsonValue, wrong: Sequence[tuple[str, Finding]]) -> DLJobMani
 
 def _about(kind: str, finding: Finding, data: JsonValue) -> Loc:
     """Return the field whose value is unknown because of a finding; for an unknown key, the field nearest to it."""
-    name = meant(finding.loc) if kind == "extra_forbidden" else None
+    name = nearest_field(finding.loc) if kind == "extra_forbidden" else None
     parent: Any = data
     for part in finding.loc[:-1]:
         parent = parent[part]

@@ -73,14 +73,14 @@ def annotation_findings(spec: DLJobSpec) -> Iterator[Finding]:
         for name in role.annotations:
             # A misspelt annotation would do nothing, and go unnoticed (ADR 5).
             if name not in KNOWN:
-                yield Finding((*loc, name), "unknown annotation", _meant(name), at_key=True)
+                yield Finding((*loc, name), "unknown annotation", _suggestion(name), at_key=True)
         yield from _accelerator_findings(loc, role)
         yield from _unit_findings(loc, role, spec)
         yield from _selector_findings(loc, role, spec)
         yield from _topology_findings(loc, role, spec)
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     """Return a hint with the nearest annotation, else with all of them."""
     short = [known.removeprefix(PREFIX) for known in KNOWN]
     near = nearest(name.rpartition("/")[2], short)

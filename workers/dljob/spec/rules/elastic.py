@@ -25,7 +25,7 @@ def bounds(role: Role) -> tuple[int, int]:
 def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         loc: Loc = ("spec", "roles", index)
-        given = [(name, value) for name, value in _given(role) if value is not None]
+        given = [(name, value) for name, value in _bounds(role) if value is not None]
         reads = ((*loc, "type"), (*loc, "replicas"), (*loc, "replicasPerGroup"), *((*loc, name) for name, _ in given))
         if given and role.type != "Elastic":
             words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} is {role.type}, whose ranks do not form one world"
@@ -41,7 +41,7 @@ def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
                 yield Finding((*loc, name), words, reads=reads)
 
 
-def _given(role: Role) -> tuple[tuple[str, int | None], ...]:
+def _bounds(role: Role) -> tuple[tuple[str, int | None], ...]:
     return ("minReplicas", role.min_replicas), ("maxReplicas", role.max_replicas)
 
 

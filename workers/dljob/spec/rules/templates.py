@@ -234,7 +234,7 @@ def _ray_start(sheet: _Sheet, loc: Loc, group: Object) -> None:
             sheet.say(here, "must be a text", "write it in quotes")
 
 
-def _known_here(sheet: _Sheet, loc: Loc, value: Object, names: frozenset[str]) -> None:
+def _refuse_unknown(sheet: _Sheet, loc: Loc, value: Object, names: frozenset[str]) -> None:
     """Refuse keys that are not in `names`, with the reason for fields of a RayCluster."""
     # Fields with a reason of their own are left to the loop below.
     sheet.known(loc, {name: 0 for name in value if name in names or name not in _SAID_ELSEWHERE}, names)
@@ -249,9 +249,9 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
     _parts(sheet, loc, template)
     sheet.metadata(loc, template)
     here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
-    _known_here(sheet, here, spec, _CLUSTER)
+    _refuse_unknown(sheet, here, spec, _CLUSTER)
     head, at_head = sheet.mapping(here, spec, "headGroupSpec"), (*here, "headGroupSpec")
-    _known_here(sheet, at_head, head, _HEAD_GROUP)
+    _refuse_unknown(sheet, at_head, head, _HEAD_GROUP)
     _ray_start(sheet, at_head, head)
     _pod(sheet, (*at_head, "template"), sheet.mapping(at_head, head, "template"), None)
     groups = {group.name: group for group in job.node_groups}
@@ -262,7 +262,7 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
             hint = one_of(name, list(groups)) if groups else "declare it in nodeGroups"
             sheet.say((*at, "groupName"), f"there is no node group {name}", hint)
             continue
-        _known_here(sheet, at, group, _WORKER_GROUP)
+        _refuse_unknown(sheet, at, group, _WORKER_GROUP)
         _ray_start(sheet, at, group)
         _pod(sheet, (*at, "template"), sheet.mapping(at, group, "template"), groups[name])
 

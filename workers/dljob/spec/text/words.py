@@ -48,7 +48,7 @@ def one_of(word: str, known: Sequence[str]) -> str:
     return did_you_mean(word, known) or f"there is {names}"
 
 
-def meant(loc: Loc, root: type[BaseModel] = DLJobManifest) -> str:
+def nearest_field(loc: Loc, root: type[BaseModel] = DLJobManifest) -> str:
     """Return the field nearest to the unknown key `loc[-1]` in the object at `loc[:-1]`, or ""."""
     return nearest(str(loc[-1]), aliases(_model(loc[:-1], root)))
 
@@ -65,7 +65,7 @@ def describe(error: ErrorDetails, loc: Loc, root: type[BaseModel] = DLJobManifes
     if error["input"] is None and kind != "dljob":
         return _empty(context, None)
     if kind in ("model_type", "model_attributes_type"):
-        return f"must be a mapping, not {_seen(error['input'])}", _shape(loc, error["input"], root)
+        return f"must be a mapping, not {_short_json(error['input'])}", _shape(loc, error["input"], root)
     if kind in _SAYS:
         return _SAYS[kind](context, error["input"])
     return error["msg"], ""
@@ -95,7 +95,7 @@ def _unknown(loc: Loc, root: type[BaseModel]) -> str:
     field, example = _OTHER_NAMES.get(_plain(word), ("", ""))
     if field in here:
         return f"write {field}: {example}"
-    near = meant(loc, root)
+    near = nearest_field(loc, root)
     if near:
         return f"did you mean {near}?"
     # Exact names only: a misspelling of a field elsewhere would be a guess on a guess.
@@ -169,7 +169,7 @@ def _qualified(word: str, name: str) -> bool:
     return abs(len(word) - len(name)) >= 3 and (word in name or name in word)
 
 
-def _seen(value: object) -> str:
+def _short_json(value: object) -> str:
     """Format a value as JSON, at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -177,41 +177,45 @@ def _seen(value: object) -> str:
 
 def _quoted(_: Mapping[str, Any], value: object) -> Words:
     scalar = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"must be a text, not {_seen(value)}", f'write "{_seen(value)}"' if scalar or isinstance(value, bool) else ""
+    return f"must be a text, not {_short_json(value)}", f'write "{_short_json(value)}"' if scalar or isinstance(
+        value, bool
+    ) else ""
 
 
 def _integer(_: Mapping[str, Any], value: object) -> Words:
     text = value.strip() if isinstance(value, str) else ""
     digits = text.lstrip("+-").isdecimal()
-    return f"must be a whole number, not {_seen(value)}", f"write {text}, without quotes" if digits else ""
+    return f"must be a whole number, not {_short_json(value)}", f"write {text}, without quotes" if digits else ""
 
 
 def _boolean(_: Mapping[str, Any], value: object) -> Words:
     guess = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
     word = guess.get(str(value).lower(), "")
-    return f"must be true or false, not {_seen(value)}", f"write {word}" if word else ""
+    return f"must be true or false, not {_short_json(value)}", f"write {word}" if word else ""
 
 
 def _choice(context: Mapping[str, Any], value: object) -> Words:
     # pydantic gives the choices as one text: 'a', 'b' or 'c'.
     known = [item.strip("'") for item in str(context["expected"]).replace(" or ", ", ").split(", ")]
     one = "must be" if len(known) == 1 else "must be one of"
-    return f"{one} {', '.join(known)}; not {_seen(value)}", did_you_mean(str(value), known) if len(known) > 1 else ""
+    return f"{one} {', '.join(known)}; not {_short_json(value)}", did_you_mean(str(value), known) if len(
+        known
+    ) > 1 else ""
 
 
 def _list(_: Mapping[str, Any], value: object) -> Words:
-    return f"must be a list, not {_seen(value)}", f"write [{value}]" if isinstance(value, str) else ""
+    return f"must be a list, not {_short_json(value)}", f"write [{value}]" if isinstance(value, str) else ""
 
 
 def _pattern(context: Mapping[str, Any], value: object) -> Words:
-    return f"{_seen(value)} is not {WORDS[context['pattern']]}", ""
+    return f"{_short_json(value)} is not {WORDS[context['pattern']]}", ""
 
 
 def _mapping(_: Mapping[str, Any], value: object) -> Words:
-    return f"must be a mapping, not {_seen(value)}", ""
+    return f"must be a mapping, not {_short_json(value)}", ""
 
 
-def _ours(context: Mapping[str, Any], _: object) -> Words:
+def _own_message(context: Mapping[str, Any], _: object) -> Words:
     return context["message"], context["hint"]
 
 
@@ -263,7 +267,7 @@ _NEEDS = {
 
 # By pydantic's type of error; `describe` keeps pydantic's own message for all others.
 _SAYS: dict[str, Callable[[Mapping[str, Any], object], Words]] = {
-    "dljob": _ours,
+    "dljob": _own_message,
     "string_type": _quoted,
     "string_pattern_mismatch": _pattern,
     "string_too_long": _long,

@@ -231,7 +231,7 @@ class _Search:
             # In the order of `_expand`, since choices are kept by their index.
             choices: list[Choice] = [*enabled(w), *self._wrong(w)]
             choice = choices[at]
-            lines.append(_words(w, choice))
+            lines.append(_describe_choice(w, choice))
             make(w, choice)
             self.small.settle(w)
             tidy(w)
@@ -268,6 +268,6 @@ def make(w: World, choice: Choice) -> None:
         w.apply(choice)
 
 
-def _words(w: World, choice: Choice) -> str:
+def _describe_choice(w: World, choice: Choice) -> str:
     what = w.pending[choice.number].item if isinstance(choice, Happen | Double) else choice
     return f"{w.now:.3f} {'twice: ' if isinstance(choice, Double) else ''}{what}"

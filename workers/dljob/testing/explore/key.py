@@ -54,17 +54,17 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.hung),
         frozenset(w.started.items()),
         frozenset(w.reserving),
-        w.told_nodes,
+        w.reported_nodes,
         frozenset(w.was_ready),
         frozenset(w.ended),
         frozenset(w.bad.items()),
         frozenset(w.fit),
         # Counted: two equal items can take effect twice.
-        frozenset(Counter((p.item, _left(p.item, p.least, now)) for p in w.pending.values()).items()),
+        frozenset(Counter((p.item, _seconds_left(p.item, p.least, now)) for p in w.pending.values()).items()),
     )
 
 
-def _left(item: Item, least: float, now: float) -> float:
+def _seconds_left(item: Item, least: float, now: float) -> float:
     """Return the seconds until an item may take effect; negative: it is late by that much. User code is never late."""
     left = round(least - now, 3)
     return max(left, 0.0) if isinstance(item, Done) else left

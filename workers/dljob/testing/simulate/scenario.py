@@ -47,7 +47,7 @@ class Scenario(Driver):
         self._waiting = dict(enumerate(self._faults))
         self._events: Counter[str] = Counter()
         self._heard = 0
-        self._told: dict[Key, ObservedFault] = {}
+        self._incidents: dict[Key, ObservedFault] = {}
         self._step = 0
         self._last = EPOCH_S
         """When a fault was last injected."""
@@ -58,19 +58,19 @@ class Scenario(Driver):
         """Inject all faults until the job has recovered; return `incidents.report` with the broken invariants."""
         w = self.world
         self._schedule()
-        while not (self._over() or w.finished or w.problems):
+        while not (self._is_calm() or w.finished or w.problems):
             self._until(w.now + STEP_S)
             if self._well():
                 self._step += 1
-            self._look()
-        told = incidents.report(self._faults, self.strikes, self._told.values(), w.known.running_at)
+            self._inject_due()
+        told = incidents.report(self._faults, self.strikes, self._incidents.values(), w.known.running_at)
         return {
             **told,
             "phase": w.known.phase.value,
             "problems": [*w.problems, *invariants.sweep(w), *invariants.replayed(w)],
         }
 
-    def _over(self) -> bool:
+    def _is_calm(self) -> bool:
         w = self.world
         # A fault with a duration is not over yet.
         busy = any(s.at + (s.fault.seconds or 0) > w.now for s in self.strikes)
@@ -85,17 +85,17 @@ class Scenario(Driver):
 
     def _make(self, move: Move) -> None:
         super()._make(move)
-        self._look()
+        self._inject_due()
 
     def _delay(self, item: Item) -> float:
         return _TAKES.get(type(item)) or super()._delay(item)
 
-    def _look(self) -> None:
+    def _inject_due(self) -> None:
         """Read what the job reports, and inject the faults that are due."""
         w = self.world
         for fault in w.known.faults:
             made = ObservedFault(fault.reason, fault.target, fault.level, fault.detected, fault.recovered)
-            self._told[made.key] = made
+            self._incidents[made.key] = made
         for _, note in w.notes[self._heard :]:
             self._events[note.reason] += 1
         self._heard = len(w.notes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dljob.master.state.state import JobState, UnitPhase
 
 
-def kept(state: JobState) -> Iterator[str]:
+def check_domains(state: JobState) -> Iterator[str]:
     """The units of a series with a topology key share one domain, and a spread series has at most one unit per node."""
     plan = state.job.plan
     marked = [own for own in plan.units.series if own.topology_key or own.spread]

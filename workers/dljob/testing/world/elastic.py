@@ -92,7 +92,7 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
             yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
 
 
-def kept(before: JobState, after: JobState) -> Iterator[str]:
+def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
     """Where a role restarts in process, ranks that stay keep their processes, and ranks that go have left before.
 
     A rank that did not leave in time may lose its process.

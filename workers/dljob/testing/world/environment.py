@@ -17,7 +17,7 @@ from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
 from dljob.testing.world.model import Arrive, Carry, Item, Node, Pending, Process, Running, Silence, Watched
 
-Sighting: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None], ...]
+ReportedNodes: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None], ...]
 """The part of the nodes by which snapshots are compared: all of it, or only names and departures."""
 
 
@@ -26,7 +26,7 @@ def settled(state: JobState) -> bool:
     return state.phase is Phase.RUNNING and all(own.save_by is None for own in state.sizes.values())
 
 
-def sighting(state: JobState, seen: tuple[NodeView, ...]) -> Sighting:
+def reported(state: JobState, seen: tuple[NodeView, ...]) -> ReportedNodes:
     """Return the part of the nodes by which snapshots are compared, as `runtime.controller.node_change_filter` does.
 
     Free resources matter only while something is to be placed, or a role is to grow.
@@ -73,7 +73,7 @@ class Surroundings:
         """The latest incarnation that was started of each rank."""
         self.reserving: set[tuple[str, int]] = set()
         self.looking = False
-        self.told_nodes: Sighting | None = None
+        self.reported_nodes: ReportedNodes | None = None
         self.refusing = 0
         """The number of reservations that will be refused although there is room."""
         self.doomed: int | None = None

@@ -11,7 +11,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import Outcome, Reason
 from dljob.testing.world import executor, leaving
-from dljob.testing.world.environment import settled, sighting
+from dljob.testing.world.environment import reported, settled
 from dljob.testing.world.model import (
     Arrive,
     AskIfKnown,
@@ -128,13 +128,13 @@ def _stall(w: MasterWorld, i: Stall) -> None:
         w.later(i, 0.5)
 
 
-def _look(w: MasterWorld, _i: PollNodes) -> None:
+def _poll_nodes(w: MasterWorld, _i: PollNodes) -> None:
     w.looking = False
     seen = w.seen()
     if w.state is None:
         return
     # As in the master loop: a snapshot that can change no decision is not reported, since every event is journaled.
-    if sighting(w.state, seen) != w.told_nodes or (settled(w.state) and elastic.room(w.state, seen)):
+    if reported(w.state, seen) != w.reported_nodes or (settled(w.state) and elastic.room(w.state, seen)):
         w.tell((Arrive(NodesSeen(seen)),))
 
 
@@ -159,7 +159,7 @@ def _notice(w: MasterWorld, i: NodeOverdue) -> None:
     w.later(Arrive(NodeFrozen(i.node, w.now - node.since)))
 
 
-def _heard_on(w: MasterWorld, node: str) -> list[str]:
+def _watched_actors(w: MasterWorld, node: str) -> list[str]:
     """Return the actors on a node whose loss PrimeMaster notices: it watches them, and their creation is over."""
     coming = {made_by(action) for action in w.carrying.values()}
     return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
@@ -169,7 +169,7 @@ def _break(w: MasterWorld, i: Break) -> None:
     node = w.nodes.get(i.node)
     if node is None or node.silence is not Silence.CUT:
         return
-    for actor in _heard_on(w, i.node):
+    for actor in _watched_actors(w, i.node):
         w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN, detail="it does not answer"))
 
 
@@ -178,7 +178,7 @@ def _strike_off(w: MasterWorld, i: StrikeOff) -> None:
     if node is None or node.silence is Silence.NONE:
         return
     w.nodes[i.node] = evolve(node, listed=False)
-    for actor in _heard_on(w, i.node):
+    for actor in _watched_actors(w, i.node):
         w.lost(actor, Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone"))
     _forget_groups(w, i.node)
     w.look()
@@ -205,7 +205,7 @@ def _heal(w: MasterWorld, i: Heal) -> None:
         elif process.actor in w.watched:
             for report in process.reports:
                 w.later(Arrive(report, process.actor))
-    for actor in _heard_on(w, i.node):
+    for actor in _watched_actors(w, i.node):
         # It ended during the silence: the call to it breaks now.
         if actor not in w.processes:
             w.lost(actor, Outcome(ok=False, reason=Reason.UNKNOWN))
@@ -229,7 +229,7 @@ def _lapse(w: MasterWorld, i: Lapse) -> None:
             w.die(actor)
 
 
-def _beacon(w: MasterWorld, i: AskIfKnown) -> None:
+def _heartbeat(w: MasterWorld, i: AskIfKnown) -> None:
     process = w.processes.get(i.actor)
     if process is None or w.state is None or i.actor in w.watched:
         return
@@ -247,7 +247,7 @@ _HAPPEN: dict[type, Callable[[MasterWorld, Any], None]] = {
     SetUp: _set_up,
     Done: _done,
     Stall: _stall,
-    PollNodes: _look,
+    PollNodes: _poll_nodes,
     Boot: _boot,
     Break: _break,
     NodeOverdue: _notice,
@@ -255,5 +255,5 @@ _HAPPEN: dict[type, Callable[[MasterWorld, Any], None]] = {
     Depart: leaving.depart,
     Heal: _heal,
     Lapse: _lapse,
-    AskIfKnown: _beacon,
+    AskIfKnown: _heartbeat,
 }

@@ -148,8 +148,8 @@ def sweep(w: WorldState) -> list[str]:
     if w.obeyed > len(w.known.commands):
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     found += _banned(w.known)
-    found += domain_invariants.kept(w.known)
-    found += repeat_invariants.kept(w.known)
+    found += domain_invariants.check_domains(w.known)
+    found += repeat_invariants.check_repeats(w.known)
     found += elastic.bounded(w.known)
     if w.state is not None:
         # PrimeMaster knows the free resources from its last snapshot: this holds only while no pending item changes

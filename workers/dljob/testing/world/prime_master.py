@@ -13,7 +13,7 @@ from dljob.master.state.views import NodeView, Outcome, Reason
 from dljob.master.transition import next_wake, transition
 from dljob.telemetry import reasons
 from dljob.testing.world import elastic, executor, invariants
-from dljob.testing.world.environment import sighting
+from dljob.testing.world.environment import reported
 from dljob.testing.world.model import (
     HANG_S,
     Arrive,
@@ -26,7 +26,7 @@ from dljob.testing.world.model import (
 )
 from dljob.testing.world.state import GONE, WorldState
 
-BEACON_S = 1.0
+HEARTBEAT_S = 1.0
 """Seconds between two requests by which a process asks PrimeMaster whether it is still known."""
 _ANSWERS = (reasons.COMMAND_ACCEPTED, reasons.COMMAND_REFUSED)
 NODE_GONE = Outcome(ok=False, reason=Reason.NODE_LOST, message="its node is gone")
@@ -58,7 +58,7 @@ class MasterWorld(WorldState):
             # Few steps change sizes, so the checks of them are left out otherwise.
             if step.state.sizes is not self.state.sizes:
                 self.problems.extend(elastic.moved(self.state, step.state))
-                self.problems.extend(elastic.kept(self.state, step.state))
+                self.problems.extend(elastic.check_elastic(self.state, step.state))
             self.state = self.known = step.state
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.
@@ -73,8 +73,8 @@ class MasterWorld(WorldState):
 
         `runtime.controller.master_loop` compares with the last snapshot received too, whichever poll it came from.
         """
-        self.told_nodes = sighting(state, nodes)
-        if self.told_nodes != sighting(state, self.seen()):
+        self.reported_nodes = reported(state, nodes)
+        if self.reported_nodes != reported(state, self.seen()):
             self.look()
 
     def acknowledge(self, arrival: Arrive) -> None:
@@ -153,7 +153,7 @@ class MasterWorld(WorldState):
         # Processes of earlier PrimeMasters ask whether they are known, and end themselves if not.
         for actor in self.processes:
             if actor not in self.watched:
-                self.later(AskIfKnown(actor), BEACON_S)
+                self.later(AskIfKnown(actor), HEARTBEAT_S)
 
     def listen(self) -> None:
         """Detect silent nodes and hung ranks again: the detectors' own state died with the last PrimeMaster."""

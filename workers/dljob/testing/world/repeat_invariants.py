@@ -21,17 +21,17 @@ _BLAMED = (Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWOR
 _HOUR_S = 3600.0
 
 
-def kept(state: JobState) -> Iterator[str]:
+def check_repeats(state: JobState) -> Iterator[str]:
     """A job never ends as repeating without a repetition, and never goes on after one."""
     heard = [fault for fault in state.faults if fault.outcome is not None]
     # Rules of the job's own may allow repetitions.
     if state.verdict is None and not state.job.fault_tolerance.rules:
-        yield from _goes_on(state, heard)
+        yield from _repeats_twice(state, heard)
     if state.verdict is not None and state.verdict.reason == reasons.USER_ERROR_REPEATS:
         yield from _without_cause(state, heard)
 
 
-def _goes_on(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
+def _repeats_twice(state: JobState, heard: list[FaultRecord]) -> Iterator[str]:
     """A rank that failed in the same way in two incarnations in a row, by its own fault, gets no third one."""
     for name in {fault.rank for fault in heard}:
         # A secondary failure follows from that of another rank.

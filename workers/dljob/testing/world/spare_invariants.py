@@ -25,10 +25,10 @@ def at_rest(w: WorldState) -> list[str]:
     if any(isinstance(pending.item, _MOVING) for pending in w.pending.values()):
         return []
     ready = Counter((who.node, who.role) for who, process in waiting if process.up)
-    return [*_known(w, state, waiting), *_refilled(w, state, ready), *_few(w, state, ready)]
+    return [*_check_known(w, state, waiting), *_refilled(w, state, ready), *_few(w, state, ready)]
 
 
-def _known(w: WorldState, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
+def _check_known(w: WorldState, state: JobState, waiting: list[tuple[SpareKey, Process]]) -> Iterator[str]:
     """Each waiting process is a spare that PrimeMaster knows, or becomes a host; no spare is on a removed node."""
     hosts = {own.actor for own in state.hosts.values() if own.phase is HostPhase.READY}
     for who, process in waiting:
@@ -71,12 +71,12 @@ def _needs(state: JobState, nodes: set[str]) -> dict[str, int]:
             continue
         where = Counter(state.units[facts.unit_of(host)].node for host in facts.hosts() if host.index >= 0)
         most = max((count for node, count in where.items() if node in nodes), default=0)
-        if most and state.roles[role].was_ready and not _over(state, role):
+        if most and state.roles[role].was_ready and not _has_ended(state, role):
             found[role] = most
     return found
 
 
-def _over(state: JobState, role: str) -> bool:
+def _has_ended(state: JobState, role: str) -> bool:
     return all(state.ranks[role, rank].phase in _OVER for rank in range(state.job.plan.roles[role].replicas))
 
 
@@ -85,7 +85,7 @@ def _few(w: WorldState, state: JobState, ready: Counter[tuple[str, str]]) -> Ite
     asked = sum(spare_nodes(state.job.plan).values())
     warm: dict[str, list[str]] = {}
     for (node, role), count in ready.items():
-        if _over(state, role):
+        if _has_ended(state, role):
             yield f"leak: {count} spares of {role} wait on {node}, and the role is over"
         elif count > state.job.fault_tolerance.spares.processes_per_node:
             warm.setdefault(role, []).append(node)

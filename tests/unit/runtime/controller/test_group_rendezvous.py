@@ -61,7 +61,7 @@ class Members:
 async def members() -> AsyncIterator[Members]:
     made = Members(Job())
     yield made
-    for task in (*made.tasks, *([made.desk._looker] if made.desk._looker else [])):
+    for task in (*made.tasks, *([made.desk._watcher] if made.desk._watcher else [])):
         task.cancel()
 
 
@@ -106,7 +106,7 @@ async def test_the_first_members_offer_goes_to_all_of_a_round(members: Members) 
     assert not again.done()
     members.ask("a", 2, round=2, offer="another")
     assert await asyncio.wait_for(again, 60) == {"offer": "another"}
-    assert sorted(key[1:] for key in members.desk._there) == [(2, 1), (2, 2)]
+    assert sorted(key[1:] for key in members.desk._rounds) == [(2, 1), (2, 2)]
 
 
 async def test_a_first_member_that_tries_again_is_met_at_its_new_address(
@@ -145,7 +145,7 @@ async def test_a_member_waiting_in_a_group_hears_who_is_lost(members: Members) -
     assert (await members.ask("a", 2, met=True))["members"] == [["a", 0, 1], ["b", 0, 2]]
     assert members.ask("a", 3) is not None
     await asyncio.sleep(0)
-    assert [key[1] for key in members.desk._there] == [3]
+    assert [key[1] for key in members.desk._rounds] == [3]
 
 
 async def test_a_member_that_ended_or_is_busy_is_told_to_the_others(

@@ -13,7 +13,7 @@ from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import JobState, Phase
 from dljob.master.state.views import NodeView
 from dljob.runtime.controller import node_change_filter as module
-from dljob.runtime.controller.node_change_filter import ROOM_LOOKS, NodeChangeFilter
+from dljob.runtime.controller.node_change_filter import LISTS_WITH_ROOM, NodeChangeFilter
 
 FULL = (NodeView("n1", (("CPU", 8),), (("CPU", 1),), (), "127.0.0.1"),)
 ROOM = (replace(FULL[0], free=(("CPU", 8),)),)
@@ -33,49 +33,55 @@ def sightings() -> NodeChangeFilter:
 
 def test_while_something_is_placed_every_change_is_news(state: JobState) -> None:
     recovering, it = evolve(state, phase=Phase.RECOVERING), sightings()
-    assert [it.news(recovering, nodes) for nodes in (FULL, FULL, ROOM, ROOM, FULL)] == [True, False, True, False, True]
-    assert it.news(state, FULL), "it runs now: that may be later than the last change"
-    assert not it.news(state, FULL)
+    assert [it.is_relevant(recovering, nodes) for nodes in (FULL, FULL, ROOM, ROOM, FULL)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert it.is_relevant(state, FULL), "it runs now: that may be later than the last change"
+    assert not it.is_relevant(state, FULL)
 
 
 def test_free_room_is_news_when_it_lasts(state: JobState) -> None:
     it = sightings()
-    assert it.news(state, FULL)
-    assert [it.news(state, ROOM) for _ in range(ROOM_LOOKS)] == [False] * (ROOM_LOOKS - 1) + [True]
+    assert it.is_relevant(state, FULL)
+    assert [it.is_relevant(state, ROOM) for _ in range(LISTS_WITH_ROOM)] == [False] * (LISTS_WITH_ROOM - 1) + [True]
 
 
 def test_free_room_that_comes_and_goes_is_no_news(state: JobState) -> None:
     it = sightings()
-    it.news(state, FULL)
-    looks = ([ROOM] * (ROOM_LOOKS - 1) + [FULL]) * 50
-    assert not any(it.news(state, nodes) for nodes in looks)
+    it.is_relevant(state, FULL)
+    looks = ([ROOM] * (LISTS_WITH_ROOM - 1) + [FULL]) * 50
+    assert not any(it.is_relevant(state, nodes) for nodes in looks)
 
 
 def test_less_than_a_role_is_about_to_take_is_news_at_once(state: JobState, monkeypatch: pytest.MonkeyPatch) -> None:
     it = sightings()
-    it.news(state, ROOM)
+    it.is_relevant(state, ROOM)
     monkeypatch.setattr(module.elastic, "room", lambda *_: -1)
-    assert it.news(state, FULL)
+    assert it.is_relevant(state, FULL)
 
 
 def test_while_a_role_is_about_to_move_every_change_is_news(state: JobState) -> None:
     it = sightings()
-    it.news(state, FULL)
+    it.is_relevant(state, FULL)
     moving = evolve(state, sizes=state.sizes.set("worker", Sizing(1, 2, target=2, save_by=9.0)))
-    assert [it.news(moving, nodes) for nodes in (FULL, ROOM, ROOM, FULL)] == [True, True, False, True]
+    assert [it.is_relevant(moving, nodes) for nodes in (FULL, ROOM, ROOM, FULL)] == [True, True, False, True]
 
 
 def test_a_node_that_comes_is_news_at_once(state: JobState) -> None:
     it = sightings()
-    it.news(state, FULL)
-    assert it.news(state, (*FULL, replace(FULL[0], id="n2")))
+    it.is_relevant(state, FULL)
+    assert it.is_relevant(state, (*FULL, replace(FULL[0], id="n2")))
 
 
 def test_an_old_look_of_somebody_else_that_came_late_is_mended_by_the_next(state: JobState) -> None:
     it, both = sightings(), (*FULL, replace(FULL[0], id="n2"))
-    assert it.news(state, both)
-    it.told(state, FULL)
-    assert [it.news(state, both) for _ in range(2)] == [True, False]
+    assert it.is_relevant(state, both)
+    it.record(state, FULL)
+    assert [it.is_relevant(state, both) for _ in range(2)] == [True, False]
 
 
 def test_slow_looks_at_the_room_are_made_rarely(state: JobState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,5 +96,5 @@ def test_slow_looks_at_the_room_are_made_rarely(state: JobState, monkeypatch: py
     it = NodeChangeFilter(lambda: now[0])
     for second in range(25):
         now[0] = max(now[0], float(second))
-        it.news(state, FULL)
+        it.is_relevant(state, FULL)
     assert looks == [0.0, 10.0, 20.0]

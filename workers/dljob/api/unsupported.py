@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-NOT_HERE = {
+UNSUPPORTED = {
     "as_task_stream": "in DLRover it changes nothing; leave the call out",
     "as_data_stream": "in DLRover it changes nothing; leave the call out",
     "sub_stage": "DLRover keeps it and reads it nowhere; leave the call out",
@@ -14,7 +14,7 @@ NOT_HERE = {
 """Name of the call -> what to do instead."""
 
 
-class NotHere:
+class UnsupportedCalls:
     """Base of the builders, whose error for a missing method says what replaces DLRover's."""
 
     if not TYPE_CHECKING:  # a type checker must keep finding misspelt names by itself
@@ -26,4 +26,4 @@ class NotHere:
                 AttributeError: always; Python asks here only for names that do not exist.
             """
             said = f"{type(self).__name__} has no {name!r}"
-            raise AttributeError(f"{said}: {NOT_HERE[name]}" if name in NOT_HERE else said, name=name, obj=self)
+            raise AttributeError(f"{said}: {UNSUPPORTED[name]}" if name in UNSUPPORTED else said, name=name, obj=self)

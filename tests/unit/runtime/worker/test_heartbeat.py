@@ -12,7 +12,7 @@ from dljob.runtime.process.guard import EndCode, Lease
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.runtime.process.step_counters import Renewal, StepCounters
 from dljob.runtime.worker import heartbeat
-from dljob.runtime.worker.heartbeat import BeaconThread
+from dljob.runtime.worker.heartbeat import HeartbeatThread
 from dljob.runtime.worker.reports import Reports
 
 
@@ -38,7 +38,7 @@ class Scene:
         self.actor_name = "job/w/0/1"
         self.evidence = SimpleNamespace(sample=lambda: None)
         self.lease = Lease(30.0, clock=lambda: self.now)
-        self.thread = BeaconThread(self, self.lease, self)  # type: ignore[arg-type]
+        self.thread = HeartbeatThread(self, self.lease, self)  # type: ignore[arg-type]
 
     def renewal(self) -> Renewal | None:
         return self.agent
@@ -47,7 +47,7 @@ class Scene:
         steps, self.steps = self.steps, {}
         return steps
 
-    def steps_lost(self) -> None:
+    def restore_steps(self) -> None:
         self.lost += 1
 
     def turn(self, seconds: float = 0.2) -> None:

@@ -45,13 +45,13 @@ def test_a_host_that_ended_long_ago_is_forgotten() -> None:
     hear(evidence, state, beacon(), 5.0)
     for number in range(10 * ROOM):
         hear(evidence, state, Heartbeat("w", f"old{number}", 1, {}))
-    assert len(evidence._heard) <= 2 * ROOM  # type: ignore[reportPrivateUsage]
-    lost = evidence.told(20.0, state, ev.HostLost(HOSTS[0], 3, Outcome(False)))
+    assert len(evidence._last_heartbeats) <= 2 * ROOM  # type: ignore[reportPrivateUsage]
+    lost = evidence.with_heartbeats(20.0, state, ev.HostLost(HOSTS[0], 3, Outcome(False)))
     assert lost == ev.HostLost(HOSTS[0], 3, Outcome(False), seen=5.0)
 
 
 def hear(evidence: HeartbeatLog, state: JobState, seen: Heartbeat, now: float = 0.0) -> list[ev.Event]:
-    return list(evidence.heard(state, seen, now))
+    return list(evidence.record(state, seen, now))
 
 
 def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
@@ -59,13 +59,13 @@ def test_a_lost_host_was_last_heard_with_its_last_beacon() -> None:
     hear(evidence, state, beacon(), 10.0)
     hear(evidence, state, beacon(), 12.5)
     lost = ev.HostLost(HOSTS[0], 3, Outcome(ok=False))
-    assert evidence.told(20.0, state, lost) == evolve(lost, seen=12.5)
-    assert evidence.told(20.0, state, lost) == lost, "it is forgotten with its host"
+    assert evidence.with_heartbeats(20.0, state, lost) == evolve(lost, seen=12.5)
+    assert evidence.with_heartbeats(20.0, state, lost) == lost, "it is forgotten with its host"
     other = ev.HostLost(HOSTS[1], 3, Outcome(ok=False))
-    assert evidence.told(20.0, state, other) == other, "it was never heard"
+    assert evidence.with_heartbeats(20.0, state, other) == other, "it was never heard"
     hear(evidence, state, beacon(), 13.0)
     older = ev.HostLost(HOSTS[0], 2, Outcome(ok=False))
-    assert evidence.told(20.0, state, older) == older, "the one that was heard is another process"
+    assert evidence.with_heartbeats(20.0, state, older) == older, "the one that was heard is another process"
 
 
 def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps() -> None:
@@ -74,16 +74,18 @@ def test_a_host_that_is_silent_is_not_heard_although_its_agent_tells_its_steps()
     hear(evidence, state, evolve(beacon(7), silent_s=1.5), 12.5)
     assert evidence.progress["w", 0] == (7, {"loss": 0.5})
     lost = ev.HostLost(HOSTS[0], 3, Outcome(ok=False))
-    assert evidence.told(20.0, state, lost) == evolve(lost, seen=10.0, outcome=Outcome(ok=False, advanced=12.5))
+    assert evidence.with_heartbeats(20.0, state, lost) == evolve(
+        lost, seen=10.0, outcome=Outcome(ok=False, advanced=12.5)
+    )
 
 
 def test_a_node_was_last_heard_with_the_last_beacon_of_its_hosts() -> None:
     evidence, state = HeartbeatLog(), running()
     hear(evidence, state, beacon(host=0), 10.0)
     hear(evidence, state, beacon(host=1), 11.0)
-    assert evidence.told(20.0, state, ev.NodesSeen(state.nodes)) == ev.NodesSeen(state.nodes)
+    assert evidence.with_heartbeats(20.0, state, ev.NodesSeen(state.nodes)) == ev.NodesSeen(state.nodes)
     left = ev.NodesSeen(state.nodes[:1])
-    assert evidence.told(20.0, state, left) == evolve(left, silent=(("n1", 11.0),))
+    assert evidence.with_heartbeats(20.0, state, left) == evolve(left, silent=(("n1", 11.0),))
 
 
 def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
@@ -91,12 +93,12 @@ def test_a_rank_that_comes_back_is_told_how_far_it_had_been_at_most() -> None:
     for step in (7, 9, 4):
         hear(evidence, state, beacon(step))
     again = ev.RankReady("w", 0, 3, 1)
-    assert evidence.told(20.0, state, again) == evolve(again, goal=9)
+    assert evidence.with_heartbeats(20.0, state, again) == evolve(again, goal=9)
     assert evidence.progress["w", 0] == (4, {"loss": 0.5})
     first = ev.RankReady("w", 0, 1, 1)
-    assert evidence.told(20.0, state, first) == first, "the first process repeats nothing"
+    assert evidence.with_heartbeats(20.0, state, first) == first, "the first process repeats nothing"
     silent = ev.RankReady("w", 1, 3, 1)
-    assert evidence.told(20.0, state, silent) == silent, "nobody heard of a step"
+    assert evidence.with_heartbeats(20.0, state, silent) == silent, "nobody heard of a step"
 
 
 def test_a_world_that_goes_on_is_told_how_far_it_had_come() -> None:
@@ -105,7 +107,7 @@ def test_a_world_that_goes_on_is_told_how_far_it_had_come() -> None:
     hear(evidence, state, beacon(9, host=1))
     reached: dict[str, int | None] = {}
     for world in ("w", "w/0", "w/1", "w/2", "x"):
-        told = evidence.told(20.0, state, ev.CheckpointDecided(world, RunId(1, 2), None))
+        told = evidence.with_heartbeats(20.0, state, ev.CheckpointDecided(world, RunId(1, 2), None))
         assert isinstance(told, ev.CheckpointDecided)
         reached[world] = told.reached
     assert reached == {"w": 9, "w/0": 7, "w/1": 9, "w/2": None, "x": None}
@@ -118,40 +120,42 @@ def test_a_rank_that_goes_on_by_itself_does_not_have_all_others_looked_through()
 
     evidence = HeartbeatLog()
     evidence._highest = Looked({("w", 0): 7})  # type: ignore[reportPrivateUsage]
-    told = evidence.told(20.0, running(), ev.CheckpointDecided("w/0", RunId(1, 2), None))
+    told = evidence.with_heartbeats(20.0, running(), ev.CheckpointDecided("w/0", RunId(1, 2), None))
     assert told == ev.CheckpointDecided("w/0", RunId(1, 2), None, reached=7)
 
 
 def test_an_end_tells_when_a_role_last_came_further_than_ever() -> None:
     evidence, state = HeartbeatLog(), running()
     failed = ev.RankEnded("w", 0, 2, Outcome(ok=False))
-    assert evidence.told(1.0, state, failed) == failed, "nobody told a step"
+    assert evidence.with_heartbeats(1.0, state, failed) == failed, "nobody told a step"
     for at, (step, host) in enumerate([(7, 0), (6, 1), (7, 1), (8, 1), (8, 0)], 10):
         hear(evidence, state, beacon(step, host=host), float(at))
-    assert evidence.told(20.0, state, failed).outcome.advanced == 13.0  # type: ignore[union-attr]
+    assert evidence.with_heartbeats(20.0, state, failed).outcome.advanced == 13.0  # type: ignore[union-attr]
     own = evolve(failed, outcome=Outcome(ok=False, step=9))
-    assert evidence.told(21.0, state, own).outcome.advanced == 21.0, "its own last step, which no beacon told"  # type: ignore[union-attr]
-    evidence.ended(own, 22.0)
+    assert evidence.with_heartbeats(21.0, state, own).outcome.advanced == 21.0, (
+        "its own last step, which no beacon told"
+    )  # type: ignore[union-attr]
+    evidence.record_end(own, 22.0)
     again = evolve(failed, outcome=Outcome(ok=False, step=9))
-    assert evidence.told(30.0, state, again).outcome.advanced == 21.0  # type: ignore[union-attr]
+    assert evidence.with_heartbeats(30.0, state, again).outcome.advanced == 21.0  # type: ignore[union-attr]
     well = ev.RankEnded("w", 0, 2, Outcome(ok=True))
-    assert evidence.told(31.0, state, well) == well
+    assert evidence.with_heartbeats(31.0, state, well) == well
 
 
 def test_an_end_brings_the_last_step() -> None:
     evidence, state = HeartbeatLog(), running()
-    evidence.ended(ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.0),))), 5.0)
-    evidence.ended(ev.RankEnded("w", 0, 2, Outcome(ok=False)), 6.0)
-    evidence.ended(ev.Tick(), 7.0)
+    evidence.record_end(ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.0),))), 5.0)
+    evidence.record_end(ev.RankEnded("w", 0, 2, Outcome(ok=False)), 6.0)
+    evidence.record_end(ev.Tick(), 7.0)
     assert evidence.progress == {("w", 0): (11, {"loss": 1.0})}
     again = ev.RankReady("w", 0, 3, 1)
-    assert evidence.told(20.0, state, again) == evolve(again, goal=11)
+    assert evidence.with_heartbeats(20.0, state, again) == evolve(again, goal=11)
 
 
 def test_an_end_with_a_metric_that_is_no_number_can_be_written_down() -> None:
     odd = tuple((name, float(name)) for name in ("nan", "inf", "-inf"))
     ended = ev.RankEnded("w", 0, 2, Outcome(ok=False, step=11, metrics=(("loss", 1.5), *odd)))
-    told = HeartbeatLog().told(20.0, running(), ended)
+    told = HeartbeatLog().with_heartbeats(20.0, running(), ended)
     assert told == evolve(ended, outcome=evolve(ended.outcome, metrics=(("loss", 1.5),), advanced=20.0))
     assert b'"loss",1.5' in encode_line(1, event_record(told, 0.0))
 

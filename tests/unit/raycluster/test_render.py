@@ -28,9 +28,9 @@ MANY = [
 ]
 
 
-def full(*roles, dress=DRESS, **spec):
+def full(*roles, options=DRESS, **spec):
     manifest = effective(job(*roles, **spec), "example/runtime:{rayVersion}", "2.60.0")
-    return render_raycluster(plan(manifest), manifest, dress)
+    return render_raycluster(plan(manifest), manifest, options)
 
 
 def cluster(*roles, **spec):
@@ -109,7 +109,7 @@ def test_every_pod_has_dljob_and_no_right_in_kubernetes():
         for one in (container, init):
             assert one["securityContext"]["allowPrivilegeEscalation"] is False
             assert one["securityContext"]["capabilities"]["drop"] == ["ALL"]
-    assert "initContainers" not in head_of(full(role("a"), dress=RenderOptions("job")))
+    assert "initContainers" not in head_of(full(role("a"), options=RenderOptions("job")))
 
 
 def test_ascend_devices_belong_to_a_user_of_their_own():

@@ -25,7 +25,7 @@ SAVING = ("slots", "free")
 """Requests of a rank that is about to save."""
 
 
-class Parting:
+class FinalSave:
     """The last save of one saver. `flush` and `bring` are the saver's own."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Parting:
         bring: Callable[[str, float], str],
     ) -> None:
         self._changed = changed
-        self._held = held
+        self._pending = held
         self._flush = flush
         self._bring = bring
         self._began: float | None = None
@@ -47,7 +47,7 @@ class Parting:
         within = float(message["timeout_s"])
         failed = self.last(within) if message["op"] == "last" else self._flush(within, alive=True)
         with self._changed:
-            newest = {held.place.name: whole[0][1].step for held in self._held() if (whole := held.whole())}
+            newest = {held.place.name: whole[0][1].step for held in self._pending() if (whole := held.whole())}
         return {"failed": failed, "steps": newest}
 
     def last(self, timeout_s: float) -> str:
@@ -62,10 +62,10 @@ class Parting:
         still = min(end, time.monotonic() + STILL_S)
         while time.monotonic() < still and self._copying():
             time.sleep(LOOK_S)
-        failed = self._flush(_left(end), alive=True)
+        failed = self._flush(_remaining(end), alive=True)
         while not failed and self._unsaved() and time.monotonic() < end:  # their writers were busy with older copies
-            failed = self._flush(_left(end), alive=True)
-        return failed or self._bring("", _left(end))
+            failed = self._flush(_remaining(end), alive=True)
+        return failed or self._bring("", _remaining(end))
 
     def hold(self, rank: Holding, asked: str) -> None:
         """Block a rank that wants to save until its end, or until the node turns out to stay."""
@@ -88,17 +88,17 @@ class Parting:
 
     def _copying(self) -> bool:
         with self._changed:
-            return any(held.writing() for held in self._held())
+            return any(held.writing() for held in self._pending())
 
     def _unsaved(self) -> bool:
         with self._changed:
-            return any(held.unsaved(all_of_it=held.place.save_on_exit) for held in self._held())
+            return any(held.unsaved(all_of_it=held.place.save_on_exit) for held in self._pending())
 
     def _shut(self, value: bool) -> None:  # noqa: FBT001 - a flag in memory
-        for held in self._held():
+        for held in self._pending():
             for slot in held.slots:
                 slot.shut = value
 
 
-def _left(end: float) -> float:
+def _remaining(end: float) -> float:
     return max(0.1, end - time.monotonic())

@@ -8,7 +8,7 @@ from rpc_threads import Threads
 
 from dljob import RoleGroup, rpc
 from dljob.runtime.process.context import install
-from dljob.runtime.process.messages import CARD
+from dljob.runtime.process.messages import DESCRIBE
 
 
 class Sharded:
@@ -47,7 +47,7 @@ def test_role_that_is_on_another_mesh_since_it_restarted_is_called_so(group, cal
     calls.lives["talker"] = 2
     assert group.double([1, 2, 3, 4]) == [2, 4, 6, 8]
     assert [one.seen[-1] for one in calls.objects] == [[1], [2], [3], [4]]
-    assert [call.rank for call in calls.sent if call.method == CARD] == [0, 0]
+    assert [call.rank for call in calls.sent if call.method == DESCRIBE] == [0, 0]
 
 
 def test_role_on_a_mesh_that_was_resized_is_called_as_it_is_now(group, calls):
@@ -68,4 +68,4 @@ def test_card_that_came_while_the_role_restarted_does_not_count_for_long(calls):
     calls.open()
     assert call.result(10) == [2, 4]
     assert RoleGroup("talker").double([1, 2]) == RoleGroup("talker").double([1, 2])
-    assert [call.rank for call in calls.sent if call.method == CARD] == [0, 0]
+    assert [call.rank for call in calls.sent if call.method == DESCRIBE] == [0, 0]

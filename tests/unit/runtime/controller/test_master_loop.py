@@ -375,11 +375,11 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     shell = world.master()
     await until(running(shell))
     version = shell.version
-    reply = shell.heard(Heartbeat("worker", FIRST, 1, {0: (1, 42, {"loss": 0.5})}))
+    reply = shell.take_heartbeat(Heartbeat("worker", FIRST, 1, {0: (1, 42, {"loss": 0.5})}))
     assert (reply.epoch, reply.known) == (1, True)
     await until(lambda: shell.version > version)
     assert shell.status()["progress"].items() >= {"step": 42, "metrics": {"loss": 0.5}}.items()
-    assert not shell.heard(Heartbeat("worker", "01234567/worker/0/99", 1)).known
+    assert not shell.take_heartbeat(Heartbeat("worker", "01234567/worker/0/99", 1)).known
 
 
 async def test_a_starting_rank_is_told_the_present_size_of_each_role(
