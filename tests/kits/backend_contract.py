@@ -192,7 +192,7 @@ class BackendContract:
 
     async def test_a_taken_name_is_refused(self, backend, prefix) -> None:
         await backend.call(await self.made(backend, prefix + "a"), "about")
-        with pytest.raises(UsageError, match="there already"):
+        with pytest.raises(UsageError, match="exists already"):
             await self.made(backend, prefix + "a")
 
     async def test_who_stops_waiting_for_an_actor_finds_it_listed_or_it_never_comes(self, backend, prefix) -> None:

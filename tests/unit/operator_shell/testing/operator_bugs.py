@@ -177,7 +177,7 @@ def releases_a_living_head(patch):
     """A job that is over is let go, though the head of its shared RayCluster has its grace."""
 
     def at_once(case: ReconcileContext) -> PolicyDecision | None:
-        return PolicyDecision("nothing is left to stop", (Finalize(on=False),)) if case.held else None
+        return PolicyDecision("nothing is left to stop", (Finalize(on=False),)) if case.has_finalizer else None
 
     patch.setattr(leaving, "release", at_once)
 

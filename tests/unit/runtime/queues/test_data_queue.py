@@ -104,14 +104,14 @@ def test_a_store_that_is_opened_anew_has_what_was_answered(tmp_path):
     first = store(tmp_path)
     for number in range(1, 4):
         assert first.put(A, number, b"item%d" % number) is None
-    assert first.heard(B, 1, 0)
+    assert first.begin_get(B, 1, 0)
     assert first.take(B, 2) == [b"item1", b"item2"]
     second = reopened(first, tmp_path)
     assert second.token == first.token
     assert second.backlog == first.backlog
     assert second.put(A, 3, b"again") is PutRefusal.AGAIN
     assert second.take(B, 2) == [b"item1", b"item2"]
-    assert second.heard(B, 2, 1)
+    assert second.begin_get(B, 2, 1)
     assert second.take(B, 1) == [b"item3"]
     second.close_queue()
     third = reopened(second, tmp_path)
@@ -127,7 +127,7 @@ def test_segments_go_when_nothing_in_them_is_left(tmp_path):
     queue = store(tmp_path, segment=1000)
     for number in range(1, 31):
         assert queue.put(A, number, bytes([number]) * 400) is None
-        assert queue.heard(B, number, number - 1)
+        assert queue.begin_get(B, number, number - 1)
         assert queue.take(B, 1) == [bytes([number]) * 400]
         if number % 7 == 0:
             before = queue.backlog
@@ -143,11 +143,11 @@ def test_one_held_item_does_not_keep_the_segments_after_its_own(tmp_path):
     slow = Who("slow/0", 1, "s")
     assert queue.meet(slow)
     assert queue.put(A, 1, b"held") is None
-    assert queue.heard(slow, 1, 0)
+    assert queue.begin_get(slow, 1, 0)
     assert queue.take(slow, 1) == [b"held"]
     for number in range(2, 41):
         assert queue.put(A, number, bytes([number]) * 400) is None
-        assert queue.heard(B, number, number - 1)
+        assert queue.begin_get(B, number, number - 1)
         assert queue.take(B, 1) == [bytes([number]) * 400]
         if number % 7 == 0:
             before = queue.backlog
@@ -187,10 +187,10 @@ def test_a_segment_whose_state_is_missing_is_begun_anew(tmp_path, monkeypatch, d
     assert (tmp_path / "00000002.seg").stat().st_size == 0
     queue = reopened(queue, tmp_path) if dies else queue
     queue._files._limit = 1 << 20
-    assert queue.heard(B, 1, 0)
+    assert queue.begin_get(B, 1, 0)
     assert queue.take(B, 1) == [b"item1"]
     assert queue.put(A, 2, b"item2") is None
-    assert queue.heard(B, 2, 1)  # item1 is done: its segment, and the state in it, go
+    assert queue.begin_get(B, 2, 1)  # item1 is done: its segment, and the state in it, go
     assert [path.name for path in tmp_path.glob("*.seg")] == ["00000002.seg"]
     again = reopened(queue, tmp_path)
     assert (again.token, again.backlog) == (queue.token, queue.backlog)
@@ -207,12 +207,12 @@ def without_state(queue: QueueStore) -> None:
 
 def test_a_log_whose_first_state_is_gone_gives_back_all_items_that_are_in_it(tmp_path):
     queue = filled(tmp_path, 1, 2)
-    assert queue.heard(B, 1, 0)
+    assert queue.begin_get(B, 1, 0)
     assert queue.take(B, 2) == [b"item1", b"item2"]
     without_state(queue)
     for number in (3, 4):
         assert queue.put(A, number, b"item%d" % number) is None
-    assert queue.heard(B, 2, 1)
+    assert queue.begin_get(B, 2, 1)
     assert queue.take(B, 1) == [b"item3"]
     queue.close_queue()
     assert len(list(tmp_path.glob("*.seg"))) == 1
@@ -228,12 +228,12 @@ def test_a_log_whose_first_state_is_gone_gives_back_all_items_that_are_in_it(tmp
 
 def test_a_later_state_says_which_of_them_are_left(tmp_path):
     queue = filled(tmp_path, 1)
-    assert queue.heard(B, 1, 0)
+    assert queue.begin_get(B, 1, 0)
     assert queue.take(B, 1) == [b"item1"]
     without_state(queue)
     for number in (2, 3):
         assert queue.put(A, number, b"item%d" % number) is None
-    assert queue.heard(B, 2, 1)
+    assert queue.begin_get(B, 2, 1)
     assert queue.take(B, 1) == [b"item2"]
     queue._files._limit = 1
     assert queue.put(A, 4, b"item4") is None
@@ -241,7 +241,7 @@ def test_a_later_state_says_which_of_them_are_left(tmp_path):
     again = reopened(queue, tmp_path)
     assert (again.token, again.backlog) == (queue.token, queue.backlog)
     assert again.take(B, 1) == [b"item2"]
-    assert again.heard(B, 3, 2)
+    assert again.begin_get(B, 3, 2)
     assert again.take(B, 2) == [b"item3", b"item4"]
     again.close()
 
@@ -251,9 +251,9 @@ def test_a_segment_that_follows_a_state_of_another_gets_one_before_that_goes(tmp
     without_state(queue)
     assert queue.put(A, 2, b"item2") is None
     again = reopened(queue, tmp_path)
-    assert again.heard(B, 1, 0)
+    assert again.begin_get(B, 1, 0)
     assert again.take(B, 1) == [b"item1"]
-    assert again.heard(B, 2, 1)
+    assert again.begin_get(B, 2, 1)
     assert [path.name for path in sorted(tmp_path.glob("*.seg"))] == ["00000002.seg", "00000003.seg"]
     last = reopened(again, tmp_path)
     assert (last.token, last.backlog) == (queue.token, again.backlog)

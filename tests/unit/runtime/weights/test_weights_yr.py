@@ -194,7 +194,7 @@ def test_without_an_address_the_transport_says_which_variables_to_set(monkeypatc
     ("error", "said"),
     [
         (RuntimeError("code: [1001]"), "no datasystem of openYuanrong answers at h:7"),
-        (ImportError("no"), "is not there"),
+        (ImportError("no"), "is not installed"),
     ],
 )
 def test_a_failed_connection_to_the_datasystem_is_told(monkeypatch, error, said):

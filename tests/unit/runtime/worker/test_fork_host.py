@@ -25,7 +25,7 @@ def test_the_end_of_a_rank_is_reported_once() -> None:
     host, reports = bare(), list[Any]()
     host.reports = SimpleNamespace(add=lambda *said: reports.append(said) or len(reports))
     rank = SimpleNamespace(
-        start=START, pid=7, ended=threading.Event(), progress=SimpleNamespace(told_by=lambda outcome: outcome)
+        start=START, pid=7, ended=threading.Event(), progress=SimpleNamespace(with_last_step=lambda outcome: outcome)
     )
     host._ended(rank, UNSEEN)
     host._ended(rank, UNSEEN)
