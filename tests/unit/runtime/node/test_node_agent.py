@@ -1,0 +1,17 @@
+"""The node agent's calls without Ray: what it hands out of its node."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from dljob.runtime.node.node_agent import NodeAgent
+from dljob.runtime.node.stacks import DumpTarget
+
+
+def test_an_agent_shows_what_the_kernel_knows_of_processes_of_its_node() -> None:
+    agent: Any = NodeAgent.__new__(NodeAgent)
+    seen, gone = agent.look([DumpTarget("w/0", os.getpid(), os.getpid()), DumpTarget("w/1", 2**30, 2**30)], whole=False)
+    assert (seen.look.stopped, seen.stack) == ("", "")
+    assert seen.look.cpu_s > 0
+    assert gone.look.cpu_s == 0
