@@ -113,6 +113,15 @@ async def test_one_of_two_replicas_acts_and_the_other_takes_over_a_released_leas
     assert place.holder == "b"
 
 
+async def test_a_lease_that_is_given_up_is_not_waited_for(place: Place) -> None:
+    lasts = LeaseTiming(duration=60, retry=0.2)
+    a = place.replica("a", lasts)
+    await a.until(acts=True)
+    await a.end()
+    await a.election.release()
+    await place.replica("b", lasts).until(acts=True)
+
+
 async def test_a_holder_that_is_gone_is_waited_for_as_long_as_its_lease_lasts(place: Place) -> None:
     a = place.replica("a")
     await a.until(acts=True)
