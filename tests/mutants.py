@@ -3,10 +3,10 @@
 Two faults are drawn in each room, uniformly over its statements; the same seed draws the same ones from the same
 sources. A row of the table that is noted as `equivalent` is replaced by the room's next draw. Alone it lists them.
 With `--run` each is put into a copy of HEAD in turn, and of the unit tests that its file can reach the 60 nearest files
-run without slow tests, those that name its function first, to the first failure. That test is run once more without the
-fault: only one that passes then has caught it. The results go to `tests/planted-faults.jsonl`, a line each, and from
-there to `tests/planted-faults.md`; one that is caught or equivalent there is planted again only with `--anew`. A row of
-an earlier draw stays while its statement stands.
+run without slow tests, those that name its function first, to the first failure. That test is run alone twice: only one
+that fails again with the fault and passes without it has caught it. The results go to `tests/planted-faults.jsonl`, a
+line each, and from there to `tests/planted-faults.md`; one that is caught or equivalent there is planted again only
+with `--anew`. A row of an earlier draw stays while its statement stands.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SIGNS: dict[type[ast.cmpop], str] = {
 LOGS = re.compile(r"^(await )?(self\.)?_?(log|logger|logging|LOG|warnings)\.\w+\(")
 HEADS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Delete, ast.Break, ast.Continue, ast.Assert)
-LIMIT_S = 1200
+LIMIT_S, ALONE_S = 600, 200  # a test has 120 s; what it hangs in may hang its end, too
 OPTIONS = ("-v", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", "not slow and not live")
 PER_ROOM = 2
 CHUNKS = (0, 2, 6, 12, 60)
@@ -297,22 +297,22 @@ class Runner:
 
         return sorted(ours | {test for test in self.texts if fault.file in self.rooms.graph.reach(test)}, key=rank)
 
-    def pytest(self, *words: str) -> str:
+    def pytest(self, *words: str, limit_s: float = LIMIT_S) -> str:
         """The first test that fails or does not end, or nothing."""
-        code, printed = forked_pytest.run(self.scratch, [*OPTIONS, *words], LIMIT_S)
+        code, printed = forked_pytest.run(self.scratch, [*OPTIONS, *words], limit_s)
         if code in (0, 5):  # all passed; none was collected
             return ""
         failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", printed, re.MULTILINE)
         begun = re.findall(r"^(tests/[^ ]+::.+?) ?$", printed, re.MULTILINE)
         return failed[1] if failed else begun[-1] if begun else f"exit {code}: {printed[-300:]}"
 
-    def planted(self, fault: Fault, *words: str) -> str:
+    def planted(self, fault: Fault, *words: str, limit_s: float = LIMIT_S) -> str:
         """The same, with the fault."""
         file = self.scratch / fault.file
         source = file.read_bytes()
         try:
             self._write(file, fault.planted(source))
-            return self.pytest(*words)
+            return self.pytest(*words, limit_s=limit_s)
         finally:
             self._write(file, source)
 
@@ -325,7 +325,7 @@ class Runner:
                 failed = self.planted(fault, *chunk, *(f"--deselect={each}" for each in ignored))
                 if not failed:
                     break
-                if not self.pytest(failed):
+                if not self.pytest(failed, limit_s=ALONE_S) and self.planted(fault, failed, limit_s=ALONE_S):
                     by = failed
                 elif failed in ignored:
                     break
