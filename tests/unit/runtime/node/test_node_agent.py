@@ -12,6 +12,6 @@ from dljob.runtime.node.stacks import DumpTarget
 def test_an_agent_shows_what_the_kernel_knows_of_processes_of_its_node() -> None:
     agent: Any = NodeAgent.__new__(NodeAgent)
     seen, gone = agent.look([DumpTarget("w/0", os.getpid(), os.getpid()), DumpTarget("w/1", 2**30, 2**30)], whole=False)
-    assert (seen.look.stopped, seen.stack) == ("", "")
-    assert seen.look.cpu_s > 0
-    assert gone.look.cpu_s == 0
+    assert (seen.sample.stopped, seen.stack) == ("", "")
+    assert seen.sample.cpu_s > 0
+    assert gone.sample.cpu_s == 0
