@@ -192,3 +192,16 @@ def test_py_spy_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stacks, "program", lambda: str(slow))
     monkeypatch.setattr(stacks, "EACH_S", 0.05)
     assert "did not answer" in stacks.dump(os.getpid(), time.monotonic() + 0.2)[1]
+
+
+def test_py_spy_is_found_on_the_path_where_it_is_not_beside_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert stacks.program() == ""
+    tool = tmp_path / "bin" / "py-spy"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    assert stacks.program() == str(tool)
