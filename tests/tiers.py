@@ -10,7 +10,8 @@ deterministic costs), `unit` (pure code, with branch coverage), `slow`
 (simulations and searches, of seconds each), `ray` (a real Ray of several raylets; where namespaces may be made, two
 runs side by side, each in one with the interfaces of a laptop, since Ray listens on all of them), `kube` (a real
 control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run). Kubernetes and the
-images are built beside the first two; `slow` runs behind `kube` and `node`, in the time in which these wait.
+images are built beside the first two; `slow` runs behind `kube` and `node`, in the time in which these wait, or
+sooner, while a build is waited for.
 Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
 the chart, which are skipped while helm is still being built, are run once it is.
 """
@@ -194,6 +195,8 @@ def through(
         # Ray's tests do not wait for it, but fail where it takes the processor from them.
         if tier in ("ray", "kube", "node") and building and building.poll() is None:
             print("waiting for Kubernetes and the images to be built (minutes, once)", flush=True)
+            if behind and not behind.ident:  # images are mostly fetched and packed: a core is idle
+                behind.start()
             building.wait()
         if behind and not behind.ident and tier in ("kube", "node"):
             behind.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -95,6 +96,21 @@ def test_slow_tests_run_behind_the_tiers_that_wait(
     out = capsys.readouterr().out
     assert out.count("17 passed") == len(behind)
     assert out.count("slow: failed (exit 1)" if slow else "slow: passed in") == 1
+
+
+def test_slow_tests_run_while_a_build_is_waited_for(tiers: Any) -> None:
+    begun, waits = threading.Event(), list[bool]()
+
+    class Begins(Machine):
+        def run(self, command: list[str], stdout: Any = None, **more: Any) -> SimpleNamespace:
+            if command[1].endswith("behind.sh"):
+                begun.set()
+            return super().run(command, stdout, **more)
+
+    tiers.subprocess = machine = Begins("")
+    tiers.build = lambda *_: SimpleNamespace(poll=lambda: None, wait=lambda: waits.append(begun.wait(10)) or 0)
+    assert tiers.main(["unit", "slow", "kube"]) == 0
+    assert (waits[0], machine.behind) == (True, ["tests/unit"])
 
 
 def test_each_pure_test_is_run_once(tiers: Any) -> None:
