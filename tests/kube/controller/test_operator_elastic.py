@@ -206,7 +206,7 @@ def test_pods_follow_what_the_job_wants_and_the_one_that_holds_nothing_goes(its:
     later = [body for body in seen.versions if int(body["metadata"]["resourceVersion"]) >= version]
     assert len(later) > 3
     assert [words for body in later if (words := somebodys(body)) != SOMEBODYS] == [], "nothing of theirs is undone"
-    assert condition(its.body, "ClusterReady")["reason"] == "PodsReady", "our own edit is no stranger's"
+    until(lambda: condition(its.body, "ClusterReady")["reason"] == "PodsReady", "our own edit is no stranger's")
 
 
 def test_bounds_hold_whatever_is_wanted_and_pods_without_a_node_go_first(its: Job) -> None:

@@ -12,6 +12,7 @@ from operator_kit import Head, Operator, children, condition, found, job, run_he
 from queue_kit import ADMITTED, FLAVOR, QUEUE, TOLERATION, Kueue, Seen, no_webhook, webhook
 
 from dljob.kube.api import DLJOBS, RAYCLUSTERS
+from dljob.reconcile.state import names
 
 HEAD = "127.0.51.1"
 
@@ -50,12 +51,13 @@ class Queued:
         return self.body().get("status", {})
 
     def cluster(self, attempt: int) -> dict[str, Any]:
-        """The RayCluster of an attempt, once the status names it."""
+        """The RayCluster of an attempt, once the status names it: at first it names that of the attempt before."""
+        name = names.cluster_name("q", self.body()["metadata"]["uid"], attempt)
 
         def look() -> dict[str, Any]:
-            status = self.status()
-            recorded = status.get("rayCluster", {}) if status.get("attempt") == attempt else {}
-            body = found(self.plane, "raycluster", recorded["name"], self.namespace) if recorded.get("uid") else {}
+            recorded = self.status().get("rayCluster", {})
+            there = recorded.get("name") == name and recorded.get("uid")
+            body = found(self.plane, "raycluster", name, self.namespace) if there else {}
             return body if body.get("metadata", {}).get("uid") == recorded.get("uid", "") else {}
 
         return until(look, f"attempt {attempt} has a RayCluster")
@@ -69,9 +71,15 @@ class Queued:
         held = lambda: found(self.plane, "raycluster", name, self.namespace).get("status", {}).get("state")  # noqa: E731
         until(lambda: held() == "suspended", "KubeRay has seen that it is suspended")
         until(lambda: not self.pods(), "no pod is left")
-        body = self.body()
-        told = {kind: (condition(body, kind)["status"], condition(body, kind)["reason"]) for kind in WAITING}
-        assert told == WAITING
+
+        def told() -> dict[str, tuple[str, str]]:
+            body = self.body()
+            return {
+                kind: (condition(body, kind).get("status", ""), condition(body, kind).get("reason", ""))
+                for kind in WAITING
+            }
+
+        until(lambda: told() == WAITING, f"the conditions are {WAITING}")
 
     def runs(self, name: str, attempt: int) -> None:
         """It was admitted, and the head comes up."""
