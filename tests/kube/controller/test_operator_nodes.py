@@ -272,7 +272,7 @@ def test_a_pod_replaced_under_a_used_up_quota_waits_for_the_quota(begin: Callabl
     assert re.search(r"is forbidden: exceeded quota: tight, requested: pods=1, used: pods=\d, limited: pods=2", words)
     assert words.endswith("; raise the quota or give something back; it is tried again by itself")
     assert "exceeded quota: tight" in warned(it.plane, it.namespace, NAME, "FailedCreateWorkerPod")
-    assert it.status["phase"] == "Recovering"
+    until(lambda: it.status["phase"] == "Recovering", "the job recovers")
     it.plane.apply({**quota, "spec": {"hard": {"pods": "3"}}})
     until(lambda: len(it.ready()) == 2, "KubeRay tries again")
     it.say("Running")
