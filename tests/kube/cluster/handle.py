@@ -1,4 +1,4 @@
-"""A test's handle of a cluster: its kubeconfig, reads, and kubectl for all else."""
+"""A test's handle of a cluster: its kubeconfig and kubectl."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from cluster import cache, processes
-from cluster.reader import Query, RefusedError, reader
+from cluster import cache
 
 
 class KubectlError(Exception):
@@ -51,21 +49,8 @@ class Cluster:
         return done.stdout
 
     def get(self, *args: str) -> dict[str, Any]:
-        """Return an object, or a list of objects, of the arguments of `kubectl get`.
-
-        With `--ignore-not-found` an object that does not exist is an empty one.
-
-        Raises:
-            KubectlError: the API server refused, or could not be reached.
-        """
-        read, query = reader(self.kubeconfig), Query.parse(args)
-        if read is None or query is None:
-            text = self.kubectl("get", *args, "-o", "json")
-            return json.loads(text) if text.strip() else {}
-        try:
-            return read.get(query)
-        except (RefusedError, OSError, HTTPException) as error:
-            raise KubectlError(f"get {' '.join(args)}: {error}") from error
+        """Return an object, or a list of objects, from `kubectl get`."""
+        return json.loads(self.kubectl("get", *args, "-o", "json"))
 
     def apply(self, *documents: dict[str, Any] | Path) -> None:
         """Apply documents or files server-side: some CRDs are too large for the annotation of client-side apply."""
@@ -75,21 +60,18 @@ class Cluster:
             self.kubectl("apply", "--server-side", "--force-conflicts", *what, stdin=text)
 
     def crds(self, *names: str) -> None:
-        """Wait until custom resources are served."""
+        """Wait until custom resources are served.
 
-        def served(name: str) -> bool:
-            status = self.get("crd", name, "--ignore-not-found").get("status", {})
-            conditions = status.get("conditions") or ()  # null in a CRD that was just created
-            true = [one["type"] for one in conditions if one["status"] == "True"]
-            return status.get("acceptedNames", {}).get("plural") == name.partition(".")[0] and "Established" in true
-
+        A CRD that was just created has no conditions yet, which `kubectl wait` treats as an error.
+        """
         for name in names:
-            processes.until(lambda name=name: served(name), 60, f"{name} to be served")
+            accepted = f"--for=jsonpath={{.status.acceptedNames.plural}}={name.partition('.')[0]}"
+            self.kubectl("wait", f"crd/{name}", accepted, "--timeout=60s")
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{n}" for n in names))
 
     def settle(self) -> None:
         """Wait until pods can be created, which needs the default namespace's service account."""
-        account = ("serviceaccount", "default", "-n", "default", "--ignore-not-found")
-        processes.until(lambda: self.get(*account), 60, "the default service account")
+        self.kubectl("wait", "serviceaccount/default", "-n", "default", "--for=create", "--timeout=60s")
 
     def declare(self, node: str, resource: str, count: int) -> None:
         """Add devices to a node's status, as a device plugin does, so that pods requesting them are scheduled there."""

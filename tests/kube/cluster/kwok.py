@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cluster import cache, processes
 from cluster.handle import Cluster
@@ -50,18 +49,13 @@ def add(cluster: Cluster, run: Path, count: int, prefix: str = "fake", resources
     """Add the missing ones of the fake nodes `<prefix>-0`, `<prefix>-1`, ... and wait until they are ready."""
     start(cluster, run)
     names = {f"{prefix}-{i}" for i in range(count)}
-    there = {one["metadata"]["name"] for one in cluster.get("nodes")["items"]}
+    there = cluster.kubectl("get", "nodes", "-o", "name").replace("node/", "").split()
     if items := [node(name, resources) for name in sorted(names.difference(there))]:
         cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
     def ready() -> bool:
-        nodes = cluster.get("nodes", "-l", LABEL)["items"]
-        return names <= {one["metadata"]["name"] for one in nodes if is_ready(one)}
+        path = '{range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
+        lines = cluster.kubectl("get", "nodes", "-l", LABEL, "-o", f"jsonpath={path}").splitlines()
+        return names <= {line.partition(" ")[0] for line in lines if line.endswith(" True")}
 
     processes.until(ready, 120, f"{count} fake nodes", run, ["kwok"])
-
-
-def is_ready(node: dict[str, Any]) -> bool:
-    """Return whether a node is ready."""
-    conditions = node.get("status", {}).get("conditions", ())
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)

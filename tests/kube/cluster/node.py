@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster import build, cache, images, kuberay, kwok, processes, torch_volume
+from cluster import build, cache, images, kuberay, processes, torch_volume
 from cluster.handle import Cluster, KubectlError
 from cluster.plane import SERVICES
 
@@ -109,7 +109,7 @@ def start(run: Path) -> Cluster:
     kuberay.crds(cluster)  # Applied while images are imported.
     processes.until((run / "node" / "ready").exists, 180, "the node's processes", run, ["node"])
     processes.until(lambda: registered(cluster), 60, "the node to register", run, ["node"])
-    processes.until(lambda: kwok.is_ready(cluster.get("node", NAME)), 60, "the node to be ready", run, ["node"])
+    cluster.kubectl("wait", f"node/{NAME}", "--for=condition=Ready", "--timeout=60s")
     cluster.settle()
     cluster.apply(Path(__file__).parent / "coredns.yaml")
     if (run / "node" / "torch").exists():
@@ -140,7 +140,7 @@ def connect(pid: int) -> None:
 def registered(cluster: Cluster) -> bool:
     """Return whether the kubelet has registered its node."""
     try:
-        return bool(cluster.get("node", NAME, "--ignore-not-found"))
+        return NAME in cluster.kubectl("get", "nodes", "-o", "name")
     except KubectlError:
         return False
 

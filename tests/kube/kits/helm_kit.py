@@ -49,7 +49,7 @@ class Release:
         return self.cluster.get(what, name, "-n", self.namespace)
 
     def there(self, what: str, name: str) -> bool:
-        return bool(self.cluster.get(what, name, "-n", self.namespace, "--ignore-not-found"))
+        return bool(self.cluster.kubectl("get", what, name, "-n", self.namespace, "--ignore-not-found"))
 
     def may(self, verb: str, what: str, namespace: str, user: str = "") -> bool:
         """Return whether an account, by default the operator's, may do something."""

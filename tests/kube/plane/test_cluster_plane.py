@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster import cache, processes, up
@@ -28,44 +27,6 @@ def test_a_job_is_taken_and_a_wrong_one_is_refused(plane: Cluster) -> None:
         plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(job))
     example = cache.ROOT / "examples" / "hello-cpu" / "dljob.yaml"
     assert "created" in plane.kubectl("create", "--dry-run=server", "-f", str(example))
-
-
-ASKED = (
-    *("ns default", "sa/default -n default", "serviceaccount default", "crd dljobs.dljob.io --show-managed-fields"),
-    *("svc", "clusterroles", "events.events.k8s.io -A", "cm,sa -n kube-system", "dljobs,rayclusters -A"),
-    *("namespaces -l kubernetes.io/metadata.name=default", "nodes", "ns default kube-system", "lease -n kube-system"),
-)
-
-
-@pytest.mark.parametrize("asked", ASKED)
-def test_a_read_by_http_is_what_kubectl_says(plane: Cluster, asked: str) -> None:
-    words = asked.split()
-    found = plane.get(*words)
-    told = json.loads(plane.kubectl("get", *words, "-o", "json"))
-    assert _calm(found) == _calm(told)
-    assert _calm(found) != {}
-
-
-def _calm(answer: dict[str, Any]) -> Any:
-    """What is the same a moment later: leases are renewed, and events counted, all the time."""
-    if "items" not in answer:
-        return {**answer, "status": None}
-    parts = ("apiVersion", "kind")
-    items = [(*(item[part] for part in parts), item["metadata"]["name"]) for item in answer["items"]]
-    return {**answer, "items": items}
-
-
-def test_what_is_absent_is_told_in_kubectl_s_words(plane: Cluster) -> None:
-    for words in (["pod", "nobody"], ["nothings"]):
-        with pytest.raises(KubectlError) as told:
-            plane.kubectl("get", *words)
-        with pytest.raises(KubectlError) as found:
-            plane.get(*words)
-        said = str(told.value).split(": ", 1)[1].removeprefix("error: ")
-        assert said in str(found.value)
-    assert plane.get("pod", "nobody", "--ignore-not-found") == {}
-    with pytest.raises(KubectlError, match="nothings"):
-        plane.get("nothings", "a", "--ignore-not-found")
 
 
 def test_kuberay_acts_on_a_raycluster(plane: Cluster) -> None:
