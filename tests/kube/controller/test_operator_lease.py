@@ -80,7 +80,7 @@ def goes_on(plane: Cluster, namespace: str, standby: Operator, cluster: str) -> 
     apply(plane, namespace, "after")
     served(plane, namespace, "after")
     assert served(plane, namespace, "before") == cluster
-    until(lambda: len(plane.get("rayclusters", "-n", namespace)["items"]) == 2, "each job has a RayCluster, and one alone")
+    until(lambda: len(plane.get("rayclusters", "-n", namespace)["items"]) == 2, "each job has one RayCluster")
 
 
 def test_the_standby_takes_over_when_the_leader_is_killed(
