@@ -1,8 +1,4 @@
-"""ElasticMaster: the torch store of one role, in a process of its own, so that it survives the death of any rank.
-
-Ranks of thread hosts use a key prefix per generation. Scripts choose their own keys, so the first rank of a new
-generation asks ElasticMaster for an empty store; the address stays the same.
-"""
+"""ElasticMaster: the torch store of one role, in a process of its own, so that it survives the death of any rank."""
 
 from __future__ import annotations
 
@@ -29,24 +25,38 @@ class ElasticMaster(Host):
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
-        self._ip: str = ray.util.get_node_ip_address()
-        self._listener = socket.create_server((self._ip, 0), backlog=1024)
-        self._port: int = self._listener.getsockname()[1]
-        self._store: Any = None
-        self._open(0)
-        threading.Thread(target=self._renewals, name="dljob-store", daemon=True).start()
+        self._store = RoleStore(ray.util.get_node_ip_address())
 
     def address(self) -> str:
         """Return host:port of the store, the same for all generations."""
-        return f"{self._ip}:{self._port}"
+        return self._store.address
 
     def start_ranks(self, order: StartOrder) -> None:
-        """Do nothing: a store has no ranks. Its first rank of a new generation has it emptied, see `_renewals`."""
+        """Do nothing: a store has no ranks. Its first rank of a new generation has it emptied, see `RoleStore`."""
 
     def stop_ranks(self, order: StopOrder) -> None:
         """Do nothing: a store has no ranks."""
 
-    def _open(self, generation: int) -> None:
+
+class RoleStore:
+    """A TCPStore on one address, emptied for each generation but the first.
+
+    Ranks of thread hosts use a key prefix per generation. Scripts choose their own keys, so the first rank of a new
+    generation asks for an empty store, see `torch_group.renew`. The first generation (1) gets the store that is there:
+    nobody has written to it, and torch prints a warning for each connection that breaks.
+    """
+
+    def __init__(self, ip: str) -> None:
+        self._ip = ip
+        self._listener = socket.create_server((ip, 0), backlog=1024)
+        self._port: int = self._listener.getsockname()[1]
+        self.address = f"{ip}:{self._port}"
+        self._generation = 0
+        self._store: Any = None
+        self._open()
+        threading.Thread(target=self._serve_renewals, name="dljob-store", daemon=True).start()
+
+    def _open(self) -> None:
         """Replace the store by an empty one on the same listening socket; connections to the old store break."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -59,9 +69,9 @@ class ElasticMaster(Host):
             wait_for_workers=False,
             master_listen_fd=self._listener.dup().detach(),
         )
-        self._store.set(GENERATION_KEY, str(generation))
+        self._store.set(GENERATION_KEY, str(self._generation))
 
-    def _renewals(self) -> None:
+    def _serve_renewals(self) -> None:
         """Serve requests of ranks for a new generation, for ever."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
@@ -69,5 +79,15 @@ class ElasticMaster(Host):
             client: TCPStore | None = TCPStore(self._ip, self._port, None, is_master=False, timeout=FOR_EVER)
             client.wait([NEXT_KEY], FOR_EVER)
             generation = int(client.get(NEXT_KEY))
+            client.delete_key(NEXT_KEY)  # a request that comes between these two lines is made again, see `renew`
             client = None
-            self._open(generation)
+            if generation > self._generation:
+                self._replace(generation)
+
+    def _replace(self, generation: int) -> None:
+        unused = self._generation == 0
+        self._generation = generation
+        if unused:
+            self._store.set(GENERATION_KEY, str(generation))
+        else:
+            self._open()
