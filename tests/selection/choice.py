@@ -28,6 +28,7 @@ ATTEMPTS = ("kube/test_operator_attempts", "kube/test_operator_faults", "kube/te
 ELSEWHERE = {
     # The command runs as a process, and imports a command's module once it has read its name.
     "cli/commands": ("ray/test_cli_run", "ray/test_cli_orders", "kube/test_cli_*"),
+    "cli/commands/observe": ("ray/test_cli_run", "ray/test_cli_orders", "kube/test_cli_*"),
     "cli/kubernetes": ("kube/test_cli_*", "kube/test_torchrun_node"),
     "cli/machine": ("ray/test_ordinary_machine",),
     "api/kubernetes": ("kube/test_cli_*", "kube/test_node_jobs"),
@@ -38,6 +39,7 @@ ELSEWHERE = {
     "dljob_operator/controller": OPERATORS,
     "dljob_operator/leader": ("kube/test_operator_lease", "kube/test_operator_upgrade", "kube/test_operator_outage"),
     "dljob_operator/testing": (),
+    "report": (),
     "dljob_operator/watch": ("kube/test_operator_outage", "kube/test_operator_proxy"),
     "dljob_operator/webhook": ("kube/test_webhook", "kube/test_bad_input_plane"),
     "kube": ("kube/test_operator_proxy", "kube/test_rights"),

@@ -17,7 +17,7 @@ from dljob.api import registry
 from dljob.api.local import views
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main, output
-from dljob.cli.commands import status as command
+from dljob.cli.commands.observe import status as command
 
 NOW = 1_000_000.0
 OVER: dict[str, Any] = {"phase": "Succeeded", "roles": [{"desired": 2, "ready": 0, "succeeded": 2}], "restarts": {}}

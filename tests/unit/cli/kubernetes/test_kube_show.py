@@ -10,7 +10,7 @@ import pytest
 
 from dljob.api.kubernetes import views
 from dljob.cli import description, output, timeline
-from dljob.cli.commands import status
+from dljob.cli.commands.observe import status
 from dljob.cli.kubernetes.run import code_of, outcome, shown_ranks
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kubernetes"

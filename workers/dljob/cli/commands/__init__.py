@@ -1,1 +1,1 @@
-"""One module per command of `dljob`."""
+"""One module per command of `dljob`; `observe` has those that show jobs and change nothing."""
