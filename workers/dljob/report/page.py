@@ -14,10 +14,18 @@ ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028
 
 
 def html(data: Mapping[str, Any]) -> str:
-    """Return the page; its Content-Security-Policy allows its own script and style only, and no request."""
+    """Return the page; its Content-Security-Policy allows its own script and style only.
+
+    A page with a `source` may ask the server that it came from; any other page makes no request at all.
+    The number in a script's name is its place: a script uses what those before it define.
+    """
     assets = files("dljob.report") / "assets"
-    script, style = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    scripts = sorted((file for file in assets.iterdir() if file.name.endswith(".js")), key=lambda file: file.name)
+    script = "".join(file.read_text(encoding="utf-8") for file in scripts)
+    style = assets.joinpath("page.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:"
+    if data.get("source"):  # the live page asks the command that serves it
+        policy += "; connect-src 'self'"
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
     parts = {"policy": policy, "style": style, "script": script, "data": text}
     page = assets.joinpath("page.html").read_text(encoding="utf-8")

@@ -1,0 +1,228 @@
+// Charts over time: one canvas each, one shared window. `draw` gets a scale; bands of incidents, the crosshair and the
+// selection are elements above all charts, so that moving the pointer repaints none of them.
+
+class TimeChart {
+  constructor({ height, label, draw, describe, source }) {
+    this.height = height;
+    this.draw = draw;
+    this.describe = describe || (() => []);
+    this.source = source;
+    this.canvas = el("canvas", { class: "plot", role: "img", tabindex: "0", "aria-label": label });
+    this.canvas.style.height = `${height}px`;
+    this.canvas.chart = this;
+  }
+
+  paint(box = this.canvas.getBoundingClientRect()) {
+    const ratio = Math.min(devicePixelRatio || 1, 3);
+    const width = Math.floor(box.width);
+    const height = Math.floor(box.height);
+    if (width < 2 || height < 2) return;
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(height * ratio);
+    }
+    const context = this.canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.font = `11px ${FONT}`;
+    context.textBaseline = "middle";
+    this.draw(context, { width, height, x: (time) => ((time - page.from) / span()) * width });
+    this.stale = false;
+  }
+}
+
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
+
+// Steps of an axis of time, in seconds: what people read at a glance.
+const TICKS = [0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
+  86400, 172800, 432000, 864000, 2592000, 7776000, 31536000];
+
+function ticks(width) {
+  const wanted = span() / Math.max(2, width / 90);
+  const step = TICKS.find((candidate) => candidate >= wanted) || TICKS[TICKS.length - 1];
+  const found = [];
+  for (let time = Math.ceil(page.from / step) * step; time <= page.to && found.length < 500; time += step) found.push(time);
+  return found;
+}
+
+function drawGrid(context, scale) {
+  context.fillStyle = colour("grid");
+  for (const time of ticks(scale.width)) context.fillRect(Math.round(scale.x(time)), 0, 1, scale.height);
+}
+
+function drawAxis(context, scale) {
+  context.fillStyle = colour("muted");
+  context.textAlign = "center";
+  for (const time of ticks(scale.width)) {
+    const x = scale.x(time);
+    const text = clock(time, span());
+    const half = context.measureText(text).width / 2;
+    context.fillRect(Math.round(x), scale.height - 5, 1, 5);
+    if (x >= half && x <= scale.width - half) context.fillText(text, x, scale.height - 13);
+  }
+  context.textAlign = "left";
+}
+
+// The value of an axis' end: 1, 2 or 5 times a power of ten.
+function niceStep(range, wanted) {
+  const raw = range / wanted || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  for (const factor of [1, 2, 5, 10]) if (factor * power >= raw) return factor * power;
+  return 10 * power;
+}
+
+// First index whose time is greater.
+function after(times, time) {
+  let low = 0;
+  let high = times.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (times[middle] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// A chart of lines. `lines`: name, values by the samples' times, colour, dashed; null in values is a gap.
+function lineChart({ label, lines, times, height = 96, format = compact, source, zero = false, ceiling = null }) {
+  let range = [0, 1];
+  const draw = (context, scale) => {
+    drawGrid(context, scale);
+    const first = Math.max(0, after(times, page.from) - 1);
+    const last = Math.min(times.length - 1, after(times, page.to));
+    range = rangeOf(lines, first, last, zero, ceiling);
+    const y = (value) => scale.height - 8 - ((value - range[0]) / (range[1] - range[0])) * (scale.height - 16);
+    drawLevels(context, scale, range, y, format);
+    for (const line of lines) drawLine(context, scale, line, times, first, last, y);
+  };
+  const describe = (time) => {
+    const index = after(times, time) - 1;
+    if (index < 0) return ["before the first sample"];
+    return [`sampled ${stamp(times[index])} UTC`,
+      ...lines.slice(0, 14).map((line) => [line.colour, `${line.name}: ${format(line.values[index])}`]),
+      ...(lines.length > 14 ? [`and ${lines.length - 14} more`] : [])];
+  };
+  return new TimeChart({ height, label, draw, describe, source });
+}
+
+function rangeOf(lines, first, last, zero, ceiling) {
+  let low = zero ? 0 : Infinity;
+  let high = ceiling ?? -Infinity;
+  for (const { values } of lines) {
+    for (let i = first; i <= last; i += 1) {
+      const value = values[i];
+      if (typeof value !== "number") continue;
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
+  if (!Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
+  if (low === high) return zero ? [0, high || 1] : [low - Math.abs(low || 1) / 10, high + Math.abs(high || 1) / 10];
+  return [low, high];
+}
+
+function drawLevels(context, scale, [low, high], y, format) {
+  const step = niceStep(high - low, 3);
+  context.fillStyle = colour("grid");
+  const levels = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) levels.push(value);
+  for (const value of levels) context.fillRect(0, Math.round(y(value)), scale.width, 1);
+  for (const value of levels) {
+    const text = format(Math.abs(value) < step / 1e6 ? 0 : value);
+    const top = Math.max(7, Math.min(scale.height - 7, y(value)));
+    context.fillStyle = colour("veil");
+    context.fillRect(0, top - 7, context.measureText(text).width + 6, 14);
+    context.fillStyle = colour("muted");
+    context.fillText(text, 3, top);
+  }
+}
+
+// Samples that share a pixel are drawn as their least and greatest value: no spike is lost, whatever the zoom.
+function drawLine(context, scale, line, times, first, last, y) {
+  context.strokeStyle = line.colour;
+  context.lineWidth = line.width || 1.6;
+  context.setLineDash(line.dash || []);
+  context.beginPath();
+  let pen = false;
+  let column = -1;
+  let low = 0;
+  let high = 0;
+  const flush = () => {
+    if (column < 0) return;
+    if (pen) context.lineTo(column, y(low));
+    else context.moveTo(column, y(low));
+    if (high !== low) context.lineTo(column, y(high));
+    pen = true;
+    column = -1;
+  };
+  for (let i = first; i <= last; i += 1) {
+    const value = line.values[i];
+    if (typeof value !== "number") {
+      flush();
+      pen = false;
+      continue;
+    }
+    const x = Math.round(scale.x(times[i]) * 2) / 2;
+    if (x !== column) {
+      flush();
+      column = x;
+      low = value;
+      high = value;
+    } else {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  flush();
+  context.stroke();
+  context.setLineDash([]);
+}
+
+// A row of the timeline: its name and legend in the gutter, its chart beside it, the same as a table on demand.
+function chartRow(chart, title, legend, table) {
+  page.charts.push(chart);
+  const name = el("div", { class: "row-name" }, el("h4", null, title), legend);
+  const body = el("div", { class: "row-plot" }, chart.canvas);
+  return el("div", { class: "row" }, name, body, table && asTable(title, table));
+}
+
+// The text alternative of a chart; built when it is opened, since most are not.
+function asTable(title, { head, rows, source }) {
+  const box = el("details", { class: "alternative" }, el("summary", null, `${title} as a table`));
+  box.addEventListener("toggle", () => {
+    if (!box.open || box.querySelector("table")) return;
+    box.append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, table` },
+      el("table", { title: `Source: ${source}` },
+        el("thead", null, el("tr", null, head.map((cell) => el("th", { scope: "col" }, user(cell))))),
+        el("tbody", null, rows().map((row) => el("tr", null, row.map((cell) => el("td", null, user(cell)))))))));
+  });
+  return box;
+}
+
+function sampleTable(lines, times, format, source) {
+  return {
+    head: ["time (UTC)", ...lines.map((line) => line.name)],
+    source,
+    rows: () => {
+      const stride = Math.max(1, Math.ceil(times.length / 60));
+      const rows = [];
+      for (let i = 0; i < times.length; i += stride) {
+        rows.push([stamp(times[i]), ...lines.map((line) => (line.values[i] === null ? "-" : format(line.values[i])))]);
+      }
+      return rows;
+    },
+  };
+}
+
+function legend(lines) {
+  return el("ul", { class: "legend" }, lines.slice(0, 12).map((line) => el("li", null, swatch(line.colour), user(line.name))),
+    lines.length > 12 && el("li", null, `and ${lines.length - 12} more`));
+}
+
+function swatch(paint) {
+  return el("span", { class: "swatch", "aria-hidden": "true", style: { background: paint } });
+}
+
+const LINE_COLOURS = ["line-1", "line-2", "line-3", "line-4", "line-5", "line-6"];
+const lineColour = (index) => colour(LINE_COLOURS[index % LINE_COLOURS.length]);
+const lineDash = (index) => [[], [6, 3], [2, 2], [8, 3, 2, 3]][Math.floor(index / LINE_COLOURS.length) % 4];

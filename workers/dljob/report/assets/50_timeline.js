@@ -1,0 +1,378 @@
+// The timeline: overview, axis with incidents, lanes and curves; all move together.
+
+const timeline = {};
+
+function buildTimeline() {
+  const data = page.data;
+  page.charts = [];
+  page.watchers = [];
+  if (!seconds((data.job || {}).start ?? (data.job || {}).startTime) && !(data.events || []).length) {
+    return [note("The job has no start and no events: there is no time to draw. ", unrecordedOf("events"))];
+  }
+  const bands = el("div", { class: "bands", "aria-hidden": "true" });
+  const cross = el("div", { class: "cross", hidden: true });
+  const chosen = el("div", { class: "chosen", hidden: true });
+  const rows = el("div", { class: "rows" }, lanesRow(), curveRows(), weightRows(), callRows(), queueRows(), memoryRows());
+  const box = el("div", { class: "timeline" }, el("div", { class: "overlay" }, bands, cross, chosen), toolbar(), axisRow(), rows);
+  Object.assign(timeline, { box, bands, cross, chosen });
+  page.watchers.push(drawBands, drawWindow);
+  pointers(box);
+  return [box];
+}
+
+// ------------------------------------------------------------------------------------------------ window and axis
+
+function toolbar() {
+  const button = (text, label, act) => el("button", { type: "button", class: "tool", title: label, "aria-label": label, onclick: act }, text);
+  timeline.window = el("span", { class: "window", role: "status", title: "Source: the window that all charts over time show" });
+  return el("div", { class: "toolbar" },
+    el("div", { class: "tools" },
+      button("+", "Zoom in (+ or w)", () => zoom(0.5)), button("\u2212", "Zoom out (- or s)", () => zoom(2)),
+      button("\u2190", "Earlier (left or a)", () => pan(-0.25)), button("\u2192", "Later (right or d)", () => pan(0.25)),
+      button("Whole job", "Show the whole job (0)", () => setWindow(page.start, page.end))),
+    timeline.window,
+    el("span", { class: "hint" }, "Drag to zoom, Shift+drag to move, Ctrl+wheel to zoom, double click for the whole job"));
+}
+
+function drawWindow() {
+  if (!timeline.window) return;
+  const whole = page.to - page.from >= (page.end - page.start) * 0.9999;
+  replace(timeline.window, `${stamp(page.from)} to ${stamp(page.to)} UTC, ${whole ? "whole job" : "window"} of ${duration(span())}`);
+}
+
+function axisRow() {
+  const overview = new TimeChart({
+    height: 28,
+    label: "The whole job, with the window that is shown below. Drag to move the window.",
+    draw: drawOverview,
+    source: "the job's journal",
+  });
+  overview.canvas.classList.add("overview");
+  overviewPointer(overview.canvas);
+  const axis = new TimeChart({ height: 24, label: "Axis of time, UTC", draw: drawAxis, source: "the window" });
+  axis.canvas.removeAttribute("tabindex");
+  page.charts.push(overview, axis);
+  timeline.marks = el("div", { class: "marks", role: "group", "aria-label": "Incidents on the axis" });
+  page.watchers.push(drawMarks);
+  return el("div", { class: "axis" },
+    el("div", { class: "row" }, el("div", { class: "row-name small" }, "whole job"), el("div", { class: "row-plot" }, overview.canvas)),
+    el("div", { class: "row" }, el("div", { class: "row-name small" }, "time, UTC"),
+      el("div", { class: "row-plot" }, timeline.marks, axis.canvas)));
+}
+
+const overviewCache = {};
+
+function drawOverview(context, scale) {
+  const all = roleNames().flatMap(lanesOf).filter(Boolean);
+  context.fillStyle = colour("empty");
+  context.fillRect(0, 0, scale.width, scale.height);
+  if (all.length) drawCached(context, scale, all);
+  const x = (time) => ((time - page.start) / (page.end - page.start)) * scale.width;
+  const left = x(page.from);
+  const right = Math.max(left + 2, x(page.to));
+  context.fillStyle = colour("shade");
+  context.fillRect(0, 0, left, scale.height);
+  context.fillRect(right, 0, scale.width - right, scale.height);
+  context.strokeStyle = colour("accent");
+  context.lineWidth = 2;
+  context.strokeRect(left + 1, 1, Math.max(1, right - left - 2), scale.height - 2);
+}
+
+// The whole job is the same in each frame of a zoom, and of all ranks: it is drawn once.
+function drawCached(context, scale, all) {
+  const key = `${scale.width}x${scale.height}:${page.start}:${page.end}:${document.documentElement.dataset.theme}:${colour("text")}`;
+  if (overviewCache.key !== key || overviewCache.data !== page.data) {
+    const canvas = el("canvas");
+    canvas.width = scale.width;
+    canvas.height = scale.height;
+    drawShares(canvas.getContext("2d"), all, all.length, 0, 0, scale.width, scale.height, page.start, page.end);
+    Object.assign(overviewCache, { key, data: page.data, canvas });
+  }
+  context.drawImage(overviewCache.canvas, 0, 0);
+}
+
+function overviewPointer(canvas) {
+  const move = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const middle = page.start + ((event.clientX - box.left) / box.width) * (page.end - page.start);
+    setWindow(middle - span() / 2, middle + span() / 2);
+  };
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    canvas.setPointerCapture(event.pointerId);
+    move(event);
+    event.stopPropagation();
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (canvas.hasPointerCapture(event.pointerId)) move(event);
+  });
+}
+
+// ------------------------------------------------------------------------------------------------ incidents above all
+
+function plotWidth() {
+  return timeline.marks ? timeline.marks.getBoundingClientRect().width : 0;
+}
+
+// Incidents closer than a mark is wide are one mark: a click on it zooms until they part.
+function clusters(width, gap) {
+  const found = [];
+  (page.data.incidents || []).forEach((incident, index) => {
+    const until = incident.until ?? page.end;
+    if (until < page.from || incident.at > page.to) return;
+    const x = Math.max(0, ((incident.at - page.from) / span()) * width);
+    const last = found[found.length - 1];
+    const right = Math.min(width, ((until - page.from) / span()) * width);
+    if (last && x - last.x < gap) {
+      last.of.push(index);
+      last.right = Math.max(last.right, right);
+    } else found.push({ x, right, of: [index] });
+  });
+  return found;
+}
+
+function drawMarks() {
+  const width = plotWidth();
+  if (!width) return;
+  const held = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.incident : undefined;
+  replace(timeline.marks, clusters(width, 22).map((cluster) => {
+    const index = cluster.of[0];
+    const single = cluster.of.length === 1;
+    const incident = page.data.incidents[index];
+    const label = single
+      ? `Incident ${index + 1}: ${incident.reason || "failure"} of ${incident.target}, ${clock(incident.at)} UTC`
+      : `${cluster.of.length} incidents from ${index + 1} on: zoom in`;
+    const made = el("button", {
+      class: single ? "mark" : "mark many", type: "button", title: `${label}. Source: the job's journal and status`, "aria-label": visible(label),
+      "aria-pressed": String(page.incident !== null && cluster.of.includes(page.incident)),
+      onclick: () => (single ? openIncident(index) : zoomTo(cluster.of)),
+    }, single ? String(index + 1) : `${index + 1}+`);
+    made.dataset.incident = String(index);
+    made.style.left = `${Math.min(cluster.x, width - 20)}px`;
+    return made;
+  }));
+  if (held !== undefined) timeline.marks.querySelector(`[data-incident="${CSS.escape(held)}"]`)?.focus();
+}
+
+function zoomTo(indexes) {
+  const some = indexes.map((index) => page.data.incidents[index]);
+  const from = Math.min(...some.map((incident) => incident.at));
+  const to = Math.max(...some.map((incident) => incident.until ?? page.end));
+  const margin = Math.max((to - from) * 0.15, 1);
+  if (to - from + 2 * margin >= span()) openIncident(indexes[0]);
+  else setWindow(from - margin, to + margin);
+}
+
+function drawBands() {
+  const width = plotWidth();
+  replace(timeline.bands, clusters(width, 1).map((cluster) => {
+    const made = el("div", { class: page.incident !== null && cluster.of.includes(page.incident) ? "band open" : "band" });
+    made.style.left = `${cluster.x}px`;
+    made.style.width = `${Math.max(2, cluster.right - cluster.x)}px`;
+    return made;
+  }));
+}
+
+// ------------------------------------------------------------------------------------------------ pointer, wheel, keys
+
+function timeAt(canvas, clientX) {
+  const box = canvas.getBoundingClientRect();
+  return page.from + ((clientX - box.left) / box.width) * span();
+}
+
+function pointers(box) {
+  let drag = null;
+  box.addEventListener("pointerdown", (event) => {
+    const canvas = event.target.closest(".plot:not(.overview)");
+    if (!canvas || event.button !== 0) return;
+    const moves = event.shiftKey || event.pointerType === "touch";
+    drag = { canvas, x: event.clientX, moves, from: page.from, to: page.to };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  box.addEventListener("pointermove", (event) => {
+    const canvas = drag ? drag.canvas : event.target.closest(".plot:not(.overview)");
+    if (!canvas) return hideTip();
+    if (drag && drag.moves) {
+      const shift = ((drag.x - event.clientX) / canvas.getBoundingClientRect().width) * (drag.to - drag.from);
+      setWindow(drag.from + shift, drag.to + shift);
+    } else if (drag) showChosen(drag, event.clientX);
+    return showTip(canvas, event);
+  });
+  const end = (event) => {
+    if (!drag) return;
+    const { canvas, x, moves } = drag;
+    drag = null;
+    timeline.chosen.hidden = true;
+    if (moves || event.type === "pointercancel" || Math.abs(event.clientX - x) < 5) return;
+    const times = [timeAt(canvas, x), timeAt(canvas, event.clientX)].sort((a, b) => a - b);
+    setWindow(times[0], times[1]);
+  };
+  box.addEventListener("pointerup", end);
+  box.addEventListener("pointercancel", end);
+  box.addEventListener("pointerleave", hideTip);
+  box.addEventListener("dblclick", (event) => {
+    if (event.target.closest(".plot")) setWindow(page.start, page.end);
+  });
+  box.addEventListener("wheel", (event) => {
+    const canvas = event.target.closest(".plot");
+    if (!canvas || !(event.ctrlKey || event.metaKey || event.shiftKey || event.deltaX)) return;
+    event.preventDefault();
+    if (event.ctrlKey || event.metaKey) zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 300))), timeAt(canvas, event.clientX));
+    else pan((event.deltaX || event.deltaY) / 1000);
+  }, { passive: false });
+}
+
+function showChosen(drag, clientX) {
+  const box = drag.canvas.getBoundingClientRect();
+  const x0 = Math.max(0, Math.min(drag.x, clientX) - box.left);
+  const x1 = Math.min(box.width, Math.max(drag.x, clientX) - box.left);
+  timeline.chosen.hidden = x1 - x0 < 3;
+  timeline.chosen.style.left = `${x0}px`;
+  timeline.chosen.style.width = `${x1 - x0}px`;
+}
+
+function showTip(canvas, event) {
+  const tip = document.getElementById("tip");
+  const box = canvas.getBoundingClientRect();
+  const time = timeAt(canvas, event.clientX);
+  timeline.cross.hidden = false;
+  timeline.cross.style.transform = `translateX(${event.clientX - box.left}px)`;
+  const lines = canvas.chart.describe(time, event.clientY - box.top);
+  replace(tip, el("div", { class: "tip-time" }, `${stamp(time)} UTC, +${duration(time - page.start)}`),
+    lines.filter(Boolean).map((line) => (Array.isArray(line) ? el("div", null, swatch(line[0]), user(line[1])) : el("div", null, user(line)))),
+    canvas.chart.source && el("div", { class: "tip-source" }, `Source: ${canvas.chart.source}`));
+  tip.hidden = false;
+  const size = tip.getBoundingClientRect();
+  const left = event.clientX + 16 + size.width > innerWidth ? Math.max(4, event.clientX - size.width - 16) : event.clientX + 16;
+  tip.style.left = `${left}px`;
+  tip.style.top = `${Math.max(4, Math.min(innerHeight - size.height - 4, event.clientY + 14))}px`;
+}
+
+function hideTip() {
+  document.getElementById("tip").hidden = true;
+  if (timeline.cross) timeline.cross.hidden = true;
+}
+
+// ------------------------------------------------------------------------------------------------ rows
+
+function lanesRow() {
+  if (!page.data.lanes || !roleNames().length) {
+    return el("div", { class: "row wide" }, el("h4", null, "Lanes"),
+      note(roleNames().length ? "Nobody recorded in which account each rank was. " : "The job has no roles. ", unrecordedOf("lanes")));
+  }
+  const lanes = new Lanes();
+  timeline.lanes = lanes;
+  page.charts.push(lanes.chart);
+  const used = new Set((page.data.ledger ? Object.keys(page.data.ledger.accounts || {}) : page.accounts));
+  return el("div", { class: "row wide lanes" }, el("h4", null, "Lanes ", el("span", { class: "sub" }, "share of a role's ranks in each account; open a role for its ranks")),
+    el("ul", { class: "legend accounts" }, page.accounts.filter((name) => used.has(name)).map((name) => el("li", { title: KNOWN_ACCOUNTS[name] || name }, swatch(accountColour(name)), user(name)))),
+    lanes.scroller);
+}
+
+function samplesOf(part) {
+  const samples = page.data.samples;
+  return samples && Array.isArray(samples.times) && samples.times.length ? samples[part] : null;
+}
+
+function missingRow(title, what, part) {
+  return el("div", { class: "row wide" }, el("h4", null, title), note(what, " ", unrecordedOf(part)));
+}
+
+// A role's series: by rank, or, of many ranks, the least, the middle and the greatest of them at each time.
+function rankLines(role, series, paint) {
+  if (!series) return [];
+  if (!Array.isArray(series)) {
+    return ["high", "middle", "low"].filter((key) => series[key]).map((key) => ({
+      name: `${role} ${{ high: "greatest", middle: "median", low: "least" }[key]}`, values: series[key], colour: paint,
+      dash: key === "middle" ? [] : [3, 3], width: key === "middle" ? 1.8 : 1,
+    }));
+  }
+  return series.map((values, rank) => values && { name: `${role}/${rank}`, values, colour: paint, dash: lineDash(rank * 6) }).filter(Boolean);
+}
+
+function sampledChart(title, lines, { format = compact, source, zero = false, ceiling = null, height = 96 }) {
+  const times = page.data.samples.times;
+  const chart = lineChart({ label: `${title}: ${lines.slice(0, 6).map((line) => `${line.name} ${format(lastOf(line.values))} at the end`).join(", ")}`, lines, times, height, format, source, zero, ceiling });
+  return chartRow(chart, title, legend(lines), sampleTable(lines.slice(0, 12), times, format, source));
+}
+
+function lastOf(values) {
+  for (let i = values.length - 1; i >= 0; i -= 1) if (values[i] !== null && values[i] !== undefined) return values[i];
+  return null;
+}
+
+const SAMPLED = "samples that PrimeMaster took, at most one a second";
+
+function curveRows() {
+  const steps = samplesOf("steps");
+  const progress = samplesOf("progress");
+  const stepLines = Object.entries(steps || {}).flatMap(([role, series], index) => rankLines(role, series, lineColour(index)));
+  const rows = [stepLines.length
+    ? sampledChart("Steps", stepLines, { source: `${SAMPLED}, of what ranks report by progress(step)` })
+    : missingRow("Steps", "No steps were recorded: ranks report them by progress(step).", "steps")];
+  const names = Object.entries(progress || {});
+  names.forEach(([name, values], index) => {
+    rows.push(sampledChart(name, [{ name, values, colour: lineColour(index + 1) }], { source: `${SAMPLED}, of progress(step, ${name}=...)` }));
+  });
+  if (!names.length) rows.push(missingRow("Loss, reward", "No metrics were recorded: a driver reports them by progress(step, loss=...).", "progress"));
+  return rows;
+}
+
+function weightRows() {
+  const weights = Object.entries(samplesOf("weights") || {});
+  if (!weights.length) return [missingRow("Weight versions", "No weights were published, or nobody recorded them.", "weights")];
+  return weights.flatMap(([name, { published, ranks }]) => {
+    const held = Object.entries(ranks || {});
+    const lines = [{ name: "published", values: published, colour: lineColour(0), width: 2 },
+      ...held.map(([rank, values], index) => ({ name: rank, values, colour: lineColour(index + 1), dash: lineDash(index + 6) }))];
+    const stale = held.map(([rank, values], index) => ({
+      name: rank, colour: lineColour(index + 1), dash: lineDash(index + 6),
+      values: values.map((value, at) => (value === null || published[at] === null ? null : published[at] - value)),
+    }));
+    return [sampledChart(`Weights ${name}: version`, lines, { source: `${SAMPLED}, of versions published and taken` }),
+      stale.length ? sampledChart(`Weights ${name}: versions behind`, stale, { source: "published version less the rank's", zero: true, height: 72 }) : null];
+  });
+}
+
+// Counters since the start, as rates; a counter that falls was begun anew.
+function rates(times, counts) {
+  return counts.map((count, i) => {
+    if (i === 0 || count === null || counts[i - 1] === null || times[i] <= times[i - 1]) return null;
+    const grown = count - counts[i - 1];
+    return (grown >= 0 ? grown : count) / (times[i] - times[i - 1]);
+  });
+}
+
+function callRows() {
+  const calls = Object.entries(samplesOf("calls") || {});
+  if (!calls.length) return [missingRow("Calls between roles", "No calls between roles were made, or nobody recorded them.", "calls")];
+  const times = page.data.samples.times;
+  const rate = calls.map(([name, of], index) => ({ name, values: rates(times, of.sent || []), colour: lineColour(index), dash: lineDash(index) }));
+  const parked = calls.map(([name, of], index) => ({ name, values: of.parked || [], colour: lineColour(index), dash: lineDash(index) }));
+  const source = `${SAMPLED}, of the callers' counters`;
+  return [sampledChart("Calls a second", rate, { source, zero: true }),
+    sampledChart("Calls parked", parked, { source, zero: true, height: 72 }),
+    el("div", { class: "row wide" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Calls, sums" },
+      el("table", { class: "plain" }, el("caption", null, "Calls until the end"),
+        el("thead", null, el("tr", null, ["call", "sent", "sent again", "lost"].map((cell) => el("th", { scope: "col" }, cell)))),
+        el("tbody", null, calls.map(([name, of]) => el("tr", null, el("th", { scope: "row" }, user(name)),
+          ["sent", "again", "lost"].map((key) => el("td", null, figure(of[key] ? compact(lastOf(of[key])) : "-", source)))))))))];
+}
+
+function queueRows() {
+  const queues = Object.entries(samplesOf("queues") || {});
+  if (!queues.length) return [missingRow("Queues", "The job has no queues, or nobody recorded their fill.", "queues")];
+  return queues.map(([name, { items, capacity }]) => {
+    const most = Array.isArray(capacity) ? lastOf(capacity) : capacity;
+    return sampledChart(`Queue ${name}`, [{ name: most ? `items of ${compact(most)}` : "items", values: items, colour: lineColour(2) }],
+      { source: `${SAMPLED}, of the queue's keeper`, zero: true, ceiling: most ?? null, height: 72 });
+  });
+}
+
+function memoryRows() {
+  return [["memory", "Memory of ranks", bytes], ["device", "Memory of devices", bytes]].map(([part, title, format]) => {
+    const lines = Object.entries(samplesOf(part) || {}).flatMap(([role, series], index) => rankLines(role, series, lineColour(index)));
+    if (!lines.length) return missingRow(title, "Nobody recorded it.", part);
+    return sampledChart(title, lines, { format, source: `${SAMPLED}, of the ranks' heartbeats`, zero: true });
+  });
+}

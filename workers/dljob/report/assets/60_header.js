@@ -1,0 +1,81 @@
+// The header: what happened, why, and what to do; then the figures.
+
+const GOOD = new Set(["Succeeded", "Running"]);
+const BAD = new Set(["Failed"]);
+
+function phaseKind(phase) {
+  if (phase === "Succeeded") return "good";
+  if (phase === "Failed") return "bad";
+  return phase === "Running" ? "busy" : "calm";
+}
+
+// `dljob why` as it prints: a heading, "first cause:", evidence and the rest, "next:".
+function causeParts(lines) {
+  const starts = (prefix) => lines.findIndex((line) => line.startsWith(prefix));
+  const cause = starts("first cause:");
+  const next = starts("next:");
+  const indented = (from) => {
+    const found = [];
+    for (let i = from + 1; i < lines.length && /^\s/.test(lines[i]); i += 1) found.push(lines[i].trim());
+    return found;
+  };
+  return {
+    cause: cause < 0 ? null : lines[cause].slice(12).trim(),
+    evidence: lines.filter((line) => /^\s*evidence:/.test(line)).map((line) => line.trim().slice(9).trim()),
+    next: next < 0 ? [] : [lines[next].slice(5).trim(), ...indented(next)],
+    rest: lines,
+  };
+}
+
+function buildHeader() {
+  const job = page.data.job || {};
+  const lines = job.cause || [];
+  const { cause, evidence, next, rest } = causeParts(lines);
+  const failed = cause !== null;
+  return [
+    el("div", { class: `verdict ${phaseKind(job.phase)}` },
+      el("p", { class: "phase", title: "Source: the job's status" }, user(job.phase || "Unknown", { class: "badge" }),
+        user(job.reason || ""), job.message ? [": ", user(job.message)] : null),
+      el("div", { class: "cause" },
+        el("h3", null, failed ? (job.phase === "Failed" ? "First cause" : "Last failure, recovered") : "First cause"),
+        el("p", { class: "cause-line", title: "Source: dljob why" }, failed ? user(cause) : "Nothing failed."),
+        evidence.length ? el("ul", { class: "evidence", title: "Source: dljob why" }, evidence.map((line) => el("li", null, user(line)))) : null),
+      next.length ? el("div", { class: "next" }, el("h3", null, "What to do next"),
+        el("p", { title: "Source: dljob why" }, user(next[0])),
+        next.slice(1).map((line) => el("pre", { class: "command", title: "Source: dljob why" }, user(line)))) : null,
+      rest.length ? el("details", null, el("summary", null, "All that dljob why says"),
+        el("pre", { class: "log", title: "Source: dljob why" }, rest.map((line) => [user(line), "\n"]))) : null),
+    el("dl", { class: "tiles" }, tiles(job)),
+  ];
+}
+
+function tiles(job) {
+  const ledger = page.data.ledger;
+  const goodput = job.goodput ?? (ledger ? ledger.goodput : null);
+  const processes = job.processes ?? (ledger ? ledger.processes : null);
+  const restarts = Object.entries(job.restarts || {}).filter(([, count]) => count > 0);
+  const all = restarts.reduce((sum, [, count]) => sum + count, 0);
+  const faults = (page.data.incidents || []).length;
+  const lost = (page.data.incidents || []).reduce((sum, incident) => sum + (incident.lostSteps || 0), 0);
+  const devices = job.deviceSeconds;
+  return [
+    tile("Goodput", goodput === null || goodput === undefined ? "-" : percent(goodput),
+      goodput === null || goodput === undefined ? "no ledger was recorded" : "of all ranks' time was work that counts", "the job's ledger, account productive"),
+    tile("Time", duration(job.seconds ?? page.end - page.start), `since ${stamp(seconds(job.start ?? job.startTime))} UTC`, "the job's status"),
+    tile(devices ? "Device-hours" : "Process-hours", hours(devices ?? (ledger ? ledger.seconds * ledger.processes : null)),
+      devices ? "devices reserved, by hour" : "no devices: ranks by hour", "the ledger's time, and the spec's devices a rank"),
+    tile("Ranks", processes === null || processes === undefined ? "-" : grouped(processes), plural(roleNames().length, "role"), "the job's plan"),
+    tile("Restarts", grouped(all), restarts.length ? restarts.map(([level, count]) => `${count} ${levelName(level)}`).join(", ") : "none", "the job's status, restarts by level"),
+    tile("Steps lost", grouped(lost), plural(faults, "incident"), "the incidents' journal records"),
+  ];
+}
+
+function hours(value) {
+  return value === null || value === undefined ? "-" : compact(Math.round((value / 3600) * (value < 36000 ? 1000 : 10)) / (value < 36000 ? 1000 : 10));
+}
+
+const levelName = (level) => level.replace(/_/g, " ").replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+
+function tile(name, value, detail, source) {
+  return el("div", { class: "tile", title: `Source: ${source}` }, el("dt", null, name), el("dd", { class: "value" }, value), el("dd", { class: "detail" }, user(detail)));
+}

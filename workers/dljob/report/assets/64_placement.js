@@ -1,0 +1,130 @@
+// Where units were: nodes with their devices and the shares of their bundles; beside it, where the plan had them.
+
+// `plan` has nodes of its own, as a list or beside other things.
+function placementOf() {
+  const { nodes, plan } = page.data.placement || {};
+  return page.data.placement ? { nodes, plan: Array.isArray(plan) ? plan : (plan || {}).nodes } : null;
+}
+
+const placementView = { planned: false, shown: 48, text: "" };
+
+function buildPlacement() {
+  const placement = placementOf();
+  if (!placement || !(placement.nodes || placement.plan)) return [note("Nobody recorded where units were. ", unrecordedOf("placement"))];
+  const box = el("div");
+  const draw = () => replace(box, nodeCards(draw));
+  const filter = el("input", { id: "node-filter", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "node, unit or rank", value: placementView.text, oninput: (event) => {
+    Object.assign(placementView, { text: event.target.value, shown: 48 });
+    draw();
+  } });
+  const choice = el("select", { id: "placement-which", onchange: (event) => {
+    Object.assign(placementView, { planned: event.target.value === "plan", shown: 48 });
+    draw();
+  } }, el("option", { value: "real", selected: !placementView.planned }, "where units were"), el("option", { value: "plan", selected: placementView.planned }, "as planned"));
+  draw();
+  return [el("div", { class: "controls" }, el("label", { for: "placement-which" }, "Show "), choice, el("label", { for: "node-filter" }, "Filter "), filter), el("p", { class: "note" }, difference(placement)), roleLegend(), box];
+}
+
+function unitNodes(nodes) {
+  const found = new Map();
+  for (const node of nodes || []) for (const bundle of node.bundles || []) found.set(bundle.unit, node.name);
+  return found;
+}
+
+// A plan names nodes of its own; what can be compared is which units share a node.
+function difference({ nodes, plan }) {
+  if (!plan || !plan.length) return ["The plan's nodes were not recorded. ", unrecordedOf("plan")];
+  if (!nodes || !nodes.length) return "No unit had a node.";
+  const real = unitNodes(nodes);
+  const planned = unitNodes(plan);
+  const names = new Set(nodes.map((node) => node.name));
+  if (!plan.some((node) => names.has(node.name))) {
+    const companions = (list) => new Map(list.flatMap((node) => (node.bundles || []).map((bundle) => [bundle.unit, (node.bundles || []).map((one) => one.unit).sort().join(" ")])));
+    const [was, should] = [companions(nodes), companions(plan)];
+    const other = [...should].filter(([unit, with_]) => was.has(unit) && was.get(unit) !== with_).length;
+    return other ? `${plural(other, "unit")} shared a node with other units than planned.` : "Units shared their nodes as planned.";
+  }
+  const moved = [...planned].filter(([unit, node]) => real.has(unit) && real.get(unit) !== node);
+  const none = [...planned.keys()].filter((unit) => !real.has(unit));
+  if (!moved.length && !none.length) return "All units were where the plan had them.";
+  return [moved.length ? [`${plural(moved.length, "unit was", "units were")} elsewhere than planned: `, moved.slice(0, 8).map(([unit, node], i) => [i ? "; " : "", user(unit), " on ", user(real.get(unit)), ", planned on ", user(node)]), moved.length > 8 ? "; and more. " : ". "] : null,
+    none.length ? `${plural(none.length, "unit")} had no node.` : null];
+}
+
+function roleLegend() {
+  return el("ul", { class: "legend accounts" }, roleNames().slice(0, 24).map((name, index) => el("li", null, swatch(lineColour(index)), user(name))));
+}
+
+const unitRole = (bundle) => String((bundle.ranks || [])[0] || bundle.unit || "").replace(/\/[^/]*$/, "");
+
+function nodeCards(again) {
+  const { nodes, plan } = placementOf();
+  const all = (placementView.planned ? plan : nodes) || [];
+  const text = placementView.text.toLowerCase();
+  const found = !text ? all : all.filter((node) => `${node.name} ${(node.bundles || []).map((bundle) => `${bundle.unit} ${(bundle.ranks || []).join(" ")}`).join(" ")}`.toLowerCase().includes(text));
+  if (!found.length) return note(all.length ? "No node has these words." : "No unit had a node.");
+  return [el("ul", { class: "nodes" }, found.slice(0, placementView.shown).map(nodeCard)),
+    found.length > placementView.shown ? el("button", { type: "button", class: "tool", onclick: () => {
+      placementView.shown += 192;
+      again();
+    } }, `Show more (${grouped(found.length - placementView.shown)} nodes left)`) : null];
+}
+
+const DEVICES = /gpu|npu|tpu|device|accelerator/i;
+
+function nodeCard(node) {
+  const bundles = node.bundles || [];
+  const resources = Object.entries(node.resources || {}).filter(([, value]) => typeof value === "number" && value > 0);
+  const source = placementView.planned ? "the job's plan" : "the job's journal: reservations that were held";
+  const devices = resources.filter(([name]) => DEVICES.test(name) && !/memory/i.test(name));
+  return el("li", { class: "node", title: `Source: ${source}` }, el("h4", null, user(node.name)),
+    devices.map(([name, count]) => deviceGrid(name, count, bundles)),
+    resources.filter(([name]) => !devices.some(([device]) => device === name)).map(([name, whole]) => shareBar(name, whole, bundles)),
+    resources.length ? null : note("resources not recorded"),
+    el("div", { class: "units" }, bundles.slice(0, 12).map((bundle) => el("span", { class: "unit", title: `Unit ${bundle.unit}: ${rankText(bundle)}${shareText(bundle)}. Source: ${source}` },
+      swatch(lineColour(roleNames().indexOf(unitRole(bundle)))), user(bundle.unit))), bundles.length > 12 ? el("span", { class: "sub" }, `and ${bundles.length - 12} more`) : null));
+}
+
+const rankText = (bundle) => ((bundle.ranks || []).length ? `ranks ${bundle.ranks.slice(0, 16).join(", ")}` : "no ranks");
+const shareText = (bundle) => Object.entries(bundle.shares || {}).map(([name, value]) => `, ${name} ${amount(name, value)}`).join("");
+const amount = (name, value) => (/memory/i.test(name) ? bytes(value) : compact(value));
+
+// Each device with who holds it: whole, or by parts of it.
+function deviceGrid(name, count, bundles) {
+  const cells = Array.from({ length: Math.min(64, Math.ceil(count)) }, () => []);
+  let next = 0;
+  for (const bundle of bundles) {
+    const share = (bundle.shares || {})[name] || 0;
+    const own = bundle.devices && bundle.devices.length ? bundle.devices : null;
+    const wanted = own || Array.from({ length: Math.ceil(share - 1e-9) }, (_, i) => Math.floor(next + i));
+    for (const index of wanted) if (cells[index] && share > 0) cells[index].push([bundle, Math.min(1, share / wanted.length)]);
+    if (!own) next += share;
+  }
+  return el("div", { class: "devices", role: "img", "aria-label": visible(`${name}: ${cells.filter((cell) => cell.length).length} of ${count} in use`) },
+    el("span", { class: "resource" }, user(name)),
+    el("span", { class: "device-grid" }, cells.map((cell, index) => {
+      const box = el("span", { class: "device", title: cell.length ? `${name} ${index}: ${cell.map(([bundle, share]) => `${bundle.unit} (${percent(share, 0)})`).join(", ")}` : `${name} ${index}: free` });
+      for (const [bundle, share] of cell) {
+        const part = el("span", { class: "part" });
+        part.style.width = `${share * 100}%`;
+        part.style.background = lineColour(Math.max(0, roleNames().indexOf(unitRole(bundle))));
+        box.append(part);
+      }
+      return box;
+    })));
+}
+
+function shareBar(name, whole, bundles) {
+  const bar = el("span", { class: "share" });
+  let used = 0;
+  for (const bundle of bundles) {
+    const value = (bundle.shares || {})[name] || 0;
+    if (!value) continue;
+    used += value;
+    const part = el("span", { class: "part", title: `${bundle.unit}: ${name} ${amount(name, value)}` });
+    part.style.width = `${Math.min(100, (value / whole) * 100)}%`;
+    part.style.background = lineColour(Math.max(0, roleNames().indexOf(unitRole(bundle))));
+    bar.append(part);
+  }
+  return el("div", { class: "resource-row" }, el("span", { class: "resource" }, user(name)), bar, el("span", { class: "resource-value" }, `${amount(name, used)} of ${amount(name, whole)}`));
+}
