@@ -1,56 +1,178 @@
-"""A job's record on disk: status, spec and events, from its folder or a copy of it."""
+"""A job's record on disk: status, spec, events, journal and logs, from its folder or a copy of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dljob.api.local import views
+from dljob.api.shown_job import Page
+from dljob.logs import marks
+from dljob.report import history as histories
+from dljob.report import journal_files
+from dljob.report.history import JobHistory
+from dljob.report.incidents import LINES, MOST, IncidentText
+from dljob.telemetry.reasons import with_current_reasons
+from dljob.telemetry.wording import unix
+
+_TAIL = 16 << 10
+"""Bytes of a log that are read before the end of a rank."""
+_AFTER_S = 1.5
+"""Seconds after a failure whose output is shown with it: marks of a log are a second apart."""
+_STACKS = 64 << 10
+"""Bytes of a file with stacks that are read."""
 
 
-class JobFolder(NamedTuple):
+Json = dict[str, Any]
+
+
+class RecordedJob(NamedTuple):
     """The record of a job. `unrecorded` names, for a reader, what the folder does not have and why."""
 
-    path: Path
     status: Mapping[str, Any]
-    spec: dict[str, Any]
-    """Empty if the folder has none."""
+    manifest: dict[str, Any]
+    """The manifest as it was submitted; empty if there is none."""
     events: list[dict[str, Any]]
     """The events as `events.jsonl` has them, oldest first."""
+    history: JobHistory | None
+    """What the journal says; None without one."""
+    texts: Mapping[int, IncidentText]
+    """Log lines and stacks by number of the incident."""
     unrecorded: tuple[str, ...]
 
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec; empty if there is none."""
+        return dict(self.manifest.get("spec") or {})
 
-def load(path: Path) -> JobFolder:
+
+def load(path: Path, status: Mapping[str, Any] | None = None) -> RecordedJob:
     """Load the record of a job.
+
+    Args:
+        path: its folder.
+        status: its present status; None: the last one in the folder.
 
     Raises:
         NotFoundError: the folder has no status of a job, or a damaged one.
     """
-    status = views.in_folder(path).status
+    status = views.in_folder(path).status if status is None else status
     unrecorded: list[str] = []
     events = _events(path / "events.jsonl", unrecorded)
-    spec: dict[str, Any] = {}
-    try:
-        spec = dict(json.loads((path / "spec.json").read_text(encoding="utf-8"))["spec"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        unrecorded.append(f"spec: {type(error).__name__}: {error}")
-    return JobFolder(path, status, spec, events, tuple(unrecorded))
+    manifest = _manifest(path / "spec.json", unrecorded)
+    history = _history(path / "journal", unrecorded)
+    faults = history.faults.items() if history else enumerate(status.get("recentFaults") or (), 1)
+    return RecordedJob(status, manifest, events, history, _texts(path, faults), tuple(unrecorded))
+
+
+def of_shown(shown: Page) -> RecordedJob:
+    """Return the record of a job of which no folder is at hand: what the cluster tells."""
+    status = shown.overview.status
+    name = str(status.get("name") or "job")
+    manifest = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": name}, "spec": shown.spec}
+    events = [{"seq": number, **event} for number, event in enumerate(shown.events, 1)]
+    remarks = (f"events: {remark}" for remark in shown.event_remarks)
+    unrecorded = (*remarks, "lanes, stages, logs: the job's folder is in its cluster")
+    return RecordedJob(status, manifest if shown.spec else {}, events, None, {}, unrecorded)
 
 
 def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    damaged = 0
+    damaged, last = 0, 0
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
-                    found.append(json.loads(line))
-                except ValueError:
+                    note = json.loads(line)
+                    seq = int(note["seq"])
+                except (ValueError, KeyError, TypeError):
                     damaged += 1
+                    continue
+                # A master that was fenced while it wrote may leave an event that its successor wrote, too.
+                if seq > last:
+                    found.append(note)
+                    last = seq
     except OSError as error:
-        unrecorded.append(f"events: {type(error).__name__}: {error}")
+        unrecorded.append(f"events: {error.strerror}: {file.name}")
     if damaged:
         unrecorded.append(f"events: {damaged} damaged lines of {file.name} are left out")
+    return with_current_reasons(found)
+
+
+def _manifest(file: Path, unrecorded: list[str]) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and isinstance(cast("Json", found).get("spec"), dict):
+            return cast("Json", found)
+        unrecorded.append(f"spec: {file.name} has none")
+    except OSError as error:
+        unrecorded.append(f"spec: {error.strerror}: {file.name}")
+    except ValueError as error:
+        unrecorded.append(f"spec: {file.name} is damaged: {error}")
+    return {}
+
+
+def _history(folder: Path, unrecorded: list[str]) -> JobHistory | None:
+    """Return what the journal says; None without one, or with one of which nothing can be used."""
+    if not folder.is_dir():
+        unrecorded.append("lanes, stages: the folder has no journal")
+        return None
+    troubles: list[str] = []
+    chain = journal_files.segments(folder, troubles)
+    found: JobHistory | None = None
+    try:
+        found = histories.fold(journal_files.records(chain, histories.KINDS, troubles))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        troubles.append(f"journal: another version of dljob wrote it, and this one cannot read it: {error!r}")
+    unrecorded += troubles
+    if found is None or not found.lanes:
+        unrecorded.append("lanes, stages: the journal has no state of the job")
+        return None
     return found
+
+
+def _texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, IncidentText]:
+    """Return log lines and stacks of the first and the last faults: of thousands nobody reads them."""
+    rows = sorted(faults)
+    kept = rows if len(rows) <= MOST else rows[: MOST // 2] + rows[-MOST // 2 :]
+    found: dict[int, IncidentText] = {}
+    for number, fault in kept:
+        role, _, rank = str(fault.get("rank") or "").rpartition("/")
+        at = fault.get("detected") or unix(fault.get("detectedAt"))
+        if not role or not rank.isdigit() or "/" in role or at is None:
+            continue
+        lines = _lines(folder / "logs" / f"{role}-{rank}.log", float(at))
+        stacks = _stacks(folder / "stacks" / f"{role}-{rank}-{fault.get('incarnation')}.txt", f"{role}/{rank}")
+        if lines or stacks:
+            found[number] = IncidentText(f"{role}/{rank}", lines, stacks)
+    return found
+
+
+def _lines(log: Path, at: float) -> list[str]:
+    """Return the last lines that a log had shortly after a time; of a log without marks none, since no line has one."""
+    wanted = int((at + _AFTER_S) * 1e9)
+    end = next((size for time, size in reversed(marks.read(log)) if time <= wanted), 0)
+    text = _part(log, max(0, end - _TAIL), end)
+    return text.split("\n")[-LINES - 1 :][:LINES] if end else []
+
+
+def _stacks(file: Path, name: str) -> list[tuple[str, str]]:
+    text = _part(file, 0, _STACKS)
+    return [(name, text)] if text else []
+
+
+def _part(file: Path, begin: int, end: int) -> str:
+    """Return a part of a file; empty if it is no regular file, such as a pipe or a link to elsewhere."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.pread(fd, end - begin, begin).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)

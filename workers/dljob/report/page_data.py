@@ -2,22 +2,156 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dljob.report.job_folder import JobFolder
+from dljob.api.views import items, nested
+from dljob.errors import DLJobError
+from dljob.plan.model import JobPlan
+from dljob.plan.plan import plan as resolve
+from dljob.report import incidents, lanes
+from dljob.report.job_folder import RecordedJob
+from dljob.report.placement import UNIT, placement
+from dljob.report.redaction import without_values
+from dljob.spec.loading.load import parse
+from dljob.telemetry.job_samples import ACCOUNTS
+from dljob.telemetry.wording import unix
 
 FORMAT = 1
 """Version of the data's format; the page of another version refuses it."""
+EVENTS = 10_000
+"""Events in a page, the newest ones: the others are paged from the folder by a live page, or by `dljob events`."""
+FIRST_EVENTS = 500
+"""Of them, so many are the job's first ones: they tell how it began."""
+
+Json = Mapping[str, Any]
 
 
-def page_data(record: JobFolder) -> dict[str, Any]:
-    """Compute what the page shows; docs/adr/0075-report-page.md has the format."""
-    status = record.status
-    job = ("name", "uid", "phase", "reason", "message", "startTime", "completionTime", "seconds", "restarts")
+def page_data(
+    record: RecordedJob,
+    now: float,
+    *,
+    version: str = "",
+    cause: Sequence[str] = (),
+    live: bool = False,
+    with_values: bool = False,
+) -> dict[str, Any]:
+    """Compute what the page shows; docs/adr/0075-report-page.md has the format.
+
+    Args:
+        record: what is left of the job.
+        now: unix seconds.
+        version: version of dljob that makes the page.
+        cause: the lines of `dljob why`.
+        live: whether the job may change.
+        with_values: show values of `args` and `config`, for a local file only.
+    """
+    status, history = record.status, record.history
+    unrecorded = list(record.unrecorded)
+    until = _end(status, now)
+    events, left_out = capped(record.events)
+    if left_out:
+        unrecorded.append(
+            f"events: {left_out} of {len(record.events)} are left out here; dljob events tells all of them"
+        )
+    plan = _plan(record, unrecorded)
+    rows = lanes.lanes(history, unrecorded) if history else None
+    found = incidents.of_history(history, until) if history else incidents.of_status(items(status, "recentFaults"))
     return {
         "format": FORMAT,
-        "job": {key: status.get(key) for key in job},
-        "unrecorded": list(record.unrecorded),
+        "made": {"at": round(now, 3), "by": version},
+        "live": live,
+        "job": {**_job(status, until), "deviceSeconds": _device_seconds(status, plan), "cause": list(cause)},
+        "roles": _roles(record.spec, status, plan),
+        "accounts": list(ACCOUNTS),
+        "lanes": rows,
+        "incidents": incidents.with_texts(found, record.texts),
         "ledger": status.get("ledger"),
-        "events": record.events,
+        "samples": None,
+        "placement": _placement(record, plan) if plan else None,
+        "events": events,
+        "eventsLeftOut": left_out,
+        "spec": without_values(record.spec, with_values=with_values) if record.spec else None,
+        "whatifs": None,
+        "unrecorded": unrecorded,
     }
+
+
+def capped(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the events that a page carries, the first and the newest ones, and the number of those left out."""
+    left_out = max(0, len(events) - EVENTS)
+    return (events[:FIRST_EVENTS] + events[FIRST_EVENTS + left_out :] if left_out else events), left_out
+
+
+def _job(status: Json, until: float) -> dict[str, Any]:
+    ledger = nested(status, "ledger")
+    start = unix(status.get("startTime"))
+    return {
+        **{key: status.get(key) for key in ("name", "uid", "phase", "reason", "message", "restarts", "seconds")},
+        "start": start,
+        "end": unix(status.get("completionTime")) or (until if start else None),
+        "goodput": ledger.get("goodput"),
+        "processes": ledger.get("processes"),
+        "step": nested(status, "progress").get("step"),
+    }
+
+
+def _end(status: Json, now: float) -> float:
+    """Return the job's end, else the time of its last status (unix seconds)."""
+    start = unix(status.get("startTime"))
+    seconds = float(status.get("seconds") or 0.0)
+    return unix(status.get("completionTime")) or (now if start is None else start + seconds)
+
+
+def _plan(record: RecordedJob, unrecorded: list[str]) -> JobPlan | None:
+    if not record.manifest:
+        return None
+    try:
+        return resolve(parse(record.manifest))
+    except (DLJobError, ValueError, TypeError, KeyError) as error:
+        # A job of another version, whose spec this one does not accept.
+        unrecorded.append(f"placement: this dljob cannot plan the job's spec: {error}")
+        return None
+
+
+def _roles(spec: Json, status: Json, plan: JobPlan | None) -> list[dict[str, Any]]:
+    together = {
+        role: str(own.get("name", "")) for own in items(spec, "collocations") for role in own.get("roles") or ()
+    }
+    counts: dict[str, Json] = {role["name"]: role for role in items(status, "roles")}
+    declared: dict[str, Json] = {role["name"]: role for role in items(spec, "roles")}
+    return [
+        {
+            "name": name,
+            "type": declared.get(name, {}).get("type"),
+            "driver": declared.get(name, {}).get("driver"),
+            "replicas": counts.get(name, declared.get(name, {})).get("desired" if name in counts else "replicas"),
+            "devices": _devices(plan, name),
+            "collocation": together.get(name),
+        }
+        for name in dict.fromkeys([*declared, *counts])
+    ]
+
+
+def _devices(plan: JobPlan | None, role: str) -> float | None:
+    """Return the devices of each rank of a role; None: unknown."""
+    if plan is None or role not in plan.roles:
+        return None
+    own = plan.roles[role].accelerator
+    return own[1] / UNIT if own else 0.0
+
+
+def _device_seconds(status: Json, plan: JobPlan | None) -> float | None:
+    """Return the seconds of the job's ranks, multiplied by the devices of each; None: unknown."""
+    rows = items(nested(status, "ledger"), "roles")
+    if plan is None or not rows:
+        return None
+    total = sum((_devices(plan, row["name"]) or 0.0) * sum(nested(row, "accounts").values()) for row in rows)
+    return round(total, 3)
+
+
+def _placement(record: RecordedJob, plan: JobPlan) -> dict[str, Any]:
+    history = record.history
+    if history:
+        return placement(plan, history.units, history.nodes)
+    return placement(plan, {own["name"]: own["node"] for own in items(record.status, "units") if own["node"]}, {})

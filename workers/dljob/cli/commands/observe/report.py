@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from dljob.api import registry
 from dljob.cli import output
+from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
 
 OutputFile = Annotated[Path, Parameter(name=("--output", "-o"))]
@@ -18,24 +20,58 @@ def report(
     job: str,
     /,
     *,
-    output_file: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("job.html"),
-    force: bool = False,
+    where: JobTarget = HERE,
+    output_file: OutputFile = Path("job.html"),
+    force: Annotated[bool, Parameter(negative="")] = False,
+    with_values: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.
 
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder (with a `/`), also of a copy.
+        where: this machine, or a cluster.
         output_file: the file to write.
         force: replace a file that is there.
+        with_values: show the values of args and config; without it the spec has names alone.
     """
-    from dljob.report import job_folder, page
-    from dljob.report.page_data import page_data
+    from dljob.cli import shown_page
+    from dljob.report import page
 
-    folder = Path(job) if "/" in job else registry.find(job).folder
-    text = page.html(page_data(job_folder.load(folder)))
+    # Before the work: the page of a large job takes a second.
+    if output_file.exists() and not force:
+        raise _exists(output_file)
+    if os.sep in job:
+        if where.remote:
+            raise UsageError(
+                f"{job} is a folder of this machine", hint="leave out --kubernetes, --namespace, --context"
+            )
+        data = shown_page.of_folder(Path(job), time.time(), with_values=with_values)
+    else:
+        with where.job("report", job) as found:
+            data = shown_page.of_job(found, job, time.time(), with_values=with_values)
+    text = page.html(data)
+    _write(output_file, text, force=force)
+    output.say(f"wrote {output_file} ({len(text.encode(errors='replace')) // 1000} kB)")
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    """Write a file in one step: who opens it sees the whole page, or none."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with output_file.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise UsageError(f"{output_file} exists", hint="choose another name with -o, or add --force") from error
-    output.say(f"wrote {output_file} ({len(text.encode()) // 1000} kB)")
+        # Half characters, in names that are not UTF-8, have no bytes.
+        part.write_text(text, encoding="utf-8", errors="replace")
+        if force:
+            part.replace(file)
+        else:
+            # Unlike a rename, a link never replaces a file that somebody wrote meanwhile.
+            os.link(part, file)
+    except FileExistsError:
+        raise _exists(file) from None
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}", hint="choose another file with -o") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _exists(file: Path) -> UsageError:
+    return UsageError(f"{file} exists", hint="choose another name with -o, or add --force")

@@ -1,0 +1,156 @@
+"""Incidents of a page: each fault with its evidence, what restarted, and the seconds of each stage. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+from dljob.report import lanes
+from dljob.report.history import JobHistory, RankKey
+from dljob.telemetry.wording import unix
+
+Json = Mapping[str, Any]
+
+LINES = 20
+"""Lines of a rank's output that are shown with an incident."""
+TEXT = 300
+"""Characters of a line of evidence."""
+STACK = 20_000
+"""Characters of one rank's stacks."""
+MOST = 200
+"""Incidents that have log lines and stacks, the first and the last ones; the others have all else."""
+_STARTED = ("replace", "init", "rendezvous", "wait")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class IncidentText(NamedTuple):
+    """What the folder has about an incident: lines of the failed rank's output, and stacks."""
+
+    rank: str
+    lines: Sequence[str]
+    stacks: Sequence[tuple[str, str]] = ()
+
+
+def plain(text: str) -> str:
+    """Return a text without the sequences that a terminal obeys; a line that a bar redrew keeps its last state."""
+    return _CONTROL.sub("", text.rstrip("\r").rpartition("\r")[2])
+
+
+def of_history(history: JobHistory, until: float) -> list[dict[str, Any]]:
+    """Return the incidents that a journal tells, oldest first. `until`: the end of the record (unix seconds)."""
+    restarts = {fault: own for own in history.incidents for fault in own.faults}
+    found: list[dict[str, Any]] = []
+    for number, fault in sorted(history.faults.items()):
+        own = restarts.get(number)
+        members: Sequence[RankKey] = own.members if own else ()
+        outcome: Json = fault.get("outcome") or {}
+        shown = _base(number, fault, _evidence(outcome))
+        found.append(
+            {
+                **shown,
+                "at": round(fault["detected"], 3),
+                "until": fault["recovered"] and round(fault["recovered"], 3),
+                "cause": _root(history, fault),
+                "followed": [plain(one["cause"]) for one in fault["followed"]],
+                "restarted": [f"{role}/{rank}" for role, rank in members],
+                "stages": _stages(history, fault, members, until),
+                "lostSteps": fault["lost"],
+            }
+        )
+    return found
+
+
+def of_status(faults: Iterable[Json]) -> list[dict[str, Any]]:
+    """Return the incidents that a status tells, for jobs without a journal at hand."""
+    return [
+        {
+            **_base(number, fault, _texts(fault, "evidence")),
+            "at": unix(fault.get("detectedAt")),
+            "until": unix(fault.get("recoveredAt")),
+            "cause": plain(str(fault.get("firstCause") or "")),
+            "followed": [plain(line) for line in _texts(fault, "followed")],
+            "restarted": None,
+            "stages": None,
+            "lostSteps": fault.get("lostSteps"),
+        }
+        for number, fault in enumerate(faults, 1)
+    ]
+
+
+def with_texts(found: list[dict[str, Any]], texts: Mapping[int, IncidentText]) -> list[dict[str, Any]]:
+    """Add log lines and stacks to the incidents that have some."""
+    for incident in found:
+        text = texts.get(incident["id"])
+        lines = [own for line in text.lines if (own := plain(line))] if text else []
+        incident["log"] = {"rank": text.rank, "lines": lines} if text and lines else None
+        incident["stacks"] = [{"rank": rank, "text": said[:STACK]} for rank, said in text.stacks] if text else []
+    return found
+
+
+def _base(number: int, fault: Json, evidence: Iterable[str]) -> dict[str, Any]:
+    return {
+        "id": number,
+        "level": fault.get("level", ""),
+        "reason": fault.get("reason", ""),
+        "target": fault.get("target", ""),
+        "rank": fault.get("rank", ""),
+        "incarnation": fault.get("incarnation", 0),
+        "evidence": [plain(line) for line in evidence],
+    }
+
+
+def _texts(fault: Json, key: str) -> list[str]:
+    return [str(line) for line in cast("list[object]", fault.get(key) or [])]
+
+
+def _root(history: JobHistory, fault: Json) -> str:
+    """Return the first cause: that of the fault from which this one follows, if it is known."""
+    return plain(str(history.faults.get(fault["root"], fault)["cause"]))
+
+
+def _evidence(outcome: Json) -> list[str]:
+    """Return the evidence of a rank's end: exit code, clues, and the last line of its log or traceback."""
+    code = [] if outcome.get("code") is None else [f"exit code {outcome['code']}"]
+    clues = [f"{clue['source']}: {_cut(str(clue['text']))}" for clue in outcome.get("clues") or ()]
+    last = [line for line in str(outcome.get("detail") or "").splitlines() if line.strip()][-1:]
+    return [*code, *clues, *(f"last line: {_cut(line.strip())}" for line in last)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[: TEXT - 4]} ..."
+
+
+def _stages(history: JobHistory, fault: Json, members: Sequence[RankKey], until: float) -> list[dict[str, Any]]:
+    """Return the seconds of each stage, on the lane of the member that took longest to be productive again."""
+    if not members:
+        return []
+    begin = fault["detected"]
+    noticed = max(lanes.spent(history, key, begin - 3600, begin).get("detect", 0.0) for key in members[:1000])
+    # Only the time of this loss: an earlier one has a time of its own.
+    noticed = min(noticed, _last_detect(history, members, begin))
+    back = {key: lanes.next_in(history, key, "productive", begin, until) for key in members}
+    last = max(members, key=lambda key: back[key])
+    ready = min(fault["recovered"] or until, back[last])
+    first = lanes.spent(history, last, begin, ready)
+    stages = {
+        "noticed": noticed,
+        "decided": first.get("decide", 0.0),
+        "placed": first.get("schedule", 0.0),
+        "started": sum(first.get(account, 0.0) for account in _STARTED),
+        "first step": back[last] - ready + first.get("recompute", 0.0),
+    }
+    return [{"name": name, "seconds": round(seconds, 3)} for name, seconds in stages.items()]
+
+
+def _last_detect(history: JobHistory, members: Sequence[RankKey], at: float) -> float:
+    """Return the length of the longest `detect` stretch of these ranks that ends at a time."""
+    end = round((at - history.started) * 1e6)
+    longest = 0
+    for key in members:
+        lane = history.lanes.get(key, [])
+        for own, after in pairwise(lane):
+            if own.account == "detect" and abs(after.at - end) < 1000:
+                longest = max(longest, after.at - own.at)
+    return longest / 1e6

@@ -1,0 +1,107 @@
+"""Records of a job's journal, from all parts of it that are kept: live segments and the compressed ones in `closed`.
+
+A start of PrimeMaster reads from the last snapshot on; this reads from the oldest part on. Damage does not end it: a
+page with a gap is better than none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dljob.errors import JournalError
+from dljob.runtime.journal.stores import CLOSED, SUFFIX
+from dljob.telemetry.records import Header, Record, scan
+
+_TAIL = len(',"c":"00000000"}\n')
+_CHUNK = 1 << 20
+
+
+class SegmentFile(NamedTuple):
+    """A part of a journal on disk."""
+
+    number: int
+    path: Path
+    header: Header
+
+
+def segments(folder: Path, troubles: list[str]) -> list[SegmentFile]:
+    """Return the parts of a journal that count, oldest first; `troubles` receives what cannot be read.
+
+    Each header names the part before it, so the newest one leads to all others: a part that none leads to was claimed
+    by a master that had no successor.
+    """
+    files = {_number(path): path for path in folder.glob(f"{CLOSED}/*{SUFFIX}.gz")}
+    files |= {_number(path): path for path in folder.glob(f"*{SUFFIX}")}
+    chain: list[SegmentFile] = []
+    wanted = 0
+    for number in sorted(files, reverse=True):
+        if chain and number != wanted:
+            continue
+        header = _header(files[number], troubles)
+        if header is not None:
+            chain.append(SegmentFile(number, files[number], header))
+            wanted = int(header.prev[0]) if header.prev else 0
+    if chain and wanted:
+        troubles.append(f"journal: what is older than part {chain[-1].path.name} is not kept")
+    return chain[::-1]
+
+
+def records(chain: list[SegmentFile], kinds: Iterable[bytes], troubles: list[str]) -> Iterator[Record]:
+    """Yield the records of these kinds, oldest first, and of events all lines: a reader skips what it does not need.
+
+    A damaged line ends its segment; the next one begins with a snapshot.
+    """
+    marks = tuple(b'"r":{"k":"%s"' % kind for kind in kinds)
+    fences = {int(own.header.prev[0]): own.header.prev[1] for own in chain if own.header.prev}
+    for own in chain:
+        try:
+            yield from _lines(own, marks, fences.get(own.number))
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
+            troubles.append(f"journal: part {own.path.name} cannot be read to its end: {error}")
+
+
+def _lines(own: SegmentFile, marks: tuple[bytes, ...], fence: int | None) -> Generator[Record]:
+    at = number = 0
+    with _open(own.path) as file:
+        for line in file:
+            at += len(line)
+            # A torn last line is normal: its writer died, and nobody acted on it.
+            if not line.endswith(b"\n") or (fence is not None and at > fence):
+                return
+            body, tail = line[:-_TAIL], line[-_TAIL:]
+            if tail != b',"c":"%08x"}\n' % zlib.crc32(body):
+                raise ValueError(f"damaged at byte {at - len(line)}")
+            # The kind stands at the beginning: most lines need not be parsed.
+            head = line[:64]
+            if number and any(mark in head for mark in marks):
+                yield _record(body)
+            number += 1
+
+
+def _record(body: bytes) -> dict[str, Any]:
+    return json.loads(body + b"}")["r"]
+
+
+def _header(path: Path, troubles: list[str]) -> Header | None:
+    """Return the header of a part; None where its writer died before it was written, or it cannot be read."""
+    try:
+        with _open(path) as file:
+            line = file.readline(_CHUNK)
+        return scan(line, name=f"journal: part {path.name}").header
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, JournalError) as error:
+        troubles.append(f"journal: part {path.name} cannot be read: {error}")
+        return None
+
+
+def _open(path: Path) -> Any:  # noqa: ANN401 - a binary file, plain or compressed
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _number(path: Path) -> int:
+    stem = path.name.partition(".")[0]
+    return int(stem) if stem.isdigit() else 0

@@ -1,0 +1,88 @@
+"""Lanes of a page: the account of each rank over time, small enough to be drawn. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from dljob.report.history import JobHistory, RankKey, Stretch
+from dljob.telemetry.job_samples import ACCOUNTS
+
+MOST = 120_000
+"""Stretches of all lanes together, some 2 MB; beyond them short ones are drawn as a part of their neighbours."""
+_GRAINS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+"""Widths in seconds within which the longest stretch stands for all."""
+
+_INDEX = {account: index for index, account in enumerate(ACCOUNTS)}
+
+
+def lanes(history: JobHistory, unrecorded: list[str]) -> dict[str, list[list[float]]]:
+    """Return role -> by rank a flat list [start, account, ...]; -1 is the account of a rank that is dropped."""
+    found, grain = history.lanes, 0
+    for grain in (0, *_GRAINS):
+        found = {key: thinned(lane, grain * 10**6) for key, lane in history.lanes.items()} if grain else found
+        if sum(map(len, found.values())) <= MOST:
+            break
+    if grain:
+        unrecorded.append(f"lanes: of each {grain} s the longest account is drawn; dljob replay tells all of them")
+    roles: dict[str, list[list[float]]] = {}
+    for (role, rank), lane in found.items():
+        rows = roles.setdefault(role, [])
+        rows.extend([] for _ in range(rank + 1 - len(rows)))
+        rows[rank] = _flat(history, lane)
+    return roles
+
+
+def thinned(lane: list[Stretch], grain: int) -> list[Stretch]:
+    """Return a lane in which each window of `grain` microseconds has one account, the one with most time in it."""
+    kept: list[Stretch] = []
+    window, spent = -1, dict[str, int]()
+    for own, after in pairwise([*lane, Stretch(lane[-1].at + grain, "")]):
+        # A long stretch fills the windows between its ends without a change.
+        for number in sorted({own.at // grain, after.at // grain}):
+            begin = number * grain
+            if number != window:
+                _keep(kept, window * grain, spent)
+                window, spent = number, {}
+            part = min(after.at, begin + grain) - max(own.at, begin)
+            spent[own.account] = spent.get(own.account, 0) + max(part, 0)
+        # The windows that the stretch covers alone.
+        if after.at // grain > own.at // grain + 1:
+            _keep(kept, (own.at // grain + 1) * grain, {own.account: grain})
+    _keep(kept, window * grain, spent)
+    return kept
+
+
+def _keep(kept: list[Stretch], at: int, spent: dict[str, int]) -> None:
+    if not spent:
+        return
+    account = max(spent, key=lambda name: spent[name])
+    if not kept or kept[-1].account != account:
+        kept.append(Stretch(at, account))
+
+
+def _flat(history: JobHistory, lane: Iterable[Stretch]) -> list[float]:
+    return [value for own in lane for value in (history.seconds(own.at), _INDEX.get(own.account, -1))]
+
+
+def spent(history: JobHistory, key: RankKey, begin: float, end: float) -> dict[str, float]:
+    """Return account -> seconds of a rank between two times (unix seconds)."""
+    found: dict[str, float] = {}
+    first, last = ((at - history.started) * 1e6 for at in (begin, end))
+    lane: list[Any] = history.lanes.get(key, [])
+    for own, after in pairwise([*lane, Stretch(round(last), "")]):
+        part = min(after.at, last) - max(own.at, first)
+        if part > 0:
+            found[own.account] = found.get(own.account, 0.0) + part / 1e6
+    return found
+
+
+def next_in(history: JobHistory, key: RankKey, account: str, begin: float, end: float) -> float:
+    """Return when a rank is in an account at or after `begin` (unix seconds); `end` if it never is again."""
+    lane = history.lanes.get(key, [])
+    at = (begin - history.started) * 1e6
+    for own, after in pairwise([*lane, Stretch(round((end - history.started) * 1e6), "")]):
+        if own.account == account and after.at > at:
+            return max(begin, history.started + own.at / 1e6)
+    return end
