@@ -16,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Where this is set, each process compiles all of torch again: 5.3 s of processor time an import, not 2.6.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test check verify house fmt cov bench bench-guard soak sweep kube-build kube-up kube-down clean
+.PHONY: help setup run test check verify house docs fmt cov bench bench-guard soak sweep kube-build kube-up kube-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ verify: setup ## regenerate what is generated; fail on a difference
 house: setup ## draw the rooms and their import arrows: docs/reference/rooms.md
 	$(BIN)/python docs/generate.py
 
+docs: setup ## the documentation's site, in .site/site (strictly: a broken link is an error)
+	$(BIN)/python docs/build.py $(ARGS)
+
 cov: setup ## branch coverage of the pure rooms, which must be whole
 	$(BIN)/python tests/tiers.py unit
 
@@ -92,4 +95,4 @@ kube-down: setup ## end what kube-up started (RUN=folder)
 	@$(KUBE) down $(if $(RUN),--run $(RUN))
 
 clean: ## remove the environment and every cache
-	rm -rf .venv .uv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf .venv .uv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .site
