@@ -14,7 +14,7 @@ from dljob.api import logs, master_log, registry
 from dljob.api.any_job import LogSelection
 from dljob.api.local import views
 from dljob.api.local.connection import RecordConnection, refuse_dead
-from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
+from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.values import check_target
 from dljob.errors import DLJobError, NotFoundError, UnreachableError, UsageError
 from dljob.spec.status import TERMINAL
@@ -113,6 +113,10 @@ class JobHandle(ShownJob):
         """Return the job in detail, by its PrimeMaster, or by its folder where that does not answer in time."""
         return views.overview(self.record, views.current(self.record, self._way, self._remark))
 
+    def accounts(self) -> JobAccounts:
+        """Return where the time of the job's ranks went."""
+        return JobAccounts(self.overview(), views.spec(self.dir))
+
     def page(self) -> Page:
         """Return the job in detail, with its spec, nodes and last events."""
         seen, record = self.overview(), self.record
@@ -125,7 +129,7 @@ class JobHandle(ShownJob):
         return Page(
             seen,
             facts=views.facts(record, dict(seen.status)),
-            spec=views.spec(record),
+            spec=views.spec(record.folder),
             events=events,
             event_remarks=remarks,
             more_events=f"dljob events {short}",

@@ -60,6 +60,15 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class JobAccounts:
+    """A job whose status has a ledger, and its spec, by which its devices are counted."""
+
+    overview: Overview
+    spec: Mapping[str, Any]
+    """Empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """The page of `dljob describe`."""
 
@@ -168,6 +177,14 @@ class ShownJob(AnyJob):
     @abstractmethod
     def overview(self) -> Overview:
         """Return the job in detail."""
+
+    @abstractmethod
+    def accounts(self) -> JobAccounts:
+        """Return where the time of the job's ranks went.
+
+        Raises:
+            NotFoundError: nothing of the job has run, or its ledger was not kept.
+        """
 
     @abstractmethod
     def page(self) -> Page:

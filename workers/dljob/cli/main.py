@@ -31,6 +31,7 @@ COMMANDS = {
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
     "describe": "Show one job on a page: spec, status, nodes, faults and causes, last events, location of its logs.",
     "why": "Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.",
+    "ledger": "Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.",
     "report": "Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.",
     "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
@@ -51,12 +52,12 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-OBSERVING = ("status", "describe", "why", "report", "logs", "events", "stack")
+OBSERVING = ("status", "describe", "why", "ledger", "report", "logs", "events", "stack")
 """Commands whose modules are in `dljob.cli.commands.observe`."""
 MODULES = {"resume": "suspend", "prune": "delete", **{name: f"observe.{name}" for name in OBSERVING}}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
-    *("run", "submit", "status", "describe", "why", "logs", "events", "stack"),
+    *("run", "submit", "status", "describe", "why", "ledger", "logs", "events", "stack"),
     *("restart", "scale", "suspend", "resume", "stop", "chaos", "doctor"),
 )
 """Commands that can act on a cluster; under `kubectl dljob` they do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.errors import NotFoundError
+from dljob.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from dljob.api.handle import JobHandle
@@ -54,6 +55,31 @@ class JobTarget:
         found.say = output.say
         return found
 
+    def folder(self, which: str) -> Path | None:
+        """Return the folder of a job that JOB names, by its path; None: JOB is a name or a uid.
+
+        A path has a `/`. A folder of this directory may be named without one, where no job has that name.
+
+        Raises:
+            UsageError: a cluster is selected too.
+        """
+        if os.sep in which:
+            if self.remote:
+                raise UsageError(
+                    f"{which} is a folder of this machine", hint="leave out --kubernetes, --namespace, --context"
+                )
+            return Path(which)
+        here = Path(which)
+        if self.remote or not (here / "status.json").is_file():
+            return None
+        from dljob.api import registry
+
+        try:
+            registry.find(which)
+        except NotFoundError:
+            return here
+        return None
+
     def jobs(self, *, everywhere: bool) -> JobListing:
         """Return the list of all jobs; `everywhere`: of all namespaces of the cluster."""
         # Only a cluster has namespaces, so `everywhere` selects one too.
@@ -92,8 +118,6 @@ def local(verb: str, which: str) -> JobHandle:
 
 def elsewhere(*command: str) -> str:
     """Return a hint to a cluster for a job not found on this machine; empty when no cluster is configured."""
-    import os
-
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     # KUBECONFIG may name several files.
     if any(Path(part).expanduser().is_file() for part in files.split(os.pathsep) if part):

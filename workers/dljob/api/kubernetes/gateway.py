@@ -57,6 +57,10 @@ class JobGateway:
         """Return PrimeMaster's notes after a number."""
         return with_current_reasons(await self._await_answer(self.gateway.events(self.job, after=after)))
 
+    async def status(self, *, ranks: bool = False) -> Json:
+        """Return PrimeMaster's snapshot; with `ranks`, each of them too."""
+        return dict(await self._await_answer(self.gateway.status(self.job, ranks=ranks)))
+
     async def result(self) -> str | None:
         """Return the value that rank 0 of the first driver role returned, as JSON; None while there is none."""
         found: str | None = (await self._await_answer(self.gateway.status(self.job))).get("result")

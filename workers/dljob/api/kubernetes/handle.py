@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack, cast
 
@@ -11,6 +12,7 @@ from dljob.api.any_job import LogSelection
 from dljob.api.kubernetes import (
     gateway,
     jobs,
+    last_status,
     logs,
     master_log,
     orders,
@@ -21,7 +23,7 @@ from dljob.api.kubernetes import (
     whole_logs,
 )
 from dljob.api.kubernetes.connect import Cluster, ask
-from dljob.api.shown_job import JobSummary, Overview, Page, ShownJob
+from dljob.api.shown_job import JobAccounts, JobSummary, Overview, Page, ShownJob
 from dljob.api.views import Suspension
 from dljob.errors import NotFoundError, UnreachableError
 from dljob.telemetry.wording import unix
@@ -152,6 +154,16 @@ class KubernetesJob(ShownJob):
     def overview(self) -> Overview:
         """Return the job in detail, by its DLJob alone."""
         return views.overview(self._about(_itself))
+
+    def accounts(self) -> JobAccounts:
+        """Return where the time of the job's ranks went, by its PrimeMaster, or what that left behind."""
+
+        async def look(kube: Kube, job: Json) -> JobAccounts:
+            seen = views.overview(job)
+            told = await last_status.find(kube, job)
+            return JobAccounts(replace(seen, status={**told, "phase": seen.phase}), job["spec"])
+
+        return self._about(look)
 
     def page(self) -> Page:
         """Return the job in detail, with its spec, pods and last events."""

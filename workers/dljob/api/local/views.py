@@ -151,10 +151,10 @@ def _ray(record: RegistryEntry) -> str:
     return f"one of its own at {record.address}, which ends with process {record.runner}; it has no dashboard"
 
 
-def spec(record: RegistryEntry) -> dict[str, Any]:
+def spec(folder: Path) -> dict[str, Any]:
     """Return the submitted spec; empty when the folder has none, as PrimeMaster was on another machine."""
     from dljob.runtime.journal.job_record import SPEC
 
-    with suppress(OSError, ValueError):  # the section is left out; status and events have the rest
-        return dict(json.loads((record.folder / SPEC).read_text(encoding="utf-8"))["spec"])
+    with suppress(OSError, ValueError, KeyError, TypeError):  # the section is left out; status and events have the rest
+        return dict(json.loads((folder / SPEC).read_text(encoding="utf-8"))["spec"])
     return {}

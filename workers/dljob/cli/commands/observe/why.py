@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from dljob.api.local import views
 from dljob.cli import diagnosis, output
 from dljob.cli.target import HERE, JobTarget
-from dljob.errors import UsageError
 
 
 def why(job: str, /, *, where: JobTarget = HERE) -> int:
@@ -18,15 +14,11 @@ def why(job: str, /, *, where: JobTarget = HERE) -> int:
     15 spec or placement, 19 unknown.
 
     Args:
-        job: name, uid, the first digits of a uid, or the path of a job's folder (with a `/`), also of a copy.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
         where: this machine, or a cluster.
     """
-    if os.sep in job:
-        if where.remote:
-            raise UsageError(
-                f"{job} is a folder of this machine", hint="leave out --kubernetes, --namespace, --context"
-            )
-        seen = views.in_folder(Path(job))
+    if folder := where.folder(job):
+        seen = views.in_folder(folder)
         explained = diagnosis.diagnose(seen, str(seen.status["name"]), "")
     else:
         with where.job("why", job) as found:

@@ -1,0 +1,39 @@
+"""`dljob ledger`: where the time of a job's ranks went."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dljob.api.local import views
+from dljob.api.shown_job import JobAccounts
+from dljob.cli import output, spending
+from dljob.cli.target import HERE, JobTarget
+
+
+def ledger(
+    job: str,
+    /,
+    *,
+    where: JobTarget = HERE,
+    form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
+) -> None:
+    """Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.
+
+    Args:
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
+        where: this machine, or a cluster.
+        form: table, json or yaml.
+    """
+    if folder := where.folder(job):
+        seen = JobAccounts(views.in_folder(folder), views.spec(folder))
+    else:
+        with where.job("ledger", job) as found:
+            seen = found.accounts()
+    if form != "table":
+        output.structured(spending.data(seen), form)
+        return
+    for line in spending.lines(seen, shutil.get_terminal_size().columns):
+        output.data(line)

@@ -1,0 +1,197 @@
+"""Text and data of `dljob ledger JOB`: the accounts of the ranks' time, and what its failures cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dljob.api.shown_job import JobAccounts
+from dljob.api.views import items, nested
+from dljob.cli.description import one_line
+from dljob.cli.output import aligned, lost_steps
+from dljob.cli.terminal import safe
+from dljob.master.state.ledger import Account
+from dljob.telemetry.wording import counted, seconds
+
+Json = Mapping[str, Any]
+
+WHOLE = 1000
+"""Sum of the shares of a column, in tenths of a percent."""
+_CAUSE = 200
+_GAP = 2
+
+
+class Column(NamedTuple):
+    """Accounts of a role, or of the whole job, in process-seconds."""
+
+    name: str
+    accounts: Mapping[str, float]
+    """In the ledger's order, without `spare`."""
+    spare: float
+    """Time of process spares, which are no ranks."""
+    devices: float
+    """Devices of all its ranks together, by time: device-seconds."""
+    productive: float
+    """Device-seconds of the account `productive`."""
+
+    @property
+    def total(self) -> float:
+        """Time of the ranks in all accounts."""
+        return sum(self.accounts.values())
+
+
+def columns(status: Json, spec: Json) -> list[Column]:
+    """Return the whole job, then its roles; no roles where the ledger has none."""
+    per_rank = {str(role.get("name")): _devices(role) for role in items(spec, "roles")}
+    roles = [
+        _column(str(role["name"]), nested(role, "accounts"), per_rank.get(str(role["name"]), 0.0))
+        for role in items(nested(status, "ledger"), "roles")
+    ]
+    whole = _column("all", nested(nested(status, "ledger"), "accounts"), 0.0)
+    devices, productive = sum(role.devices for role in roles), sum(role.productive for role in roles)
+    return [whole._replace(devices=devices, productive=productive), *roles]
+
+
+def _devices(role: Json) -> float:
+    """Return the devices of a rank: a number, or a share of one."""
+    return float(nested(role, "accelerator").get("count", 1)) if "accelerator" in role else 0.0
+
+
+def _column(name: str, accounts: Json, devices: float) -> Column:
+    known = [account.value for account in Account]
+    # Accounts of a later dljob come last, so that the column is whole.
+    order = [*(one for one in known if one in accounts), *(one for one in accounts if one not in known)]
+    held = {one: max(0.0, float(accounts[one])) for one in order if one != Account.SPARE}
+    total = sum(held.values())
+    spare = float(accounts.get(Account.SPARE, 0.0))
+    return Column(name, held, spare, devices * total, devices * held.get(Account.PRODUCTIVE, 0.0))
+
+
+def shares(accounts: Mapping[str, float]) -> dict[str, int]:
+    """Return each account's share in tenths of a percent; together exactly 1000, or no shares of no time."""
+    total = sum(accounts.values())
+    if total <= 0:
+        return {}
+    exact = {name: amount / total * WHOLE for name, amount in accounts.items()}
+    found = {name: int(share) for name, share in exact.items()}
+    # The remainders go to the accounts that rounding down cost most: a column that is summed up by hand is whole.
+    for name in sorted(exact, key=lambda name: found[name] - exact[name])[: WHOLE - sum(found.values())]:
+        found[name] += 1
+    return found
+
+
+def lines(job: JobAccounts, width: int) -> list[str]:
+    """Return what a terminal of that many columns shows."""
+    status, ledger = job.overview.status, nested(job.overview.status, "ledger")
+    shown = columns(status, job.spec)
+    head = f"{job.overview.title}: {job.overview.phase}"
+    if ledger.get("goodput") is None or not shown[0].total:
+        return [_plain(head), "no time to account for: no rank has begun"]
+    ranks = counted(int(ledger.get("processes") or 0), "rank")
+    head += f", {seconds(float(ledger.get('seconds') or 0.0))}, {ranks}"
+    made = [_plain(head), _goodput(ledger, shown[0])]
+    for table in _tables(shown, width):
+        made += ["", *table]
+    return [*made, *_incidents(status, shown[0])]
+
+
+def _goodput(ledger: Json, whole: Column) -> str:
+    recent = ledger.get("recentGoodput")
+    late = "" if recent is None else f", last 10 min {recent:.1%}"
+    held = f"; {_hours(whole.devices)} device-hours, {_hours(whole.productive)} of them productive"
+    return f"goodput {ledger['goodput']:.1%}{late}{held if whole.devices else ''}"
+
+
+def _hours(device_seconds: float) -> str:
+    hours = device_seconds / 3600
+    return f"{hours:.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _tables(shown: Sequence[Column], width: int) -> list[list[str]]:
+    """Return the accounts as tables that fit the width: the job's column in the first, each role's in one of them."""
+    labels = ["ACCOUNT", *shown[0].accounts, "total", "rank time"]
+    labels += ["spares"] if shown[0].spare else []
+    labels += ["device-hours"] if shown[0].devices else []
+    first, tables, left = max(map(len, labels)), list[list[Sequence[str]]](), 0
+    for column in shown:
+        cells = _cells(column, labels)
+        needs = len(cells[0]) + _GAP
+        if not tables or needs > left:
+            tables.append([labels])
+            left = width - first
+        tables[-1].append(cells)
+        left -= needs
+    return [aligned(list(zip(*table, strict=True))) for table in tables]
+
+
+def _cells(column: Column, labels: Sequence[str]) -> list[str]:
+    """Return a column's cells, all equally wide."""
+    part = shares(column.accounts)
+    known = {
+        **{name: "-" if name not in part else f"{part[name] / 10:.1f} %" for name in labels},
+        "ACCOUNT": _plain(column.name),
+        "total": f"{sum(part.values()) / 10:.1f} %",
+        "rank time": seconds(column.total),
+        "spares": seconds(column.spare),
+        "device-hours": _hours(column.devices),
+    }
+    longest = max(len(known[name]) for name in labels)
+    return [known[name].rjust(longest) for name in labels]
+
+
+_LOST = (Account.DETECT, Account.DECIDE, Account.REPLACE, Account.RENDEZVOUS, Account.RECOMPUTE)
+"""Accounts that time goes to between a failure and the next new step, beside `init`."""
+
+
+def _incidents(status: Json, whole: Column) -> list[str]:
+    """Return what the failures cost: together by the accounts, and each by its time to recover and its steps."""
+    faults = items(status, "recentFaults")
+    if not faults:
+        return []
+    total = sum(int(count) for count in nested(status, "restarts").values())
+    lost = {account: whole.accounts[account] for account in _LOST if whole.accounts.get(account)}
+    cost = sum(lost.values())
+    spent = f"; {' + '.join(lost)}: {cost / whole.total:.1%}, {seconds(cost)} of the ranks" if lost else ""
+    return ["", f"restarts: {total}{spent}", *(_incident(fault) for fault in faults)]
+
+
+def _incident(fault: Json) -> str:
+    took = "not yet recovered" if fault.get("seconds") is None else f"recovered in {seconds(fault['seconds'])}"
+    target = str(fault.get("target"))
+    said = str(fault.get("firstCause") or "").removeprefix(f"{target}: ")
+    cause = one_line(f"{target} [{fault.get('level')}] {said}", _CAUSE)
+    return _plain(f"  {fault.get('detectedAt') or '-'} {took}{lost_steps(fault)}: {cause}")
+
+
+def _plain(text: str) -> str:
+    """Return a text of users in which no escape sequence is left."""
+    return safe(text, colours=False)
+
+
+def data(job: JobAccounts) -> dict[str, Any]:
+    """Return the same for programs; times in process-seconds and device-seconds."""
+    status, ledger = job.overview.status, nested(job.overview.status, "ledger")
+    whole, *roles = columns(status, job.spec)
+    known = {key: status.get(key) for key in ("name", "uid") if key in status}
+    brief = {key: ledger.get(key) for key in ("seconds", "processes", "goodput", "recentGoodput")}
+    return {
+        **known,
+        "phase": job.overview.phase,
+        **brief,
+        **_data(whole),
+        "roles": [{"name": role.name, **_data(role)} for role in roles],
+        "incidents": items(status, "recentFaults"),
+    }
+
+
+def _data(column: Column) -> dict[str, Any]:
+    part = shares(column.accounts)
+    return {
+        "rankSeconds": round(column.total, 6),
+        "deviceSeconds": round(column.devices, 6),
+        "productiveDeviceSeconds": round(column.productive, 6),
+        "spareSeconds": round(column.spare, 6),
+        "accounts": {
+            name: {"seconds": amount, "share": part.get(name, 0) / WHOLE} for name, amount in column.accounts.items()
+        },
+    }
