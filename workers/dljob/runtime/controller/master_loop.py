@@ -34,6 +34,7 @@ from dljob.runtime.controller.node_change_filter import NodeChangeFilter
 from dljob.runtime.controller.node_watch import NodeWatch
 from dljob.runtime.controller.rebuild import change_record, rebuild
 from dljob.runtime.controller.relauncher import Relaunching
+from dljob.runtime.controller.sampler import MasterView, Sampler
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.job_record import sign_off
@@ -110,6 +111,7 @@ class MasterLoop:
         self.changed = asyncio.Condition()
         self.heartbeats = HeartbeatLog()
         self.progress = self.heartbeats.progress
+        self.samples = Sampler(setup.folder, self._view)
         self._node, self._alert_until = backend.here(), 0.0
         self._node_filter = NodeChangeFilter()
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
@@ -195,6 +197,7 @@ class MasterLoop:
             self.tasks.repeat("node heartbeats", self.nodes.run)
             self.tasks.repeat("hang watch", hangs.run)
             self.tasks.repeat("group watch", groups.run)
+            self.tasks.repeat("samples", self.samples.run, nobody_waits)
             # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
             while self._end is None:
                 await self._turn()
@@ -216,6 +219,7 @@ class MasterLoop:
             except Exception as error:  # noqa: BLE001 - what was acknowledged is synced already
                 log.warning("the journal could not be closed: %r", error)
             self.timeline.close()
+            self.samples.close()
 
     async def _recover(self, replay: Replay) -> None:
         """Rebuild the state from the journal, tell the core of the new epoch, and attach the actors that still live."""
@@ -355,6 +359,9 @@ class MasterLoop:
 
     # -- what is shown
 
+    def _view(self) -> MasterView:
+        return MasterView(self._shown_at(), self.state, dict(self.progress))
+
     @property
     def version(self) -> int:
         """A number that grows with every change, also from one master of the job to the next."""
@@ -468,6 +475,7 @@ class MasterLoop:
         """Write the final status, remove the job's keys, and wake the clients that wait for the end."""
         shown = snapshots.status(self.state, self._shown_at(), self.progress)
         status = {**self._with_own(shown, {}, self.version + 1), **override}
+        await self.samples.end()
         await self.timeline.flush()
         await self.timeline.status(status)
         await sign_off(self.backend.kv, self.setup, status, self.timeline.after(0))

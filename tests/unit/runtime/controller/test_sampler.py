@@ -1,0 +1,153 @@
+"""The sampler: what of a master goes into a sample, and that no sample troubles the job."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from master_shell_kit import World, end_all, ended, running, until
+
+from dljob.master.state.ledger import Account
+from dljob.runtime.controller import sampler
+from dljob.runtime.controller.sampler import MasterView, RowMaker, Sampler
+from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.samples import ACCOUNTS, SampleWriter, read
+from dljob.runtime.process.messages import Heartbeat
+
+ROLES = [
+    {"name": "driver", "entrypoint": {"class": "m.C"}, "driver": True},
+    {"name": "worker", "entrypoint": {"class": "m.C"}, "replicas": 3},
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def view(world: World, **progress: Any) -> MasterView:
+    told = {(name.partition("_")[0], int(name.partition("_")[2])): value for name, value in progress.items()}
+    return MasterView(7.0, world.setup(roles=ROLES).initial(0.0), told)
+
+
+def test_sample_has_steps_accounts_and_metrics_of_the_driver(world: World) -> None:
+    metrics = {"loss": 0.5, "odd": math.nan, "reward": math.inf}
+    seen = view(world, driver_0=(4, metrics), worker_1=(9, {"own": 1.0}))
+    assert RowMaker().columns(seen) == {
+        "accounts/driver": "q",
+        "accounts/worker": "qqq",
+        "steps/driver": [4],
+        "steps/worker": [None, 9, None],
+        "progress/loss": 0.5,
+        "progress/odd": None,
+        "progress/reward": None,
+    }
+
+
+def test_role_without_steps_has_no_column_of_steps(world: World) -> None:
+    assert set(RowMaker().columns(view(world))) == {"accounts/driver", "accounts/worker"}
+
+
+def test_number_of_metrics_is_bounded(world: World) -> None:
+    metrics = {f"m{n}": float(n) for n in range(1000)}
+    found = RowMaker().columns(view(world, driver_0=(1, metrics)))
+    assert sum(name.startswith("progress/") for name in found) == sampler.METRICS
+
+
+def test_accounts_are_made_once_for_a_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, rows = view(world), RowMaker()
+    first = rows.columns(seen)
+    monkeypatch.setattr(sampler, "accounts", None)
+    assert rows.columns(seen)["accounts/worker"] is first["accounts/worker"]
+
+
+def test_each_account_has_a_letter_of_its_own() -> None:
+    assert set(ACCOUNTS) == {account.value for account in Account}
+    assert len(set(ACCOUNTS.values()) | {sampler.ABSENT}) == len(Account) + 1
+
+
+async def test_job_leaves_samples_of_all_its_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "LEAST_S", 0.01)
+    shell = world.master()
+    await until(running(shell))
+    shell.take_heartbeat(Heartbeat("worker", "01234567/worker/1/1", 1, {1: (1, 12, {"loss": 2.0}), 0: (1, 11, {})}))
+    await until(lambda: read(world.folder).steps)
+    end_all(world)
+    await ended(world)
+    found = read(world.folder)
+    assert found.unrecorded == ()
+    assert found.times == sorted(found.times)
+    assert [ranks[-1] for ranks in found.steps["worker"]] == [11, 12]
+    assert found.accounts["worker"][-1] == "ee"
+    assert "pp" in found.accounts["worker"]
+    assert [path.suffix for path in (world.folder / "samples").iterdir()] == [".z"]
+
+
+async def test_later_master_goes_on_with_the_samples(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "LEAST_S", 0.01)
+    await until(running(world.master()))
+    before = len(await until(lambda: read(world.folder).times))
+    await world.die()
+    await until(running(world.master()))
+    await until(lambda: len(read(world.folder).times) > before + 3)
+    assert read(world.folder).unrecorded == ()
+    world.close()
+
+
+async def test_folder_that_cannot_be_written_is_told_once(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "LEAST_S", 0.001)
+    (world.folder / "samples").write_text("in the way")
+    turns = 0
+
+    def look() -> MasterView:
+        nonlocal turns
+        turns += 1
+        return view(world)._replace(at=float(turns))
+
+    own = Sampler(world.folder, look)
+    task = asyncio.create_task(own.run())
+    await until(lambda: turns > 5)
+    await own.end()
+    task.cancel()
+    own.close()
+    said = [record.message for record in caplog.records if "the recording of samples failed" in record.message]
+    assert len(said) == 1
+    assert "samples" in said[0]
+
+
+async def test_large_job_is_sampled_less_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(sampler.asyncio, "sleep", sleep)
+    for ranks in (3, 10_000):
+        roles = [{**ROLES[1], "replicas": ranks}]
+        seen = MasterView(float(ranks), world.setup(roles=roles).initial(0.0), {})
+        own = Sampler(world.folder, lambda seen=seen: seen)
+        with pytest.raises(asyncio.CancelledError):
+            await own.run()
+        own.close()
+    assert slept == [1.0, 10.0]
+
+
+async def test_end_does_not_wait_for_a_volume_that_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "END_S", 0.05)
+    goes_on = threading.Event()
+
+    def hang(_: SampleWriter, row: Row) -> None:
+        goes_on.wait()
+
+    monkeypatch.setattr(SampleWriter, "append", hang)
+    own = Sampler(world.folder, lambda: view(world))
+    await own.end()
+    goes_on.set()
+    own.close()

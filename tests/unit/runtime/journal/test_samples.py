@@ -1,0 +1,216 @@
+"""The files of a job's samples: written by one, read by many meanwhile, damaged, and bounded."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.runtime.journal import sample_rows, samples
+from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.samples import FOLDER, SampleWriter, compact, read
+
+
+def columns(step: int, ranks: int = 2) -> dict[str, Any]:
+    return {"steps/w": [step] * ranks, "accounts/w": "p" * ranks, "progress/loss": 1 / (step + 1)}
+
+
+def write(folder: Path, times: range, *, close: bool = True) -> SampleWriter:
+    writer = SampleWriter(folder)
+    for at in times:
+        writer.append(Row(float(at), columns(at)))
+    if close:
+        writer.close()
+    return writer
+
+
+def no_segment(_: Path) -> dict[int, Path]:
+    return {}
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / FOLDER).iterdir())
+
+
+def test_samples_are_read_while_they_are_written(tmp_path: Path) -> None:
+    write(tmp_path, range(10, 13), close=False)
+    found = read(tmp_path)
+    assert found.times == [10, 11, 12]
+    assert found.steps == {"w": [[10, 11, 12], [10, 11, 12]]}
+    assert found.accounts == {"w": ["pp", "pp", "pp"]}
+    assert found.progress == {"loss": [1 / 11, 1 / 12, 1 / 13]}
+    assert found.unrecorded == ()
+    assert found.data() == {
+        "times": found.times,
+        "steps": found.steps,
+        "accounts": found.accounts,
+        "progress": found.progress,
+    }
+
+
+def test_next_master_goes_on_in_a_segment_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 3), close=False)
+    write(tmp_path, range(3, 5))
+    assert files(tmp_path) == ["000001-000001.1.2.2.z", "000002-000002.1.2.4.z"]
+    write(tmp_path, range(5, 6))
+    assert read(tmp_path).times == [1, 2, 3, 4, 5]
+
+
+def test_two_masters_never_share_a_segment(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    fenced, present = SampleWriter(tmp_path), SampleWriter(tmp_path)
+    for at in (1.0, 2.0):
+        fenced.append(Row(at, columns(1)))
+        present.append(Row(at + 0.5, columns(2)))
+    assert files(tmp_path) == ["000001.jsonl", "000002.jsonl"]
+    assert read(tmp_path).times == [1, 2, 2.5]  # in order, whichever wrote them
+
+
+def test_segment_that_another_master_takes_first_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "listed", no_segment)
+    write(tmp_path, range(1, 2), close=False)
+    write(tmp_path, range(2, 3), close=False)
+    assert files(tmp_path) == ["000001.jsonl", "000002.jsonl"]
+
+
+def test_full_segment_is_closed_and_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "OPEN_ROWS", 3)
+    write(tmp_path, range(1, 5), close=False)
+    assert files(tmp_path) == ["000001-000001.1.3.3.z", "000002.jsonl"]
+    assert read(tmp_path).times == [1, 2, 3, 4]
+
+
+def test_clock_that_went_back_adds_no_rows(tmp_path: Path) -> None:
+    writer = write(tmp_path, range(10, 12), close=False)
+    writer.append(Row(5.0, columns(1)))
+    writer.append(Row(11.0, columns(1)))
+    assert read(tmp_path).times == [10, 11]
+    write(tmp_path, range(8, 14))  # a new master with a clock behind
+    assert read(tmp_path).times == [10, 11, 12, 13]
+
+
+def test_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4), close=False)
+    path = tmp_path / FOLDER / "000001.jsonl"
+    os.truncate(path, path.stat().st_size - 4)
+    assert read(tmp_path).times == [1, 2]
+    assert read(tmp_path).unrecorded == ()
+    write(tmp_path, range(4, 6))
+    assert read(tmp_path).times == [1, 2, 4, 5]
+
+
+def test_damaged_segment_is_told_and_the_others_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "OPEN_ROWS", 100)
+    write(tmp_path, range(1, 301))
+    path = sorted((tmp_path / FOLDER).iterdir())[1]
+    path.write_bytes(path.read_bytes()[:-40])
+    found = read(tmp_path)
+    assert found.times[:100] == list(range(1, 101))
+    assert found.times[-100:] == list(range(201, 301))
+    (said,) = found.unrecorded
+    assert said.startswith(f"samples: {path.name}: ")
+    path.write_bytes(b"nonsense")
+    assert len(read(tmp_path).times) == 200
+
+
+def test_job_without_samples_says_that_there_are_none(tmp_path: Path) -> None:
+    found = read(tmp_path)
+    assert found.times == []
+    assert "none were recorded" in found.unrecorded[0]
+    (tmp_path / FOLDER).mkdir()
+    assert read(tmp_path).times == []
+    assert read(tmp_path, most=5).unrecorded == ()
+
+
+def test_number_of_points_is_bounded_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "OPEN_ROWS", 100)
+    write(tmp_path, range(1000, 1251), close=False)
+    found = read(tmp_path, most=10)
+    assert 9 <= len(found.times) <= 10
+    assert found.times[-1] == 1250
+    assert {round(b - a) for a, b in zip(found.times, found.times[1:], strict=False)} <= {24, 25, 26}
+    assert [len(ranks) for ranks in found.steps["w"]] == [len(found.times)] * 2
+    assert len(read(tmp_path, most=1).times) == 1
+    assert len(read(tmp_path, most=10**6).times) == 251
+
+
+def test_role_that_grows_or_begins_late_has_none_before(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    for at, now in enumerate(({}, {"steps/w": [1]}, {"steps/w": [2, 9]}), 1):
+        writer.append(Row(float(at), {"accounts/w": "p", "later/x": 1, **now}))
+    assert read(tmp_path).steps == {"w": [[None, 1, 2], [None, None, 9]]}
+
+
+def test_reader_begins_again_when_a_segment_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, range(1, 4), close=False)
+    listed, turns = samples.listed, [{9: tmp_path / FOLDER / "000009.jsonl"}]
+
+    def stale(folder: Path) -> dict[int, Path]:
+        return turns.pop() if turns else listed(folder)
+
+    monkeypatch.setattr(samples, "listed", stale)
+    assert read(tmp_path).times == [1, 2, 3]
+    turns += [{9: tmp_path / FOLDER / "000009.jsonl"}] * samples.TRIES * 2
+    assert "change faster" in read(tmp_path).unrecorded[0]
+
+
+def test_merge_that_was_cut_off_leaves_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "OPEN_ROWS", 100)
+    write(tmp_path, range(1, 1001))
+    own = tmp_path / FOLDER
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    monkeypatch.setattr(sample_rows, "ROWS", 40)
+    compact(own, 1000.0 + 4000, 10**9)
+    merged = files(tmp_path)
+    assert [name for name in merged if ".10." in name]
+    thin = read(tmp_path).times
+    for name, content in before.items():
+        (own / name).write_bytes(content)
+    (own / ".part.7").write_bytes(b"x")
+    assert read(tmp_path).times == thin
+    compact(own, 1000.0 + 4000, 10**9)
+    assert files(tmp_path) == merged
+    assert read(tmp_path).times == thin
+    assert thin[-1] == 1000
+    assert len(thin) == 282
+
+
+def test_write_that_fails_ends_the_segment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = write(tmp_path, range(1, 3), close=False)
+    with (tmp_path / FOLDER / "000001.jsonl").open("a") as file:
+        file.write('{"t":3.')
+    monkeypatch.setattr(writer, "_path", Path("/dev/full"))
+    with pytest.raises(OSError, match="No space"):
+        writer.append(Row(3.0, columns(3)))
+    writer.append(Row(4.0, columns(4)))
+    assert read(tmp_path).times == [1, 2, 4]
+    assert read(tmp_path).unrecorded == ()
+
+
+def test_size_of_a_long_job_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "OPEN_ROWS", 50)
+    monkeypatch.setattr(samples, "OPEN_BYTES", 4000)
+    monkeypatch.setattr(samples, "SPARE", 5000)
+    draw = random.Random(1)  # noqa: S311 - no secret
+    writer, steps, most = SampleWriter(tmp_path, 40_000), [0] * 50, 0
+    for at in range(1, 5001):
+        steps = [step + draw.randrange(9) for step in steps]
+        writer.append(Row(float(at), {"steps/w": steps}))
+        if at % 50 == 0:
+            most = max(most, sum(path.stat().st_size for path in (tmp_path / FOLDER).iterdir()))
+    assert most <= 40_000
+    found = read(tmp_path)
+    assert found.times[0] < 50
+    assert found.times[-1] == 5000
+    assert len(found.times) > 200
+    first = [step or 0 for step in found.steps["w"][0]]
+    assert first == sorted(first)
+
+
+def test_file_that_is_removed_during_a_listing_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 3))
+    (tmp_path / FOLDER / "000002-000002.1.1.3.z").symlink_to(tmp_path / "gone")
+    assert read(tmp_path).times == [1, 2]

@@ -1,0 +1,197 @@
+"""Rows of a job's samples: their text, and which of them are kept. No I/O; docs/adr/0076 has the format.
+
+A row is a time (unix seconds) and columns: `<kind>/<name>` -> value. A value is a number, a text, or a list by rank. In
+a segment only the first row is whole; a later one holds the columns that changed, and lists of whole numbers as their
+differences, a character a rank where these are small. So a rank that goes on by a step costs a byte before compression,
+and a world whose ranks go on together costs a few bytes for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from dljob.errors import DLJobError
+
+Columns: TypeAlias = Mapping[str, Any]
+
+FORMAT = 1
+"""Version of the format, in the first line of each segment."""
+AGES = ((3600.0, 1.0), (86400.0, 10.0), (math.inf, 60.0))
+"""(age up to, seconds between two rows), youngest first."""
+ROWS = 300
+"""Rows that a thinned segment has at least, unless room is short: fewer, larger files compress better."""
+_ZERO, _LEAST, _MOST = 60, -25, 31
+"""A small difference is the character with the code _ZERO + difference: printable, and neither `"` nor `\\`."""
+
+
+class DamagedRowError(DLJobError):
+    """A line is no row, or does not fit to the one before it."""
+
+
+class Row(NamedTuple):
+    """One sample."""
+
+    at: float
+    columns: Columns
+
+
+# -- the text of a row
+
+
+def encode(row: Row, before: Columns | None) -> str:
+    """Return a row's line; `before`: the columns of the row before it in the segment, None for the first."""
+    line: dict[str, Any] = {"t": round(row.at, 2)}
+    if before is None:
+        line["f"] = FORMAT
+    whole: dict[str, Any] = {}
+    deltas: dict[str, Any] = {}
+    for name, value in row.columns.items():
+        last = None if before is None else before.get(name)
+        # Identity first: a column of thousands of ranks is often the very object of the last row.
+        if value is last or value == last:
+            continue
+        delta = _delta(last, value)
+        if delta is None:
+            whole[name] = value
+        else:
+            deltas[name] = delta
+    line |= {key: part for key, part in (("c", whole), ("d", deltas)) if part}
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def _delta(last: Any, value: Any) -> int | str | list[int] | None:
+    """Return the difference of two lists; None where the value has to be written whole."""
+    if not isinstance(value, list) or not isinstance(last, list) or len(value) != len(last):
+        return None
+    try:
+        changes = [new - old for new, old in zip(value, last, strict=True)]
+    except TypeError:  # a rank without a number: a second, slower look
+        if any((new is None) is not (old is None) for new, old in zip(value, last, strict=True)):
+            return None
+        changes = [0 if new is None else new - old for new, old in zip(value, last, strict=True)]
+    least, most = min(changes), max(changes)
+    if least == most:
+        return least
+    if least >= _LEAST and most <= _MOST:
+        return bytes([_ZERO + change for change in changes]).decode("ascii")
+    return changes
+
+
+def decode(line: str | bytes, before: Columns | None) -> Row:
+    """Return the row of a line; `before` as in `encode`.
+
+    Raises:
+        DamagedRowError: It is none.
+    """
+    try:
+        said = json.loads(line)
+        if before is None and said.get("f") != FORMAT:
+            raise DamagedRowError(f"a segment of format {said.get('f')}, this version reads {FORMAT}")
+        columns = dict(before or {})
+        columns.update(said.get("c", {}))
+        for name, delta in said.get("d", {}).items():
+            columns[name] = _applied(columns[name], delta)
+        return Row(float(said["t"]), columns)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedRowError(f"no row of samples: {type(error).__name__}: {error}") from error
+
+
+def _applied(last: list[Any], delta: int | str | list[int]) -> list[Any]:
+    """Return the list behind a difference."""
+    if isinstance(delta, int):
+        return [None if old is None else old + delta for old in last]
+    if isinstance(delta, list):
+        return [None if old is None else old + change for old, change in zip(last, delta, strict=True)]
+    codes = delta.encode("ascii")
+    try:
+        return [old + code - _ZERO for old, code in zip(last, codes, strict=True)]
+    except TypeError:
+        return [None if old is None else old + code - _ZERO for old, code in zip(last, codes, strict=True)]
+
+
+def rows(lines: Iterable[bytes]) -> Iterator[Row]:
+    """Return the rows of a segment's lines. A last line without an end was cut off with its writer, and is left out.
+
+    Raises:
+        DamagedRowError: A line in the middle is damaged; rows before it are good.
+    """
+    before: Columns | None = None
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        row = decode(line, before)
+        before = row.columns
+        yield row
+
+
+# -- which rows are kept
+
+
+def thinned(found: Iterable[Row], seconds: float) -> Iterator[Row]:
+    """Return the last row of each span of so many seconds, and no row that is not later than the one before it."""
+    kept: Row | None = None
+    for row in found:
+        # A clock that went back, or a master that was replaced and still wrote: time goes on in one direction.
+        if kept is not None and row.at <= kept.at:
+            continue
+        if kept is not None and row.at // seconds != kept.at // seconds:
+            yield kept
+        kept = row
+    if kept is not None:
+        yield kept
+
+
+class Segment(NamedTuple):
+    """A closed segment: its first and last number, seconds between its rows, their count, and the last one's time."""
+
+    first: int
+    last: int
+    seconds: float
+    rows: int
+    until: float
+    size: int
+
+
+class Merge(NamedTuple):
+    """Neighbouring segments that become one with `seconds` between its rows."""
+
+    segments: tuple[Segment, ...]
+    seconds: float
+
+
+def merges(segments: Sequence[Segment], now: float, most: int) -> list[Merge]:
+    """Return the merges that are due, oldest first, so that all segments take at most `most` bytes.
+
+    Each age has its resolution (`AGES`). Where the bytes do not suffice all of them are doubled, as often as needed.
+    """
+    factor = 1.0
+    while sum(own.size * min(1.0, own.seconds / _wanted(own, now, factor)) for own in segments) > most:
+        factor *= 2
+    due: list[Merge] = []
+    run: list[Segment] = []
+    aim = 0.0
+    for own in segments:
+        seconds = _wanted(own, now, factor)
+        if run and (seconds != aim or own.seconds >= seconds):
+            # Too few rows for a segment wait for younger neighbours, unless the next one is as coarse as they shall be.
+            if factor > 1 or own.seconds >= aim:
+                due.append(Merge(tuple(run), aim))
+            run = []
+        if own.seconds < seconds:
+            run, aim = [*run, own], seconds
+            if _left(run, aim) >= ROWS:
+                due.append(Merge(tuple(run), aim))
+                run = []
+    return [*due, Merge(tuple(run), aim)] if run and factor > 1 else due
+
+
+def _wanted(own: Segment, now: float, factor: float) -> float:
+    return factor * next(seconds for age, seconds in AGES if now - own.until < age)
+
+
+def _left(run: Sequence[Segment], seconds: float) -> float:
+    """Return about how many rows of a run are left with so many seconds between them."""
+    return sum(own.rows * own.seconds / seconds for own in run)

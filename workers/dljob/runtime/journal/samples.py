@@ -1,0 +1,334 @@
+"""Samples of a job in its folder: what no journal holds, once a second or less, thinned by age.
+
+    <job>/samples/000007.jsonl                          the segment that is written
+    <job>/samples/000001-000006.10.360.1764106205.z     closed ones: numbers, seconds, rows, time of the last row
+
+One writer appends (`SampleWriter`), any number of readers read meanwhile (`read`). Closed segments are compressed; a
+merge writes a new file, and a reader ignores files whose numbers lie within those of another: a death at any line
+leaves samples twice on disk, never in an answer. docs/adr/0076-samples.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dljob.runtime.journal.sample_rows import (
+    Columns,
+    DamagedRowError,
+    Merge,
+    Row,
+    Segment,
+    encode,
+    merges,
+    rows,
+    thinned,
+)
+
+FOLDER = "samples"
+MOST_BYTES = 20_000_000
+"""Most bytes of a job's samples."""
+OPEN_ROWS, OPEN_BYTES = 600, 2**20
+"""A segment with so many rows, or bytes, is closed."""
+SPARE = 3 * OPEN_BYTES
+"""Part of MOST_BYTES for the open segment, one that is being closed, and a merge's output beside its inputs."""
+_OPEN = re.compile(r"(\d{6,})\.jsonl$")
+_CLOSED = re.compile(r"(\d{6,})-(\d{6,})\.([\d.]+)\.(\d+)\.(\d+)\.z$")
+_PIECE = 2**16
+TRIES = 5
+"""Times that a reader begins again since the writer replaced a file."""
+
+ACCOUNTS = {
+    "queue": "q",
+    "schedule": "s",
+    "init": "i",
+    "productive": "p",
+    "detect": "d",
+    "decide": "w",
+    "replace": "r",
+    "rendezvous": "v",
+    "recompute": "c",
+    "wait": "a",
+    "idle": "e",
+    "spare": "x",
+}
+"""Letter of each account in the `accounts` columns; `-`: the rank is absent."""
+ABSENT = "-"
+
+
+# -- writing
+
+
+class SampleWriter:
+    """Writes one master's samples. Blocking, for one thread; each call may raise OSError, and the next one goes on."""
+
+    def __init__(self, folder: Path, most: int = MOST_BYTES) -> None:
+        self._folder = folder / FOLDER
+        self._most = most
+        self._path: Path | None = None
+        """The open segment. Its file is opened for each row: a killed master leaves nothing but whole rows."""
+        self._rows = self._bytes = 0
+        self._last: Columns | None = None
+        self._at = 0.0
+
+    def append(self, row: Row) -> None:
+        """Append a row; one that is not later than the last one is dropped."""
+        if row.at <= self._at:
+            return
+        line = encode(row, None if self._path is None else self._last).encode("utf-8", "backslashreplace")
+        try:
+            if self._path is None:
+                self._path = self._claim()
+            # Not made anew: a successor of this master may have closed the segment and removed the file.
+            with self._path.open("r+b") as file:
+                file.seek(0, os.SEEK_END)
+                file.write(line)
+        except OSError:
+            # Half of the line may be on disk: the segment ends there, and the next row begins another.
+            self._path = None
+            raise
+        self._last, self._at = row.columns, row.at
+        self._rows, self._bytes = self._rows + 1, self._bytes + len(line)
+        if self._rows >= OPEN_ROWS or self._bytes >= OPEN_BYTES:
+            self.close()
+
+    def close(self) -> None:
+        """Close the segment, compress it, and thin older ones."""
+        self._path = None
+        compact(self._folder, self._at, self._most - min(SPARE, self._most // 4))
+
+    def _claim(self) -> Path:
+        """Return a new segment of this writer's own."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        numbers = [own.last for own in _closed(self._folder)] + list(listed(self._folder))
+        number, self._rows, self._bytes = max(numbers, default=0) + 1, 0, 0
+        while True:
+            path = self._folder / f"{number:06d}.jsonl"
+            try:
+                path.open("xb").close()
+            except FileExistsError:  # of another master, which begins at this moment
+                number += 1
+            else:
+                return path
+
+
+def compact(folder: Path, now: float, most: int) -> None:
+    """Compress all open segments, then thin by age until all take at most `most` bytes; for a folder's only writer."""
+    for number, path in listed(folder).items():
+        _write(folder, (number, number), 1.0, _rows_of(path, []))
+        path.unlink(missing_ok=True)
+    for merge in merges(_closed(folder), now, most):
+        _merge(folder, merge)
+    # What a merge covers and its death left; and files of writes that were cut off.
+    kept = {_name(own) for own in _closed(folder)}
+    for path in folder.glob("*.z"):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+    for path in folder.glob(".part*"):
+        path.unlink(missing_ok=True)
+
+
+def _merge(folder: Path, merge: Merge) -> None:
+    found = itertools.chain.from_iterable(_rows_of(folder / _name(own), []) for own in merge.segments)
+    _write(folder, (merge.segments[0].first, merge.segments[-1].last), merge.seconds, thinned(found, merge.seconds))
+    for own in merge.segments:
+        (folder / _name(own)).unlink(missing_ok=True)
+
+
+def _write(folder: Path, numbers: tuple[int, int], seconds: float, found: Iterable[Row]) -> None:
+    """Write a closed segment; none where there is no row."""
+    part = folder / f".part.{os.getpid()}"
+    packer, last, count, at = zlib.compressobj(6), None, 0, 0.0
+    try:
+        with part.open("wb") as file:
+            for row in found:
+                file.write(packer.compress(encode(row, last).encode("utf-8", "backslashreplace")))
+                last, count, at = row.columns, count + 1, row.at
+            file.write(packer.flush())
+        if count:
+            part.replace(folder / _name(Segment(*numbers, seconds, count, at, 0)))
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _name(own: Segment) -> str:
+    return f"{own.first:06d}-{own.last:06d}.{own.seconds:g}.{own.rows}.{own.until:.0f}.z"
+
+
+def listed(folder: Path) -> dict[int, Path]:
+    """Return number -> path of the segments that are not closed."""
+    found = ((_OPEN.match(path.name), path) for path in _files(folder))
+    return {int(match[1]): path for match, path in found if match}
+
+
+def _closed(folder: Path) -> list[Segment]:
+    """Return the closed segments in their order, without those that a merge covers."""
+    found: list[Segment] = []
+    for path in _files(folder):
+        if match := _CLOSED.match(path.name):
+            with suppress(OSError, ValueError):  # a merge removed it meanwhile
+                first, last, seconds, count, until = match.groups()
+                size = path.stat().st_size
+                found.append(Segment(int(first), int(last), float(seconds), int(count), float(until), size))
+    # The widest of those that begin at the same number comes first, and covers the others.
+    found.sort(key=lambda own: (own.first, -own.last))
+    kept: list[Segment] = []
+    for own in found:
+        if not kept or own.first > kept[-1].last:
+            kept.append(own)
+    return kept
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _rows_of(path: Path, damaged: list[str]) -> Iterator[Row]:
+    """Return the rows of a segment; `damaged` takes what is wrong with the rest of it."""
+    try:
+        yield from rows(_lines(path))
+    except FileNotFoundError:
+        raise
+    except (DamagedRowError, OSError, zlib.error) as error:
+        damaged.append(f"{path.name}: {error}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Return the lines of a segment, with their ends."""
+    with path.open("rb") as file:
+        if path.suffix != ".z":
+            yield from file
+            return
+        unpacker, rest = zlib.decompressobj(), b""
+        while piece := file.read(_PIECE):
+            *lines, rest = (rest + unpacker.decompress(piece)).split(b"\n")
+            yield from (line + b"\n" for line in lines)
+        if not unpacker.eof:
+            raise zlib.error("the file is cut off")
+
+
+# -- reading
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A job's samples. All series are as long as `times`; None stands where nothing was known."""
+
+    times: list[float] = field(default_factory=list[float])
+    """Unix seconds, rising."""
+    steps: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: the last step."""
+    accounts: dict[str, list[str | None]] = field(default_factory=dict[str, list[str | None]])
+    """Role -> at each time a letter a rank (`ACCOUNTS`)."""
+    progress: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
+    """Metric of the driver role -> the value that its first rank reported last."""
+    unrecorded: tuple[str, ...] = ()
+    """What could not be read, and why."""
+
+    def data(self) -> dict[str, Any]:
+        """Return the `samples` key of a page's data (ADR 75)."""
+        return {"times": self.times, "steps": self.steps, "accounts": self.accounts, "progress": self.progress}
+
+
+def read(folder: Path, most: int | None = None) -> Samples:
+    """Read the samples of a job from its folder, or a copy of it; also while the job runs.
+
+    Args:
+        folder: The job's folder.
+        most: The most points in time: evenly spread over the job's time, from the first to the last row; None for all.
+    """
+    own = folder / FOLDER
+    if not own.is_dir():
+        return Samples(unrecorded=("samples: none were recorded: the job ran with an earlier version of dljob",))
+    for _ in range(TRIES):
+        damaged: list[str] = []
+        with suppress(FileNotFoundError):  # the writer closed or merged a segment: its rows are in another one now
+            return _columns(list(_wanted(own, most, damaged)), tuple(f"samples: {what}" for what in damaged))
+    return Samples(unrecorded=(f"samples: the files in {own} change faster than they can be read",))
+
+
+def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[Row]:
+    found = _all(folder, damaged)
+    if most is None:
+        return found
+    first, last = _span(folder)
+    # A hair wider than even, so that the last row falls into the last span.
+    return _spread(found, first, (last - first) / most * (1 + 1e-9) or 1.0)
+
+
+def _all(folder: Path, damaged: list[str]) -> Iterator[Row]:
+    """Return all rows in their order, each later than the one before it."""
+    last = float("-inf")
+    for path in _paths(folder):
+        for row in _rows_of(path, damaged):
+            if row.at > last:
+                last = row.at
+                yield row
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Return the segments in their order, each row in one of them."""
+    closed = _closed(folder)
+    paths = [(own.first, folder / _name(own)) for own in closed]
+    for number, path in listed(folder).items():
+        if not any(own.first <= number <= own.last for own in closed):
+            paths.append((number, path))
+    return [path for _, path in sorted(paths)]
+
+
+def _span(folder: Path) -> tuple[float, float]:
+    """Return the times of the first row and of the last one, about."""
+    paths = _paths(folder)
+    firsts = (row.at for path in paths if (row := next(_rows_of(path, []), None)) is not None)
+    first = next(firsts, 0.0)
+    # The time in a name is rounded.
+    lasts = [own.until + 1 for own in _closed(folder)]
+    lasts += [row.at for path in paths if path.suffix != ".z" for row in _rows_of(path, [])]
+    return first, max([first, *lasts])
+
+
+def _spread(found: Iterable[Row], first: float, span: float) -> Iterator[Row]:
+    """Return the last row of each span of seconds, counted from the first row."""
+    kept: Row | None = None
+    for row in found:
+        if kept is not None and (row.at - first) // span != (kept.at - first) // span:
+            yield kept
+        kept = row
+    if kept is not None:
+        yield kept
+
+
+def _columns(found: Sequence[Row], unrecorded: tuple[str, ...]) -> Samples:
+    made = Samples([row.at for row in found], unrecorded=unrecorded)
+    # A dict, not a set: columns keep the order in which they first came.
+    for column in dict.fromkeys(name for row in found for name in row.columns):
+        kind, _, name = column.partition("/")
+        series = [row.columns.get(column) for row in found]
+        match kind:
+            case "steps":
+                made.steps[name] = _by_rank(series)
+            case "accounts":
+                made.accounts[name] = series
+            case "progress":
+                made.progress[name] = series
+            case _:  # of a later version
+                pass
+    return made
+
+
+def _by_rank(series: Sequence[list[Any] | None]) -> list[list[Any]]:
+    """Return lists over ranks as one list over time for each rank; a role may grow, and may begin late."""
+    width = max(len(ranks or ()) for ranks in series)
+    nothing: list[Any] = [None] * width
+    whole = (nothing if ranks is None else [*ranks, *nothing[len(ranks) :]] for ranks in series)
+    return [list(rank) for rank in zip(*whole, strict=True)]
