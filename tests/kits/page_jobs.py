@@ -59,7 +59,7 @@ def rl_job(ranks: int = 1000, hours: float = 24.0, events: int = 10_000, inciden
         job.lanes[role] = [_begin(job, ready) for _ in range(count)]
         job.tell(ready, "RoleReady", role, f"all {count} ranks are ready", seconds=round(ready - BEGIN, 2))
     for number in range(incidents):
-        at = BEGIN + hours * 3600 * (number + 0.6 + job.rng.uniform(-0.3, 0.3)) / incidents
+        at = BEGIN + hours * 3600 * (number + 0.4 + job.rng.uniform(-0.3, 0.3)) / incidents
         _fail(job, number, at, FAULTS[number % len(FAULTS)])
     _fill_events(job, events)
     for role in job.roles:
@@ -140,7 +140,7 @@ def _range(stage: str, level: str) -> tuple[float, float]:
         "placed": (0, 90 if level == "Node" else 0.1),
         "started": (20, 240 if large else 60),
     }
-    return spans.get(stage, (5, 400 if large else 30))
+    return spans.get(stage, (5, 1500 if large else 60))
 
 
 def _lose(job: _Job, lane: list[float], at: float, stages: dict[str, float], *, failed: bool) -> None:
@@ -336,7 +336,7 @@ def _samples(job: _Job, hours: float) -> dict[str, Any]:
             "policy": {
                 "published": published,
                 "ranks": {
-                    f"rollout/{rank}": [max(0, value - (i + rank) % 3) for i, value in enumerate(published)]
+                    f"rollout/{rank}": [max(0, value - (i // 25 + rank) % 3) for i, value in enumerate(published)]
                     for rank in range(4)
                 },
             }
@@ -360,8 +360,9 @@ def _placement(job: _Job) -> dict[str, Any]:
             }
         )
     plan = [{**node, "bundles": list(node["bundles"])} for node in nodes]
-    if len(plan) > 1:
-        plan[0], plan[1] = {**plan[0], "bundles": plan[1]["bundles"]}, {**plan[1], "bundles": plan[0]["bundles"]}
+    if len(nodes) > 2:  # a node was lost, and another one took its units
+        nodes[1] = {**nodes[1], "bundles": nodes[1]["bundles"][:5]}
+        nodes.append({**nodes[1], "name": "gpu-spare-0", "bundles": plan[1]["bundles"][5:]})
     return {"nodes": nodes, "plan": {"nodes": plan}}
 
 

@@ -7,8 +7,8 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u20
 
 function visible(value) {
   return String(value).replace(HIDDEN, (found) => {
-    const code = found.charCodeAt(0);
-    return code < 32 ? String.fromCharCode(0x2400 + code) : `\\u${code.toString(16).padStart(4, "0")}`;
+    const code = found.charCodeAt(0).toString(16);
+    return code.length <= 2 ? `\\x${code.padStart(2, "0")}` : `\\u${code.padStart(4, "0")}`;
   });
 }
 
@@ -75,7 +75,8 @@ function duration(seconds) {
   const two = (value) => String(value).padStart(2, "0");
   if (whole < 3600) return `${sign}${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
   if (whole < 86400) return `${sign}${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
-  return `${sign}${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+  const rest = Math.floor((whole % 86400) / 3600);
+  return `${sign}${Math.floor(whole / 86400)} d${rest ? ` ${rest} h` : ""}`;
 }
 
 function bytes(value) {

@@ -52,11 +52,9 @@ function adopt(data) {
   const times = (data.events || []).map((event) => event.time).filter((time) => typeof time === "number");
   let first = seconds(job.start ?? job.startTime);
   let last = seconds(job.end ?? job.completionTime);
-  for (const time of times) {
-    // A clock that went back puts events before the start; they widen the axis instead of being cut off.
-    if (first === null || (time < first && first - time < 86400 * 365)) first = time;
-    if (last === null || time > last) last = time;
-  }
+  // A clock that went back puts events before the start: the list has them, the axis begins with the job.
+  if (first === null) first = times.reduce((least, time) => (least === null || time < least ? time : least), null);
+  for (const time of times) if (last === null || time > last) last = time;
   for (const incident of data.incidents || []) {
     if (incident.until && (last === null || incident.until > last)) last = incident.until;
   }

@@ -92,8 +92,11 @@ function lineChart({ label, lines, times, height = 96, format = compact, source,
     const last = Math.min(times.length - 1, after(times, page.to));
     range = rangeOf(lines, first, last, zero, ceiling);
     const y = (value) => scale.height - 8 - ((value - range[0]) / (range[1] - range[0])) * (scale.height - 16);
-    drawLevels(context, scale, range, y, format);
+    const levels = levelsOf(range, format);
+    context.fillStyle = colour("grid");
+    for (const value of levels) context.fillRect(0, Math.round(y(value)), scale.width, 1);
     for (const line of lines) drawLine(context, scale, line, times, first, last, y);
+    drawLevels(context, scale, levels, y, format);
   };
   const describe = (time) => {
     const index = after(times, time) - 1;
@@ -121,14 +124,18 @@ function rangeOf(lines, first, last, zero, ceiling) {
   return [low, high];
 }
 
-function drawLevels(context, scale, [low, high], y, format) {
-  const step = niceStep(high - low, 3);
-  context.fillStyle = colour("grid");
+function levelsOf([low, high], format) {
+  // Bytes are read in steps of their unit, a power of 1,024.
+  const unit = format === bytes ? 1024 ** Math.max(0, Math.floor(Math.log(Math.max(1, high)) / Math.log(1024))) : 1;
+  const step = niceStep((high - low) / unit, 3) * unit;
   const levels = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) levels.push(value);
-  for (const value of levels) context.fillRect(0, Math.round(y(value)), scale.width, 1);
+  for (let at = Math.ceil(low / step); at * step <= high + step / 1e6 && levels.length < 20; at += 1) levels.push(at * step);
+  return levels;
+}
+
+function drawLevels(context, scale, levels, y, format) {
   for (const value of levels) {
-    const text = format(Math.abs(value) < step / 1e6 ? 0 : value);
+    const text = format === compact && Math.abs(value) < 1000 ? String(Number(value.toPrecision(6))) : format(value);
     const top = Math.max(7, Math.min(scale.height - 7, y(value)));
     context.fillStyle = colour("veil");
     context.fillRect(0, top - 7, context.measureText(text).width + 6, 14);
@@ -178,25 +185,26 @@ function drawLine(context, scale, line, times, first, last, y) {
   context.setLineDash([]);
 }
 
-// A row of the timeline: its name and legend in the gutter, its chart beside it, the same as a table on demand.
+// A row of the timeline: its name in the gutter, its legend and chart beside it, the same as a table on demand.
 function chartRow(chart, title, legend, table) {
   page.charts.push(chart);
-  const name = el("div", { class: "row-name" }, el("h4", null, title), legend);
-  const body = el("div", { class: "row-plot" }, chart.canvas);
-  return el("div", { class: "row" }, name, body, table && asTable(title, table));
+  const alternative = el("div", { class: "alternative", hidden: true });
+  const button = el("button", { type: "button", class: "as-table", "aria-expanded": "false", "aria-label": visible(`${title} as a table`), title: `${title} as a table`, onclick: () => {
+    alternative.hidden = !alternative.hidden;
+    button.setAttribute("aria-expanded", String(!alternative.hidden));
+    if (!alternative.hidden) replace(alternative, tableOf(title, table));
+    redraw();
+  } }, "table");
+  return el("div", { class: "row" }, el("div", { class: "row-name" }, el("h4", null, user(title)), table && button),
+    el("div", { class: "row-plot" }, legend, chart.canvas, alternative));
 }
 
-// The text alternative of a chart; built when it is opened, since most are not.
-function asTable(title, { head, rows, source }) {
-  const box = el("details", { class: "alternative" }, el("summary", null, `${title} as a table`));
-  box.addEventListener("toggle", () => {
-    if (!box.open || box.querySelector("table")) return;
-    box.append(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, table` },
-      el("table", { title: `Source: ${source}` },
-        el("thead", null, el("tr", null, head.map((cell) => el("th", { scope: "col" }, user(cell))))),
-        el("tbody", null, rows().map((row) => el("tr", null, row.map((cell) => el("td", null, user(cell)))))))));
-  });
-  return box;
+// The text alternative of a chart; made when it is asked for, since most are not.
+function tableOf(title, { head, rows, source }) {
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": visible(`${title}, table`) },
+    el("table", { title: `Source: ${source}` },
+      el("thead", null, el("tr", null, head.map((cell) => el("th", { scope: "col" }, user(cell))))),
+      el("tbody", null, rows().map((row) => el("tr", null, row.map((cell) => el("td", null, user(cell))))))));
 }
 
 function sampleTable(lines, times, format, source) {

@@ -185,7 +185,7 @@ class Lanes {
     const last = Math.min(row.lanes.length, Math.ceil((scale.height - top) / row.each));
     for (let rank = first; rank < last; rank += 1) {
       const lane = row.lanes[rank];
-      if (lane) drawLane(context, lane, top + rank * row.each, row.each - (row.each > 8 ? 2 : row.each > 4 ? 1 : 0), scale);
+      if (lane) drawLane(context, lane, top + rank * row.each, row.each - (row.each > 12 ? 2 : row.each > 8 ? 1 : 0), scale);
     }
     const stride = row.each >= 14 ? 1 : Math.ceil(40 / row.each / 10) * 10;
     for (let rank = Math.ceil(first / stride) * stride; rank < last; rank += stride) this.rankName(context, rank, top + (rank + 0.5) * row.each);

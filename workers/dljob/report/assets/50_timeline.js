@@ -12,7 +12,8 @@ function buildTimeline() {
   const bands = el("div", { class: "bands", "aria-hidden": "true" });
   const cross = el("div", { class: "cross", hidden: true });
   const chosen = el("div", { class: "chosen", hidden: true });
-  const rows = el("div", { class: "rows" }, lanesRow(), curveRows(), weightRows(), callRows(), queueRows(), memoryRows());
+  absent.length = 0;
+  const rows = el("div", { class: "rows" }, lanesRow(), curveRows(), weightRows(), callRows(), queueRows(), memoryRows(), absentRow());
   const box = el("div", { class: "timeline" }, el("div", { class: "overlay" }, bands, cross, chosen), toolbar(), axisRow(), rows);
   Object.assign(timeline, { box, bands, cross, chosen });
   page.watchers.push(drawBands, drawWindow);
@@ -148,7 +149,7 @@ function drawMarks() {
       onclick: () => (single ? openIncident(index) : zoomTo(cluster.of)),
     }, single ? String(index + 1) : `${index + 1}+`);
     made.dataset.incident = String(index);
-    made.style.left = `${Math.min(cluster.x, width - 20)}px`;
+    made.style.left = `${Math.min(cluster.x, width - (single && index < 9 ? 20 : 26))}px`;
     return made;
   }));
   if (held !== undefined) timeline.marks.querySelector(`[data-incident="${CSS.escape(held)}"]`)?.focus();
@@ -264,8 +265,8 @@ function lanesRow() {
   timeline.lanes = lanes;
   page.charts.push(lanes.chart);
   const used = new Set((page.data.ledger ? Object.keys(page.data.ledger.accounts || {}) : page.accounts));
-  return el("div", { class: "row wide lanes" }, el("h4", null, "Lanes ", el("span", { class: "sub" }, "share of a role's ranks in each account; open a role for its ranks")),
-    el("ul", { class: "legend accounts" }, page.accounts.filter((name) => used.has(name)).map((name) => el("li", { title: KNOWN_ACCOUNTS[name] || name }, swatch(accountColour(name)), user(name)))),
+  return el("div", { class: "row wide lanes" }, el("div", { class: "words" }, el("h4", null, "Lanes ", el("span", { class: "sub" }, "share of a role's ranks in each account; open a role for its ranks")),
+    el("ul", { class: "legend accounts" }, page.accounts.filter((name) => used.has(name)).map((name) => el("li", { title: KNOWN_ACCOUNTS[name] || name }, swatch(accountColour(name)), user(name))))),
     lanes.scroller);
 }
 
@@ -274,8 +275,16 @@ function samplesOf(part) {
   return samples && Array.isArray(samples.times) && samples.times.length ? samples[part] : null;
 }
 
+// What has no chart is told in one place, in words.
+const absent = [];
+
 function missingRow(title, what, part) {
-  return el("div", { class: "row wide" }, el("h4", null, title), note(what, " ", unrecordedOf(part)));
+  absent.push(el("div", null, el("dt", null, title), el("dd", null, what, " ", unrecordedOf(part))));
+  return null;
+}
+
+function absentRow() {
+  return absent.length ? el("div", { class: "row wide" }, el("h4", null, "Without a chart"), el("dl", { class: "facts" }, absent)) : null;
 }
 
 // A role's series: by rank, or, of many ranks, the least, the middle and the greatest of them at each time.
@@ -325,13 +334,16 @@ function weightRows() {
     const held = Object.entries(ranks || {});
     const lines = [{ name: "published", values: published, colour: lineColour(0), width: 2 },
       ...held.map(([rank, values], index) => ({ name: rank, values, colour: lineColour(index + 1), dash: lineDash(index + 6) }))];
-    const stale = held.map(([rank, values], index) => ({
-      name: rank, colour: lineColour(index + 1), dash: lineDash(index + 6),
-      values: values.map((value, at) => (value === null || published[at] === null ? null : published[at] - value)),
-    }));
     return [sampledChart(`Weights ${name}: version`, lines, { source: `${SAMPLED}, of versions published and taken` }),
-      stale.length ? sampledChart(`Weights ${name}: versions behind`, stale, { source: "published version less the rank's", zero: true, height: 72 }) : null];
+      held.length ? sampledChart(`Weights ${name}: versions behind`, staleness(published, held), { source: "published version less the rank's", zero: true, height: 72 }) : null];
   });
+}
+
+function staleness(published, held) {
+  const behind = published.map((version, at) => held.map(([, values]) => (version === null || typeof values[at] !== "number" ? null : version - values[at]))
+    .filter((value) => value !== null).sort((a, b) => a - b));
+  return [{ name: "the rank that is most behind", values: behind.map((all) => (all.length ? all[all.length - 1] : null)), colour: lineColour(1) },
+    { name: "median", values: behind.map((all) => (all.length ? all[all.length >> 1] : null)), colour: lineColour(0) }];
 }
 
 // Counters since the start, as rates; a counter that falls was begun anew.

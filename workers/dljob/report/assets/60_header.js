@@ -55,23 +55,26 @@ function tiles(job) {
   const processes = job.processes ?? (ledger ? ledger.processes : null);
   const restarts = Object.entries(job.restarts || {}).filter(([, count]) => count > 0);
   const all = restarts.reduce((sum, [, count]) => sum + count, 0);
+  const started = seconds(job.start ?? job.startTime);
   const faults = (page.data.incidents || []).length;
   const lost = (page.data.incidents || []).reduce((sum, incident) => sum + (incident.lostSteps || 0), 0);
-  const devices = job.deviceSeconds;
+  const told = (page.data.incidents || []).some((incident) => typeof incident.lostSteps === "number");
+  const devices = job.deviceSeconds > 0 ? job.deviceSeconds : null;
   return [
     tile("Goodput", goodput === null || goodput === undefined ? "-" : percent(goodput),
       goodput === null || goodput === undefined ? "no ledger was recorded" : "of all ranks' time was work that counts", "the job's ledger, account productive"),
-    tile("Time", duration(job.seconds ?? page.end - page.start), `since ${stamp(seconds(job.start ?? job.startTime))} UTC`, "the job's status"),
+    tile("Time", started === null ? "-" : duration(job.seconds ?? page.end - page.start), started === null ? "not started" : `since ${stamp(started)} UTC`, "the job's status"),
     tile(devices ? "Device-hours" : "Process-hours", hours(devices ?? (ledger ? ledger.seconds * ledger.processes : null)),
       devices ? "devices reserved, by hour" : "no devices: ranks by hour", "the ledger's time, and the spec's devices a rank"),
     tile("Ranks", processes === null || processes === undefined ? "-" : grouped(processes), plural(roleNames().length, "role"), "the job's plan"),
     tile("Restarts", grouped(all), restarts.length ? restarts.map(([level, count]) => `${count} ${levelName(level)}`).join(", ") : "none", "the job's status, restarts by level"),
-    tile("Steps lost", grouped(lost), plural(faults, "incident"), "the incidents' journal records"),
+    tile("Steps lost", told || !faults ? grouped(lost) : "-", told || !faults ? plural(faults, "incident") : `${plural(faults, "incident")}; no rank reported steps`, "the incidents' journal records"),
   ];
 }
 
 function hours(value) {
-  return value === null || value === undefined ? "-" : compact(Math.round((value / 3600) * (value < 36000 ? 1000 : 10)) / (value < 36000 ? 1000 : 10));
+  if (value === null || value === undefined) return "-";
+  return value >= 360000 ? grouped(value / 3600) : compact(value / 3600);
 }
 
 const levelName = (level) => level.replace(/_/g, " ").replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();

@@ -19,7 +19,7 @@ function buildIncidents() {
       el("td", null, el("button", { type: "button", class: "mark still", "aria-label": `Open incident ${index + 1}`, title: `Open incident ${index + 1}. Source: the job's journal`, onclick: () => openIncident(index) }, String(index + 1))),
       el("td", { class: "nowrap", title: `${stamp(incident.at)} UTC. Source: the job's journal` }, clock(incident.at, page.end - page.start > 43200 ? 50000 : 3600)),
       el("td", { class: "grow", title: "Source: the first cause that PrimeMaster found" }, el("strong", null, user(incident.reason || "Failure")), " of ", user(incident.target), el("div", { class: "sub" }, user(incident.cause || ""))),
-      el("td", { class: "nowrap" }, user(levelName(incident.level || "-"))),
+      el("td", { class: "nowrap level" }, user(levelName(incident.level || "-"))),
       el("td", { class: "stage-cell" }, stageBar(incident, slowest)),
       el("td", { class: "number" }, figure(incident.lostSteps === null || incident.lostSteps === undefined ? "-" : grouped(incident.lostSteps), "steps reported before and after the restart")))))))];
 }

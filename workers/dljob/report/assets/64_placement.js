@@ -31,24 +31,29 @@ function unitNodes(nodes) {
   return found;
 }
 
-// A plan names nodes of its own; what can be compared is which units share a node.
+// A plan's nodes stand for any of their kind: each is compared with the real node that has most of its units.
+function movedUnits(nodes, plan) {
+  const real = unitNodes(nodes);
+  const taken = new Set();
+  const moved = [];
+  for (const node of plan) {
+    const units = [...new Set((node.bundles || []).map((bundle) => bundle.unit))];
+    const counts = new Map();
+    for (const unit of units) if (real.has(unit)) counts.set(real.get(unit), (counts.get(real.get(unit)) || 0) + 1);
+    const best = [...counts].filter(([name]) => !taken.has(name)).sort((a, b) => b[1] - a[1])[0];
+    if (best) taken.add(best[0]);
+    for (const unit of units) if (!real.has(unit) || !best || real.get(unit) !== best[0]) moved.push([unit, real.get(unit)]);
+  }
+  return moved;
+}
+
 function difference({ nodes, plan }) {
   if (!plan || !plan.length) return ["The plan's nodes were not recorded. ", unrecordedOf("plan")];
   if (!nodes || !nodes.length) return "No unit had a node.";
-  const real = unitNodes(nodes);
-  const planned = unitNodes(plan);
-  const names = new Set(nodes.map((node) => node.name));
-  if (!plan.some((node) => names.has(node.name))) {
-    const companions = (list) => new Map(list.flatMap((node) => (node.bundles || []).map((bundle) => [bundle.unit, (node.bundles || []).map((one) => one.unit).sort().join(" ")])));
-    const [was, should] = [companions(nodes), companions(plan)];
-    const other = [...should].filter(([unit, with_]) => was.has(unit) && was.get(unit) !== with_).length;
-    return other ? `${plural(other, "unit")} shared a node with other units than planned.` : "Units shared their nodes as planned.";
-  }
-  const moved = [...planned].filter(([unit, node]) => real.has(unit) && real.get(unit) !== node);
-  const none = [...planned.keys()].filter((unit) => !real.has(unit));
-  if (!moved.length && !none.length) return "All units were where the plan had them.";
-  return [moved.length ? [`${plural(moved.length, "unit was", "units were")} elsewhere than planned: `, moved.slice(0, 8).map(([unit, node], i) => [i ? "; " : "", user(unit), " on ", user(real.get(unit)), ", planned on ", user(node)]), moved.length > 8 ? "; and more. " : ". "] : null,
-    none.length ? `${plural(none.length, "unit")} had no node.` : null];
+  const moved = movedUnits(nodes, plan);
+  if (!moved.length) return "Units shared nodes as the plan has it.";
+  return [`${plural(moved.length, "unit was", "units were")} not where the plan had them: `,
+    moved.slice(0, 6).map(([unit, node], index) => [index ? ", " : "", user(unit), node ? [" on ", user(node)] : " on no node"]), moved.length > 6 ? ", and more." : "."];
 }
 
 function roleLegend() {
@@ -81,8 +86,27 @@ function nodeCard(node) {
     devices.map(([name, count]) => deviceGrid(name, count, bundles)),
     resources.filter(([name]) => !devices.some(([device]) => device === name)).map(([name, whole]) => shareBar(name, whole, bundles)),
     resources.length ? null : note("resources not recorded"),
-    el("div", { class: "units" }, bundles.slice(0, 12).map((bundle) => el("span", { class: "unit", title: `Unit ${bundle.unit}: ${rankText(bundle)}${shareText(bundle)}. Source: ${source}` },
-      swatch(lineColour(roleNames().indexOf(unitRole(bundle)))), user(bundle.unit))), bundles.length > 12 ? el("span", { class: "sub" }, `and ${bundles.length - 12} more`) : null));
+    el("div", { class: "units" }, unitGroups(bundles).map(({ text, role, of }) => el("span", { class: "unit", title: `${of.slice(0, 12).map((bundle) => `Unit ${bundle.unit}: ${rankText(bundle)}${shareText(bundle)}`).join("\n")}. Source: ${source}` },
+      swatch(lineColour(Math.max(0, roleNames().indexOf(role)))), user(text)))));
+}
+
+// Units of one name and role are one entry: trainer/0-7.
+function unitGroups(bundles) {
+  const groups = new Map();
+  for (const bundle of bundles) {
+    const unit = String(bundle.unit);
+    const cut = unit.lastIndexOf("/");
+    const role = unitRole(bundle);
+    const key = `${unit.slice(0, cut)} ${role}`;
+    if (!groups.has(key)) groups.set(key, { name: cut < 0 ? unit : unit.slice(0, cut), role, numbers: [], of: [] });
+    const group = groups.get(key);
+    if (cut >= 0) group.numbers.push(Number(unit.slice(cut + 1)));
+    group.of.push(bundle);
+  }
+  return [...groups.values()].map((group) => {
+    const units = `${group.name}${group.numbers.length ? `/${ranges(group.numbers)}` : ""}`;
+    return { text: group.role && group.role !== group.name ? `${units} (${group.role})` : units, role: group.role, of: group.of };
+  });
 }
 
 const rankText = (bundle) => ((bundle.ranks || []).length ? `ranks ${bundle.ranks.slice(0, 16).join(", ")}` : "no ranks");

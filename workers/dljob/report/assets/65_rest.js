@@ -74,7 +74,7 @@ function unrecordedList() {
 
 function unrecordedOf(part) {
   const found = unrecordedList().find((line) => line.startsWith(`${part}:`)) || unrecordedList().find((line) => line.startsWith("samples:") && SAMPLE_PARTS.has(part));
-  return found ? el("span", { title: "Source: what dljob report found" }, user(found.slice(found.indexOf(":") + 1).trim())) : null;
+  return found ? el("span", { title: "Source: what dljob report found" }, "Reason: ", user(found.slice(found.indexOf(":") + 1).trim()), ".") : null;
 }
 
 const SAMPLE_PARTS = new Set(["steps", "progress", "weights", "calls", "queues", "memory", "device"]);

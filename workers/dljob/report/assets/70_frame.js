@@ -33,6 +33,9 @@ function openHelp() {
   ]);
 }
 
+// On a narrow screen a sign stands for the words.
+const themeName = (theme) => [el("span", { class: "narrow", "aria-hidden": "true" }, "\u25d0"), el("span", { class: "wide-only" }, `Theme: ${theme}`)];
+
 const THEMES = ["system", "light", "dark"];
 
 function applyTheme(theme) {
@@ -41,7 +44,7 @@ function applyTheme(theme) {
   colours.clear();
   stored.set("theme", theme);
   const button = document.getElementById("theme");
-  if (button) replace(button, `Theme: ${theme}`);
+  if (button) replace(button, themeName(theme));
 }
 
 function nextTheme() {
@@ -54,7 +57,7 @@ function buildTop() {
   return [el("div", { class: "brand" }, el("span", { class: "dljob", "aria-hidden": "true" }, "dljob"), el("h1", { title: `Job ${job.name}, uid ${job.uid}. Source: the job's status` }, user(job.name ?? "a job")),
     user(job.phase ?? "Unknown", { class: `badge ${phaseKind(job.phase)}`, title: "Source: the job's status" }), el("span", { id: "live", class: "live", role: "status" })),
   el("nav", { "aria-label": "Parts of the page" }, el("ul", null, SECTIONS.map(({ id, title }) => el("li", null, el("a", { href: `#${id}` }, title))))),
-  el("div", { class: "tools" }, el("button", { id: "theme", type: "button", class: "tool", title: "Light, dark, or as the system (t)", onclick: nextTheme }, `Theme: ${document.documentElement.dataset.theme}`),
+  el("div", { class: "tools" }, el("button", { id: "theme", type: "button", class: "tool", title: "Light, dark, or as the system (t)", "aria-label": `Theme: ${document.documentElement.dataset.theme}`, onclick: nextTheme }, themeName(document.documentElement.dataset.theme)),
     el("button", { id: "help", type: "button", class: "tool", title: "Keys and colours (?)", "aria-label": "Help (?)", onclick: openHelp }, "?"))];
 }
 
