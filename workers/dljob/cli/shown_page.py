@@ -42,7 +42,7 @@ def of_job(job: ShownJob, name: str, now: float, *, live: bool = False, with_val
         record = job_folder.load(job.dir, seen.status)
     else:
         shown = job.page()
-        seen, record = shown.overview, job_folder.of_shown(shown)
+        seen, record = shown.overview, job_folder.of_shown(shown, job.name, job.uid)
     return _data(record, seen, name, job.flags, now, live=live, with_values=with_values)
 
 

@@ -6,7 +6,6 @@ Changes are the new values of fields, so this needs no code of the master: it al
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -14,12 +13,16 @@ from typing import Any, NamedTuple, cast
 from dljob.telemetry.records import Record
 
 KINDS = (b"event", b"change", b"snapshot")
-LIVE = ("init", "productive", "rendezvous", "recompute")
-"""Accounts of ranks that give signs of life: a loss that is found later moves their last seconds to `detect`."""
 DETECT = "detect"
-_SIGNS = ("HostLost", "NodeFrozen", "HangFound", "NodesSeen")
+_LIVE = ("Starting", "Ready", "Stopping")
+"""Phases of ranks that have a process: a loss that is found later moves their last seconds to `detect`."""
+_STORE = -1
+"""Index of the host of a torch world's store."""
+_NODE_LOST = "NodeLost"
 
 RankKey = tuple[str, int]
+HostKey = tuple[str, int]
+"""(role, index)."""
 
 
 class Stretch(NamedTuple):
@@ -67,7 +70,7 @@ def fold(records: Iterable[Record]) -> JobHistory:
     for record in records:
         kind = record["k"]
         if kind == "event":
-            reader.event(record["e"])
+            reader.event(record["e"], record["at"])
             continue
         reader.history.until = max(reader.history.until, record["at"])
         if kind == "snapshot":
@@ -81,19 +84,37 @@ def fold(records: Iterable[Record]) -> JobHistory:
 class _Reader:
     def __init__(self) -> None:
         self.history = JobHistory()
-        self.signs: dict[RankKey, float] = {}
-        """(role, index of a host) -> its last sign of life, of hosts that the present events report as lost."""
-        self._detect: dict[str, int] = defaultdict(int)
-        """Role -> total of its `detect` account."""
-        self._hosts: dict[str, int] = defaultdict(int)
-        """Role -> its number of hosts without the store of a torch world."""
+        self.signs: dict[HostKey | str, float] = {}
+        """Host or node -> its last sign of life (unix seconds), where the present events report a loss."""
+        self._hosts: dict[HostKey, str] = {}
+        """Host -> its node."""
+        self._per_host: dict[str, int] = {}
+        """Role -> ranks of each of its hosts, where it was counted."""
+        self._phases: dict[RankKey, str] = {}
         self._open: dict[int, IncidentRecord] = {}
         self._chunks: list[str] = []
 
-    def event(self, event: Mapping[str, Any]) -> None:
-        """Keep the sign of life that an event reports; its effect is in the change that follows."""
-        if event["t"] == "HostLost" and event.get("seen") is not None:
-            self.signs[event["host"]["role"], event["host"]["index"]] = event["seen"]
+    def event(self, event: Mapping[str, Any], at: float) -> None:
+        """Keep the signs of life that an event reports; its effect is in the change that follows."""
+        match event["t"]:
+            case "HostLost" if event.get("seen") is not None:
+                host = event["host"]["role"], event["host"]["index"]
+                self.signs[host] = event["seen"]
+                # A lost node takes its other hosts along: they gave their last sign of life then, too.
+                if event["outcome"]["reason"] == _NODE_LOST and (node := self._hosts.get(host)):
+                    self.signs[node] = event["seen"]
+            case "NodeFrozen":
+                self.signs[event["node"]] = at - event["silent_s"]
+            case "NodesSeen":
+                self.signs.update(cast("list[tuple[str, float]]", event["silent"]))
+            case "HangFound":
+                role, host = event["role"], self._host(event["role"], event["rank"])
+                # In a torch world its peers wait for it, so they stand still as long as it does.
+                still = event["whole"] or (role, _STORE) in self._hosts
+                hosts = [key for key in self._hosts if key[0] == role] if still else [host]
+                self.signs.update((key, at - event["silent_s"]) for key in hosts)
+            case _:
+                pass
 
     def snapshot(self, record: Record) -> None:
         """Take over a whole state, as far as it differs: after a gap it says what became of the ranks."""
@@ -104,53 +125,57 @@ class _Reader:
         self._chunks = []
         history = self.history
         history.started = state["started_at"]
-        self._hosts.clear()
-        for host, _ in state["hosts"]:
-            self._hosts[host["role"]] += host["index"] >= 0
+        self._put_hosts([host, ["v", own]] for host, own in state["hosts"])
+        self._phases = {(role, rank): own["phase"] for (role, rank), own in state["ranks"]}
         for (role, rank), (account, since) in state["ledger"]["clocks"]:
             self._move((role, rank), since, account)
-        self._books(state["ledger"]["books"])
         history.units.update({name: unit["node"] for name, unit in state["units"] if unit["node"]})
         history.nodes.update({node["id"]: node for node in state["nodes"]})
         history.faults.update({fault["id"]: fault for fault in state["faults"]})
-        going = {number for number, _ in state["incidents"]}
         for number, row in state["incidents"]:
             self._incident(number, row)
+        going = {number for number, _ in state["incidents"]}
         for number in [number for number in self._open if number not in going]:
             self._open.pop(number).ended = record["at"]
 
     def change(self, change: list[Any], at: float) -> None:
         """Apply the change of one batch of events."""
         fields: dict[str, list[Any]] = change[1]
-        if "hosts" in fields:
-            for host, own in fields["hosts"][1]:
-                self._hosts[host["role"]] += own[0] == "v" and host["index"] >= 0
-        if "units" in fields:
-            for name, own in fields["units"][1]:
-                if (node := _value(own, "node")) is not None and node:
-                    self.history.units[name] = node
-        if "nodes" in fields:
-            self.history.nodes.update({node["id"]: node for node in _items(fields["nodes"])})
-        if "faults" in fields:
-            self.history.faults.update({fault["id"]: fault for fault in _items(fields["faults"])})
-        if "incidents" in fields:
-            self._incidents(fields["incidents"], at)
+        # First the ledger: what it says about a loss goes by the hosts and ranks as they were before.
         if "ledger" in fields:
             self._ledger(fields["ledger"][1])
+        if "hosts" in fields:
+            self._put_hosts(fields["hosts"][1])
+        for (role, rank), own in fields["ranks"][1] if "ranks" in fields else ():
+            if (phase := _value(own, "phase")) is not None:
+                self._phases[role, rank] = phase
+        for name, own in fields["units"][1] if "units" in fields else ():
+            if node := _value(own, "node"):
+                self.history.units[name] = node
+        self.history.nodes.update({node["id"]: node for node in _items(fields.get("nodes"))})
+        self.history.faults.update({fault["id"]: fault for fault in _items(fields.get("faults"))})
+        if "incidents" in fields:
+            self._incidents(fields["incidents"], at)
+
+    def _put_hosts(self, rows: Iterable[Any]) -> None:
+        for host, own in rows:
+            key = host["role"], host["index"]
+            if key not in self._hosts:
+                self._per_host.clear()
+            node = _value(own, "node")
+            self._hosts[key] = self._hosts.get(key, "") if node is None else node
 
     def _incidents(self, change: list[Any], at: float) -> None:
         for number, own in change[1]:
             if own[0] == "v":
                 self._incident(number, own[1])
-            elif number in self._open:
-                row = self._open[number]
-                row.faults += [fault for fault in _items(own[1].get("faults")) if fault not in row.faults]
-                row.members += [
-                    key for role, rank in _items(own[1].get("members")) if (key := (role, rank)) not in row.members
-                ]
+                continue
+            row = self._open[number]
+            row.faults += [fault for fault in _items(own[1].get("faults")) if fault not in row.faults]
+            members = [(role, rank) for role, rank in _items(own[1].get("members"))]
+            row.members += [key for key in members if key not in row.members]
         for number in change[2]:
-            if number in self._open:
-                self._open.pop(number).ended = at
+            self._open.pop(number).ended = at
 
     def _incident(self, number: int, row: Mapping[str, Any]) -> None:
         if number not in self._open:
@@ -161,71 +186,45 @@ class _Reader:
 
     def _ledger(self, change: Mapping[str, Any]) -> None:
         clocks = change.get("clocks")
-        if clocks is None:
-            return
-        before = dict(self._detect)
-        if "books" in change:
-            self._books([[key, own[1]] for key, own in change["books"][1]])
-        grown = {role: total - before.get(role, 0) for role, total in self._detect.items() if total != before.get(role)}
-        moved: dict[str, list[tuple[int, Stretch, int]]] = defaultdict(list)
-        for (role, rank), own in clocks[1]:
-            # A clock is a pair, which is no array of one kind: it is written whole.
+        for (role, rank), own in clocks[1] if clocks else ():
+            # A clock is a pair, no array of items of one kind: it is written whole.
             account, since = own[1]
-            lane = self.history.lanes.get((role, rank))
-            if role in grown and lane and lane[-1].account in LIVE:
-                moved[role].append((rank, lane[-1], since))
-            self._move((role, rank), since, account)
-        for role, rank in clocks[2]:
-            self._move((role, rank), change.get("at", ["v", self._last((role, rank))])[1], "")
-        for role, amount in grown.items():
-            self._detected(role, amount, moved[role])
+            self._move((role, rank), since, account, self._lost((role, rank)) if self.signs else None)
+        for role, rank in clocks[2] if clocks else ():
+            self._move((role, rank), change["at"][1] if "at" in change else 0, "")
 
-    def _books(self, rows: Iterable[Any]) -> None:
-        for (role, account), own in rows:
-            if account == DETECT and (total := _value(["d", own], "total")) is not None:
-                self._detect[role] = total
+    def _lost(self, key: RankKey) -> int | None:
+        """Return the last sign of life of a rank that the present events report as lost, in ledger time."""
+        if self._phases.get(key) not in _LIVE:
+            return None
+        host = self._host(*key)
+        # The host's own sign is more exact than that of its node.
+        sign = self.signs.get(host, self.signs.get(self._hosts.get(host, "")))
+        return None if sign is None else round((sign - self.history.started) * 1e6)
 
-    def _detected(self, role: str, amount: int, moved: list[tuple[int, Stretch, int]]) -> None:
-        """Insert the time between the last sign of life and the report of a loss, as the ledger booked it."""
-        lost = [(rank, was, at, self._sign(role, rank)) for rank, was, at in moved]
-        known = [(rank, was, at, sign) for rank, was, at, sign in lost if sign is not None]
-        for rank, was, at, sign in known:
-            begin = max(was.at, min(sign, at))
-            amount -= at - begin
-            self._insert((role, rank), begin, at)
-        # Nodes that froze or went, and hangs: their ranks had the same last sign, and share what the account grew by.
-        rest = [(rank, was, at) for rank, was, at, sign in lost if sign is None]
-        if amount > 0 and rest and not known:
-            for rank, was, at in rest:
-                self._insert((role, rank), max(was.at, at - amount // len(rest)), at)
+    def _host(self, role: str, rank: int) -> HostKey:
+        """Return the host of a rank: a role's ranks are spread over its hosts evenly, and in order."""
+        if role not in self._per_host:
+            ranks = sum(1 for own, _ in self._phases if own == role)
+            hosts = sum(1 for own, index in self._hosts if own == role and index != _STORE)
+            self._per_host[role] = max(1, ranks // max(1, hosts))
+        return role, rank // self._per_host[role]
 
-    def _sign(self, role: str, rank: int) -> int | None:
-        hosts = self._hosts[role] or 1
-        ranks = sum(1 for own, _ in self.history.lanes if own == role) if self.signs else 1
-        seen = self.signs.get((role, rank // max(1, ranks // hosts)))
-        return None if seen is None else round((seen - self.history.started) * 1e6)
-
-    def _insert(self, key: RankKey, begin: int, at: int) -> None:
-        lane = self.history.lanes[key]
-        # The stretch that the loss began stands last.
-        place = len(lane) - 1
-        if begin < at == lane[place].at:
-            keep = place - 1 if lane[place - 1].at == begin else place
-            lane[keep:place] = [Stretch(begin, DETECT)]
-
-    def _last(self, key: RankKey) -> int:
-        lane = self.history.lanes.get(key)
-        return lane[-1].at if lane else 0
-
-    def _move(self, key: RankKey, at: int, account: str) -> None:
+    def _move(self, key: RankKey, at: int, account: str, lost: int | None = None) -> None:
         lane = self.history.lanes.setdefault(key, [])
-        if lane and lane[-1].account == account and lane[-1].at >= at:
+        if lane and (lane[-1].account == account or lane[-1].at > at):
             return
-        # The ledger's own time never goes back, whatever the clock does.
-        if lane and lane[-1].at >= at:
-            lane[-1] = Stretch(lane[-1].at, account)
-        elif not lane or lane[-1].account != account:
-            lane.append(Stretch(at, account))
+        if lane and lost is not None and lost < at:
+            # The time since its last sign of life was booked to `detect`, as the ledger does it.
+            self._put(lane, Stretch(max(lane[-1].at, lost), DETECT))
+        self._put(lane, Stretch(at, account))
+
+    def _put(self, lane: list[Stretch], own: Stretch) -> None:
+        """Append a stretch; one that begins with the last one replaces it, and joins the one before if it is equal."""
+        if lane and lane[-1].at == own.at:
+            lane.pop()
+        if not lane or lane[-1].account != own.account:
+            lane.append(own)
 
 
 def _value(change: Any, name: str) -> Any:  # noqa: ANN401 - JSON

@@ -68,10 +68,9 @@ def load(path: Path, status: Mapping[str, Any] | None = None) -> RecordedJob:
     return RecordedJob(status, manifest, events, history, _texts(path, faults), tuple(unrecorded))
 
 
-def of_shown(shown: Page) -> RecordedJob:
+def of_shown(shown: Page, name: str, uid: str) -> RecordedJob:
     """Return the record of a job of which no folder is at hand: what the cluster tells."""
-    status = shown.overview.status
-    name = str(status.get("name") or "job")
+    status = {"name": name, "uid": uid, **shown.overview.status}
     manifest = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": name}, "spec": shown.spec}
     events = [{"seq": number, **event} for number, event in enumerate(shown.events, 1)]
     remarks = (f"events: {remark}" for remark in shown.event_remarks)

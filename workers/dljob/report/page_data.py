@@ -124,7 +124,7 @@ def _roles(spec: Json, status: Json, plan: JobPlan | None) -> list[dict[str, Any
         {
             "name": name,
             "type": declared.get(name, {}).get("type"),
-            "driver": declared.get(name, {}).get("driver"),
+            "driver": plan.roles[name].driver if plan and name in plan.roles else None,
             "replicas": counts.get(name, declared.get(name, {})).get("desired" if name in counts else "replicas"),
             "devices": _devices(plan, name),
             "collocation": together.get(name),
