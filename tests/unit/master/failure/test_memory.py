@@ -231,6 +231,9 @@ def test_a_memory_kill_reported_after_the_restart_raises_memory_and_uses_up_no_b
     assert world.state.ranks["w", 0].incarnation == 3
     assert world.state.phase is Phase.RUNNING
     assert [fault.cause for fault in world.state.faults][-1] == "w/0 restarts with more memory"
+    last = status(world.state, world.now, {})["lastFault"]
+    assert last["firstCause"].startswith("w/0: OOMKilled: "), "users want the kill, not what followed from it"
+    assert (last["rank"], last["incarnation"], bool(last["evidence"])) == ("w/0", 1, True)
     world.send(ev.CauseLearned("w/0", (Clue("kernel", "oom-kill:constraint=CONSTRAINT_MEMCG"),), 1))
     assert len(world.notes(reasons.MEMORY_RAISED)) == 1, "it was given already"
 

@@ -44,23 +44,28 @@ def attribute_failure(d: StateTransaction, role: str, rank: int, outcome: Outcom
     return _classify(d, (role, rank), d.ranks[role, rank].incarnation, outcome, node)
 
 
-def record_fault(d: StateTransaction, number: int, failure: Failure | None) -> str:
-    """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline."""
+def record_fault(d: StateTransaction, number: int, failure: Failure | None, root: int = 0) -> str:
+    """Record the failed rank in a fault, and link the fault to its cause. Return the words for the timeline.
+
+    `root`: the known cause of a fault without a failure of its own.
+    """
     if failure is None:
+        if root:
+            _put(d, evolve(_fault(d, number), root=root))
         return ""
     fault = _fault(d, number)
     kept = evolve(failure.outcome, detail=failure.outcome.detail[-DETAIL:])
     fault = evolve(fault, rank=failure.name, incarnation=failure.incarnation, node=failure.node, outcome=kept)
     fault = evolve(fault, reason=_value(failure.outcome), secondary=failure.secondary)
     _put(d, fault)
-    root = _follows(d, fault)
+    first = _follows(d, fault)
     # A cause of its own collects the echoes that were recorded before it.
-    if root is None:
+    if first is None:
         _gather(d, fault)
         return ""
-    _put(d, evolve(fault, root=root.id))
-    _list(d, root, (Consequence(fault.rank, fault.incarnation, fault.cause),))
-    return f" (follows from {root.cause})"
+    _put(d, evolve(fault, root=first.id))
+    _list(d, first, (Consequence(fault.rank, fault.incarnation, fault.cause),))
+    return f" (follows from {first.cause})"
 
 
 def ends(d: StateTransaction, failure: Failure, cause: str) -> None:

@@ -42,9 +42,12 @@ def grow(d: StateTransaction, failure: Failure) -> Ended:
 
 def follow(d: StateTransaction, ended: Ended, rank: str) -> None:
     """Restart the ranks that were ended for another rank's sake: without budget and backoff, as they did not fail."""
+    # Users want the kill as the first cause of this restart, with its evidence.
+    root = next((fault.root or fault.id for fault in reversed(d.faults) if fault.rank == rank and _hungry(fault)), 0)
     for role, ranks in ended.items():
         level = lift(d.facts(role), own_level(d.facts(role)), host_lost=True)
-        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, f"{rank} restarts with more memory"))
+        words = f"{rank} restarts with more memory"
+        begin(d, RestartOrder(level, role, ranks, Reason.OOM_KILLED.value, words, root=root))
 
 
 def learned(d: StateTransaction) -> None:

@@ -37,6 +37,8 @@ class RestartOrder:
     """Whether live hosts are replaced as well."""
     failure: Failure | None = None
     """The failure that caused it; None for an ordered restart."""
+    root: int = 0
+    """Number of the earlier fault that a restart without a failure of its own follows from; 0: none."""
     leaving: tuple[RankKey, ...] = ()
     """Ranks that the shrinking role drops; they leave their incidents and are not started again."""
     without_fault: bool = False
@@ -54,7 +56,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     number = d.next_serial()
     target = _target(d, order)
     fault = () if order.without_fault else (d.add_fault(order.level, order.reason, target, order.cause),)
-    follows = attribution.record_fault(d, fault[0], order.failure) if fault else ""
+    follows = attribution.record_fault(d, fault[0], order.failure, order.root) if fault else ""
     later = _later_ranks(d) if order.level is Level.JOB else ()
     # Members leave the incidents they were in: a rank counts as pending in one incident only.
     inherited = _leave_incidents(d, (*members, *later, *order.leaving))
