@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 from dljob.errors import UnreachableError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, PODS, RAYCLUSTERS, SECRETS, ApiError, Json, Kube, NotThereError
-from dljob.kube.gateway import Tails
+from dljob.kube.gateway import GatewayClient, Tails
 from dljob.kube.head import HeadError
 from dljob.kube.kuberay_client import RayClusters
 from dljob.kube.objects import Objects
@@ -51,6 +51,8 @@ _LEFT = ("ConfigMap",)
 """Kinds that may stay: the RBAC role of another version may not allow to delete them, and they go with the DLJob."""
 LOG_BYTES = 600 * 1024
 """Size of all tails together: a ConfigMap holds 1 MiB, and JSON escapes make the text longer."""
+STATUS_BYTES = 128 * 1024
+"""Most bytes of the last status beside them."""
 
 
 class TakenError(UnreachableError):
@@ -316,10 +318,11 @@ class ActionExecutor:
         gateway = self._heads.gateway(memory.uid, action.cluster, action.address)
         async with self._turns.lent():
             tails = await gateway.tails(names.job_uid(memory.uid), LOG_BYTES)
+            last = await _last_status(gateway, memory.uid)
         body = _child("ConfigMap", action.name, action.labels, action.owner)
         # Cut to a bound: every rank's log may be cut, and all annotations together may take 256 KiB.
         body["metadata"]["annotations"] = {"dljob.io/cut": ",".join(tails.cut)[:4096]} if tails.cut else {}
-        await self._kube.apply(CONFIG_MAPS, {**body, "data": _files(tails)}, key.namespace)
+        await self._kube.apply(CONFIG_MAPS, {**body, "data": {**_files(tails), **last}}, key.namespace)
         memory.logs_saved = True
 
     async def _not_of_others(self, key: Key, name: str) -> None:
@@ -371,6 +374,19 @@ def _same_state(latest: Object, seen: Object) -> bool:
 def _child(kind: str, name: str, labels: Mapping[str, str], owner: Object) -> Json:
     meta = {"name": name, "labels": dict(labels), "ownerReferences": [dict(owner)]}
     return {"apiVersion": "v1", "kind": kind, "metadata": meta}
+
+
+async def _last_status(gateway: GatewayClient, uid: str) -> dict[str, str]:
+    """Return the last status of PrimeMaster as a file, for ledger and evidence; nothing if it gives none or too much.
+
+    The logs are worth keeping without it.
+    """
+    try:
+        said = json.dumps(await gateway.status(names.job_uid(uid)), ensure_ascii=False)
+    except HeadError as error:
+        log.info("the last status of job %s is not kept: %s", uid, error.message)
+        return {}
+    return {names.LAST_STATUS: said} if len(said.encode()) <= STATUS_BYTES else {}
 
 
 def _files(tails: Tails) -> dict[str, str]:

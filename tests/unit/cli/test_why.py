@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_kube import FakeKube, add_head, add_job
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dljob.api import registry
 from dljob.api.local import views
 from dljob.cli import main
 from dljob.cli.diagnosis import diagnose
+from dljob.kube.api import CONFIG_MAPS
 from dljob.master.state.views import Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, of_fault
@@ -47,9 +53,9 @@ def status(
 
 def explained(said: dict[str, Any]) -> tuple[CauseKind, list[str]]:
     job = views.overview(registry.RegistryEntry("ppo", UID, "/gone"), said)
-    kind, lines = diagnose(job, "ppo", " -n team")
-    assert len(lines) <= 20
-    return kind, list(lines)
+    found = diagnose(job, "ppo", " -n team")
+    assert len(found.lines) <= 20
+    return found.kind, list(found.lines)
 
 
 def test_a_failed_job_is_explained_by_the_fault_that_ended_it() -> None:
@@ -144,4 +150,142 @@ def test_a_folder_without_a_job_is_refused(
 
 def test_a_folder_and_a_cluster_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["why", f"{tmp_path}/", "-n", "team"]) == 2
-    assert "is a folder of this machine" in capsys.readouterr().err
+    assert "is a path on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_folder_here_is_named_with_or_without_a_slash(
+    slash: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (folder / "status.json").write_text(json.dumps(status("Failed", "UserErrorRepeats", "bad", (RAISED,))))
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["why", f"copy{slash}"]) == CauseKind.USER_CODE
+    assert capsys.readouterr().out.endswith("\n      the log of actor/0 is in copy/logs\n")
+
+
+def test_a_name_that_nothing_has_is_not_found(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["why", "nothing"]) == 3
+    assert "no job 'nothing'" in capsys.readouterr().err
+
+
+def test_a_job_that_never_started_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({"name": "ppo", "uid": UID}))
+    assert main.run(["why", f"{tmp_path}/"]) == CauseKind.UNKNOWN
+    assert "ppo (a7efe1a7): Pending\n  it never started: its folder has no status" in capsys.readouterr().out
+    assert main.run(["ledger", f"{tmp_path}/"]) == 0
+    assert "no rank has begun" in capsys.readouterr().out
+    (tmp_path / "job.json").write_text("[]")
+    assert main.run(["why", f"{tmp_path}/"]) == 3
+
+
+def test_the_loss_of_primemaster_leads_to_its_own_log() -> None:
+    lost = {"level": "Master", "reason": "Unknown", "target": "master", "firstCause": "PrimeMaster restarted: gone"}
+    kind, lines = explained(status("Running", faults=(lost,)))
+    assert kind is CauseKind.UNKNOWN
+    assert lines[-2:] == [
+        "next: see why PrimeMaster ended: dljob logs --master",
+        "      dljob logs ppo --master -n team",
+    ]
+
+
+def test_a_program_is_told_the_kind_and_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "status.json").write_text(json.dumps(status("Running", faults=(LOST,), restarts={"role": 1})))
+    assert main.run(["why", f"{tmp_path}/", "-o", "json"]) == CauseKind.MEMORY
+    said = json.loads(capsys.readouterr().out)
+    assert (said["kind"], said["exitCode"], said["fault"], said["restarts"]) == ("memory", 11, LOST, {"role": 1})
+    assert said["lines"][0] == "ppo (a7efe1a7): Running"
+    assert said["advice"].startswith("raise resources.memory")
+
+
+def config_map(text: str) -> str:
+    return json.dumps({"kind": "ConfigMap", "metadata": {"name": "ppo-logs"}, "data": {"status.json": text}})
+
+
+def test_a_config_map_in_a_file_explains_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kept.yaml"
+    file.write_text(config_map(json.dumps(status("Failed", "UserErrorRepeats", "bad", (RAISED,)))))
+    assert main.run(["why", str(file)]) == CauseKind.USER_CODE
+    assert "first cause: actor/0, incarnation 2" in capsys.readouterr().out
+
+
+def test_a_dljob_in_a_file_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "dljob.yaml"
+    meta = {"name": "ppo", "namespace": "team", "uid": UID}
+    body = {"kind": "DLJob", "metadata": meta, "spec": {}, "status": {"phase": "Failed", "recentFaults": [RAISED]}}
+    file.write_text(json.dumps(body))
+    assert main.run(["why", str(file)]) == CauseKind.USER_CODE
+    assert "ppo (a7efe1a7) in namespace team: Failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "no job: ParserError: while parsing"),
+        ("[]", "neither a DLJob nor a ConfigMap"),
+        ('{"kind": "Pod"}', "neither a DLJob nor a ConfigMap"),
+        ('{"kind": "ConfigMap", "data": {"a.log": ""}}', "neither a DLJob nor a ConfigMap"),
+        ('{"kind": "ConfigMap"}', "no job: KeyError"),
+        (config_map("{"), "no job: JSONDecodeError"),
+    ],
+)
+def test_a_file_about_no_job_is_refused(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some").write_text(text)
+    assert main.run(["why", f"{tmp_path}/some"]) == 3
+    assert said in capsys.readouterr().err
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=400) | st.just("a\nb\x1b[2J\u202eevil\x9b1m")
+VALUE = st.none() | st.integers() | st.floats(allow_nan=False) | TEXT | st.lists(TEXT, max_size=30)
+FAULT = st.fixed_dictionaries({}, optional=dict.fromkeys((*LOST, "more"), VALUE))
+
+
+@given(st.lists(FAULT, max_size=12) | VALUE, TEXT, TEXT, st.sampled_from(["Failed", "Lost", "Running"]))
+def test_whatever_a_status_holds_is_told_in_twenty_plain_lines(
+    faults: Any, reason: str, message: str, phase: str
+) -> None:
+    _, lines = explained(status(phase, reason, message, faults))
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", "".join(lines))
+
+
+def test_on_a_cluster_the_evidence_comes_from_primemaster(
+    kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
+) -> None:
+    bare = {key: LOST[key] for key in ("level", "reason", "target", "rank", "firstCause", "detectedAt")}
+    add_job(kube, phase="Running", recentFaults=[bare])
+    code, out, _ = dljob("why", "hello", "-n", "team")
+    assert (code, "evidence" in out) == (CauseKind.MEMORY, False)
+    add_head(kube)
+    kube.head["status"] = lambda _query: status("Running", faults=(RAISED, LOST))
+    code, out, _ = dljob("why", "hello", "-n", "team")
+    assert (code, "  evidence: kernel: Killed process 41 (python)" in out) == (CauseKind.MEMORY, True)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"), [(json.dumps(status("Failed", faults=(RAISED | {"evidence": ["it said"]},))), True), ("[", False),
+                       ("[]", False)]
+)  # fmt: skip
+def test_when_the_cluster_is_gone_the_evidence_comes_from_its_config_map(
+    kept: str, told: bool, kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
+) -> None:
+    job = add_job(kube, phase="Failed", completionTime="2026-01-01T00:10:00Z", recentFaults=[RAISED])
+    owner = {"kind": "DLJob", "uid": job["metadata"]["uid"]}
+    meta = {"name": "hello-logs", "ownerReferences": [owner]}
+    kube.put(CONFIG_MAPS, {"metadata": meta, "data": {"status.json": kept}})
+    code, out, _ = dljob("why", "hello", "-n", "team")
+    assert (code, "  evidence: it said" in out) == (CauseKind.USER_CODE, told)
+
+
+def test_a_job_on_a_cluster_without_failures_asks_nobody_for_evidence(
+    kube: FakeKube, dljob: Callable[..., tuple[int, str, str]]
+) -> None:
+    add_job(kube, phase="Running")
+    add_head(kube)
+    kube.head["status"] = lambda _query: pytest.fail("asked")
+    assert dljob("why", "hello", "-n", "team")[0] == 0

@@ -113,6 +113,10 @@ class JobHandle(ShownJob):
         """Return the job in detail, by its PrimeMaster, or by its folder where that does not answer in time."""
         return views.overview(self.record, views.current(self.record, self._way, self._remark))
 
+    def evidence(self) -> Overview:
+        """Return the job in detail; a status here has all evidence of its failures."""
+        return self.overview()
+
     def accounts(self) -> JobAccounts:
         """Return where the time of the job's ranks went."""
         return JobAccounts(self.overview(), views.spec(self.dir))

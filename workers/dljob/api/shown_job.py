@@ -179,6 +179,10 @@ class ShownJob(AnyJob):
         """Return the job in detail."""
 
     @abstractmethod
+    def evidence(self) -> Overview:
+        """Return the job in detail, with the evidence of its failures as far as it can be had."""
+
+    @abstractmethod
     def accounts(self) -> JobAccounts:
         """Return where the time of the job's ranks went.
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from dljob.api.shown_job import Overview
-from dljob.api.views import items, nested
+from dljob.api.views import nested
 from dljob.cli.description import one_line
 from dljob.cli.output import lost_steps
+from dljob.cli.terminal import safe
+from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, Remedy, of_fault
 from dljob.telemetry.wording import seconds
 
@@ -17,6 +21,8 @@ Json = Mapping[str, Any]
 EVIDENCE, FOLLOWED, EARLIER = 4, 4, 3
 """Most lines of evidence, of causes that followed, and of earlier failures: the whole has at most 20."""
 WIDTH = 160
+MASTER = "master"
+"""Target of a restart of PrimeMaster."""
 _ORDERED = ("Requested", "Resized")
 """Reasons of restarts that somebody ordered: no failures."""
 
@@ -26,6 +32,9 @@ class Diagnosis(NamedTuple):
 
     kind: CauseKind
     lines: Sequence[str]
+    fault: Json | None = None
+    """The failure whose cause it is; None where a verdict or nothing is."""
+    advice: str = ""
 
 
 def diagnose(job: Overview, name: str, flags: str) -> Diagnosis:
@@ -33,26 +42,57 @@ def diagnose(job: Overview, name: str, flags: str) -> Diagnosis:
 
     Args:
         job: status of the job.
-        name: name or uid by which later commands find it.
+        name: name or uid by which later commands find it, or the path of its folder.
         flags: flags of these commands, after a blank.
     """
+    found = _explain(job, name, flags)
+    # Names, messages and log lines are users' text: none may break a line or reach the terminal with an escape.
+    return found._replace(lines=[_plain(line) for line in found.lines])
+
+
+def data(job: Overview, found: Diagnosis) -> dict[str, Any]:
+    """Return the same for programs."""
+    known = {key: job.status.get(key) for key in ("name", "uid", "reason", "message") if key in job.status}
+    kind = {"kind": found.kind.name.lower(), "exitCode": int(found.kind)}
+    explained = {"fault": found.fault, "restarts": nested(job.status, "restarts"), "advice": found.advice}
+    return {**known, "phase": job.phase, **kind, **explained, "lines": list(found.lines)}
+
+
+def _plain(line: str) -> str:
+    text = line.lstrip(" ")
+    return " " * (len(line) - len(text)) + safe(one_line(text, 2 * WIDTH), colours=False)
+
+
+def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     status = job.status
     phase, reason, message = job.phase, str(status.get("reason") or ""), str(status.get("message") or "")
     said = ": ".join(text for text in (reason, message) if text)
     head = [one_line(f"{job.title}: {phase}{f': {said}' if said else ''}", WIDTH)]
     if job.unseen:
         return Diagnosis(CauseKind.UNKNOWN, [*head, f"  {job.unseen}"])
-    faults = [fault for fault in items(status, "recentFaults") if fault.get("reason") not in _ORDERED]
+    faults = [fault for fault in _faults(status) if fault.get("reason") not in _ORDERED]
     verdict = VERDICTS.get(reason)
     # A job that ended or waits for a reason of its own: an earlier fault, from which it recovered, did not cause that.
     if verdict and not (faults and _open(faults[-1])):
-        return Diagnosis(verdict.kind, [*head, *_earlier(faults), f"next: {verdict.advice}"])
+        lines = [*head, *_earlier(faults), f"next: {verdict.advice}"]
+        return Diagnosis(verdict.kind, lines, advice=verdict.advice)
     if not faults:
         return _without_faults(head, phase, name, flags)
-    remedy = of_fault(*_cause(faults[-1]))
-    return Diagnosis(
-        remedy.kind, [*head, *_first(faults[-1]), *_done(status, faults), *_next(faults[-1], remedy, name, flags)]
-    )
+    last = faults[-1]
+    # PrimeMaster has no rank's log, but one of its own.
+    remedy = VERDICTS[reasons.MASTER_BUDGET] if last.get("target") == MASTER else of_fault(*_cause(last))
+    lines = [*head, *_first(last), *_done(status, faults), *_next(last, remedy, name, flags)]
+    return Diagnosis(remedy.kind, lines, last, remedy.advice)
+
+
+def _faults(status: Json) -> list[Json]:
+    """Return the failures; what a status of another version has in their place is left out."""
+    return [cast("Json", fault) for fault in _list(status.get("recentFaults")) if isinstance(fault, Mapping)]
+
+
+def _list(value: object) -> list[object]:
+    """Return a value that should be a list; empty for another."""
+    return cast("list[object]", value) if isinstance(value, list | tuple) else []
 
 
 def _without_faults(head: Sequence[str], phase: str, name: str, flags: str) -> Diagnosis:
@@ -90,9 +130,9 @@ def _first(fault: Json) -> list[str]:
     ]
 
 
-def _most(lines: Sequence[str] | None, most: int) -> list[str]:
+def _most(lines: object, most: int) -> list[str]:
     """The first lines, and how many more there are."""
-    kept = list(lines or ())
+    kept = [str(line) for line in _list(lines)]
     return kept if len(kept) <= most else [*kept[: most - 1], f"... {len(kept) - most + 1} more"]
 
 
@@ -102,7 +142,8 @@ def _done(status: Json, faults: Sequence[Json]) -> list[str]:
     if level == "Fail":
         done = "the job ended"
     else:
-        took = "not yet recovered" if last.get("seconds") is None else f"recovered in {seconds(last['seconds'])}"
+        spent = last.get("seconds")
+        took = f"recovered in {seconds(spent)}" if isinstance(spent, int | float) else "not yet recovered"
         done = f"{target} restarted at level {level}; {took}{lost_steps(last)}"
     counts = ", ".join(f"{n} {level.replace('_', ' ')}" for level, n in nested(status, "restarts").items() if n)
     return [f"done: {done}", *([f"restarts: {counts}"] if counts else []), *_earlier(faults[:-1])]
@@ -117,5 +158,12 @@ def _earlier(faults: Sequence[Json]) -> list[str]:
 
 def _next(fault: Json, remedy: Remedy, name: str, flags: str) -> list[str]:
     role, _, number = str(fault.get("rank") or "").rpartition("/")
-    logs = f"dljob logs {name} --role {role} --rank {number}{flags}" if role else f"dljob events {name}{flags}"
+    if role and os.sep in name:
+        logs = f"the log of {fault['rank']} is in {Path(name) / 'logs'}"
+    elif fault.get("target") == MASTER and os.sep not in name:
+        logs = f"dljob logs {name} --master{flags}"
+    elif role:
+        logs = f"dljob logs {name} --role {role} --rank {number}{flags}"
+    else:
+        logs = f"dljob events {name}{flags}"
     return [f"next: {remedy.advice}", f"      {logs}"]

@@ -55,10 +55,10 @@ class JobTarget:
         found.say = output.say
         return found
 
-    def folder(self, which: str) -> Path | None:
-        """Return the folder of a job that JOB names, by its path; None: JOB is a name or a uid.
+    def path(self, which: str) -> Path | None:
+        """Return the path that JOB is, of a job's folder or of a file about it; None: JOB is a name or a uid.
 
-        A path has a `/`. A folder of this directory may be named without one, where no job has that name.
+        A path has a `/`. Without one, what is in this directory is meant where no job has that name.
 
         Raises:
             UsageError: a cluster is selected too.
@@ -66,11 +66,11 @@ class JobTarget:
         if os.sep in which:
             if self.remote:
                 raise UsageError(
-                    f"{which} is a folder of this machine", hint="leave out --kubernetes, --namespace, --context"
+                    f"{which} is a path on this machine", hint="leave out --kubernetes, --namespace, --context"
                 )
             return Path(which)
         here = Path(which)
-        if self.remote or not (here / "status.json").is_file():
+        if self.remote or not here.exists():
             return None
         from dljob.api import registry
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from json import loads
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from dljob.reconcile.state.model import (
     SaveLogs,
     Submit,
 )
+from dljob_operator.controller import execute
 from dljob_operator.controller.execute import StaleError, TakenError, difference
 from dljob_operator.controller.observe import OperatorMemory
 from dljob_operator.watch.workqueue import Key
@@ -348,6 +350,22 @@ async def test_logs_are_kept_in_a_config_map(it: Shell) -> None:
     assert made["metadata"]["annotations"] == {"dljob.io/cut": "actor/9"}
     assert made["metadata"]["ownerReferences"] == [owner(it)]
     assert it.memory().logs_saved is True
+
+
+async def test_the_last_status_is_kept_beside_the_logs_unless_it_is_large(
+    it: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it.head.token = token(owner(it)["uid"], C1)
+    it.head.tails = {"actor/0": "last words\n"}
+    last = {"version": 7, "phase": "Failed", "ledger": {"goodput": 0.5}}
+    it.head.snapshots[names.job_uid(owner(it)["uid"])] = last
+    action = SaveLogs("hello-logs", C1, "10.0.0.1", owner(it), LABELS)
+    monkeypatch.setattr(execute, "STATUS_BYTES", 10)
+    await do(it, action)
+    assert it.fake.one("configmaps", "hello-logs")["data"].keys() == {"actor-0.log"}
+    monkeypatch.undo()
+    await do(it, action)
+    assert loads(it.fake.one("configmaps", "hello-logs")["data"]["status.json"]) == {**last, "ranks": None}
 
 
 async def test_a_config_map_of_that_name_that_is_not_ours_is_left_alone(it: Shell) -> None:

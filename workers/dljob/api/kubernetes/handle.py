@@ -155,6 +155,18 @@ class KubernetesJob(ShownJob):
         """Return the job in detail, by its DLJob alone."""
         return views.overview(self._about(_itself))
 
+    def evidence(self) -> Overview:
+        """Return the job in detail, with the evidence of its failures where PrimeMaster or what it left tells it."""
+
+        async def look(kube: Kube, job: Json) -> Overview:
+            seen = views.overview(job)
+            faults = jobs.items(seen.status, "recentFaults")
+            told = await last_status.find_if_any(kube, job) if faults else {}
+            whole = views.with_evidence(faults, jobs.items(told, "recentFaults"))
+            return replace(seen, status={**seen.status, "recentFaults": whole})
+
+        return self._about(look)
+
     def accounts(self) -> JobAccounts:
         """Return where the time of the job's ranks went, by its PrimeMaster, or what that left behind."""
 

@@ -6,12 +6,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from dljob.api.kubernetes import gateway, whole_logs
-from dljob.api.kubernetes.jobs import place_of
-from dljob.errors import NotFoundError
+from dljob.api.kubernetes import gateway, jobs, logs, whole_logs
+from dljob.errors import NotFoundError, UnreachableError
+from dljob.reconcile.state import names
 
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
@@ -20,11 +19,15 @@ Json = dict[str, Any]
 
 
 async def find(kube: Kube, job: Mapping[str, Any]) -> Json:
-    """Return it from PrimeMaster, else from the volume of the job's checkpoints, if this machine has that too.
+    """Return it from PrimeMaster, else from what is kept: the ConfigMap of its logs, or the volume of its checkpoints.
 
     Raises:
         NotFoundError: nothing of the job has run, or PrimeMaster is gone and nothing was kept.
+        UnreachableError: this user may not ask.
     """
+    # The head of an ended job may be gone, and the ConfigMap is written before that.
+    if jobs.ended(job) and (kept := await _in_config_map(kube, job)):
+        return kept
     try:
         return await (await gateway.reach(kube, job)).status()
     except gateway.NotYetError:
@@ -35,17 +38,35 @@ async def find(kube: Kube, job: Mapping[str, Any]) -> Json:
             return kept
         hint = whole_logs.whereabouts(job) or "with spec.checkpoint.path, a job's folder is kept on that volume"
         raise NotFoundError(
-            f"PrimeMaster of job {place_of(job)} does not answer, and its last status is not kept: {error.message}",
+            f"PrimeMaster of job {jobs.place_of(job)} does not answer, and its last status is not kept: "
+            f"{error.message}",
             hint=hint,
         ) from error
 
 
+async def find_if_any(kube: Kube, job: Mapping[str, Any]) -> Json:
+    """Return the same, or nothing where it cannot be had: for what the DLJob's own status tells in part."""
+    with suppress(NotFoundError, UnreachableError):  # the caller shows the DLJob's status without it
+        return await find(kube, job)
+    return {}
+
+
+async def _in_config_map(kube: Kube, job: Mapping[str, Any]) -> Json:
+    return parsed((await logs.kept(kube, job) or {}).get(names.LAST_STATUS, ""))
+
+
 def _on_volume(job: Mapping[str, Any]) -> Json:
-    logs = whole_logs.place(job)
-    return {} if logs is None else _read(logs.parent / "status.json")
+    place = whole_logs.place(job)
+    if place is None:
+        return {}
+    with suppress(OSError):  # the volume is not here, or has none of this job: the caller says so
+        return parsed((place.parent / "status.json").read_text(encoding="utf-8"))
+    return {}
 
 
-def _read(file: Path) -> Json:
-    with suppress(OSError, ValueError):  # the volume is not here, or has none of this job: the caller says so
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+def parsed(text: str) -> Json:
+    """Return the status in a text; empty for a damaged one."""
+    with suppress(ValueError):  # as if nothing had been kept
+        found = json.loads(text)
+        return cast("Json", found) if isinstance(found, dict) else {}
     return {}

@@ -79,8 +79,8 @@ def rest_of(saved: str, seen: str) -> str | None:
     return saved[overlap:] if overlap else None
 
 
-async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
-    """Return the logs that were kept when the cluster was deleted; None when there are none of this attempt."""
+async def kept(kube: Kube, job: Mapping[str, Any]) -> Json | None:
+    """Return the files that were kept when the cluster was deleted; None when there are none of this attempt."""
     from dljob.kube.api import CONFIG_MAPS, NotThereError
 
     meta = job["metadata"]
@@ -96,8 +96,16 @@ async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
     # The map is overwritten at the end of each attempt, and keeps the label of the one that wrote it.
     if of and status.get("submissionId") and of != str(status.get("attempt")):
         return None  # of a suspended attempt; another has begun, and its logs are at its own head
+    return jobs.nested(found, "data")
+
+
+async def saved(kube: Kube, job: Mapping[str, Any]) -> dict[Rank, str] | None:
+    """Return the logs among the kept files; None when nothing was kept of this attempt."""
+    files = await kept(kube, job)
+    if files is None:
+        return None
     logs: dict[Rank, str] = {}
-    for key, text in jobs.nested(found, "data").items():
+    for key, text in files.items():
         role, _, number = key.removesuffix(".log").rpartition("-")
         if key == names.MASTER_LOG:
             logs[MASTER] = text

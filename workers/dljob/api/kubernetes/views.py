@@ -115,6 +115,17 @@ def detailed(job: Mapping[str, Any]) -> Json:
     }
 
 
+def with_evidence(faults: Sequence[Json], told: Sequence[Json]) -> list[Json]:
+    """Add the evidence in PrimeMaster's own status to the faults of a DLJob's, which keeps none."""
+    known = {(fault.get("detectedAt"), fault.get("target")): fault for fault in told}
+    whole = ("evidence", "followed", "firstCause")
+    return [
+        {**fault, **{key: more[key] for key in whole if key in more}}
+        for fault in faults
+        for more in [known.get((fault.get("detectedAt"), fault.get("target")), {})]
+    ]
+
+
 def _took(fault: Mapping[str, Any]) -> float | None:
     begun, over = unix(fault.get("detectedAt")), unix(fault.get("recoveredAt"))
     return None if begun is None or over is None else over - begun

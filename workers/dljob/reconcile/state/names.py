@@ -82,6 +82,8 @@ def logs_map(job: str) -> str:
 
 MASTER_LOG = "master.log"
 """The key of PrimeMaster's log in that ConfigMap; keys of ranks are `<role>-<rank>.log`."""
+LAST_STATUS = "status.json"
+"""The key of PrimeMaster's last status there, without ranks."""
 
 
 def submission_id(job: str, uid: str, attempt: int, again: int = 0) -> str:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dljob.api.local import views
-from dljob.api.shown_job import JobAccounts
+from dljob.api import kept
 from dljob.cli import output, spending
 from dljob.cli.target import HERE, JobTarget
 
@@ -23,12 +22,13 @@ def ledger(
     """Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.
 
     Args:
-        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy; or of a file with
+            the ConfigMap of its logs.
         where: this machine, or a cluster.
         form: table, json or yaml.
     """
-    if folder := where.folder(job):
-        seen = JobAccounts(views.in_folder(folder), views.spec(folder))
+    if path := where.path(job):
+        seen = kept.accounts(path)
     else:
         with where.job("ledger", job) as found:
             seen = found.accounts()

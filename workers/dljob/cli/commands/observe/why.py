@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from dljob.api.local import views
+import os
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dljob.api import kept
 from dljob.cli import diagnosis, output
 from dljob.cli.target import HERE, JobTarget
 
 
-def why(job: str, /, *, where: JobTarget = HERE) -> int:
+def why(
+    job: str,
+    /,
+    *,
+    where: JobTarget = HERE,
+    form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
+) -> int:
     """Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.
 
     Exit codes: 0 nothing failed, 10 user code, 11 memory, 12 device, 13 node or network, 14 stopped or preempted,
     15 spec or placement, 19 unknown.
 
     Args:
-        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy; or of a file with its
+            DLJob, or with the ConfigMap of its logs.
         where: this machine, or a cluster.
+        form: table (at most 20 lines), json or yaml.
     """
-    if folder := where.folder(job):
-        seen = views.in_folder(folder)
-        explained = diagnosis.diagnose(seen, str(seen.status["name"]), "")
+    if path := where.path(job):
+        seen = kept.accounts(path).overview
+        explained = diagnosis.diagnose(seen, os.path.join(path, "") if path.is_dir() else str(path), "")  # noqa: PTH118
     else:
         with where.job("why", job) as found:
-            explained = diagnosis.diagnose(found.overview(), job, found.flags)
-    for line in explained.lines:
-        output.data(line)
+            seen = found.evidence()
+            explained = diagnosis.diagnose(seen, job, found.flags)
+    if form != "table":
+        output.structured(diagnosis.data(seen, explained), form)
+    else:
+        for line in explained.lines:
+            output.data(line)
     return int(explained.kind)

@@ -1,0 +1,75 @@
+"""What is left of a job, by a path: its folder, a copy of it, or an object of the cluster in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from dljob.api import registry
+from dljob.api.local import views
+from dljob.api.shown_job import JobAccounts, Overview
+from dljob.errors import NotFoundError
+
+Json = Mapping[str, Any]
+_HINT = "a job's folder, or a file with its DLJob or its ConfigMap of logs: kubectl get configmap JOB-logs -o yaml"
+
+
+def accounts(path: Path) -> JobAccounts:
+    """Return a job's status and spec.
+
+    Raises:
+        NotFoundError: there is no job at that path.
+    """
+    if path.is_file():
+        return _in_file(path)
+    try:
+        return JobAccounts(views.in_folder(path), views.spec(path))
+    except NotFoundError:
+        if never := _never_started(path):
+            return JobAccounts(never, views.spec(path))
+        raise
+
+
+def _never_started(folder: Path) -> Overview | None:
+    """Return a job that has an entry and no status; None: there is no entry, or a damaged status."""
+    if (folder / "status.json").exists():
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):  # the caller says that this is no job's folder
+        entry = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+        record = registry.RegistryEntry(str(entry["name"]), str(entry["uid"]), str(folder))
+        seen = views.overview(record, {"name": record.name, "uid": record.uid})
+        return replace(seen, unseen="it never started: its folder has no status of PrimeMaster")
+    return None
+
+
+def _in_file(file: Path) -> JobAccounts:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        # JSON is YAML too.
+        load = cast("Any", YAML(typ="safe", pure=True)).load
+        body = load(file.read_text(encoding="utf-8"))
+        found = _object(cast("Json", body)) if isinstance(body, Mapping) else None
+    except (OSError, ValueError, KeyError, TypeError, YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise NotFoundError(f"{file}: no job: {type(error).__name__}: {why}", hint=_HINT) from error
+    if found is None:
+        raise NotFoundError(f"{file}: neither a DLJob nor a ConfigMap with a job's last status", hint=_HINT)
+    return found
+
+
+def _object(body: Json) -> JobAccounts | None:
+    if body.get("kind") == "DLJob":
+        from dljob.api.kubernetes.views import overview
+
+        return JobAccounts(overview(body), body["spec"])
+    if body.get("kind") != "ConfigMap" or "status.json" not in body["data"]:
+        return None
+    status = json.loads(body["data"]["status.json"])
+    record = registry.RegistryEntry(str(status["name"]), str(status["uid"]), "")
+    return JobAccounts(views.overview(record, status), {})
