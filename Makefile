@@ -61,7 +61,7 @@ verify: setup ## regenerate what is generated; fail on a difference
 	$(BIN)/python docs/generate.py
 	git diff --exit-code -- crds charts docs/reference
 
-house: setup ## draw the rooms and their import arrows: docs/reference/rooms.md
+house: setup ## the pages of docs/reference that are made from the code: rooms, command, reasons, exit codes, environment
 	$(BIN)/python docs/generate.py
 
 docs: setup ## the documentation's site, in .site/site (strictly: a broken link is an error)

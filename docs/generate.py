@@ -1,8 +1,9 @@
-"""`python docs/generate.py [--check]`: draw the rooms and their import arrows into docs/reference/rooms.md.
+"""`python docs/generate.py [--check]`: write the pages of docs/reference that are made from the code.
 
-A room is a package or a module directly below `dljob`, or the package `dljob_operator`. Imports inside functions
-count; imports only for type checkers do not. With --check the page is compared instead of written; the exit code is 1
-when it is out of date.
+docs/references.py makes those for users. This module draws the rooms and their import arrows into rooms.md: a room is a
+package or a module directly below `dljob`, or the package `dljob_operator`. Imports inside functions count; imports
+only for type checkers do not. With --check the pages are compared instead of written; the exit code is 1 when one is
+out of date.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grimp
+import references
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/reference/rooms.md"
@@ -145,19 +147,27 @@ def _about(module: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page, or with --check compare it. Return 0; 1 when it is out of date; 2 for wrong arguments."""
+    """Write the pages, or with --check compare them. Return 0; 1 when one is out of date; 2 for wrong arguments."""
     if list(arguments) not in ([], ["--check"]):
         sys.stderr.write(f"unknown arguments {' '.join(arguments)}: only --check is known\n")
         return 2
-    file, text = ROOT / PAGE, page()
-    if file.exists() and file.read_text(encoding="utf-8") == text:
-        return 0
-    if arguments:
-        sys.stderr.write(f"{PAGE} is out of date: run make house\n")
-        return 1
-    file.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"wrote {PAGE}\n")
-    return 0
+    stale = [(path, text) for path, text in generated().items() if _present(ROOT / path) != text]
+    for path, text in stale:
+        if arguments:
+            sys.stderr.write(f"{path} is out of date: run make house\n")
+        else:
+            (ROOT / path).write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path}\n")
+    return 1 if stale and arguments else 0
+
+
+def generated() -> dict[str, str]:
+    """Return path -> text of each page."""
+    return {PAGE: page(), **references.generated()}
+
+
+def _present(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 if __name__ == "__main__":

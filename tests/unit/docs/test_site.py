@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+import dljob
 
 ROOT = Path(__file__).parents[3]
 
@@ -75,6 +78,23 @@ def test_each_page_stands_in_the_navigation_once(site: ModuleType, tmp_path: Pat
     pages = {path.relative_to(tmp_path / "docs").as_posix() for path in (tmp_path / "docs").rglob("*.md")}
     shown = list(named(json.loads(config.read_text())["nav"]))
     assert sorted(shown) == sorted(pages)
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "reference" / "python.md").read_text()
+    shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", text, re.M)) | set(
+        re.findall(r"\w+", text.partition("members: [")[2])
+    )
+    assert sorted(set(dljob.__all__) - shown) == []
+
+
+def test_the_page_of_variables_has_each_of_ours() -> None:
+    """As strings of the product, whole: `DLJOB_HOME`."""
+    text = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    files = [path for folder in ("workers", "operator") for path in (ROOT / folder).rglob("*.py")]
+    found = {name for path in files for name in re.findall(r"[\"'](DLJOB_[A-Z_]+[A-Z])[\"']", path.read_text())}
+    assert sorted(name for name in found if f"`{name}`" not in text) == []
+    assert "DLJOB_HOME" in found
 
 
 @pytest.mark.slow
