@@ -16,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Where this is set, each process compiles all of torch again: 5.3 s of processor time an import, not 2.6.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test check verify house docs fmt cov bench bench-guard soak sweep kube-build kube-up kube-down clean
+.PHONY: help setup run test check verify house docs fmt cov bench bench-guard soak sweep dist kube-build kube-up kube-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ soak: setup ## an API server away for a minute; an hour of uneven steps, then on
 sweep: setup ## the operator killed before and after each of its calls, on a real API server and Ray (ARGS=--resume: go on)
 	PYTHONPATH=tests/kube $(BIN)/python -W ignore -m sweep --table docs/sweep.md $(ARGS)
 
+dist: setup ## wheel, sdist, chart, images and bill of materials, built here into dist/ (ARGS="python chart": of these parts)
+	$(BIN)/python release/build.py $(ARGS)
+
 KUBE := PYTHONPATH=tests/kube $(BIN)/python -m cluster
 
 kube-build: setup ## the programs of a Kubernetes cluster, from Go modules: minutes, once
@@ -95,4 +98,4 @@ kube-down: setup ## end what kube-up started (RUN=folder)
 	@$(KUBE) down $(if $(RUN),--run $(RUN))
 
 clean: ## remove the environment and every cache
-	rm -rf .venv .uv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .site
+	rm -rf dist .venv .uv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .site

@@ -1,7 +1,8 @@
 """`python charts/generate.py [--check]`: write what the chart takes from elsewhere, or say that it is out of date.
 
 Makes charts/dljob/README.md from its template, the values' comments and the rights, and copies the
-CustomResourceDefinition beside them: Helm reads no file outside of a chart.
+CustomResourceDefinition beside them: Helm reads no file outside of a chart. The version of the chart and of its images
+is that of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 CRD = "dljob.io_dljobs.yaml"
+_VERSION = re.compile(r"^(version: |appVersion: ).*$", re.MULTILINE)
 _KEY = re.compile(r"(?P<pad> *)(?P<name>[A-Za-z][\w.-]*):")
 
 
@@ -79,7 +82,9 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     page = page.replace("{{values}}", values_table((chart / "values.yaml").read_text(encoding="utf-8")))
     page = page.replace("{{rights}}", rights_table(read(chart / "files/rights.yaml")))
     crd = (root / "crds" / CRD).read_text(encoding="utf-8")
-    return {chart / "README.md": page, chart / "files" / CRD: crd}
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = _VERSION.sub(rf"\g<1>{project['version']}", (chart / "Chart.yaml").read_text(encoding="utf-8"))
+    return {chart / "README.md": page, chart / "files" / CRD: crd, chart / "Chart.yaml": about}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cluster import cache
 from cluster.handle import Cluster, KubectlError
 
 CHART = cache.ROOT / "charts/dljob"
+VERSION: str = tomllib.loads((cache.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 
 class HelmError(Exception):
@@ -25,6 +28,7 @@ class Release:
     cluster: Cluster
     namespace: str
     name: str = "dljob"
+    chart: Path = CHART
 
     def helm(self, *arguments: str, **values: Any) -> str:
         """Run helm with `values` as --set-json; returns its output."""
@@ -43,7 +47,7 @@ class Release:
 
     def install(self, *flags: str, **values: Any) -> str:
         """Install the chart and adopt the CustomResourceDefinition that the tests have applied."""
-        return self.helm("install", self.name, str(CHART), "--take-ownership", *flags, **values)
+        return self.helm("install", self.name, str(self.chart), "--take-ownership", *flags, **values)
 
     def get(self, what: str, name: str) -> dict[str, Any]:
         return self.cluster.get(what, name, "-n", self.namespace)

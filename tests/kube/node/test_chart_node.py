@@ -1,8 +1,9 @@
-"""The chart on a real node: the operator is a pod of the project's image, with the chart's rights alone."""
+"""The chart's package on a real node: the operator is a pod of the project's image, with the chart's rights alone."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from cluster import cache
 from cluster.handle import Cluster, KubectlError
 from cluster.node import load
-from helm_kit import HelmError, Release
+from helm_kit import CHART, VERSION, HelmError, Release
 from images import build
 from operator_kit import job
 
@@ -47,10 +48,12 @@ def images(node: Cluster) -> None:
 
 
 @pytest.fixture(scope="module")
-def release(node: Cluster, images: None) -> Iterator[Release]:
+def release(node: Cluster, images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     node.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": labels}})
-    made = Release(node, SPACE)
+    package = tmp_path_factory.mktemp("chart")
+    subprocess.run([cache.program("helm"), "package", CHART, "--destination", package], check=True, timeout=30)
+    made = Release(node, SPACE, chart=package / f"dljob-{VERSION}.tgz")
     made.install("--values", str(Path(build.__file__).with_name("values.yaml")))
     try:
         node.kubectl("rollout", "status", "deployment/dljob", "-n", SPACE, "--timeout=60s")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cluster import cache, processes, up
 from cluster.handle import Cluster, kubectl
-from helm_kit import CHART, HelmError, Release
+from helm_kit import CHART, VERSION, HelmError, Release
 
 CRD = "dljobs.dljob.io"
 
@@ -44,7 +44,7 @@ def release(plane: Cluster, namespace: Callable[..., str]) -> Iterator[Release]:
 
 def test_the_chart_installs_and_uninstalls_without_a_trace(release: Release, plane: Cluster) -> None:
     said = release.install(workers=4)
-    assert "dljob 0.1.0 serves every namespace." in said
+    assert f"dljob {VERSION} serves every namespace." in said
     assert "KubeRay is not installed" not in said
     assert plane.get("crd", CRD)["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
     for what in ("serviceaccount", "deployment", "networkpolicy"):
@@ -173,7 +173,7 @@ def test_the_lines_of_the_readme_run_as_they_stand(plane: Cluster, tmp_path: Pat
 
     up.adoptable(plane)
     try:
-        assert "dljob 0.1.0 serves every namespace." in run(install)
+        assert f"dljob {VERSION} serves every namespace." in run(install)
         assert "dljob.dljob.io/hello created" in run(apply)
         assert run(get.removesuffix(" -w")).splitlines()[0].split()[:3] == ["NAME", "PHASE", "REASON"]
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ sys.path += [str(ROOT / "tests" / "kube"), str(ROOT / "tests" / "kube" / "kits")
 from cluster import cache  # noqa: E402 - the folder above has no package
 
 CHART = ROOT / "charts/dljob"
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 
 def load(name: str) -> Any:

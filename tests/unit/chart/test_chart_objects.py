@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chart_kit import CHART, Helm, HelmError, load
+from chart_kit import CHART, VERSION, Helm, HelmError, load
 from cryptography import x509
 
 from dljob.raycluster.pod_security import PodPolicy
@@ -182,8 +182,10 @@ def test_the_crd_is_unchanged_and_kept(helm: Helm) -> None:
 
 def test_images_come_from_the_values_with_tag_and_digest(helm: Helm) -> None:
     objects = helm.render()
-    assert container(objects)["image"] == "dljob/operator:0.1.0"
-    assert {"--image=dljob/runtime:0.1.0", "--init-image=dljob/operator:0.1.0"} <= set(container(objects)["args"])
+    assert container(objects)["image"] == f"dljob/operator:{VERSION}"
+    assert {f"--image=dljob/runtime:{VERSION}", f"--init-image=dljob/operator:{VERSION}"} <= set(
+        container(objects)["args"]
+    )
     assert container(helm.render(image={"tag": "a"}))["image"] == "dljob/operator:a"
     digest = "sha256:" + "0" * 64
     jobs = {"image": "ray:{rayVersion}", "init": {"enabled": False}}
@@ -196,7 +198,7 @@ def test_the_operator_knows_its_flags(helm: Helm) -> None:
     objects = helm.render(rbac={"scope": "Namespaced"}, watchNamespaces=["a", "b"], log={"format": "plain"}, workers=3)
     given = parser().parse_args(container(objects)["args"])
     assert (given.namespace, given.workers, given.log_format) == (["a", "b"], 3, "plain")
-    assert (given.image, given.init_image) == ("dljob/runtime:0.1.0", "dljob/operator:0.1.0")
+    assert (given.image, given.init_image) == (f"dljob/runtime:{VERSION}", f"dljob/operator:{VERSION}")
     ports = {port["name"]: port["containerPort"] for port in container(objects)["ports"]}
     assert ports == {"metrics": given.metrics_port, "health": given.health_port, "webhook": given.webhook_port}
     mounts = {mount["mountPath"] for mount in container(objects)["volumeMounts"]}

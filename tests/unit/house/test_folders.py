@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-TOPS = ("workers", "operator", "observability", "tests")
+TOPS = ("workers", "operator", "observability", "release", "tests")
 LIMIT = 25
 
 

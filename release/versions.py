@@ -1,0 +1,75 @@
+"""`python release/versions.py [--tag TAG]`: the version of everything that a release holds, or what disagrees.
+
+pyproject.toml has the version; the chart's two lines are written from it (charts/generate.py), the lock's own row by
+`uv lock`, and a changelog's first section is for it. A release's tag is `v` and that version.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = "pyproject.toml"
+_SECTION = re.compile(r"^## (?P<version>[^\s,]+),? *(?P<state>.*)$", re.MULTILINE)
+
+
+def version(root: Path = ROOT) -> str:
+    """The version that pyproject.toml gives."""
+    return tomllib.loads((root / SOURCE).read_text(encoding="utf-8"))["project"]["version"]
+
+
+def places(root: Path = ROOT) -> dict[str, str]:
+    """Place -> the version that it has."""
+    chart = (root / "charts/dljob/Chart.yaml").read_text(encoding="utf-8")
+    lock = tomllib.loads((root / "uv.lock").read_text(encoding="utf-8"))
+    section = _SECTION.search((root / "CHANGELOG.md").read_text(encoding="utf-8"))
+    return {
+        SOURCE: version(root),
+        "uv.lock": next(package["version"] for package in lock["package"] if package["name"] == "dljob"),
+        **{f"Chart.yaml {key}": _line(chart, key) for key in ("version", "appVersion")},
+        "CHANGELOG.md": section["version"] if section else "no section",
+    }
+
+
+def _line(text: str, key: str) -> str:
+    found = re.search(rf"^{key}: (\S+)$", text, re.MULTILINE)
+    return found[1] if found else "no line"
+
+
+def differences(found: Mapping[str, str], tag: str = "") -> list[str]:
+    """A sentence for each place, and for a tag, that does not have the version of pyproject.toml."""
+    wanted = found[SOURCE]
+    wrong = [f"{place} says {has}, pyproject.toml says {wanted}" for place, has in found.items() if has != wanted]
+    if tag and tag != f"v{wanted}":
+        wrong.append(f"the tag is {tag}, pyproject.toml asks for v{wanted}")
+    return wrong
+
+
+def unreleased(text: str) -> list[str]:
+    """What a changelog lacks before its first section can be released: a date."""
+    section = _SECTION.search(text)
+    if section and re.fullmatch(r"\d{4}-\d{2}-\d{2}", section["state"]):
+        return []
+    return ["the first section of CHANGELOG.md has no date: write `## VERSION, YYYY-MM-DD`"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the version; 1 where a place or the tag disagrees, 2 for unknown arguments."""
+    if arguments and (arguments[0] != "--tag" or len(arguments) != 2):
+        sys.stderr.write("usage: python release/versions.py [--tag TAG]\n")
+        return 2
+    tag = arguments[1] if arguments else ""
+    wrong = differences(places(), tag)
+    if tag:
+        wrong += unreleased((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    sys.stderr.writelines(f"{line}\n" for line in wrong)
+    sys.stdout.write(f"{version()}\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
