@@ -1,7 +1,8 @@
-"""`python release/versions.py [--tag TAG]`: the version of everything that a release holds, or what disagrees.
+"""`python release/versions.py [--tag TAG | --notes]`: the version of all that a release holds, or what disagrees.
 
 pyproject.toml has the version; the chart's two lines are written from it (charts/generate.py), the lock's own row by
-`uv lock`, and a changelog's first section is for it. A release's tag is `v` and that version.
+`uv lock`, and the changelog's first section is for it. A release's tag is `v` and that version; its notes, which
+`--notes` prints, are that section.
 """
 
 from __future__ import annotations
@@ -57,15 +58,24 @@ def unreleased(text: str) -> list[str]:
     return ["the first section of CHANGELOG.md has no date: write `## VERSION, YYYY-MM-DD`"]
 
 
+def notes(text: str) -> str:
+    """The first section of a changelog, without its heading."""
+    return re.split(r"^## .*$", text, flags=re.MULTILINE)[1].strip() + "\n"
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Print the version; 1 where a place or the tag disagrees, 2 for unknown arguments."""
+    """Print the version, or the notes; 1 where a place or the tag disagrees, 2 for unknown arguments."""
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    if list(arguments) == ["--notes"]:
+        sys.stdout.write(notes(changes))
+        return 0
     if arguments and (arguments[0] != "--tag" or len(arguments) != 2):
-        sys.stderr.write("usage: python release/versions.py [--tag TAG]\n")
+        sys.stderr.write("usage: python release/versions.py [--tag TAG | --notes]\n")
         return 2
     tag = arguments[1] if arguments else ""
     wrong = differences(places(), tag)
     if tag:
-        wrong += unreleased((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+        wrong += unreleased(changes)
     sys.stderr.writelines(f"{line}\n" for line in wrong)
     sys.stdout.write(f"{version()}\n")
     return 1 if wrong else 0

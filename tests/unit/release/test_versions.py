@@ -43,3 +43,12 @@ def test_the_script_fails_for_a_tag_of_another_version(capsys: pytest.CaptureFix
 
 def test_a_line_that_is_missing_is_told_as_a_difference() -> None:
     assert versions._line("name: dljob\n", "version") == "no line"
+
+
+def test_the_notes_of_a_release_are_its_section_of_the_changelog(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        versions.notes("# Changelog\n\n## 1.2.0, 2027-01-31\n\n- One.\n\n## 1.1.0, 2026-01-31\n\n- Two.\n")
+        == "- One.\n"
+    )
+    assert versions.main(["--notes"]) == 0
+    assert "### Added" in capsys.readouterr().out
