@@ -18,10 +18,12 @@ FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
 PINNED = {
     "actions/attest": "1e69f48acb82d1966a394da916b4c1698aa569d6 # v4.2.2",
     "actions/checkout": "3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
+    "actions/deploy-pages": "cd2ce8fcbc39b97be8ca5fce6e763baed58fa128 # v5.0.0",
     "actions/download-artifact": "3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
     "actions/setup-go": "b7ad1dad31e06c5925ef5d2fc7ad053ef454303e # v7.0.0",
     "actions/setup-python": "5fda3b95a4ea91299a34e894583c3862153e4b97 # v7.0.0",
     "actions/upload-artifact": "bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
+    "actions/upload-pages-artifact": "fc324d3547104276b827a68afc52ff2a11cc49c9 # v5.0.0",
 }
 """Action -> the commit of its tag, as read in a copy of its repository."""
 EVENTS = {"pull_request", "push"}
@@ -44,7 +46,7 @@ def jobs() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
 
 
 def test_the_workflows_of_the_project_are_there() -> None:
-    assert {file.stem for file in FILES} == {"checks", "release", "tests"}
+    assert {file.stem for file in FILES} == {"checks", "docs", "release", "tests"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -102,7 +104,7 @@ def test_each_make_target_of_a_workflow_is_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {*re.findall(r"^([a-z-]+):", makefile, re.MULTILINE), ".uv/bin/uv"}
     asked = {word for file in FILES for word in re.findall(r"\bmake ([\w./-]+)", file.read_text(encoding="utf-8"))}
-    assert {"check", "dist", "test", "verify"} <= asked
+    assert {"check", "dist", "docs", "test", "verify"} <= asked
     assert asked <= targets
 
 

@@ -37,7 +37,9 @@ def test_the_wheel_holds_every_file_of_the_product_and_no_other(root: Path, made
     with zipfile.ZipFile(made[1]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         assert names == tracked(root)
-        assert {"dljob/report/assets/page.js", "dljob/py.typed", "dljob_operator/py.typed"} <= names
+        assert {"dljob/py.typed", "dljob_operator/py.typed"} <= names
+        page = {Path(name).suffix for name in names if name.startswith("dljob/report/assets/")}
+        assert {".html", ".css", ".js"} <= page
 
 
 def test_the_wheel_of_the_tree_is_the_wheel_of_the_sdist(root: Path, made: tuple[Path, Path], tmp_path: Path) -> None:
