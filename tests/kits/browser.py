@@ -80,8 +80,8 @@ class Browser:
         self.session = ""
         self.events: list[dict[str, Any]] = []
 
-    def open(self, url: str, width: int = 1440, height: int = 900, *, dark: bool = False, touch: bool = False) -> None:
-        """Show a page at a size, and wait until it is loaded; `events` has then all that it did."""
+    def open(self, url: str, width: int = 1440, height: int = 900, *, dark: bool = False, before: str = "") -> None:
+        """Show a page at a size, and wait until it is loaded; `before` is a script that runs first in it."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         old, self.session = self.session, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         if old:
@@ -90,13 +90,15 @@ class Browser:
         self.events.clear()
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.resize(width, height, touch=touch)
+        self.resize(width, height)
+        if before:
+            self.call("Page.addScriptToEvaluateOnNewDocument", source=before)
         self.prefer(dark=dark)
         self.call("Page.navigate", url=url)
         self.wait_for(lambda: any(event["method"] == "Page.loadEventFired" for event in self.events))
 
-    def resize(self, width: int, height: int, *, touch: bool = False) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
+    def resize(self, width: int, height: int) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def prefer(self, *, dark: bool) -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

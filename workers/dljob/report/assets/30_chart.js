@@ -222,8 +222,8 @@ function sampleTable(lines, times, format, source) {
   };
 }
 
-function legend(lines) {
-  return el("ul", { class: "legend" }, lines.slice(0, 12).map((line) => el("li", null, swatch(line.colour), user(line.name))),
+function legend(lines, source) {
+  return el("ul", { class: "legend", title: `Source: ${source}` }, lines.slice(0, 12).map((line) => el("li", null, swatch(line.colour), user(line.name))),
     lines.length > 12 && el("li", null, `and ${lines.length - 12} more`));
 }
 

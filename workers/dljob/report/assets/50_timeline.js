@@ -302,7 +302,7 @@ function rankLines(role, series, paint) {
 function sampledChart(title, lines, { format = compact, source, zero = false, ceiling = null, height = 96 }) {
   const times = page.data.samples.times;
   const chart = lineChart({ label: `${title}: ${lines.slice(0, 6).map((line) => `${line.name} ${format(lastOf(line.values))} at the end`).join(", ")}`, lines, times, height, format, source, zero, ceiling });
-  return chartRow(chart, title, legend(lines), sampleTable(lines.slice(0, 12), times, format, source));
+  return chartRow(chart, title, legend(lines, source), sampleTable(lines.slice(0, 12), times, format, source));
 }
 
 function lastOf(values) {

@@ -119,7 +119,7 @@ function ranges(numbers) {
 function logs(found) {
   const list = Array.isArray(found) ? found : found ? [found] : [];
   if (!list.length) return note("No log lines were kept. ", unrecordedOf("log"));
-  return list.map(({ rank, lines }) => el("div", null, el("h4", null, user(rank)),
+  return list.map(({ rank, lines }) => el("div", { title: `Source: log of ${rank}` }, el("h4", null, user(rank)),
     el("pre", { class: "log", tabindex: "0", title: `Source: log of ${rank}` }, (lines || []).map((line) => [user(line), "\n"]))));
 }
 

@@ -22,7 +22,7 @@ function buildPlacement() {
     draw();
   } }, el("option", { value: "real", selected: !placementView.planned }, "where units were"), el("option", { value: "plan", selected: placementView.planned }, "as planned"));
   draw();
-  return [el("div", { class: "controls" }, el("label", { for: "placement-which" }, "Show "), choice, el("label", { for: "node-filter" }, "Filter "), filter), el("p", { class: "note" }, difference(placement)), roleLegend(), box];
+  return [el("div", { class: "controls" }, el("label", { for: "placement-which" }, "Show "), choice, el("label", { for: "node-filter" }, "Filter "), filter), el("p", { class: "note", title: "Source: the job's plan, and the reservations in its journal" }, difference(placement)), roleLegend(), box];
 }
 
 function unitNodes(nodes) {
@@ -69,7 +69,7 @@ function nodeCards(again) {
   const found = !text ? all : all.filter((node) => `${node.name} ${(node.bundles || []).map((bundle) => `${bundle.unit} ${(bundle.ranks || []).join(" ")}`).join(" ")}`.toLowerCase().includes(text));
   if (!found.length) return note(all.length ? "No node has these words." : "No unit had a node.");
   return [el("ul", { class: "nodes" }, found.slice(0, placementView.shown).map(nodeCard)),
-    found.length > placementView.shown ? el("button", { type: "button", class: "tool", onclick: () => {
+    found.length > placementView.shown ? el("button", { type: "button", class: "tool", title: "Source: the nodes that the filter found", onclick: () => {
       placementView.shown += 192;
       again();
     } }, `Show more (${grouped(found.length - placementView.shown)} nodes left)`) : null];

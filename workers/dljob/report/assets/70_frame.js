@@ -4,7 +4,7 @@ const drawer = { closed: null, from: null };
 
 function openDrawer(title, content, closed) {
   const box = document.getElementById("drawer");
-  if (box.hidden) drawer.from = document.activeElement;
+  if (box.hidden) drawer.from = wayBack(document.activeElement);
   drawer.closed = closed || null;
   const heading = el("h2", { id: "drawer-title", tabindex: "-1" }, user(title));
   replace(box, el("div", { class: "drawer-head" }, heading, el("button", { type: "button", class: "tool", "aria-label": "Close (Escape)", title: "Close (Escape)", onclick: closeDrawer }, "\u2715")), el("div", { class: "drawer-body" }, content));
@@ -19,7 +19,16 @@ function closeDrawer() {
   box.hidden = true;
   document.body.classList.remove("with-drawer");
   if (drawer.closed) drawer.closed();
-  if (drawer.from && drawer.from.isConnected) drawer.from.focus({ preventScroll: true });
+  const from = drawer.from && drawer.from();
+  if (from) from.focus({ preventScroll: true });
+}
+
+// Marks and rows are made anew while a panel is open: what had the focus is found again by what it stands for.
+function wayBack(element) {
+  const { incident, event } = element.dataset || {};
+  if (incident !== undefined) return () => document.querySelector(`.marks [data-incident="${CSS.escape(incident)}"]`);
+  if (event !== undefined) return () => document.querySelector(`.event-rows [data-event="${CSS.escape(event)}"]`);
+  return () => (element.isConnected ? element : null);
 }
 
 const KEYS = [["/", "filter events"], ["?", "this help"], ["Escape", "close a panel"], ["+ or w, - or s", "zoom in, out"], ["\u2190 or a, \u2192 or d", "move the window"],

@@ -1,0 +1,95 @@
+"""The live page follows its server: it shows what changed, says when nobody answers, and when the job has ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import browser
+import page_jobs
+import pytest
+
+from dljob.report.page import html
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+SERVER = """
+window.asked = [];
+window.fetch = (url) => new Promise((answer, fail) => window.asked.push({url: String(url), answer, fail}));
+window.reply = (status, body) => {
+  window.asked.at(-1).answer(new Response(status === 204 ? null : JSON.stringify(body), {status}));
+};
+"""
+"""A server in the page's own hands: each question waits in `asked` for its answer."""
+STATE = "document.getElementById('live').textContent"
+
+
+@pytest.fixture
+def live(chrome: browser.Browser, tmp_path: Path) -> browser.Browser:
+    data = page_jobs.rl_job(ranks=24, hours=1, events=50, incidents=1) | {"live": True, "source": "data", "version": 7}
+    data["job"] |= {"phase": "Running", "end": None}
+    file = tmp_path / "live.html"
+    file.write_text(html(data), encoding="utf-8")
+    chrome.open(file.as_uri(), before=SERVER)
+    return chrome
+
+
+def _until(page: browser.Browser, condition: str) -> None:
+    page.run(
+        f"new Promise((done) => {{ const look = () => {condition} ? done() : requestAnimationFrame(look); look(); }})"
+    )
+
+
+def _reply(page: browser.Browser, status: int, body: dict[str, Any] | None = None) -> None:
+    count = page.run("asked.length")
+    page.run(f"reply({status}, {json.dumps(body)})")
+    _until(page, f"asked.length > {count} || ['over', 'refused'].includes(live.state)")
+    page.settle()
+
+
+def test_a_change_appears_and_what_was_typed_stays(live: browser.Browser) -> None:
+    assert live.run("asked[0].url") == "data?after=7"
+    live.press("/")
+    live.press("w")
+    event = {
+        "seq": 51,
+        "time": page_jobs.BEGIN + 3700,
+        "reason": "Restarting",
+        "target": "rollout/1",
+        "message": "was killed",
+    }
+    job = {"name": "rl", "uid": "1", "phase": "Recovering", "start": page_jobs.BEGIN, "restarts": {"Process": 1}}
+    _reply(live, 200, {"format": 1, "since": 7, "version": 8, "live": True, "events": [event], "job": job})
+    assert live.run("asked.at(-1).url") == "data?after=8"
+    assert live.run(STATE) == "live"
+    assert live.run("[page.data.events.length, events.found.at(-1), page.data.roles.length]") == [51, 50, 5]
+    assert live.run("[document.activeElement.id, document.activeElement.value]") == ["filter", "w"]
+    assert live.run("document.querySelector('#top .badge').textContent") == "Recovering"
+    assert live.run("page.to") == pytest.approx(event["time"])  # the window follows
+
+
+def test_no_change_asks_again_and_draws_nothing(live: browser.Browser) -> None:
+    live.run("window.rows = events.rows")
+    _reply(live, 204)
+    assert live.run("[asked.length, window.rows === events.rows, events.rows.isConnected]") == [2, True, True]
+
+
+def test_a_silent_server_is_told_until_it_answers(live: browser.Browser) -> None:
+    live.run("asked.at(-1).fail(new TypeError('gone'))")
+    _until(live, "live.state === 'off'")
+    assert live.run(STATE).startswith("not answering since ")
+    _until(live, "asked.length > 1")
+    _reply(live, 204)
+    assert live.run(STATE) == "live"
+
+
+def test_the_end_of_the_job_ends_the_questions(live: browser.Browser) -> None:
+    _reply(live, 200, {"format": 1, "since": 7, "version": 9, "live": False})
+    assert live.run(STATE) == "ended"
+    assert live.run("asked.length") == 1
+
+
+def test_a_used_up_link_is_told_with_the_way_out(live: browser.Browser) -> None:
+    _reply(live, 401)
+    assert "the terminal gives a new one" in live.run(STATE)
+    assert live.run("asked.length") == 1
