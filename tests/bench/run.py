@@ -27,6 +27,7 @@ from tiers import isolated  # noqa: E402 - the folder above has no package
 
 SCRIPTS = (
     "cli",
+    "shown_page",
     "planning",
     "transition",
     "journal",

@@ -68,6 +68,17 @@ def test_a_change_appears_and_what_was_typed_stays(live: browser.Browser) -> Non
     assert live.run("page.to") == pytest.approx(event["time"])  # the window follows
 
 
+def test_new_ends_of_lanes_are_drawn_without_a_new_timeline(live: browser.Browser) -> None:
+    live.run("window.box = timeline.box")
+    lane = page_jobs.rl_job(ranks=24, hours=1, events=50, incidents=1)["lanes"]["trainer"][0]
+    tail = ["trainer", 0, len(lane) - 4, [page_jobs.BEGIN + 3000, 4, page_jobs.BEGIN + 3010, 6]]
+    _reply(live, 200, {"since": 7, "version": 8, "events": [], "tails": [tail]})
+    assert live.run("page.data.lanes.trainer[0].slice(-4)") == tail[3]
+    assert live.run("page.data.lanes.trainer[0].length") == len(lane)
+    assert live.run("window.box === timeline.box && timeline.box.isConnected")
+    assert live.complaints() == []
+
+
 def test_no_change_asks_again_and_draws_nothing(live: browser.Browser) -> None:
     live.run("window.rows = events.rows")
     _reply(live, 204)
@@ -78,7 +89,11 @@ def test_a_silent_server_is_told_until_it_answers(live: browser.Browser) -> None
     live.run("asked.at(-1).fail(new TypeError('gone'))")
     _until(live, "live.state === 'off'")
     assert live.run(STATE).startswith("not answering since ")
+    assert live.run(STATE).endswith(": the command that served this page")
     _until(live, "asked.length > 1")
+    live.run("reply(503, {error: 'PrimeMaster restarts'})")
+    _until(live, f"{STATE}.endswith(': PrimeMaster restarts')".replace("endswith", "endsWith"))
+    _until(live, "asked.length > 2")
     _reply(live, 204)
     assert live.run(STATE) == "live"
 

@@ -185,16 +185,25 @@ function drawLine(context, scale, line, times, first, last, y) {
   context.setLineDash([]);
 }
 
+const openTables = new Set(); // a live page is built again while they are open
+
 // A row of the timeline: its name in the gutter, its legend and chart beside it, the same as a table on demand.
 function chartRow(chart, title, legend, table) {
   page.charts.push(chart);
-  const alternative = el("div", { class: "alternative", hidden: true });
-  const button = el("button", { type: "button", class: "as-table", "aria-expanded": "false", "aria-label": visible(`${title} as a table`), title: `${title} as a table`, onclick: () => {
-    alternative.hidden = !alternative.hidden;
-    button.setAttribute("aria-expanded", String(!alternative.hidden));
-    if (!alternative.hidden) replace(alternative, tableOf(title, table));
+  const alternative = el("div", { class: "alternative" });
+  const button = el("button", { type: "button", class: "as-table", "aria-label": `${title} as a table`, title: `${title} as a table` }, "table");
+  const show = () => {
+    const open = openTables.has(title);
+    alternative.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+    replace(alternative, open && tableOf(title, table));
+  };
+  button.addEventListener("click", () => {
+    if (!openTables.delete(title)) openTables.add(title);
+    show();
     redraw();
-  } }, "table");
+  });
+  show();
   return el("div", { class: "row" }, el("div", { class: "row-name" }, el("h4", null, user(title)), table && button),
     el("div", { class: "row-plot" }, legend, chart.canvas, alternative));
 }

@@ -262,6 +262,13 @@ function lanesRow() {
       note(roleNames().length ? "Nobody recorded in which account each rank was. " : "The job has no roles. ", unrecordedOf("lanes")));
   }
   const lanes = new Lanes();
+  const scrolled = timeline.lanes ? timeline.lanes.scroller.scrollTop : 0;
+  page.watchers.push(() => {
+    // A box can be scrolled only once it stands in the page.
+    if (timeline.lanes === lanes && lanes.scrolled) lanes.scroller.scrollTop = lanes.scrolled;
+    lanes.scrolled = 0;
+  });
+  lanes.scrolled = scrolled;
   timeline.lanes = lanes;
   page.charts.push(lanes.chart);
   const used = new Set((page.data.ledger ? Object.keys(page.data.ledger.accounts || {}) : page.accounts));

@@ -2,7 +2,7 @@
 
 const SECTIONS = [
   { id: "summary", title: "Summary", build: buildHeader, parts: ["job", "ledger", "incidents"] },
-  { id: "timeline", title: "Timeline", build: buildTimeline, parts: ["lanes", "samples", "incidents", "roles", "events", "job"] },
+  { id: "timeline", title: "Timeline", build: buildTimeline, parts: ["samples", "roles"] },
   { id: "incidents", title: "Incidents", build: buildIncidents, parts: ["incidents"] },
   { id: "ledger", title: "Ledger", build: buildLedger, parts: ["ledger"] },
   { id: "placement", title: "Placement", build: buildPlacement, parts: ["placement"] },
@@ -41,12 +41,15 @@ function update(data) {
   monotone(data.lanes);
   if (followed) Object.assign(page, { to: page.end, from: whole ? page.start : Math.max(page.start, page.end - size) });
   const scroll = events.scroller ? events.scroller.scrollTop : 0;
-  const changed = SECTIONS.filter(({ parts }) => parts.some((part) => differs(old[part], data[part])));
+  // Lanes and bands are read at each drawing; the timeline is built again only where it has other rows.
+  const began = Boolean(old.lanes) !== Boolean(data.lanes) || !timeline.box;
+  const changed = SECTIONS.filter(({ id, parts }) => (id === "timeline" && began) || parts.some((part) => differs(old[part], data[part])));
   for (const section of changed) {
     if (section.id === "events" && events.rows && data.events && data.events.length) findEvents(); // what is typed stays
     else fillSection(section);
   }
   if (events.scroller) events.scroller.scrollTop = scroll;
+  if (timeline.lanes) timeline.lanes.layout();
   const badge = document.querySelector("#top .badge");
   const phase = (data.job || {}).phase ?? "Unknown";
   if (badge) {
@@ -58,6 +61,7 @@ function update(data) {
 
 function differs(old, fresh) {
   if (old === fresh) return false;
+  if (Array.isArray(old) && Array.isArray(fresh) && old.length !== fresh.length) return true;
   return typeof old !== "object" || typeof fresh !== "object" || JSON.stringify(old) !== JSON.stringify(fresh);
 }
 
