@@ -39,6 +39,7 @@ def paints(shown: Browser, url: str, count: int) -> list[float]:
     for number in range(count):
         shown.open(url)
         found.append(float(shown.run(PAINT)))
+        shown.run("page.ready")
         say(f"  load {number + 1} of {count}: {found[-1]:.3f} s")
     return found
 
@@ -66,6 +67,7 @@ def rows(shown: Browser, folder: Path) -> None:
     file = folder / "largest.html"
     file.write_text(html(page_jobs.rl_job(ranks=10_000)), encoding="utf-8")
     shown.open(file.as_uri())
+    shown.run("page.ready")
     took = shown.run(ZOOM)
     Row("shown_page_10000", "page of 10,000 ranks: a zoom of the folded lanes", "<= 50 ms", median(took), 0.05,
         samples={"frames": took}).emit()  # fmt: skip

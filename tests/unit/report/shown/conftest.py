@@ -53,6 +53,7 @@ def show(chrome: chromium.Browser, page_file: Callable[[str], Path]) -> Show:
 
     def shown(name: str, width: int = 1440, *, dark: bool = False) -> chromium.Browser:
         chrome.open(page_file(name).as_uri(), width, dark=dark)
+        chrome.run("page.ready")
         chrome.settle()
         return chrome
 

@@ -31,6 +31,8 @@ def live(chrome: browser.Browser, tmp_path: Path) -> browser.Browser:
     file = tmp_path / "live.html"
     file.write_text(html(data), encoding="utf-8")
     chrome.open(file.as_uri(), before=SERVER)
+    chrome.run("page.ready")
+    _until(chrome, "asked.length")
     return chrome
 
 

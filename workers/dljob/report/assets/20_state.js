@@ -49,12 +49,15 @@ function adopt(data) {
   page.data = data;
   page.accounts = data.accounts || Object.keys(KNOWN_ACCOUNTS);
   const job = data.job || {};
-  const times = (data.events || []).map((event) => event.time).filter((time) => typeof time === "number");
   let first = seconds(job.start ?? job.startTime);
   let last = seconds(job.end ?? job.completionTime);
   // A clock that went back puts events before the start: the list has them, the axis begins with the job.
-  if (first === null) first = times.reduce((least, time) => (least === null || time < least ? time : least), null);
-  for (const time of times) if (last === null || time > last) last = time;
+  const begun = first;
+  for (const { time } of data.events || []) {
+    if (typeof time !== "number") continue;
+    if (begun === null && (first === null || time < first)) first = time;
+    if (last === null || time > last) last = time;
+  }
   for (const incident of data.incidents || []) {
     if (incident.until && (last === null || incident.until > last)) last = incident.until;
   }
@@ -64,6 +67,7 @@ function adopt(data) {
   last = last ?? now ?? first + 1;
   page.start = first;
   page.end = last > first ? last : first + 1;
+  monotone(data.lanes);
 }
 
 // A clock may have gone back within a lane; drawn as it is, a lane must never run to the left.

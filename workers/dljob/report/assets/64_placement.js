@@ -6,7 +6,8 @@ function placementOf() {
   return page.data.placement ? { nodes, plan: Array.isArray(plan) ? plan : (plan || {}).nodes } : null;
 }
 
-const placementView = { planned: false, shown: 48, text: "" };
+const SHOWN = 24; // nodes drawn at first
+const placementView = { planned: false, shown: SHOWN, text: "" };
 
 function buildPlacement() {
   const placement = placementOf();
@@ -14,11 +15,11 @@ function buildPlacement() {
   const box = el("div");
   const draw = () => replace(box, nodeCards(draw));
   const filter = el("input", { id: "node-filter", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "node, unit or rank", value: placementView.text, oninput: (event) => {
-    Object.assign(placementView, { text: event.target.value, shown: 48 });
+    Object.assign(placementView, { text: event.target.value, shown: SHOWN });
     draw();
   } });
   const choice = el("select", { id: "placement-which", onchange: (event) => {
-    Object.assign(placementView, { planned: event.target.value === "plan", shown: 48 });
+    Object.assign(placementView, { planned: event.target.value === "plan", shown: SHOWN });
     draw();
   } }, el("option", { value: "real", selected: !placementView.planned }, "where units were"), el("option", { value: "plan", selected: placementView.planned }, "as planned"));
   draw();

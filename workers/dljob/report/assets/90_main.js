@@ -25,6 +25,30 @@ function fillSection({ id, title, build }) {
   replace(box, el("h2", null, title), content);
 }
 
+// What is seen first is painted first; the other sections follow, each in a task of its own.
+const FIRST = 2;
+
+async function build() {
+  replace(document.getElementById("top"), buildTop());
+  SECTIONS.slice(0, FIRST).forEach(fillSection);
+  showLive();
+  drawNow();
+  await painted();
+  for (const section of SECTIONS.slice(FIRST)) {
+    fillSection(section);
+    await new Promise((done) => setTimeout(done));
+  }
+  // A link into the page was followed before there was anything to scroll to.
+  const wanted = location.hash && document.getElementById(location.hash.slice(1));
+  if (wanted) wanted.scrollIntoView();
+}
+
+// A hidden tab has no frames, and its page is built all the same.
+const painted = () => new Promise((done) => {
+  requestAnimationFrame(() => setTimeout(done));
+  setTimeout(done, 500);
+});
+
 function rebuild() {
   replace(document.getElementById("top"), buildTop());
   SECTIONS.forEach(fillSection);
@@ -38,7 +62,6 @@ function update(data) {
   const size = span();
   const whole = page.from <= page.start;
   adopt(data);
-  monotone(data.lanes);
   if (followed) Object.assign(page, { to: page.end, from: whole ? page.start : Math.max(page.start, page.end - size) });
   const scroll = events.scroller ? events.scroller.scrollTop : 0;
   // Lanes and bands are read at each drawing; the timeline is built again only where it has other rows.
@@ -81,14 +104,13 @@ function start() {
     return;
   }
   adopt(data);
-  monotone(data.lanes);
   Object.assign(page, { from: page.start, to: page.end });
   const job = data.job || {};
   document.title = visible(`${job.name}: ${job.phase}`);
   replace(main, SECTIONS.map(({ id, title }) => el("section", { id, "aria-label": title })));
-  rebuild();
+  page.ready = build();
   listen();
-  follow();
+  page.ready.then(follow);
 }
 
 function listen() {
