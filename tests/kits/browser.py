@@ -141,7 +141,7 @@ class Browser:
         self.settle()
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Write a picture of what is seen, or of the whole page."""
+        """Write a picture of what is seen, or of the whole page; the name's suffix is its format."""
         more: dict[str, Any] = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
@@ -150,7 +150,8 @@ class Browser:
                 "clip": {"x": 0, "y": 0, "scale": 1, **{key: size[key] for key in ("width", "height")}},
             }
         self.settle()
-        shot = self.call("Page.captureScreenshot", format="png", **more)
+        more |= {"format": "webp", "quality": 82} if path.suffix == ".webp" else {"format": "png"}
+        shot = self.call("Page.captureScreenshot", **more)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def complaints(self) -> list[str]:

@@ -39,7 +39,7 @@ def test_keys_reach_incidents_filter_help_and_window(show: Any) -> None:
     page = show("rl")
     page.press("n")
     page.press("n")
-    assert page.run("document.querySelector('#drawer h2').textContent").startswith("Incident 2:")
+    assert page.run("document.querySelector('#drawer h2').textContent").startswith("Incident 2: ")
     page.press("Escape")
     whole = page.run("span()")
     page.press("+")

@@ -231,8 +231,9 @@ function sampleTable(lines, times, format, source) {
   };
 }
 
-function legend(lines, source) {
-  return el("ul", { class: "legend", title: `Source: ${source}` }, lines.slice(0, 12).map((line) => el("li", null, swatch(line.colour), user(line.name))),
+function legend(all, source) {
+  const lines = all.filter((line) => line.legend !== null);
+  return el("ul", { class: "legend", title: `Source: ${source}` }, lines.slice(0, 12).map((line) => el("li", null, swatch(line.colour), user(line.legend || line.name))),
     lines.length > 12 && el("li", null, `and ${lines.length - 12} more`));
 }
 

@@ -14,7 +14,8 @@ function buildTimeline() {
   const chosen = el("div", { class: "chosen", hidden: true });
   absent.length = 0;
   const rows = el("div", { class: "rows" }, lanesRow(), curveRows(), weightRows(), callRows(), queueRows(), memoryRows(), absentRow());
-  const box = el("div", { class: "timeline" }, el("div", { class: "overlay" }, bands, cross, chosen), toolbar(), axisRow(), rows);
+  const charts = el("div", { class: "charts" }, el("div", { class: "overlay" }, bands, cross, chosen), rows);
+  const box = el("div", { class: "timeline" }, toolbar(), axisRow(), charts);
   Object.assign(timeline, { box, bands, cross, chosen });
   page.watchers.push(drawBands, drawWindow);
   pointers(box);
@@ -136,12 +137,12 @@ function drawMarks() {
   const width = plotWidth();
   if (!width) return;
   const held = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.incident : undefined;
-  replace(timeline.marks, clusters(width, 22).map((cluster) => {
+  replace(timeline.marks, clusters(width, 27).map((cluster) => {
     const index = cluster.of[0];
     const single = cluster.of.length === 1;
     const incident = page.data.incidents[index];
     const label = single
-      ? `Incident ${index + 1}: ${incident.reason || "failure"} of ${incident.target}, ${clock(incident.at)} UTC`
+      ? `Incident ${index + 1}: ${incident.target}: ${incident.reason || "failure"}, ${clock(incident.at)} UTC`
       : `${cluster.of.length} incidents from ${index + 1} on: zoom in`;
     const made = el("button", {
       class: single ? "mark" : "mark many", type: "button", title: `${label}. Source: the job's journal and status`, "aria-label": visible(label),
@@ -301,6 +302,7 @@ function rankLines(role, series, paint) {
     return ["high", "middle", "low"].filter((key) => series[key]).map((key) => ({
       name: `${role} ${{ high: "greatest", middle: "median", low: "least" }[key]}`, values: series[key], colour: paint,
       dash: key === "middle" ? [] : [3, 3], width: key === "middle" ? 1.8 : 1,
+      legend: key === "middle" ? `${role}: median, and dashed the least and greatest rank` : null,
     }));
   }
   return series.map((values, rank) => values && { name: `${role}/${rank}`, values, colour: paint, dash: lineDash(rank * 6) }).filter(Boolean);

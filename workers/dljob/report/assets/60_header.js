@@ -68,7 +68,7 @@ function tiles(job) {
       devices ? "devices reserved, by hour" : "no devices: ranks by hour", "the ledger's time, and the spec's devices a rank"),
     tile("Ranks", processes === null || processes === undefined ? "-" : grouped(processes), plural(roleNames().length, "role"), "the job's plan"),
     tile("Restarts", grouped(all), restarts.length ? restarts.map(([level, count]) => `${count} ${levelName(level)}`).join(", ") : "none", "the job's status, restarts by level"),
-    tile("Steps lost", told || !faults ? grouped(lost) : "-", told || !faults ? plural(faults, "incident") : `${plural(faults, "incident")}; no rank reported steps`, "the incidents' journal records"),
+    tile("Steps lost", told || !faults ? grouped(lost) : "-", told || !faults ? plural(faults, "incident") : `${plural(faults, "incident")}; not recorded`, "the incidents' journal records"),
   ];
 }
 

@@ -17,8 +17,8 @@ function buildIncidents() {
     el("thead", null, el("tr", null, ["#", "time, UTC", "what", "level", "seconds by stage", "steps lost"].map((cell) => el("th", { scope: "col" }, cell)))),
     el("tbody", null, incidents.map((incident, index) => el("tr", null,
       el("td", null, el("button", { type: "button", class: "mark still", "aria-label": `Open incident ${index + 1}`, title: `Open incident ${index + 1}. Source: the job's journal`, onclick: () => openIncident(index) }, String(index + 1))),
-      el("td", { class: "nowrap", title: `${stamp(incident.at)} UTC. Source: the job's journal` }, clock(incident.at, page.end - page.start > 43200 ? 50000 : 3600)),
-      el("td", { class: "grow", title: "Source: the first cause that PrimeMaster found" }, el("strong", null, user(incident.reason || "Failure")), " of ", user(incident.target), el("div", { class: "sub" }, user(incident.cause || ""))),
+      el("td", { class: "nowrap", title: `${stamp(incident.at)} UTC. Source: the job's journal` }, clock(incident.at, page.end - page.start > 43200 ? 50000 : 60)),
+      el("td", { class: "grow", title: "Source: the first cause that PrimeMaster found" }, el("strong", null, user(`${incident.target}: ${incident.reason || "failure"}`)), el("div", { class: "sub" }, user(incident.cause || ""))),
       el("td", { class: "nowrap level" }, user(levelName(incident.level || "-"))),
       el("td", { class: "stage-cell" }, stageBar(incident, slowest)),
       el("td", { class: "number" }, figure(incident.lostSteps === null || incident.lostSteps === undefined ? "-" : grouped(incident.lostSteps), "steps reported before and after the restart")))))))];
@@ -45,7 +45,7 @@ function stageBar(incident, slowest) {
 function openIncident(index) {
   page.incident = index;
   const incident = page.data.incidents[index];
-  openDrawer(`Incident ${index + 1}: ${incident.reason || "failure"} of ${incident.target}`, incidentPanel(incident, index), () => {
+  openDrawer(`Incident ${index + 1}: ${incident.target}: ${incident.reason || "failure"}`, incidentPanel(incident, index), () => {
     page.incident = null;
     redraw();
   });
@@ -86,7 +86,8 @@ function stageTable(incident) {
   const most = Math.max(...stages.map((stage) => stage.seconds), 0.001);
   return el("table", { class: "stages" }, el("tbody", null, stages.map((stage) => {
     const bar = el("div", { class: "bar" });
-    bar.style.width = `${Math.max(1, (stage.seconds / most) * 100)}%`;
+    bar.style.width = `${(stage.seconds / most) * 100}%`;
+    bar.hidden = stage.seconds <= 0;
     bar.style.background = colour(STAGE_COLOURS[stage.name] || "account-other");
     return el("tr", null, el("th", { scope: "row" }, user(stage.name)), el("td", { class: "grow" }, bar), el("td", { class: "number" }, figure(duration(stage.seconds), "the job's journal")));
   })));
