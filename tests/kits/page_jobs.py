@@ -200,7 +200,6 @@ def _sums(lanes: list[list[float]]) -> dict[str, float]:
 
 
 def _document(job: _Job, ledger: dict[str, Any], hours: float) -> dict[str, Any]:
-    levels = [incident["level"] for incident in job.incidents]
     last = job.incidents[-1] if job.incidents else None
     cause = [f"rl-{sum(job.roles.values())} (5f0c2a9e): Succeeded: Completed: all driver roles ended well"]
     if last:
@@ -214,22 +213,7 @@ def _document(job: _Job, ledger: dict[str, Any], hours: float) -> dict[str, Any]
         "format": 1,
         "made": {"at": job.end + 60, "by": "0.1.0"},
         "live": False,
-        "job": {
-            "name": f"rl-{sum(job.roles.values())}",
-            "uid": "5f0c2a9e41d84c0e",
-            "phase": "Succeeded",
-            "reason": "Completed",
-            "message": "all driver roles ended well",
-            "start": BEGIN,
-            "end": job.end,
-            "seconds": job.end - BEGIN,
-            "goodput": ledger["goodput"],
-            "processes": ledger["processes"],
-            "deviceSeconds": round(0.8 * ledger["processes"] * hours * 3600, 3),
-            "restarts": {level: levels.count(level) for level in dict.fromkeys(levels)},
-            "cause": cause,
-            "step": int(hours * 300),
-        },
+        "job": _job_part(job, ledger, cause, hours),
         "roles": [
             {
                 "name": role,
@@ -262,28 +246,51 @@ def _document(job: _Job, ledger: dict[str, Any], hours: float) -> dict[str, Any]
             "faultTolerance": {"maxRestarts": 10, "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
             "cleanupPolicy": "DeleteCluster",
         },
-        "whatifs": [
-            {
-                "rule": "faultTolerance.spares.processesPerNode=1",
-                "goodput": (ledger["goodput"] or 0) + 0.021,
-                "difference": 0.021,
-                "uncertainty": 0.006,
-            },
-            {
-                "rule": "checkpoint.everySteps=50",
-                "goodput": (ledger["goodput"] or 0) + 0.008,
-                "difference": 0.008,
-                "uncertainty": 0.009,
-            },
-            {
-                "rule": "faultTolerance.backoff.initialSeconds=30",
-                "goodput": (ledger["goodput"] or 0) - 0.013,
-                "difference": -0.013,
-                "uncertainty": 0.003,
-            },
-        ],
+        "whatifs": _whatifs(ledger),
         "unrecorded": [],
     }
+
+
+def _job_part(job: _Job, ledger: dict[str, Any], cause: list[str], hours: float) -> dict[str, Any]:
+    levels = [incident["level"] for incident in job.incidents]
+    return {
+        "name": f"rl-{sum(job.roles.values())}",
+        "uid": "5f0c2a9e41d84c0e",
+        "phase": "Succeeded",
+        "reason": "Completed",
+        "message": "all driver roles ended well",
+        "start": BEGIN,
+        "end": job.end,
+        "seconds": job.end - BEGIN,
+        "goodput": ledger["goodput"],
+        "processes": ledger["processes"],
+        "deviceSeconds": round(0.8 * ledger["processes"] * hours * 3600, 3),
+        "restarts": {level: levels.count(level) for level in dict.fromkeys(levels)},
+        "cause": cause,
+        "step": int(hours * 300),
+    }
+
+
+def _whatifs(ledger: dict[str, Any]) -> list[dict[str, Any]]:
+    measured = ledger["goodput"] or 0.0
+    rules = (
+        ("faultTolerance.spares.processesPerNode=1", 0.021, 0.006),
+        ("checkpoint.everySteps=50", 0.008, 0.009),
+        ("faultTolerance.backoff.initialSeconds=30", -0.013, 0.003),
+    )
+    return [
+        {
+            "rule": rule,
+            "goodput": measured + difference,
+            "difference": difference,
+            "uncertainty": uncertainty,
+            "measured": measured,
+            "unchanged": measured - 0.002,
+            "seconds": ledger["seconds"] * (1 - difference),
+            "phase": "Succeeded",
+        }
+        for rule, difference, uncertainty in rules
+    ]
 
 
 def _samples(job: _Job, hours: float) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_a_filter_finds_events_with_all_its_words(show: Any) -> None:
 
 def test_controls_of_each_part_answer_without_a_complaint(show: Any) -> None:
     page = show("rl")
-    page.click(".as-table")
+    page.click(".row-name .as-table")
     assert page.run("document.querySelectorAll('.alternative:not([hidden]) tbody tr').length") > 10
     for control, value, event in (("placement-which", "plan", "change"), ("node-filter", "coordinator", "input")):
         choose = f"Object.assign(document.getElementById({control!r}), {{value: {value!r}}})"

@@ -66,3 +66,33 @@ def test_hostile_text_is_shown_and_does_nothing(show: Any) -> None:
         "[...document.querySelectorAll('bdi')].some((one) => one.textContent.includes('\\u05e9\\u05dc\\u05d5\\u05dd'))"
     )
     assert page.complaints() == []
+
+
+def test_each_chart_has_a_name_and_can_be_read_as_a_table(show: Any) -> None:
+    page = show("rl")
+    names = page.run("[...document.querySelectorAll('canvas')].map((one) => one.getAttribute('aria-label') || '')")
+    assert min(map(len, names)) > 10
+    page.run("for (const one of document.querySelectorAll('.as-table')) one.click()")
+    tables = (
+        "[...document.querySelectorAll('.alternative table')].map((one) => one.querySelectorAll('tbody td').length)"
+    )
+    assert len(page.run(tables)) == page.run("document.querySelectorAll('.as-table').length") > 8
+    assert min(page.run(tables)) > 2
+    for width in (1440, 360):
+        page.resize(width, 900)
+        page.settle()
+        assert page.run(page_checks.CUT) == []
+    assert page.complaints() == []
+
+
+def test_a_printed_page_is_light_and_whole(show: Any) -> None:
+    page = show("rl", dark=True)
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.settle()
+    assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.run(page_checks.CONTRAST) == []
+    assert page.run("document.querySelectorAll('.event').length") >= 60
+    page.call("Page.printToPDF", printBackground=True)
+    page.call("Emulation.setEmulatedMedia", media="")
+    assert page.complaints() == []

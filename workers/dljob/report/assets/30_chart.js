@@ -187,9 +187,7 @@ function drawLine(context, scale, line, times, first, last, y) {
 
 const openTables = new Set(); // a live page is built again while they are open
 
-// A row of the timeline: its name in the gutter, its legend and chart beside it, the same as a table on demand.
-function chartRow(chart, title, legend, table) {
-  page.charts.push(chart);
+function tableButton(title, table) {
   const alternative = el("div", { class: "alternative" });
   const button = el("button", { type: "button", class: "as-table", "aria-label": `${title} as a table`, title: `${title} as a table` }, "table");
   const show = () => {
@@ -204,7 +202,14 @@ function chartRow(chart, title, legend, table) {
     redraw();
   });
   show();
-  return el("div", { class: "row" }, el("div", { class: "row-name" }, el("h4", null, user(title)), table && button),
+  return [button, alternative];
+}
+
+// A row of the timeline: its name in the gutter, its legend and chart beside it, the same as a table on demand.
+function chartRow(chart, title, legend, table) {
+  page.charts.push(chart);
+  const [button, alternative] = tableButton(title, table);
+  return el("div", { class: "row" }, el("div", { class: "row-name" }, el("h4", null, user(title)), button),
     el("div", { class: "row-plot" }, legend, chart.canvas, alternative));
 }
 

@@ -228,6 +228,19 @@ class Lanes {
   }
 }
 
+// The lanes of the window as a table: how much of each role's time was in each account.
+function laneTable() {
+  return {
+    head: ["role", "ranks", ...page.accounts],
+    source: "the job's journal, in the window that is shown",
+    rows: () => roleNames().map((name) => {
+      const cover = shares(lanesOf(name), page.accounts.length, page.from, page.to, 1, page.end);
+      const all = cover.reduce((sum, value) => sum + value, 0);
+      return [name, grouped(lanesOf(name).length), ...page.accounts.map((_, account) => (all ? percent(cover[account] / all) : "-"))];
+    }),
+  };
+}
+
 const lanesOf = (role) => (page.data.lanes && page.data.lanes[role]) || [];
 
 function roleNames() {

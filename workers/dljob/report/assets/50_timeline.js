@@ -273,9 +273,10 @@ function lanesRow() {
   timeline.lanes = lanes;
   page.charts.push(lanes.chart);
   const used = new Set((page.data.ledger ? Object.keys(page.data.ledger.accounts || {}) : page.accounts));
-  return el("div", { class: "row wide lanes" }, el("div", { class: "words" }, el("h4", null, "Lanes ", el("span", { class: "sub" }, "share of a role's ranks in each account; open a role for its ranks")),
+  const [button, alternative] = tableButton("Lanes", laneTable());
+  return el("div", { class: "row wide lanes" }, el("div", { class: "words" }, el("h4", null, "Lanes ", el("span", { class: "sub" }, "share of a role's ranks in each account; open a role for its ranks ", button)),
     el("ul", { class: "legend accounts" }, page.accounts.filter((name) => used.has(name)).map((name) => el("li", { title: KNOWN_ACCOUNTS[name] || name }, swatch(accountColour(name)), user(name))))),
-    lanes.scroller);
+    lanes.scroller, alternative);
 }
 
 function samplesOf(part) {

@@ -41,11 +41,13 @@ function buildWhatIfs() {
   const most = Math.max(0.001, ...whatifs.map((one) => Math.abs(one.difference || 0) + spread(one)));
   return [note("The same faults, run through the simulator under another rule: what goodput would have been."),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What-ifs" }, el("table", { class: "whatifs" },
-      el("thead", null, el("tr", null, ["rule", "goodput", "difference, in points", ""].map((cell) => el("th", { scope: "col" }, cell)))),
+      el("thead", null, el("tr", null, ["rule", "goodput", "difference, in points", "", "the job's time"].map((cell) => el("th", { scope: "col" }, cell)))),
       el("tbody", null, whatifs.map((one) => el("tr", { title: `Source: ${source}` }, el("th", { scope: "row" }, user(one.rule, { class: "mono" })),
         el("td", { class: "number" }, figure(percent(one.goodput), source)),
         el("td", { class: "number" }, figure(`${(one.difference || 0) > 0 ? "+" : ""}${((one.difference || 0) * 100).toFixed(1)} \u00b1 ${(spread(one) * 100).toFixed(1)}`, source)),
-        el("td", { class: "grow" }, differenceBar(one, most)))))))];
+        el("td", { class: "grow" }, differenceBar(one, most)),
+        el("td", { class: "number" }, figure(duration(one.seconds), source))))))),
+    typeof whatifs[0].measured === "number" ? note("Measured: ", figure(percent(whatifs[0].measured), "the job's ledger"), ". Predicted for the rules as they were: ", figure(percent(whatifs[0].unchanged), source), ".") : null];
 }
 
 function spread(one) {
