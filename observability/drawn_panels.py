@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from drawn_values import colour, column, legend, shown, threshold, ticks
+from queries import substituted
 
 INK, FAINT = "#ccccdc", "#2c3235"
 
@@ -87,12 +88,14 @@ def timeseries(
     found = series_of(panel, answers)
     if not found:
         return _nothing(panel)
-    look, unit = panel["fieldConfig"]["defaults"]["custom"], panel["fieldConfig"]["defaults"]["unit"]
-    beside = panel["options"]["legend"]["placement"] == "right"
-    rows = min(len(found), 9 if beside else 5)
-    box = Box(76, 8, width - (_beside(unit) if beside else 12), height - 26 - (0 if beside else 19 * (rows + 1)))
+    defaults = panel["fieldConfig"]["defaults"]
+    look, unit, whole = defaults["custom"], defaults["unit"], defaults.get("decimals") == 0
+    named = panel["options"]["legend"]
+    beside, rows = named["placement"] == "right", len(found)
+    below = 0 if beside else 46 if named.get("displayMode") == "list" else 19 * (rows + 1)
+    box = Box(76, 8, width - (_beside(unit) if beside else 12), height - 26 - below)
     stacked = bool(look.get("stacking")) and look["stacking"]["mode"] == "normal"
-    steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())
+    steps = defaults.get("thresholds", {}).get("steps", ())
     limits = [step for step in steps if step.get("value") is not None] if "thresholdsStyle" in look else []
     sums: dict[float, float] = {}
     highest = max((v for s in found for _, v in s.points if not math.isnan(v)), default=0.0)
@@ -101,7 +104,8 @@ def timeseries(
             for at, value in one.points:
                 sums[at] = sums.get(at, 0.0) + value
         highest = max(sums.values())
-    marks = ticks(max([highest * 1.05, *(step["value"] for step in limits)]), unit)
+    most = defaults.get("max") or max([highest * 1.05, *(step["value"] for step in limits)])
+    marks = ticks(most, unit, whole=whole)
     parts = [_axes(box, span, marks, unit)]
     bars = look.get("drawStyle") == "bars"
     parts.append(_stack(found, box, span, marks[-1], bars=bars) if stacked else _lines(found, box, span, marks[-1]))
@@ -110,7 +114,15 @@ def timeseries(
         parts.append(f'<line x1="{box.left}" x2="{box.right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{step["color"]}" '
                      'stroke-dasharray="8 6"/>')  # fmt: skip
     svg = f'<svg width="{box.right + 8:.0f}" height="{box.bottom + 24:.0f}">{"".join(parts)}</svg>'
-    return svg + _legend(found, unit, rows, beside=beside)
+    if named.get("displayMode") == "list":
+        return svg + _names(found)
+    return svg + _legend(found, unit, beside=beside, whole=whole)
+
+
+def _names(found: Sequence[Series]) -> str:
+    """A legend of names alone."""
+    names = "".join(f'<span><i style="background:{one.colour}"></i>{escape(one.name)}</span>' for one in found)
+    return f'<div class="names">{names}</div>'
 
 
 def _axes(box: Box, span: Span, marks: Sequence[float], unit: str) -> str:
@@ -177,11 +189,11 @@ def _stack(found: Sequence[Series], box: Box, span: Span, top: float, *, bars: b
     return "".join(parts)
 
 
-def _legend(found: Sequence[Series], unit: str, rows: int, *, beside: bool) -> str:
+def _legend(found: Sequence[Series], unit: str, *, beside: bool, whole: bool) -> str:
     lines = ["<tr><th></th><th>Last</th><th>Max</th></tr>"]
-    for one in found[:rows]:
+    for one in found:
         values = [value for _, value in one.points if not math.isnan(value)] or [math.nan]
-        last, most = escape(shown(values[-1], unit)), escape(shown(max(values), unit))
+        last, most = (escape(shown(round(v) if whole else v, unit)) for v in (values[-1], max(values)))
         name = f'<i style="background:{one.colour}"></i>{escape(one.name)}'
         lines.append(f"<tr><td>{name}</td><td>{last}</td><td>{most}</td></tr>")
     style = f' style="width:{_beside(unit) - 22}px"' if beside else ""
@@ -190,14 +202,13 @@ def _legend(found: Sequence[Series], unit: str, rows: int, *, beside: bool) -> s
 
 def _beside(unit: str) -> int:
     """How many pixels a legend on the right takes."""
-    return 230 if unit in ("none", "short") else 330
+    return 230 if unit in ("none", "short", "percentunit") else 330
 
 
 def timeline(
     panel: Mapping[str, Any], answers: Sequence[Sequence[Mapping[str, Any]]], span: Span, width: int, height: int
 ) -> str:
     """A row for each series; a bar where its value is 1."""
-    mapping = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
     found = series_of(panel, answers)
     box = Box(110, 4, width - 12, height - 26)
     size = (box.bottom - box.top) / max(len(found), 1)
@@ -210,7 +221,7 @@ def timeline(
         for run in _runs([(at, value) for at, value in one.points if value], span.step):
             left, right = box.x(run[0][0], span), box.x(min(run[-1][0] + span.step, span.end), span)
             parts.append(f'<rect x="{left:.1f}" y="{y + 2:.1f}" width="{right - left:.1f}" '
-                         f'height="{size - 4:.1f}" fill="{mapping["1"]["color"]}"/>')  # fmt: skip
+                         f'height="{size - 4:.1f}" fill="{one.colour}"/>')  # fmt: skip
     return f'<svg width="{width}" height="{height}">{"".join(parts)}</svg>'
 
 
@@ -244,3 +255,12 @@ def _cell(text: str, title: str, panel: Mapping[str, Any]) -> str:
         return f"<td>{escape(shown(float(text), unit))}</td>"
     linked = bool(column(title, "links", panel["fieldConfig"])) and text
     return f'<td class="link">{escape(text)}</td>' if linked else f"<td>{escape(text)}</td>"
+
+
+def text(panel: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Commands and what each shows, with the dashboard's variables in them."""
+    lines: list[str] = []
+    for line in panel["options"]["content"].split("  \n"):
+        _, command, shows = substituted(line, variables).split("`")
+        lines.append(f"<p><code>{escape(command)}</code>{escape(shows)}</p>")
+    return f'<div class="text">{"".join(lines)}</div>'

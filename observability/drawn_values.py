@@ -21,7 +21,8 @@ def shown(value: float, unit: str) -> str:
     if unit in ("s", "dtdurations"):
         return _duration(value) if unit == "dtdurations" else _seconds(value)
     text = _plain(value, thousands=unit == "short")
-    return text + {"ops": " ops/s", "reqps": " req/s"}.get(unit, "")
+    after = unit.removeprefix("suffix:") if unit.startswith("suffix:") else ""
+    return text + {"ops": " ops/s", "reqps": " req/s"}.get(unit, after)
 
 
 def _plain(value: float, *, thousands: bool) -> str:
@@ -45,8 +46,8 @@ def _duration(value: float) -> str:
     return " ".join(said[:2]) or "0s"
 
 
-def ticks(top: float, unit: str = "", count: int = 4) -> list[float]:
-    """Round numbers from 0 to at least `top`; of seconds above one, those of a clock."""
+def ticks(top: float, unit: str = "", count: int = 4, *, whole: bool = False) -> list[float]:
+    """Round numbers from 0 to at least `top`; of seconds above one, those of a clock; with `whole` no parts of one."""
     if top <= 0:
         return [0.0, 1.0]
     raw = top / count
@@ -54,6 +55,8 @@ def ticks(top: float, unit: str = "", count: int = 4) -> list[float]:
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
     if unit == "s" and raw > 1:
         step = next((clock for clock in _CLOCK if clock >= raw), step)
+    if whole:
+        step = math.ceil(step)
     return [n * step for n in range(math.ceil(top / step * 0.999) + 1)]
 
 

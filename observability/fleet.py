@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import table
-from panels import ORANGE, RED, Column, Query, Row, choice, lines, listing, number, page, share
+from grafana_foundation_sdk.builders import text as words
+from panels import ORANGE, RED, Column, Query, Row, choice, commands, lines, listing, number, page, share
 
 UID = "dljob-fleet"
 _IN = 'namespace=~"$namespace"'
@@ -49,12 +50,14 @@ def _time() -> Row:
                 "DLJobs by phase",
                 (Query(f"sum by (phase) (dljob_jobs{{{_IN}}})", "{{phase}}"),),
                 "From the statuses of all DLJobs, as the operator knows them.",
+                whole=True,
                 stacked=True,
             ),
             lines(
                 "Restarts within an hour, by level",
-                (Query(f"sum by (level) (increase(dljob_restarts_total{{{_IN}}}[1h]))", "{{level}}"),),
+                (Query(f"round(sum by (level) (increase(dljob_restarts_total{{{_IN}}}[1h])))", "{{level}}"),),
                 "How large they were: one process, a group of a role, a role, the whole job, or PrimeMaster.",
+                whole=True,
                 stacked=True,
             ),
         ),
@@ -77,12 +80,13 @@ def _start() -> Row:
 
 
 def _list_row() -> Row:
-    return Row("DLJobs and alerts", (_list(), _alerts()))
+    return Row("DLJobs and alerts", (_list(), _alerts(), _ask()))
 
 
 def _list() -> table.Panel:
     by = "by (namespace, dljob)"
     ready = f'sum {by} (dljob_workers{{{_IN},state=~"ready|succeeded"}}) / sum {by} (dljob_workers{{{_IN}}})'
+    useful, whole = (f"dljob_role_seconds_total{{{_IN},account{which}}}" for which in ('="productive"', '!="spare"'))
     return listing(
         "DLJobs",
         (
@@ -91,6 +95,7 @@ def _list() -> table.Panel:
             Query(f"sum {by} (dljob_restarts_total{{{_IN}}})"),
             Query(ready),
             Query(f"max {by} (dljob_running_seconds{{{_IN}}})"),
+            Query(f"sum {by} (rate({useful}[1h])) / sum {by} (rate({whole}[1h])) >= 0"),
         ),
         (
             Column("namespace", "Namespace"),
@@ -100,6 +105,7 @@ def _list() -> table.Panel:
             Column("Value #C", "Restarts", "none"),
             Column("Value #D", "Ranks ready", "percentunit"),
             Column("Value #E", "Running for", "dtdurations"),
+            Column("Value #F", "Goodput, 1 h", "percentunit"),
         ),
         "One line a DLJob; one whose PrimeMaster is not reached has only its phase.",
         width=15,
@@ -121,4 +127,20 @@ def _alerts() -> table.Panel:
         width=9,
         height=9,
         empty="no alert fires",
+    )
+
+
+def _ask() -> words.Panel:
+    of = "JOB -n NAMESPACE"
+    return commands(
+        "Ask the command",
+        (
+            (f"dljob why {of}", "names the first cause of a failure, its evidence, and what to do next"),
+            (f"dljob open {of}", "opens a job's page: who was doing what when, each incident with its log lines"),
+            (
+                "dljob status -n NAMESPACE",
+                "lists the jobs of a namespace with phase, step, restarts and the last fault",
+            ),
+        ),
+        "JOB and NAMESPACE are those of the list above.",
     )

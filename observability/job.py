@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from panels import Column, Query, Row, choice, lines, listing, number, page, phases
+from panels import Column, Query, Row, choice, commands, lines, listing, number, page, phases
 
 UID = "dljob-job"
 _OF = 'namespace="$namespace",dljob="$dljob"'
@@ -19,7 +19,7 @@ def job() -> str:
             choice("namespace", "Namespace", "label_values(dljob_status_phase, namespace)"),
             choice("dljob", "DLJob", 'label_values(dljob_status_phase{namespace="$namespace"}, dljob)'),
         ),
-        (_now(), _progress(), _time(), _ranks(), _failures()),
+        (_now(), _progress(), _time(), _ranks(), _failures(), _ask()),
     )
 
 
@@ -42,12 +42,12 @@ def _now() -> Row:
 def _progress() -> Row:
     step = Query(f"max(dljob_step{{{_OF}}})", "step")
     pace = Query(f"clamp_min(60 * max(deriv(dljob_step{{{_OF}}}[5m])), 0)", "steps per minute")
-    when = Query(f"max by (phase) (dljob_phase{{{_OF}}})", "{{phase}}")
+    when = Query(f"max by (phase) (dljob_phase{{{_OF}}}) == 1", "{{phase}}")
     return Row(
         "Progress",
         (
-            lines("Step", (step,), "A fall is a return to an earlier step.", unit="none"),
-            lines("Steps per minute", (pace,), "Over the last five minutes.", unit="none"),
+            lines("Step", (step,), "A fall is a return to an earlier step.", unit="none", whole=True),
+            lines("Steps per minute", (pace,), "Over the last five minutes.", unit="suffix: /min"),
             phases("Phase", when, "When the job was in which phase."),
         ),
     )
@@ -57,14 +57,14 @@ def _time() -> Row:
     """What the ledger says."""
     spent = f"dljob_role_seconds_total{{{_OF}"
     useful, whole = f'{spent},account="productive"}}', f'{spent},account!="spare"}}'
-    share = f"sum(rate({useful}[10m])) / sum(rate({whole}[10m]))"
-    roles = f"sum by (role) (rate({useful}[10m])) / sum by (role) (rate({whole}[10m]))"
+    share = f"sum(rate({useful}[10m])) / sum(rate({whole}[10m])) >= 0"  # no number while nothing is counted
+    roles = f"sum by (role) (rate({useful}[10m])) / sum by (role) (rate({whole}[10m])) >= 0"
     accounts = Query(f"sum by (account) (rate({spent}}}[$__rate_interval]))", "{{account}}")
     said = "Productive time as a share of the time of all ranks, over ten minutes."
     return Row(
         "Goodput",
         (
-            lines("Goodput", (Query(share, "job"), Query(roles, "{{role}}")), said, unit="percentunit"),
+            lines("Goodput", (Query(share, "job"), Query(roles, "{{role}}")), said, unit="percentunit", beside=True),
             lines("Ranks by account", (accounts,), "What they spend their time on.", unit="none", stacked=True),
         ),
     )
@@ -87,9 +87,18 @@ def _ranks() -> Row:
     return Row(
         "Ranks and units",
         (
-            lines("Ranks by state", (states,), "Changing: starting or stopping.", unit="none", stacked=True),
-            lines("Ranks ready, by role", (roles,), "Which role is missing.", unit="none"),
-            lines("Units by state", (units,), "Gangs that Ray holds, and the others.", unit="none", stacked=True),
+            lines(
+                "Ranks by state", (states,), "Changing: starting or stopping.", unit="none", whole=True, stacked=True
+            ),
+            lines("Ranks ready, by role", (roles,), "Which role is missing.", unit="none", whole=True, beside=True),
+            lines(
+                "Units by state",
+                (units,),
+                "Gangs that Ray holds, and the others.",
+                unit="none",
+                whole=True,
+                stacked=True,
+            ),
             table,
         ),
     )
@@ -98,14 +107,45 @@ def _ranks() -> Row:
 def _failures() -> Row:
     levels = "One process, a group of a role, a role, the whole job, or PrimeMaster itself."
     healed = "From detection to all ranks ready again."
-    restarts = Query(f"sum by (level) (increase(dljob_restarts_total{{{_OF}}}[$__rate_interval]))", "{{level}}")
+    restarts = Query(f"round(sum by (level) (increase(dljob_restarts_total{{{_OF}}}[$__rate_interval])))", "{{level}}")
     recovery = Query(f"max by (level) (dljob_last_recovery_seconds{{{_OF}}})", "{{level}}")
     lives = Query(f"max(dljob_master_epoch{{{_OF}}})", "lives")
     return Row(
         "Failures",
         (
-            lines("Restarts by level", (restarts,), levels, unit="none", width=8, bars=True),
-            lines("Last recovery, by level", (recovery,), healed, unit="s", width=8, empty="no recovery yet"),
-            lines("Lives of PrimeMaster", (lives,), "It comes back by itself, as one more.", unit="none", width=8),
+            lines("Restarts by level", (restarts,), levels, unit="none", width=8, height=10, whole=True, bars=True),
+            lines(
+                "Last recovery, by level", (recovery,), healed, unit="s", width=8, height=10, empty="no recovery yet"
+            ),
+            lines(
+                "Lives of PrimeMaster",
+                (lives,),
+                "It comes back by itself, as one more.",
+                unit="none",
+                width=8,
+                height=10,
+                whole=True,
+            ),
+        ),
+    )
+
+
+def _ask() -> Row:
+    of = "$dljob -n $namespace"
+    return Row(
+        "Why, and what now",
+        (
+            commands(
+                "Ask the command",
+                (
+                    (f"dljob why {of}", "names the first cause, its evidence, what followed, and what to do next"),
+                    (
+                        f"dljob open {of}",
+                        "opens the job's page: who was doing what when, each incident with its log lines",
+                    ),
+                    (f"dljob ledger {of}", "says where the time went, role by role, and what each failure cost"),
+                ),
+                "These know single ranks, which no metric names.",
+            ),
         ),
     )

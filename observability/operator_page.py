@@ -74,14 +74,20 @@ def _queue() -> Row:
         Query(f"60 * sum(rate(workqueue_retries_total{{{_QUEUE}}}[{_RATE}]))", "retries per minute"),
     )
     # A kind has no series until something of it was missed.
-    none = 'or on () label_replace(vector(0), "kind", "nothing", "", "")'
-    missed = Query(f"sum by (kind) (increase(dljob_missed_events_total{{{_US}}}[1h])) {none}", "{{kind}}")
+    missed = Query(f"round(sum by (kind) (increase(dljob_missed_events_total{{{_US}}}[1h])))", "{{kind}}")
     return Row(
         "Queue",
         (
-            lines("Keys", depth, "Waiting for a pass, and put back after an error.", unit="none", width=8),
+            lines("Keys", depth, "Waiting for a pass, and put back after an error.", unit="none", width=8, whole=True),
             lines("Wait in the queue", waits, "From an event to its pass.", unit="s", width=8),
-            lines("Missed events within an hour", (missed,), "Found by a relist, told by no watch.", width=8),
+            lines(
+                "Missed events within an hour",
+                (missed,),
+                "Found by a relist, told by no watch.",
+                width=8,
+                whole=True,
+                empty="nothing was missed",
+            ),
         ),
     )
 

@@ -7,25 +7,34 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import common as look
 from grafana_foundation_sdk.builders import dashboard as make
 from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import text as words
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
+from grafana_foundation_sdk.models import text as text_model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
-GREEN, ORANGE, RED, BLUE, GREY, PURPLE, YELLOW = (
-    "#56a64b", "#ff9830", "#e02f44", "#3274d9", "#8e8e8e", "#8f3bb8", "#f2cc0c",
+GREEN, ORANGE, RED, BLUE, GREY, PURPLE, YELLOW, PINK = (
+    "#56a64b", "#ff9830", "#e02f44", "#3274d9", "#8e8e8e", "#8f3bb8", "#f2cc0c", "#e394bf",
 )  # fmt: skip
 COLOURS = {
     GREEN: ("Running", "ready", "success", "Process"),
     ORANGE: ("Recovering", "changing", "requeue_after", "RoleGroup"),
     RED: ("Failed", "failed", "error", "Job"),
-    BLUE: ("Succeeded", "succeeded"),
+    BLUE: ("Succeeded", "succeeded", "InProcess"),
     GREY: ("Invalid", "Pending", "Queued", "waiting", "pending"),
     PURPLE: ("Provisioning", "Stopping", "Master"),
     YELLOW: ("Scheduling", "Role"),
+    PINK: ("Stopped", "Suspended", "Node"),
 }
 """A state has one colour wherever it is shown."""
+ACCOUNTS = {
+    "productive": "#12906a", "init": "#56b4e9", "rendezvous": "#f0e442", "recompute": "#0b5fa5", "detect": "#d55e00",
+    "decide": "#cc79a7", "replace": "#e69f00", "wait": "#cfe3f5", "queue": "#b9bdc4", "schedule": "#8d939d",
+    "idle": "#5d6470", "spare": "#6b4c9a",
+}  # fmt: skip
+"""Those of a job's page (dljob report)."""
 _STATEFUL = ("{{phase}}", "{{state}}", "{{level}}", "{{result}}")
 
 
@@ -97,19 +106,27 @@ def lines(
     *,
     unit: str = "short",
     width: int = 12,
+    height: int = 8,
+    whole: bool = False,
     stacked: bool = False,
     bars: bool = False,
+    beside: bool = False,
     limit: float | None = None,
     empty: str = "",
 ) -> timeseries.Panel:
-    """Values over time; `limit` draws a dashed red line, `empty` is said where there are none."""
+    """Values over time.
+
+    `whole` is for counts: no 1.5 of them on an axis. `limit` draws a dashed red line, `empty` is said where there are
+    no values. A legend of many lines is `beside` them, as it is with those that are stacked.
+    """
+    right = (stacked or beside) and not bars
     panel = (
         timeseries.Panel()
         .title(title)
         .description(help_text)
         .datasource(DATASOURCE)
         .span(width)
-        .height(8)
+        .height(height)
         .unit(unit)
         .min(0)
         .line_width(1 if stacked else 2)
@@ -118,14 +135,18 @@ def lines(
         .show_points(common.VisibilityMode.NEVER)
         .legend(
             look.VizLegendOptions()
-            .display_mode(common.LegendDisplayMode.TABLE)
-            .placement(common.LegendPlacement.RIGHT if stacked else common.LegendPlacement.BOTTOM)
+            .display_mode(common.LegendDisplayMode.LIST if bars else common.LegendDisplayMode.TABLE)
+            .placement(common.LegendPlacement.RIGHT if right else common.LegendPlacement.BOTTOM)
             .show_legend(show_legend=True)
-            .calcs(["lastNotNull", "max"])
+            .calcs([] if bars else ["lastNotNull", "max"])
         )
         .tooltip(look.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
         .targets([_target(query, ref, instant=False) for ref, query in enumerate(queries)])
     )
+    if unit == "percentunit":
+        panel.max(1)
+    if whole:
+        panel.decimals(0)
     if empty:
         panel.no_value(empty)
     if stacked or bars:
@@ -138,19 +159,15 @@ def lines(
 
 
 def phases(title: str, query: Query, help_text: str, *, width: int = 24) -> statetimeline.Panel:
-    """A row for each series of 0 and 1, coloured where it is 1."""
-    on, off = (
-        dashboard.ValueMappingResult(text="yes", color=BLUE),
-        dashboard.ValueMappingResult(text=" ", color="#0000"),
-    )
-    return (
+    """A row for each series, in the colour of its state where it is 1."""
+    panel = (
         statetimeline.Panel()
         .title(title)
         .description(help_text)
         .datasource(DATASOURCE)
         .span(width)
-        .height(7)
-        .mappings([dashboard.ValueMap(options={"1": on, "0": off})])
+        .height(5)
+        .mappings([dashboard.ValueMap(options={"1": dashboard.ValueMappingResult(text="yes")})])
         .merge_values(merge_values=True)
         .show_value(common.VisibilityMode.NEVER)
         .row_height(0.8)
@@ -158,11 +175,30 @@ def phases(title: str, query: Query, help_text: str, *, width: int = 24) -> stat
         .legend(look.VizLegendOptions().show_legend(show_legend=False).display_mode(common.LegendDisplayMode.HIDDEN))
         .with_target(_target(query, 0, instant=False))
     )
+    _colour(panel, (query,))
+    return panel
+
+
+def commands(title: str, lines_: tuple[tuple[str, str], ...], help_text: str, *, height: int = 4) -> words.Panel:
+    """What to type next, each with what it shows; Grafana replaces the variables of the dashboard in it."""
+    content = "  \n".join(f"`{command}` {shows}" for command, shows in lines_)
+    return (
+        words.Panel()
+        .title(title)
+        .description(help_text)
+        .span(24)
+        .height(height)
+        .mode(text_model.TextMode.MARKDOWN)
+        .content(content)
+    )
 
 
 def share(part: float, metric: str, labels: str, by: str, window: str) -> str:
-    """The value that `part` of a histogram's observations stay below, for each value of the labels in `by`."""
-    return f"histogram_quantile({part}, sum by ({by}, le) (rate({metric}_bucket{{{labels}}}[{window}])))"
+    """The value that `part` of a histogram's observations stay below, for each value of the labels in `by`.
+
+    Without observations in the window it is no number, which the comparison leaves out.
+    """
+    return f"histogram_quantile({part}, sum by ({by}, le) (rate({metric}_bucket{{{labels}}}[{window}]))) >= 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +255,11 @@ def listing(
     return panel
 
 
-def _colour(panel: stat.Panel | timeseries.Panel, queries: tuple[Query, ...]) -> None:
-    """Series that are called after a state get its colour."""
+def _colour(panel: stat.Panel | timeseries.Panel | statetimeline.Panel, queries: tuple[Query, ...]) -> None:
+    """Series that are called after a state or an account get its colour."""
+    for account, colour in ACCOUNTS.items() if queries[0].legend == "{{account}}" else ():
+        fixed = dashboard.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})
+        panel.override_by_regexp(f"/^({account})$/", [fixed])
     if any(query.legend in _STATEFUL for query in queries):
         for colour, states in COLOURS.items():
             fixed = dashboard.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})

@@ -20,7 +20,7 @@ from typing import Any
 
 import real_prometheus
 import scenario
-from drawn_panels import Span, stat, table, timeline, timeseries
+from drawn_panels import Span, stat, table, text, timeline, timeseries
 from queries import asked, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,13 +39,15 @@ padding-top: 30px; color: #9fa7b3} table {border-collapse: collapse; width: calc
 width: 14px; height: 4px; margin-right: 6px; vertical-align: middle; border-radius: 2px}
 .list th, .list td {text-align: left; padding: 5px 6px; border-bottom: 1px solid #25282d} .list th {color: #6e9fff}
 .beside {position: absolute; right: 4px; top: 36px; margin: 0}
-.link {color: #6e9fff; text-decoration: underline}
+.link {color: #6e9fff; text-decoration: underline} .names {padding: 4px 10px} .names span {margin-right: 14px}
+.text p {padding: 3px 12px; color: #ccccdc} code {background: #25282d; padding: 2px 5px; margin-right: 8px;
+font: 12px 'DejaVu Sans Mono', monospace; border-radius: 2px}
 """
 
 
-def page(text: str, server: real_prometheus.Server, variables: Mapping[str, str], span: Span) -> tuple[str, int]:
+def page(source: str, server: real_prometheus.Server, variables: Mapping[str, str], span: Span) -> tuple[str, int]:
     """A dashboard as HTML, and its height in pixels."""
-    board = load(text)
+    board = load(source)
     parts: list[str] = []
     bottom = 0
     for panel in board["panels"]:
@@ -72,6 +74,8 @@ def _drawn(
     span: Span,
     size: tuple[int, int],
 ) -> str:
+    if panel["type"] == "text":
+        return text(panel, variables)
     answers = [
         server.query(one.expr, span.end)
         if one.instant
@@ -110,8 +114,8 @@ def draw_all(server: real_prometheus.Server, span: Span, job: Mapping[str, str],
     into.mkdir(parents=True, exist_ok=True)
     values = {"fleet": {"namespace": ".*"}, "job": job, "operator": {"operator": ".*"}}
     for name, variables in values.items():
-        text = (ROOT / f"charts/dljob/observability/dashboards/{name}.json").read_text(encoding="utf-8")
-        html, height = page(text, server, variables, span)
+        source = (ROOT / f"charts/dljob/observability/dashboards/{name}.json").read_text(encoding="utf-8")
+        html, height = page(source, server, variables, span)
         shoot(html, height, into / f"dashboard-{name}.png")
         sys.stderr.write(f"wrote {into / f'dashboard-{name}.png'}\n")
 

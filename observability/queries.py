@@ -34,8 +34,8 @@ def substituted(text: str, variables: Mapping[str, str]) -> str:
 
 
 def panels(page: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All panels but the rows' headings."""
-    return (panel for panel in page["panels"] if panel["type"] != "row")
+    """All panels with queries: neither the rows' headings nor texts."""
+    return (panel for panel in page["panels"] if panel["type"] not in ("row", "text"))
 
 
 def asked(panel: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Asked]:
@@ -78,6 +78,7 @@ _KNOWN = frozenset(
         "changes",
         "absent",
         "clamp_min",
+        "round",
         "histogram_quantile",
         "vector",
         "label_replace",

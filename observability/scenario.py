@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from dljob.telemetry.catalog import CATALOG, CONTROLLER, STARTUP_STAGES
@@ -37,6 +38,8 @@ class Fault:
     level: str
     role: str
     seconds: float
+    back: float = 0.0
+    """Seconds of work before it that no checkpoint had: their steps are done again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Story:
             "ledger": {"roles": [self._spent(name, count, t) for name, count in self.roles.items()]},
             "restarts": {
                 level: sum(f.level == level for f in past)
-                for level in ("Process", "RoleGroup", "Role", "Job", "Master")
+                for level in ("InProcess", "Process", "RoleGroup", "Role", "Job", "Node", "Master")
             },
             "recentFaults": [
                 {"level": f.level, "seconds": f.seconds if t >= f.at + f.seconds else None} for f in past[-10:]
@@ -104,23 +107,25 @@ class Story:
         }
 
     def _step(self, t: float) -> int:
-        lost = sum(min(max(t - f.at, 0), f.seconds) for f in self.faults)
+        lost = sum(f.back * (t >= f.at + f.seconds) + min(max(t - f.at, 0), f.seconds) for f in self.faults)
         return int(max(min(t, self.ends) - self.made - self.starts_in - lost, 0) * self.pace)
 
     def _spent(self, name: str, count: int, t: float) -> dict[str, Any]:
-        """Where the time of a role's ranks went: a fault takes that of those that it touches, in four parts."""
+        """Where the time of a role's ranks went: a fault takes that of the ranks that it touches, stage by stage."""
         whole = (min(t, self.ends) - self.made - 0.7 * self.starts_in) * count
         spent = {"schedule": min(whole, 0.1 * self.starts_in * count), "init": 0.2 * self.starts_in * count}
         spent["init"] = min(whole - spent["schedule"], spent["init"])
         for fault in self.faults:
-            lost = min(max(t - fault.at, 0.0), fault.seconds) * self._touched(fault, name, count)
-            for account, part in (("detect", 0.05), ("replace", 0.35), ("init", 0.4), ("recompute", 0.2)):
-                spent[account] = spent.get(account, 0.0) + part * lost
+            touched, left = self._touched(fault, name, count), max(t - fault.at, 0.0)
+            stages = [(account, part * fault.seconds) for account, part in STAGES]
+            for account, seconds in (*stages, ("recompute", fault.back)):
+                spent[account] = spent.get(account, 0.0) + min(left, seconds) * touched
+                left = max(left - seconds, 0.0)
         return {"name": name, "accounts": {**spent, "productive": whole - sum(spent.values())}}
 
     def _touched(self, fault: Fault, name: str, count: int) -> int:
         """How many ranks of a role a fault restarts."""
-        touched = {"Process": 1, "RoleGroup": count // 2}.get(fault.level, count)
+        touched = {"InProcess": 1, "Process": 1, "Node": min(count, 4), "RoleGroup": count // 2}.get(fault.level, count)
         return touched if fault.role == name or fault.level == "Job" else 0
 
     def _role(self, name: str, count: int, phase: str, t: float) -> dict[str, Any]:
@@ -133,6 +138,8 @@ class Story:
                 "running": 0 if done else count, "succeeded": done, "failed": 0}  # fmt: skip
 
 
+STAGES = (("detect", 0.05), ("decide", 0.05), ("replace", 0.3), ("init", 0.45), ("rendezvous", 0.15))
+"""Of the time until a fault is repaired, in their order."""
 _GRPO = {"trainer": 1, "actor": 16, "rollout": 8, "reward": 4, "reference": 8}
 STORIES = (
     Story(
@@ -143,13 +150,23 @@ STORIES = (
         0.055,
         faults=(
             Fault(2400, "Process", "rollout", 60),
-            Fault(4700, "RoleGroup", "actor", 120),
+            Fault(3600, "Node", "rollout", 210),
+            Fault(4700, "RoleGroup", "actor", 180, back=300),
             Fault(7300, "Role", "reward", 90),
-            Fault(9000, "Process", "actor", 60),
+            Fault(8200, "Job", "actor", 330, back=420),
+            Fault(9600, "Process", "rollout", 60),
+            Fault(10200, "InProcess", "actor", 30),
         ),
         lives=(5900,),
     ),
-    Story("research", "ppo-llama8b", -7200, _GRPO, 0.04, faults=(Fault(8200, "Job", "actor", 240),)),
+    Story(
+        "research",
+        "ppo-llama8b",
+        -7200,
+        _GRPO,
+        0.04,
+        faults=(Fault(5600, "RoleGroup", "actor", 150, back=200), Fault(8400, "Job", "actor", 240, back=300)),
+    ),
     Story("research", "sft-7b", 1500, {"trainer": 32}, 0.4, ends=6900),
     Story("research", "dpo-ablation-3", 3000, {"trainer": 16}, 0.25, ends=8400),
     Story("research", "dpo-ablation-4", 5100, {"trainer": 16}, 0.25, ends=10020, how="Failed"),
@@ -240,7 +257,7 @@ class Operator:
         told = [sample(name, labels, value) for (name, labels), value in self.counts.items()]
         told += [
             sample("workqueue_depth", (CONTROLLER,), self.depth),
-            sample("dljob_operator_build_info", ("0.1.0",), 1),
+            sample("dljob_operator_build_info", (version("dljob"),), 1),
             sample("dljob_operator_leader", (), 1),
         ]
         told += [sample("dljob_jobs", labels, count) for labels, count in counts.items()]

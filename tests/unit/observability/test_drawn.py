@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from drawn_panels import Span, series_of, table, timeseries
+from drawn_panels import Span, series_of, table, text, timeseries
 from drawn_values import legend, shown, threshold, ticks
 
 
@@ -19,6 +19,7 @@ from drawn_values import legend, shown, threshold, ticks
         (0, "s", "0 s"),
         (7384, "dtdurations", "2h 3m"),
         (0, "dtdurations", "0s"),
+        (3.35, "suffix: /min", "3.35 /min"),
         (float("nan"), "s", "NaN"),
     ],
 )
@@ -38,6 +39,11 @@ def test_values_are_shown_in_their_unit(value, unit, text):
 )
 def test_axes_have_round_numbers(top, unit, marks):
     assert ticks(top, unit) == pytest.approx(marks)
+
+
+def test_an_axis_of_counts_has_no_halves():
+    assert ticks(1, whole=True) == [0, 1]
+    assert ticks(10, whole=True) == [0, 3, 6, 9, 12]
 
 
 def test_series_are_named_by_their_labels():
@@ -76,6 +82,31 @@ def test_a_gap_ends_a_line_and_nan_is_left_out():
     html = timeseries(panel(), [[{"metric": {"a": "x"}, "values": values}]], Span(0, 300, 30), 400, 300)
     assert html.count("<polyline") == 3
     assert "nan" not in html.lower()
+
+
+def test_an_axis_ends_where_the_panel_says():
+    made = panel()
+    made["fieldConfig"]["defaults"] |= {"unit": "percentunit", "max": 1}
+    answer = [{"metric": {"a": "x"}, "values": [[0, "1"], [30, "0.99"]]}]
+    html = timeseries(made, [answer], Span(0, 300, 30), 400, 300)
+    assert ">100 %<" in html
+    assert ">125 %<" not in html
+    assert ">150 %<" not in html
+
+
+def test_a_legend_of_names_has_no_values():
+    made = panel()
+    made["options"]["legend"]["displayMode"] = "list"
+    html = timeseries(made, [[{"metric": {"a": "x"}, "values": [[0, "1"]]}]], Span(0, 300, 30), 400, 300)
+    assert "</i>x</span>" in html
+    assert "Last" not in html
+
+
+def test_a_text_has_the_chosen_job_in_its_commands():
+    made = {"options": {"content": "`dljob why $dljob -n $namespace` tells <why>  \n`dljob open $dljob` opens it"}}
+    html = text(made, {"dljob": "a", "namespace": "b"})
+    assert "<code>dljob why a -n b</code> tells &lt;why&gt;" in html
+    assert "<code>dljob open a</code> opens it" in html
 
 
 def test_a_table_joins_its_queries_on_the_labels_they_share():

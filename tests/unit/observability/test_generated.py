@@ -70,6 +70,66 @@ def test_a_dashboard_is_well_made(text):
     assert len(titles) == len(set(titles))
 
 
+UNITS = {"none", "short", "percentunit", "s", "dtdurations", "ops", "reqps", "suffix: /min"}
+COLUMN, LETTER = 58.5, 8.2
+"""Pixels: of a column of the grid on a window of 1440, and of a letter of a title, which is bold."""
+
+
+@pytest.mark.parametrize("text", PAGES, ids=title)
+def test_every_panel_has_a_unit_and_a_share_ends_at_one_hundred_percent(text):
+    for panel in panels(load(text)):
+        defaults = panel["fieldConfig"]["defaults"]
+        if panel["type"] in ("stat", "timeseries"):
+            assert defaults["unit"] in UNITS, panel["title"]
+        if panel["type"] == "timeseries":
+            assert defaults["min"] == 0, panel["title"]
+            assert defaults.get("max") == (1 if defaults["unit"] == "percentunit" else None), panel["title"]
+        if panel["type"] == "table":
+            (names,) = (t["options"]["renameByName"] for t in panel["transformations"] if t["id"] == "organize")
+            having = {
+                override["matcher"]["options"]
+                for override in panel["fieldConfig"]["overrides"]
+                for one in override["properties"]
+                if one["id"] == "unit" and one["value"] in UNITS
+            }
+            assert {to for field, to in names.items() if field.startswith("Value")} <= having, panel["title"]
+
+
+@pytest.mark.parametrize("text", PAGES, ids=title)
+def test_every_title_fits_into_its_panel(text):
+    for panel in load(text)["panels"]:
+        assert len(panel["title"]) * LETTER < panel["gridPos"]["w"] * COLUMN - 28, panel["title"]
+
+
+@pytest.mark.parametrize("text", PAGES, ids=title)
+def test_what_is_counted_has_no_halves_on_its_axis(text):
+    counted = re.compile(r"^(?:round|sum|max)\b[^/]*dljob_(?:workers|units|jobs|restarts|step|master_epoch)\w*\{")
+    for panel in panels(load(text)):
+        exprs = [query.expr for query in asked(panel, VARIABLES)]
+        if panel["type"] == "timeseries" and all(counted.match(expr) for expr in exprs):
+            assert panel["fieldConfig"]["defaults"].get("decimals") == 0, panel["title"]
+
+
+def test_the_pages_name_the_commands_that_know_the_cause():
+    """And each of them is one that dljob has, with these flags."""
+    from dljob.cli.main import COMMANDS, build
+
+    named = 0
+    for text in PAGES:
+        for panel in load(text)["panels"]:
+            if panel["type"] != "text":
+                continue
+            lines = re.findall(r"`dljob ([^`]+)`", panel["options"]["content"])
+            assert {"why", "open"} <= {line.split()[0] for line in lines}
+            assert len(lines) * 21 + 48 <= panel["gridPos"]["h"] * 38, "a line of text is cut"
+            for line in lines:
+                words = line.replace("$dljob", "JOB").replace("$namespace", "NAMESPACE").split()
+                if words[0] in COMMANDS:
+                    build().parse_args(words, exit_on_error=False, print_error=False)
+                    named += 1
+    assert named >= 4
+
+
 @pytest.mark.parametrize("text", PAGES, ids=title)
 def test_panels_fill_the_grid_without_overlap(text):
     taken = set()

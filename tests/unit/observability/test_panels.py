@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 
 import preview
 import pytest
@@ -43,12 +45,46 @@ def test_every_panel_gets_data(server, root, name):
     assert not empty
 
 
+def units(panel: Mapping) -> set[str]:
+    """The units of a panel's values: of a table, those of its columns."""
+    own = panel["fieldConfig"]["defaults"].get("unit")
+    columns = (one for override in panel["fieldConfig"].get("overrides", ()) for one in override["properties"])
+    return {own} - {None} | {one["value"] for one in columns if one["id"] == "unit"}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_is_a_number_that_its_axis_can_show(server, root, name):
+    page = load((root / f"charts/dljob/observability/dashboards/{name}.json").read_text())
+    wrong = []
+    for panel in panels(page):
+        most = panel["fieldConfig"]["defaults"].get("max", math.inf)
+        for query in asked(panel, VALUES[name]):
+            if query.instant:
+                values = [series["value"][1] for series in server.query(query.expr, scenario.END)]
+            else:
+                found = server.query_range(query.expr, BEGIN, scenario.END, 30)
+                values = [value for series in found for _, value in series["values"]]
+            odd = [value for value in map(float, values) if not (math.isfinite(value) and 0 <= value <= most + 1e-9)]
+            wrong += [(query.panel, query.ref, odd[:3])] if odd else []
+            if units(panel) == {"percentunit"}:
+                assert max(map(float, values)) <= 1 + 1e-9, query.panel
+    assert not wrong
+
+
+def test_the_job_of_the_pictures_meets_every_kind_of_restart(server):
+    of = ",".join(f'{label}="{value}"' for label, value in scenario.SHOWN.items())
+    found = server.query(f"dljob_restarts_total{{{of}}} > 0", scenario.END)
+    levels = {series["metric"]["level"] for series in found}
+    assert levels == {"InProcess", "Process", "RoleGroup", "Role", "Job", "Node"}
+    assert float(server.query(f"max(dljob_master_epoch{{{of}}})", scenario.END)[0]["value"][1]) == 2
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_every_panel_can_be_drawn(server, root, name):
     text = (root / f"charts/dljob/observability/dashboards/{name}.json").read_text()
     span = Span(BEGIN, scenario.END, 30)
     html, _ = preview.page(text, server, VALUES[name], span)
-    assert html.count('class="panel"') == sum(1 for _ in panels(load(text)))
+    assert html.count('class="panel"') == sum(panel["type"] != "row" for panel in load(text)["panels"])
     assert 'class="none"' not in html
     assert "NaN" not in html
 
