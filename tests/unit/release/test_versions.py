@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,20 @@ def test_every_place_has_the_version_of_the_project(root: Path) -> None:
     found = versions.places(root)
     assert set(found) == {"pyproject.toml", "uv.lock", "Chart.yaml version", "Chart.yaml appVersion", "CHANGELOG.md"}
     assert versions.differences(found) == []
+
+
+def test_no_page_and_no_template_repeats_the_version(root: Path) -> None:
+    """It would be wrong after the next release. "From dljob 0.1.0 on" stays right."""
+    repeated = re.compile(rf"(?<![\d.])(?<!From dljob ){re.escape(versions.version(root))}(?![\d.])")
+    pages = [
+        root / "README.md",
+        root / "Dockerfile",
+        root / "SECURITY.md",
+        *(root / "charts/dljob/templates").iterdir(),
+    ]
+    pages += [page for page in (root / "docs").rglob("*.md") if page.parent.name != "adr"]
+    found = [page.name for page in pages if page.is_file() and repeated.search(page.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_a_place_with_another_version_is_named() -> None:
