@@ -33,6 +33,7 @@ COMMANDS = {
     "why": "Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.",
     "ledger": "Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.",
     "report": "Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.",
+    "replay": "Show a job as it was at a moment of its past: state, ledger and causes, from its journal.",
     "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
     "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
@@ -52,7 +53,7 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-OBSERVING = ("status", "describe", "why", "ledger", "report", "logs", "events", "stack")
+OBSERVING = ("status", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay")
 """Commands whose modules are in `dljob.cli.commands.observe`."""
 MODULES = {"resume": "suspend", "prune": "delete", **{name: f"observe.{name}" for name in OBSERVING}}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""

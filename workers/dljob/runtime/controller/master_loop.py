@@ -121,6 +121,8 @@ class MasterLoop:
         self._failure: BaseException | None = None
         self._count, self._clock = 0, JobClock()
         self._last, self._writing, self._progressed = 0.0, False, False
+        # What a replay needs beside the spec; a master itself has it from its order.
+        self._facts = {"ownNodes": True} if setup.own_nodes else {}
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
         self._tidying: asyncio.Task[None] | None = None
@@ -240,7 +242,7 @@ class MasterLoop:
         if not known:
             now = self._now()
             self.state = self.setup.initial(now)
-            await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest}])
+            await self.journal.commit([{"k": "begin", "at": now, "plan": self.setup.plan.digest, **self._facts}])
         # 4. A snapshot at the start of each epoch: the next replay does not read what this one read.
         await self._snapshot()
         log.info("epoch %d begins, after a replay of %d records", replay.epoch, len(replay.records))
@@ -349,7 +351,7 @@ class MasterLoop:
     async def _snapshot(self) -> None:
         await self.timeline.flush()  # first: a replay from this snapshot does not fold these notes again
         records = await asyncio.to_thread(snapshot_records, self.state, self._last)
-        await self.journal.snapshot((*records, {"k": "notes", "seq": self.timeline.seq}))
+        await self.journal.snapshot((*records, {"k": "notes", "seq": self.timeline.seq, **self._facts}))
         if self._tidying is None or self._tidying.done():
             self._tidying = self.tasks.start("journal archive", self._tidy(), nobody_waits)  # the next one tries again
 

@@ -1,0 +1,114 @@
+"""The folder of a simulated job, with a journal as PrimeMaster writes one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dljob.master.persistence.codec import encode_state, event_record, snapshot_records
+from dljob.master.state.actions import Note
+from dljob.master.state.events import MasterStarted
+from dljob.master.state.state import JobState
+from dljob.master.transition import transition
+from dljob.runtime.controller.rebuild import change_record
+from dljob.runtime.journal.code_version import code_version
+from dljob.telemetry.records import Header, Record, encode_line
+from dljob.testing.simulate.drive import Case, simulate
+from dljob.testing.world.state import UID
+
+CLASS = {"class": "pkg.Class"}
+WORKERS: dict[str, Any] = {
+    "apiVersion": "dljob.io/v1alpha1",
+    "kind": "DLJob",
+    "metadata": {"name": "past"},
+    "spec": {"roles": [{"name": "w", "replicas": 2, "entrypoint": CLASS, "restartPolicy": {"maxRestarts": 50}}]},
+}
+
+
+@dataclass
+class PastJob:
+    """What a job's folder was made of: its events with the state behind each, by its real time."""
+
+    folder: Path
+    states: list[str] = field(default_factory=list[str])
+    """The state behind each event, as PrimeMaster encodes it; first the initial one."""
+    times: list[float] = field(default_factory=list[float])
+    seqs: list[int] = field(default_factory=list[int])
+
+
+class Writer:
+    """Writes segments as the journal does: each with a header, and with a snapshot at its start."""
+
+    def __init__(self, journal: Path, core: str) -> None:
+        self.journal, self.core = journal, core
+        journal.mkdir(parents=True)
+        self.number = self.lines = 0
+        self.prev: tuple[str, int] | None = None
+        self.path = journal
+
+    def roll(self) -> None:
+        if self.number:
+            self.prev = (f"{self.number:06d}", self.path.stat().st_size)
+        self.number, self.lines = self.number + 1, 0
+        self.path = self.journal / f"{self.number:06d}.jsonl"
+        self.write(Header(self.number, self.prev, core=self.core).record())
+
+    def write(self, *records: Record) -> None:
+        with self.path.open("ab") as file:
+            for record in records:
+                file.write(encode_line(self.lines, record))
+                self.lines += 1
+
+
+def encoded(state: JobState) -> str:
+    """The bytes of a state, as in a snapshot."""
+    return json.dumps(encode_state(state), separators=(",", ":"))
+
+
+def past_of(folder: Path, case: Case, *, core: str = "", every: int = 40, closed: int = 0) -> PastJob:
+    """Make the folder of a simulated job: `every` so many events a segment, the first `closed` of them closed."""
+    world = simulate(case).world
+    assert world is not None
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps(case.manifest))
+    (folder / "status.json").write_text(json.dumps({"name": "past", "uid": UID}))
+    writer = Writer(folder / "journal", core or code_version())
+    state, seq, made = world.begin, 0, PastJob(folder)
+    facts = {"ownNodes": True} if case.own_nodes else {}
+    writer.roll()
+    writer.write({"k": "begin", "at": state.started_at, "plan": state.job.plan.digest, **facts})
+    writer.write(*snapshot_records(state, state.started_at), {"k": "notes", "seq": 0, **facts})
+    made.states, made.times, made.seqs = [encoded(state)], [state.started_at], [0]
+    last, since = state.started_at, 0
+    for at, batch in groupby(world.journal, key=lambda each: each[0]):
+        events = [event for _, event in batch]
+        restarted = any(isinstance(event, MasterStarted) and event.epoch > 1 for event in events)
+        if since >= every or restarted:
+            writer.roll()
+            writer.write(*snapshot_records(state, last), {"k": "notes", "seq": seq, **facts})
+            since = 0
+        before, actions = state, list[Any]()
+        for event in events:
+            step = transition(state, event, at)
+            state = step.state
+            actions += step.actions
+            seq += sum(isinstance(action, Note) for action in step.actions)
+            writer.write(event_record(event, at))
+            made.states.append(encoded(state))
+            made.times.append(at)
+            made.seqs.append(seq)
+        writer.write(change_record(before, state, actions, at))
+        last, since = at, since + len(events)
+    _close(folder / "journal", closed)
+    return made
+
+
+def _close(journal: Path, count: int) -> None:
+    for path in sorted(journal.glob("*.jsonl"))[:count]:
+        (journal / "closed").mkdir(exist_ok=True)
+        (journal / "closed" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()

@@ -1,0 +1,110 @@
+"""replay: a moment of a job's past, what changed between two, and what a user may give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from past_kit import WORKERS, PastJob, past_of
+
+from dljob.cli import main
+from dljob.testing.simulate.drive import Case
+from dljob.testing.world.fault_schedule import Timed
+from dljob.testing.world.model import FaultMove
+
+CASE = Case(3, WORKERS, tuple(Timed(20.0 * n, FaultMove("kill", n, 1)) for n in range(1, 6)))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> PastJob:
+    return past_of(tmp_path_factory.mktemp("past") / "job", CASE, every=12)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main.run(["replay", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_last_moment_is_shown_with_its_ledger_and_first_cause(
+    job: PastJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = shown(capsys, str(job.folder))
+    assert code == 0
+    assert "(the job's start), written by dljob" in out
+    assert "led there: Released" in out
+    assert "past (5eed0000): Succeeded" in out
+    assert "goodput: " in out
+    assert "first cause: " in out
+    assert "no steps were recorded" in err
+
+
+def test_a_moment_can_be_given_by_seconds_by_date_and_by_event(
+    job: PastJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(job.folder)
+    first = json.loads(shown(capsys, folder, "--event", "1", "-o", "json")[1])
+    assert first["event"] >= 1
+    assert first["journal"]["complete"]
+    assert first["status"]["ledger"]["processes"] == 2
+    assert json.loads(shown(capsys, folder, "--at", "+0", "-o", "json")[1])["cause"] is None
+    at = "2001-09-09T01:46:50"  # ten seconds after the simulator's beginning
+    texts = [shown(capsys, folder, "--at", text, "-o", "json")[1] for text in (at, f"{at}Z", "+10")]
+    assert len(set(texts)) == 1
+    assert 0 <= json.loads(texts[0])["seconds"] <= 10
+
+
+def test_the_oldest_moment_has_no_event_before_it(job: PastJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "led there" not in shown(capsys, str(job.folder), "--at", "+0")[1]
+
+
+def test_a_difference_names_each_value_that_changed(job: PastJob, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(job.folder)
+    code, out, _ = shown(capsys, folder, "--diff", "1", str(job.seqs[-1]))
+    assert code == 0
+    assert 'phase: "Scheduling" -> "Succeeded"' in out
+    assert 'ranks[w/0].phase: "Waiting" -> "Succeeded"' in out or "ranks[w/0].phase" in out
+    same = shown(capsys, folder, "--diff", "2", "2")[1]
+    assert same == "nothing changed between event 2 and event 2\n"
+    listed = json.loads(shown(capsys, folder, "--diff", "1", "2", "-o", "json")[1])
+    assert listed["from"] == 1
+    assert listed["changes"]
+
+
+def test_a_folder_of_another_version_says_how_it_is_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = past_of(tmp_path / "job", CASE, core="9.9.9 f00f00f00f00", every=12)
+    for path in sorted((made.folder / "journal").glob("*.jsonl"))[:1]:
+        path.unlink()
+    out = shown(capsys, str(made.folder))[1]
+    assert "written by dljob 9.9.9 f00f00f00f00" in out
+    assert "replayed by the changes that were written" in out
+    assert "its parts before were dropped" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--at", "+1", "--event", "1"), "exclude each other"),
+        (("--event", "1", "--diff", "1", "2"), "exclude each other"),
+        (("--at", "+soon"), "no number of seconds"),
+        (("--at", "yesterday"), "no time"),
+        (("--at", "+1e9"), "is after the last event"),
+        (("--at", "2000-01-01"), "is before the oldest moment kept"),
+        (("--event", "100000"), "there is no event 100000"),
+    ],
+)
+def test_a_moment_that_cannot_be_is_a_usage_error(
+    job: PastJob, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, _, err = shown(capsys, str(job.folder), *words)
+    assert code == 2
+    assert said in err
+
+
+def test_a_folder_without_a_journal_is_not_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = shown(capsys, f"{tmp_path}/")
+    assert code == 3
+    assert "has no journal" in err

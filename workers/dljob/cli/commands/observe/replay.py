@@ -1,0 +1,109 @@
+"""`dljob replay`: a job's state at a moment of its past."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from dljob.api import registry
+from dljob.cli import description, diagnosis, output
+from dljob.errors import UsageError
+from dljob.telemetry.wording import seconds
+
+if TYPE_CHECKING:
+    from dljob.report.replay import Moment, Past
+
+
+def replay(
+    job: str,
+    /,
+    *,
+    at: str | None = None,
+    event: int | None = None,
+    diff: Annotated[tuple[int, int] | None, Parameter(negative="")] = None,
+    form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
+) -> None:
+    """Show a job as it was at a moment of its past: state, ledger and causes, from its journal.
+
+    The journal's oldest parts may have been dropped: the oldest moment that is kept is told. Default: the last moment.
+
+    Args:
+        job: name, uid, the first digits of a uid, or the path of a job's folder (with a `/`), also of a copy.
+        at: time as 2026-01-31T10:00:00Z, or +SECONDS from the job's start.
+        event: number of an event of `dljob events -o json`: the state behind it.
+        diff: two such numbers: show what changed between them.
+        form: table, json or yaml.
+    """
+    from dljob.report.replay import Past
+
+    if sum(given is not None for given in (at, event, diff)) > 1:
+        raise UsageError("--at, --event and --diff exclude each other", hint="give one of them")
+    past = Past(Path(job) if "/" in job else registry.find(job).folder)
+    if diff is not None:
+        _differ(past, diff, form)
+        return
+    if at is not None:
+        _show(past, past.at(_time(past, at)), form)
+    else:
+        _show(past, past.last() if event is None else past.behind(event), form)
+
+
+def _time(past: Past, text: str) -> float:
+    if text.startswith("+"):
+        try:
+            return past.oldest.state.started_at + float(text)
+        except ValueError:
+            raise UsageError(f"--at {text}: no number of seconds", hint="write --at +90.5") from None
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--at {text}: no time", hint="write --at 2026-01-31T10:00:00Z, or --at +90.5") from None
+    # As all times that dljob shows: UTC unless said otherwise.
+    return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
+
+
+def _show(past: Past, found: Moment, form: output.TableFormat) -> None:
+    from dljob.api.shown_job import Overview
+    from dljob.report import replay_views
+
+    shown = replay_views.shown(past, found, {})
+    if form != "table":
+        output.structured(shown, form)
+        return
+    output.data("\n".join(_head(past, found)))
+    status = shown["status"]
+    seen = Overview(f"{status['name']} ({status['uid'][:8]})", status["phase"], status, status)
+    output.data("\n".join(description.detail(seen, found.at)))
+    output.data("")
+    output.data("\n".join(diagnosis.diagnose(seen, status["name"], "").lines[1:]))
+    for text in shown["unrecorded"]:
+        output.say(text)
+
+
+def _head(past: Past, found: Moment) -> list[str]:
+    from dljob.master.status import rfc3339
+
+    kept = "its parts before were dropped" if past.cut else "the job's start"
+    lines = [f"journal from {rfc3339(past.oldest.at)} ({kept}), written by dljob {', '.join(past.cores)}"]
+    if past.foreign:
+        lines.append("replayed by the changes that were written, as another version wrote the journal")
+    since = seconds(found.at - found.state.started_at)
+    lines.append(f"moment: {rfc3339(found.at)}, {since} after the start, behind event {found.seq}")
+    if found.event is not None:
+        lines.append(f"led there: {found.event['t']}")
+    return lines
+
+
+def _differ(past: Past, numbers: tuple[int, int], form: output.TableFormat) -> None:
+    from dljob.report.replay_views import difference
+
+    first, second = sorted(numbers)
+    before = past.behind(first).state
+    lines = difference(before, past.behind(second).state)
+    if form != "table":
+        output.structured({"from": first, "to": second, "changes": lines}, form)
+        return
+    output.data("\n".join(lines) if lines else f"nothing changed between event {first} and event {second}")

@@ -1,0 +1,75 @@
+"""A moment of a job's past for readers: status, state as JSON, and what changed between two moments. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from dljob.master import status as snapshots
+from dljob.master.persistence.changes import changes
+from dljob.master.persistence.codec import encode_state
+from dljob.master.state.state import JobState
+from dljob.report.replay import Moment, Past
+
+STEPS_MISSING = "steps: this job's folder has no samples, so no steps were recorded"
+
+
+def shown(past: Past, found: Moment, progress: snapshots.Progress) -> dict[str, Any]:
+    """Return a moment with all that is known of it; `progress` are the steps of the ranks at that time."""
+    return {
+        "journal": {
+            "oldest": snapshots.rfc3339(past.oldest.at),
+            "oldestEvent": max(1, past.oldest.seq),
+            "complete": not past.cut,
+            "writtenBy": past.cores,
+            "replayedBy": "changes" if past.foreign else "events",
+        },
+        "time": snapshots.rfc3339(found.at),
+        "unixTime": found.at,
+        "seconds": round(found.at - found.state.started_at, 3),
+        "event": found.seq,
+        "cause": found.event,
+        "status": snapshots.status(found.state, found.at, progress),
+        "state": encode_state(found.state),
+        "unrecorded": [] if progress else [STEPS_MISSING],
+    }
+
+
+def difference(before: JobState, after: JobState) -> list[str]:
+    """Return a line for each value that changed between two states: its path, and the old and the new value."""
+    change = changes(before, after)
+    return [] if change is None else list(_lines("", encode_state(before), change))
+
+
+def _lines(path: str, old: Any, change: list[Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
+    form, *said = change
+    match form:
+        case "d":
+            fields = cast("Mapping[str, Any]", old)
+            for name, part in cast("Mapping[str, list[Any]]", said[0]).items():
+                yield from _lines(f"{path}.{name}" if path else name, fields[name], part)
+        case "m":
+            rows = {_key(key): value for key, value in old or ()}
+            for key, part in said[0]:
+                yield from _lines(f"{path}[{_key(key)}]", rows.get(_key(key)), part)
+            for key in said[1]:
+                yield f"{path}[{_key(key)}]: {_text(rows.get(_key(key)))} -> gone"
+        case "s":
+            first, last, items = said
+            gone = list(old or ())[first : len(old or ()) - last]
+            yield f"{path}[{first}:]: {_text(gone)} -> {_text(items)}"
+        case _:
+            yield f"{path}: {_text(old)} -> {_text(said[0])}"
+
+
+def _key(key: Any) -> str:  # noqa: ANN401 - JSON
+    if isinstance(key, list):
+        return "/".join(str(part) for part in cast("list[Any]", key))
+    if isinstance(key, dict):
+        return "/".join(str(part) for part in cast("dict[str, Any]", key).values())
+    return str(key)
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - JSON
+    return json.dumps(value, ensure_ascii=False)
