@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 
 from dljob.master.persistence.codec import encode_state, event_record, snapshot_records
 from dljob.master.state.actions import Note
-from dljob.master.state.events import MasterStarted
+from dljob.master.state.events import Event, MasterStarted
 from dljob.master.state.state import JobState
 from dljob.master.transition import transition
 from dljob.runtime.controller.rebuild import change_record
 from dljob.runtime.journal.code_version import code_version
 from dljob.telemetry.records import Header, Record, encode_line
-from dljob.testing.simulate.drive import Case, simulate
+from dljob.testing.simulate.drive import Case, Driver, Durations
 from dljob.testing.world.state import UID
 
 CLASS = {"class": "pkg.Class"}
@@ -69,10 +70,23 @@ def encoded(state: JobState) -> str:
     return json.dumps(encode_state(state), separators=(",", ":"))
 
 
-def past_of(folder: Path, case: Case, *, core: str = "", every: int = 40, closed: int = 0) -> PastJob:
-    """Make the folder of a simulated job: `every` so many events a segment, the first `closed` of them closed."""
-    world = simulate(case).world
-    assert world is not None
+def past_of(
+    folder: Path,
+    case: Case,
+    *,
+    core: str = "",
+    every: int = 40,
+    closed: int = 0,
+    work: float = 0.0,
+    edit: Callable[[Event], Iterable[Event]] = lambda event: (event,),
+) -> PastJob:
+    """Make the folder of a simulated job: `every` so many events a segment, the first `closed` of them closed.
+
+    `work`: seconds that user code runs; 0: drawn. `edit`: what becomes of each event of the simulation.
+    """
+    driver = Driver(case, pace=Durations(work=(work, work)) if work else None)
+    driver.run()
+    world = driver.world
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps(case.manifest))
     (folder / "status.json").write_text(json.dumps({"name": "past", "uid": UID}))
@@ -85,7 +99,7 @@ def past_of(folder: Path, case: Case, *, core: str = "", every: int = 40, closed
     made.states, made.times, made.seqs = [encoded(state)], [state.started_at], [0]
     last, since = state.started_at, 0
     for at, batch in groupby(world.journal, key=lambda each: each[0]):
-        events = [event for _, event in batch]
+        events = [made for _, event in batch for made in edit(event)]
         restarted = any(isinstance(event, MasterStarted) and event.epoch > 1 for event in events)
         if since >= every or restarted:
             writer.roll()

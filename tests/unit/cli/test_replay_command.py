@@ -84,6 +84,23 @@ def test_a_folder_of_another_version_says_how_it_is_replayed(
     assert "its parts before were dropped" in out
 
 
+def test_a_what_if_tells_both_goodputs_and_the_uncertainty(
+    job: PastJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dljob.report.what_if.SEEDS", 2)
+    rule = ("--what-if", "faultTolerance.backoff.initialSeconds=60")
+    code, out, _ = shown(capsys, str(job.folder), *rule)
+    assert code == 0
+    assert out.startswith("what if faultTolerance.backoff.initialSeconds=60\ngoodput: ")
+    assert "points, +/- " in out
+    data = json.loads(shown(capsys, str(job.folder), *rule, "-o", "json")[1])
+    assert data["difference"] < 0 < data["goodput"] < data["measured"]
+    code, _, err = shown(capsys, str(job.folder), "--what-if", "faultTolerance.spares.procesesPerNode=1")
+    assert code == 2
+    assert "did you mean processesPerNode?" in err
+    assert shown(capsys, str(job.folder), *rule, "--at", "+1")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -68,9 +68,9 @@ class Past:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.parts = journal_parts.parts(journal_parts.journal_of(folder))
-        self._manifest = _manifest(folder)
+        self.manifest = _manifest(folder)
         self._uid = str(_read(folder / "status.json").get("uid") or _read(folder / "job.json").get("uid") or "")
-        self._plan = plan(self._manifest)
+        self._plan = plan(self.manifest)
 
     @cached_property
     def oldest(self) -> Moment:
@@ -192,7 +192,7 @@ class Past:
 
     def initial(self, at: float, *, own_nodes: bool) -> JobState:
         """Return the job's first state."""
-        return initial(self._plan, self._manifest.spec, self._uid, at, own_nodes=own_nodes)
+        return initial(self._plan, self.manifest.spec, self._uid, at, own_nodes=own_nodes)
 
 
 class _Reader:

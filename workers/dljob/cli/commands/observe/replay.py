@@ -24,6 +24,7 @@ def replay(
     at: str | None = None,
     event: int | None = None,
     diff: Annotated[tuple[int, int] | None, Parameter(negative="")] = None,
+    what_if: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> None:
     """Show a job as it was at a moment of its past: state, ledger and causes, from its journal.
@@ -35,13 +36,19 @@ def replay(
         at: time as 2026-01-31T10:00:00Z, or +SECONDS from the job's start.
         event: number of an event of `dljob events -o json`: the state behind it.
         diff: two such numbers: show what changed between them.
+        what_if: predict the goodput under another rule, such as faultTolerance.spares.processesPerNode=1: a field of
+            faultTolerance, restartPolicy or checkpoint; may be repeated, for rules that change together.
         form: table, json or yaml.
     """
     from dljob.report.replay import Past
 
-    if sum(given is not None for given in (at, event, diff)) > 1:
-        raise UsageError("--at, --event and --diff exclude each other", hint="give one of them")
-    past = Past(Path(job) if "/" in job else registry.find(job).folder)
+    if sum(given is not None for given in (at, event, diff, what_if or None)) > 1:
+        raise UsageError("--at, --event, --diff and --what-if exclude each other", hint="give one of them")
+    folder = Path(job) if "/" in job else registry.find(job).folder
+    if what_if:
+        _predict(folder, what_if, form)
+        return
+    past = Past(folder)
     if diff is not None:
         _differ(past, diff, form)
         return
@@ -107,3 +114,18 @@ def _differ(past: Past, numbers: tuple[int, int], form: output.TableFormat) -> N
         output.structured({"from": first, "to": second, "changes": lines}, form)
         return
     output.data("\n".join(lines) if lines else f"nothing changed between event {first} and event {second}")
+
+
+def _predict(folder: Path, rules: tuple[str, ...], form: output.TableFormat) -> None:
+    from dljob.report.what_if import predict
+
+    found = predict(folder, rules)
+    if form != "table":
+        output.structured(found.shown(), form)
+        return
+    output.data(f"what if {found.rule}")
+    output.data(f"goodput: {found.goodput:.1%}, measured {found.measured:.1%} without it")
+    points = 100 * found.difference
+    output.data(f"difference: {points:+.1f} points, +/- {100 * found.uncertainty:.1f}")
+    output.data(f"the job: {found.phase} after {seconds(found.seconds)}")
+    output.data(f"simulated by its own rule: {found.unchanged:.1%}")
