@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from event_files import curves
 from prime_help import Job, eventually
 
+import dljob.runtime.sinks.process as sinks_process
+
 pytestmark = pytest.mark.ray
+SINKS = sinks_process.__name__
 
 
 def adds_up(status: Any) -> None:
@@ -32,8 +40,45 @@ def step(job: Job) -> int:
     return next(rank["step"] or 0 for rank in job.connection.status()["ranks"] if rank["role"] == "hit")
 
 
+@contextmanager
+def hung_sinks(job: Job) -> Iterator[None]:
+    """The process of the metric sinks is stopped: it takes nothing."""
+
+    def sinks() -> list[int]:
+        programs = (path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if SINKS in cmdline(path))
+        return [int(path.name) for path in programs if str(job.folder) in cmdline(path / "cmdline")]
+
+    (pid,) = eventually(lambda: len(found := sinks()) == 1 and found, 30, job.seen)
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
+def cmdline(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def sinks_have_each_step_once(job: Job) -> None:
+    """One run over a rank's and PrimeMaster's death; TensorBoard shows the steps that were made again."""
+    lines = (job.folder / "metrics" / "sink_user" / "rows.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    run = f"t-{job.uid[:8]}"
+    assert [row for row in rows if row[0] == "open"] == [["open", run, False], ["open", run, True]]
+    steps = [row[0] for row in rows if row[0] != "open"]
+    assert steps == sorted(set(steps))
+    assert steps[-1] >= 30
+    shown = curves(job.folder / "metrics" / "tensorboard")["reward"]
+    assert [at for at, _ in shown] == sorted({at for at, _ in shown})
+    assert shown[-1][0] == steps[-1]
+    assert all(value == pytest.approx(at / 10) for at, value in shown)
+
+
 def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
-    job.start(job.role("hit", "prime_user.counts"), job.role("calm", "prime_user.until_told", replicas=2))
+    calm = job.role("calm", "prime_user.until_told", replicas=2)
+    job.start(job.role("hit", "prime_user.counts"), calm, progressMetrics=["reward"])
     before = job.running("hit/0", "calm/0", "calm/1")
     eventually(lambda: step(job) >= 10, 30, job.seen)
     killed = time.monotonic()
@@ -46,11 +91,13 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     again = job.connection.status()
     adds_up(again)
     assert accounts(again, "hit")["recompute"] >= repeating, "a new master knows what the old one had booked"
-    eventually(lambda: step(job) >= 30, 30, job.seen)
+    with hung_sinks(job):
+        eventually(lambda: step(job) >= 30, 30, job.seen)
     caught_up = time.monotonic() - killed
     job.go()
     status = job.connection.wait(60)
     adds_up(status)
+    sinks_have_each_step_once(job)
     ledger = status["ledger"]
     assert ledger["seconds"] == pytest.approx(status["seconds"], rel=1e-3)
     found = accounts(status, "hit")

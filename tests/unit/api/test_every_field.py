@@ -56,7 +56,7 @@ def everything() -> DLJobManifest:
               escalate_to="RestartJob", counts_towards_limit=False)
         .known_cause("fabric", on_log="EFA: * unreachable", reason="Network")
         .cleanup_policy("Retain").ttl_after_finished(60)
-        .active_deadline(3600).pre_running_deadline(60)
+        .progress_metrics("loss", "reward").active_deadline(3600).pre_running_deadline(60)
     )  # fmt: skip
     (
         builder.role("a").train("pkg.A").args("--x", 1).nnodes(2).nproc_per_node(2)

@@ -103,6 +103,7 @@ WHOLE: Json = {
         "gracePeriodSeconds": 9,
     },
     "networkPolicy": {"enabled": True},
+    "progressMetrics": ["loss"],
     "collectives": {
         "backends": [{"name": "MYCCL", "class": "acme.Group"}],
         "groups": [{"name": "w", "backend": "MYCCL", "roles": ["a"], "timeoutSeconds": 60, "onRestart": "Fail"}],
@@ -125,6 +126,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.TEXT_PATTERN: (lambda n: "a" * n, "a\x00"),
     scalars.IMAGE_PATTERN: (lambda n: "a" * n, "a b"),
     scalars.KEY_PATTERN: (lambda n: "a" * n, "a/b"),
+    scalars.METRIC_PATTERN: (lambda n: "a" * n, "9"),
     scalars.BACKEND_PATTERN: (lambda n: "A" * n, "a-b"),
     scalars.HOST_PORT_PATTERN: (lambda n: "a" * (n - 5) + ":6379", "redis"),
     quantity.FACTOR_PATTERN: (lambda n: "1." + "2" * (n - 2), "1.00"),

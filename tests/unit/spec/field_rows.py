@@ -387,6 +387,12 @@ ROWS: dict[str, Plan | Code] = {
         "grace_period_seconds",
         "tests/unit/runtime/checkpoint/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
     ),
+    "spec.progressMetrics[]": Code(
+        "dljob.runtime.controller.master_loop",
+        "progress_metrics",
+        "tests/unit/runtime/controller/test_metric_feed.py::"
+        "test_a_jobs_metrics_reach_the_process_with_the_last_step_of_its_end",
+    ),
     "spec.collectives.backends[].name": Plan("spec.collectives", {"backends": [{"name": "X", "class": "a.B"}]}),
     "spec.collectives.backends[].class": Plan("spec.collectives", {"backends": [{"name": "X", "class": "a.C"}]}),
     "spec.collectives.groups[].name": Plan("spec.collectives.groups.0.name", "other", "grouped"),

@@ -53,7 +53,8 @@ def running():
 
 def test_a_running_job_is_told_whole():
     world = running()
-    whole = snapshot(world, {("w", 0): (7, {})})
+    whole = snapshot(world, {("w", 0): (7, {"loss": 0.5, "lr": 1.0})})
+    whole["progress"]["declared"] = ["loss", "reward"]
     values = parsed(exposition(samples(whole, "ns", "2.60.0")))
     assert value(values, "dljob_info", uid=whole["uid"], ray_version="2.60.0") == 1
     assert value(values, "dljob_phase", phase="Running") == 1
@@ -63,6 +64,8 @@ def test_a_running_job_is_told_whole():
     assert value(values, "dljob_units", state="ready") == 2
     assert value(values, "dljob_units", state="pending") == 0
     assert value(values, "dljob_step") == 7
+    assert value(values, "dljob_progress", metric="loss") == 0.5
+    assert sum(name == "dljob_progress" for name, _ in values) == 1, "not declared, or not reported"
     assert value(values, "dljob_master_epoch") == world.state.epoch
     assert value(values, "dljob_running_seconds") == whole["seconds"]
     assert {name for name, _ in values} | {"dljob_last_recovery_seconds"} == {m.name for m in GATEWAY}

@@ -348,6 +348,10 @@ class SpecSetters(UnsupportedCalls):
         """Delete the DLJob from Kubernetes this many seconds after its end."""
         return self._put("ttlSecondsAfterFinished", check_count(seconds, ".ttl_after_finished()", least=0))
 
+    def progress_metrics(self, *names: str) -> Self:
+        """Send these metrics of `progress(step, NAME=...)` to Prometheus, TensorBoard files and metric sinks."""
+        return self._put("progressMetrics", list(names))
+
     def active_deadline(self, seconds: int) -> Self:
         """Fail the job when it has run this many seconds."""
         return self._put("activeDeadlineSeconds", check_count(seconds, ".active_deadline()"))

@@ -311,8 +311,8 @@ def _released(d: StateTransaction, _event: Released) -> None:
 
 
 def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
-    """Add a report of the journal itself to the timeline."""
-    if event.reason in {reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED}:
+    """Add a report of the journal or of a metric sink to the timeline."""
+    if event.reason in {reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED}:
         d.note(event.reason, "job", event.message)
 
 

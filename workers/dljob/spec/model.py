@@ -49,6 +49,7 @@ from dljob.spec.scalars import (
     GroupName,
     LabelKey,
     LabelValue,
+    MetricName,
     Model,
     Name,
     RoleName,
@@ -243,6 +244,9 @@ class DLJobSpec(Model):
     a lost head ends the attempt, and the next attempt resumes from the last checkpoint. A laptop ignores it."""
     checkpoint: Checkpoint | None = None
     """Storage of checkpoints. On a laptop path and claim are ignored: `dljob.checkpoint` saves in the job's folder."""
+    progress_metrics: Annotated[tuple[MetricName, ...], Field(max_length=16, json_schema_extra=SET)] = ()
+    """Names of metrics of `progress(step, NAME=...)` that Prometheus, TensorBoard files and installed metric sinks get:
+    the values of the first driver role, from its lowest rank that reports them."""
     collectives: Collectives = Collectives()
     """Collectives across roles: their backends and groups."""
     scheduling: Scheduling = Scheduling()

@@ -26,6 +26,7 @@ ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
 IMAGE_PATTERN = r"^[^\x00-\x20\x7f]+$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+METRIC_PATTERN = r"^[A-Za-z_][-A-Za-z0-9_./]*$"
 BACKEND_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 HOST_PORT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?:[0-9]{1,5}$"
 
@@ -42,6 +43,7 @@ WORDS = {
     TEXT_PATTERN: "text without NUL characters",
     IMAGE_PATTERN: "the name of an image: it holds no space and no control character",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
+    METRIC_PATTERN: "letters, digits, '_', '-', '.' and '/', a letter or '_' first",
     BACKEND_PATTERN: "letters, digits and '_', a letter first",
     HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
     quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
@@ -138,6 +140,7 @@ class Model(BaseModel):
 Text = Annotated[str, Field(max_length=32768, pattern=TEXT_PATTERN)]
 Name = Annotated[str, Field(max_length=63, pattern=NAME_PATTERN)]
 RoleName = Annotated[str, Field(max_length=24, pattern=NAME_PATTERN)]
+MetricName = Annotated[str, Field(max_length=63, pattern=METRIC_PATTERN)]
 GroupName = Annotated[str, Field(max_length=20, pattern=NAME_PATTERN)]
 ObjectName = Annotated[str, Field(max_length=253, pattern=OBJECT_PATTERN)]
 Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=TEXT_PATTERN)]

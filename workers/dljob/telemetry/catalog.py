@@ -189,6 +189,13 @@ GATEWAY = (
     ),
     Metric("dljob_step", "gauge", "gateway", "The last step that the first driver role reported.", _JOB),
     Metric(
+        "dljob_progress",
+        "gauge",
+        "gateway",
+        "The last value of a metric that spec.progressMetrics declares: at most 16 of a job.",
+        (*_JOB, "metric"),
+    ),
+    Metric(
         "dljob_units",
         "gauge",
         "gateway",

@@ -35,6 +35,9 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
         yield from _accounts(of, role)
     if (step := snapshot["progress"]["step"]) is not None:
         yield sample("dljob_step", of, step)
+    for name in snapshot["progress"].get("declared", ()):
+        if (value := snapshot["progress"]["metrics"].get(name)) is not None:
+            yield sample("dljob_progress", (*of, str(name)), value)
     for state, count in _units(snapshot).items():
         yield sample("dljob_units", (*of, state), count)
     yield sample("dljob_master_epoch", of, snapshot["epoch"])

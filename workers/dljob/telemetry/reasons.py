@@ -53,6 +53,7 @@ JOURNAL_TAKEN_OVER = "JournalTakenOver"  # another version of dljob wrote the jo
 JOURNAL_NOT_TAKEN_OVER = "JournalNotTakenOver"  # the same, but its state is unreadable: all ranks restart
 JOURNAL_STALLED = "JournalStalled"  # the journal's volume was full for a time; ranks ran on, without decisions
 JOURNAL_TRIMMED = "JournalTrimmed"  # superseded parts of the journal were deleted; no restart needs them
+METRIC_SINK_FAILED = "MetricSinkFailed"  # a metric sink failed or hangs, and lost rows; ranks are not affected
 MEMORY_RAISED = "MemoryRaised"  # a rank killed for lack of memory restarts with more
 MEMORY_INCREASE_SKIPPED = "MemoryIncreaseSkipped"  # no memory was added: the bound is reached, or no node has more
 RESTART_COUNTS_RESTORED = "RestartCountsRestored"  # an attempt on Kubernetes continues the last one's restart counts

@@ -128,10 +128,13 @@ class GroupAsked:
 
 @dataclass(frozen=True, slots=True)
 class JournalReported:
-    """The journal's writes were stalled by a full volume, or superseded parts of it were dropped."""
+    """The journal's writes were stalled by a full volume, superseded parts of it were dropped, or a metric sink failed.
+
+    The name is older than the last of these, and stands in journals.
+    """
 
     reason: str
-    """JOURNAL_STALLED or JOURNAL_TRIMMED."""
+    """JOURNAL_STALLED, JOURNAL_TRIMMED or METRIC_SINK_FAILED."""
     message: str
 
 

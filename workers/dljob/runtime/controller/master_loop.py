@@ -30,6 +30,7 @@ from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_watch import GroupWatch
 from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
+from dljob.runtime.controller.metric_feed import DriverMetrics, MetricFeed
 from dljob.runtime.controller.node_change_filter import NodeChangeFilter
 from dljob.runtime.controller.node_watch import NodeWatch
 from dljob.runtime.controller.rebuild import change_record, rebuild
@@ -125,6 +126,7 @@ class MasterLoop:
         self._facts = {"ownNodes": True} if setup.own_nodes else {}
         self._dirty, self._look = asyncio.Event(), asyncio.Event()
         self._end: ac.Finish | None = None
+        self._feed: MetricFeed | None = None
         self._tidying: asyncio.Task[None] | None = None
         epoch, widest = (lambda: self.journal.epoch), setup.plan.widest
         self.tasks = owner = TaskOwner(self._troubled, expected=(MasterOverError,))
@@ -200,6 +202,7 @@ class MasterLoop:
             self.tasks.repeat("hang watch", hangs.run)
             self.tasks.repeat("group watch", groups.run)
             self.tasks.repeat("samples", self.samples.run, nobody_waits)
+            self._feed = self._metric_feed()
             # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
             while self._end is None:
                 await self._turn()
@@ -292,6 +295,7 @@ class MasterLoop:
         self.state, actions = folded.state, folded.actions
         for event in events:
             self.heartbeats.record_end(event, now)
+            self._feed_end(event, now)
             if isinstance(event, ev.NodesSeen):
                 self._node_filter.record(self.state, event.nodes)
         self._writing = False
@@ -391,7 +395,9 @@ class MasterLoop:
 
     def _with_own(self, made: dict[str, Any], rate: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log lies."""
-        return {**made, "progress": {**made["progress"], **rate}, "version": version, "masterNode": self._node}
+        declared = {"declared": list(names)} if (names := self.setup.spec.progress_metrics) else {}
+        progress = {**made["progress"], **rate, **declared}
+        return {**made, "progress": progress, "version": version, "masterNode": self._node}
 
     def _client_state(self) -> JobState:
         # The core's phase is final before the last status is written; until then clients see Stopping.
@@ -439,14 +445,39 @@ class MasterLoop:
     def take_heartbeat(self, heartbeat: Heartbeat) -> BeaconReply:
         """Take a heartbeat with progress; return the epoch, and whether the sender is known, else it must end."""
         # Queued, not offered: the answer, which renews the sender's lease, must not wait for the journal.
-        for event in self.heartbeats.record(self.state, heartbeat, self._clock.now()):
+        now = self._clock.now()
+        for event in self.heartbeats.record(self.state, heartbeat, now):
             self._inbox.put_nowait((event, None))
+        if self._feed is not None:
+            for rank, told in heartbeat.steps.items():
+                self._feed.put(heartbeat.role, rank, told, now)
         if heartbeat.steps:
             self._progressed = True
             self._dirty.set()
         self.nodes.record_answer(self.executor.hosts.occupant_of(heartbeat.actor))
         # Before the recovery is complete no actor counts as unknown: live actors are only attached at its end.
         return BeaconReply(self.journal.epoch, not self.recovered or self.executor.hosts.knows(heartbeat.actor))
+
+    def _metric_feed(self) -> MetricFeed | None:
+        """Start the process of the metric sinks; None for a job that declares no metrics."""
+        if not self.setup.spec.progress_metrics:
+            return None
+        loop = asyncio.get_running_loop()
+
+        def tell(message: str) -> None:
+            log.warning("%s", message)
+            event = ev.JournalReported(reasons.METRIC_SINK_FAILED, message)
+            with suppress(RuntimeError):  # the loop has ended, and the log has the message
+                loop.call_soon_threadsafe(self._inbox.put_nowait, (event, None))
+
+        declared = frozenset(self.setup.spec.progress_metrics)
+        return MetricFeed(self.setup.info, DriverMetrics(self.state.job.drivers[0], declared), tell)
+
+    def _feed_end(self, event: ev.Event, now: float) -> None:
+        """Hand the last step of a rank's end to the sinks: it may have ended before the next heartbeat."""
+        if self._feed is not None and isinstance(event, ev.RankEnded) and event.outcome.step is not None:
+            told = event.incarnation, event.outcome.step, dict(event.outcome.metrics)
+            self._feed.put(event.role, event.rank, told, now)
 
     # -- nodes
 
@@ -475,6 +506,9 @@ class MasterLoop:
 
     async def _finish(self, override: Mapping[str, Any]) -> None:
         """Write the final status, remove the job's keys, and wake the clients that wait for the end."""
+        # First: who sees the end may shut down Ray, and with it the sinks' process.
+        if self._feed is not None:
+            await asyncio.to_thread(self._feed.close)
         shown = snapshots.status(self.state, self._shown_at(), self.progress)
         status = {**self._with_own(shown, {}, self.version + 1), **override}
         await self.samples.end()
