@@ -34,6 +34,7 @@ COMMANDS = {
     "ledger": "Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.",
     "report": "Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.",
     "replay": "Show a job as it was at a moment of its past: state, ledger and causes, from its journal.",
+    "open": "Open a job's page in the browser, and keep it up to date until Ctrl-C.",
     "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
     "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
@@ -53,12 +54,12 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-OBSERVING = ("status", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay")
+OBSERVING = ("status", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay", "open")
 """Commands whose modules are in `dljob.cli.commands.observe`."""
 MODULES = {"resume": "suspend", "prune": "delete", **{name: f"observe.{name}" for name in OBSERVING}}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
-    *("run", "submit", "status", "describe", "why", "ledger", "logs", "events", "stack"),
+    *("run", "submit", "status", "describe", "why", "ledger", "report", "open", "logs", "events", "stack"),
     *("restart", "scale", "suspend", "resume", "stop", "chaos", "doctor"),
 )
 """Commands that can act on a cluster; under `kubectl dljob` they do."""

@@ -66,24 +66,21 @@ class JobHistory:
 
 def fold(records: Iterable[Record]) -> JobHistory:
     """Return the history that the records tell, oldest first."""
-    reader = _Reader()
+    reader = HistoryReader()
     for record in records:
-        kind = record["k"]
-        if kind == "event":
-            reader.event(record["e"], record["at"])
-            continue
-        reader.history.until = max(reader.history.until, record["at"])
-        if kind == "snapshot":
-            reader.snapshot(record)
-        elif record["d"] is not None:
-            reader.change(record["d"], record["at"])
-        reader.signs.clear()
+        reader.take(record)
     return reader.history
 
 
-class _Reader:
+class HistoryReader:
+    """Reads the records of a journal one by one; `history` is what they tell so far."""
+
     def __init__(self) -> None:
         self.history = JobHistory()
+        self.touched: dict[RankKey, int] = {}
+        """Rank -> number of its stretches that are as they were when this was last cleared; others are new."""
+        self.news: set[str] = set()
+        """Fields of the history, beside lanes, that may have changed since this was last cleared."""
         self.signs: dict[HostKey | str, float] = {}
         """Host or node -> its last sign of life (unix seconds), where the present events report a loss."""
         self._hosts: dict[HostKey, str] = {}
@@ -94,7 +91,20 @@ class _Reader:
         self._open: dict[int, IncidentRecord] = {}
         self._chunks: list[str] = []
 
-    def event(self, event: Mapping[str, Any], at: float) -> None:
+    def take(self, record: Record) -> None:
+        """Take the next record, of one of KINDS."""
+        kind = record["k"]
+        if kind == "event":
+            self._event(record["e"], record["at"])
+            return
+        self.history.until = max(self.history.until, record["at"])
+        if kind == "snapshot":
+            self._snapshot(record)
+        elif record["d"] is not None:
+            self._change(record["d"], record["at"])
+        self.signs.clear()
+
+    def _event(self, event: Mapping[str, Any], at: float) -> None:
         """Keep the signs of life that an event reports; its effect is in the change that follows."""
         match event["t"]:
             case "HostLost" if event.get("seen") is not None:
@@ -116,7 +126,7 @@ class _Reader:
             case _:
                 pass
 
-    def snapshot(self, record: Record) -> None:
+    def _snapshot(self, record: Record) -> None:
         """Take over a whole state, as far as it differs: after a gap it says what became of the ranks."""
         self._chunks = [*self._chunks, record["d"]] if record["i"] else [record["d"]]
         if len(self._chunks) != record["of"]:
@@ -124,6 +134,7 @@ class _Reader:
         state = json.loads("".join(self._chunks))
         self._chunks = []
         history = self.history
+        self.news.update(("units", "nodes", "faults", "incidents"))
         history.started = state["started_at"]
         self._put_hosts([host, ["v", own]] for host, own in state["hosts"])
         self._phases = {(role, rank): own["phase"] for (role, rank), own in state["ranks"]}
@@ -138,9 +149,10 @@ class _Reader:
         for number in [number for number in self._open if number not in going]:
             self._open.pop(number).ended = record["at"]
 
-    def change(self, change: list[Any], at: float) -> None:
+    def _change(self, change: list[Any], at: float) -> None:
         """Apply the change of one batch of events."""
         fields: dict[str, list[Any]] = change[1]
+        self.news.update(fields)
         # First the ledger: what it says about a loss goes by the hosts and ranks as they were before.
         if "ledger" in fields:
             self._ledger(fields["ledger"][1])
@@ -216,13 +228,15 @@ class _Reader:
             return
         if lane and lost is not None and lost < at:
             # The time since its last sign of life was booked to `detect`, as the ledger does it.
-            self._put(lane, Stretch(max(lane[-1].at, lost), DETECT))
-        self._put(lane, Stretch(at, account))
+            self._put(key, Stretch(max(lane[-1].at, lost), DETECT))
+        self._put(key, Stretch(at, account))
 
-    def _put(self, lane: list[Stretch], own: Stretch) -> None:
+    def _put(self, key: RankKey, own: Stretch) -> None:
         """Append a stretch; one that begins with the last one replaces it, and joins the one before if it is equal."""
+        lane = self.history.lanes[key]
         if lane and lane[-1].at == own.at:
             lane.pop()
+        self.touched[key] = min(len(lane), self.touched.get(key, len(lane)))
         if not lane or lane[-1].account != own.account:
             lane.append(own)
 

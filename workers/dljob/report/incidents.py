@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 from dljob.report import lanes
@@ -13,6 +12,8 @@ from dljob.telemetry.wording import unix
 
 Json = Mapping[str, Any]
 
+SAMPLED = 100
+"""Ranks of an incident, about, on whose lanes its stages are looked for."""
 LINES = 20
 """Lines of a rank's output that are shown with an incident."""
 TEXT = 300
@@ -38,11 +39,17 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text.rstrip("\r").rpartition("\r")[2])
 
 
-def of_history(history: JobHistory, until: float) -> list[dict[str, Any]]:
-    """Return the incidents that a journal tells, oldest first. `until`: the end of the record (unix seconds)."""
+def of_history(history: JobHistory, until: float, faults: Mapping[int, Json] | None = None) -> list[dict[str, Any]]:
+    """Return the incidents that a journal tells, oldest first.
+
+    Args:
+        history: what the journal tells.
+        until: the end of the record (unix seconds).
+        faults: those of its faults that are wanted; None: all.
+    """
     restarts = {fault: own for own in history.incidents for fault in own.faults}
     found: list[dict[str, Any]] = []
-    for number, fault in sorted(history.faults.items()):
+    for number, fault in sorted((history.faults if faults is None else faults).items()):
         own = restarts.get(number)
         members: Sequence[RankKey] = own.members if own else ()
         outcome: Json = fault.get("outcome") or {}
@@ -127,9 +134,9 @@ def _stages(history: JobHistory, fault: Json, members: Sequence[RankKey], until:
     if not members:
         return []
     begin = fault["detected"]
-    noticed = max(lanes.spent(history, key, begin - 3600, begin).get("detect", 0.0) for key in members[:1000])
-    # Only the time of this loss: an earlier one has a time of its own.
-    noticed = min(noticed, _last_detect(history, members, begin))
+    # All ranks of a world are productive again at the same time: a part of a thousand tells it.
+    members = members if len(members) <= SAMPLED else members[:: len(members) // SAMPLED]
+    noticed = max(lanes.detected(history, key, begin) for key in members)
     back = {key: lanes.next_in(history, key, "productive", begin, until) for key in members}
     last = max(members, key=lambda key: back[key])
     ready = min(fault["recovered"] or until, back[last])
@@ -142,15 +149,3 @@ def _stages(history: JobHistory, fault: Json, members: Sequence[RankKey], until:
         "first step": back[last] - ready + first.get("recompute", 0.0),
     }
     return [{"name": name, "seconds": round(seconds, 3)} for name, seconds in stages.items()]
-
-
-def _last_detect(history: JobHistory, members: Sequence[RankKey], at: float) -> float:
-    """Return the length of the longest `detect` stretch of these ranks that ends at a time."""
-    end = round((at - history.started) * 1e6)
-    longest = 0
-    for key in members:
-        lane = history.lanes.get(key, [])
-        for own, after in pairwise(lane):
-            if own.account == "detect" and abs(after.at - end) < 1000:
-                longest = max(longest, after.at - own.at)
-    return longest / 1e6

@@ -62,10 +62,10 @@ def load(path: Path, status: Mapping[str, Any] | None = None) -> RecordedJob:
     status = views.in_folder(path).status if status is None else status
     unrecorded: list[str] = []
     events = _events(path / "events.jsonl", unrecorded)
-    manifest = _manifest(path / "spec.json", unrecorded)
+    manifest = manifest_in(path / "spec.json", unrecorded)
     history = _history(path / "journal", unrecorded)
     faults = history.faults.items() if history else enumerate(status.get("recentFaults") or (), 1)
-    return RecordedJob(status, manifest, events, history, _texts(path, faults), tuple(unrecorded))
+    return RecordedJob(status, manifest, events, history, texts(path, faults), tuple(unrecorded))
 
 
 def of_shown(shown: Page, name: str, uid: str) -> RecordedJob:
@@ -101,7 +101,8 @@ def _events(file: Path, unrecorded: list[str]) -> list[dict[str, Any]]:
     return with_current_reasons(found)
 
 
-def _manifest(file: Path, unrecorded: list[str]) -> dict[str, Any]:
+def manifest_in(file: Path, unrecorded: list[str]) -> dict[str, Any]:
+    """Return the manifest in a file; empty if it is missing or damaged, which `unrecorded` then says."""
     try:
         found: Any = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(found, dict) and isinstance(cast("Json", found).get("spec"), dict):
@@ -133,7 +134,7 @@ def _history(folder: Path, unrecorded: list[str]) -> JobHistory | None:
     return found
 
 
-def _texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, IncidentText]:
+def texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, IncidentText]:
     """Return log lines and stacks of the first and the last faults: of thousands nobody reads them."""
     rows = sorted(faults)
     kept = rows if len(rows) <= MOST else rows[: MOST // 2] + rows[-MOST // 2 :]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,10 @@ class SegmentFile(NamedTuple):
     number: int
     path: Path
     header: Header
+
+    def follows(self, other: SegmentFile) -> bool:
+        """Whether this part continues another one."""
+        return self.header.prev is not None and int(self.header.prev[0]) == other.number
 
 
 def segments(folder: Path, troubles: list[str]) -> list[SegmentFile]:
@@ -52,39 +56,48 @@ def segments(folder: Path, troubles: list[str]) -> list[SegmentFile]:
 
 
 def records(chain: list[SegmentFile], kinds: Iterable[bytes], troubles: list[str]) -> Iterator[Record]:
-    """Yield the records of these kinds, oldest first, and of events all lines: a reader skips what it does not need.
+    """Yield the records of these kinds, oldest first.
 
     A damaged line ends its segment; the next one begins with a snapshot.
     """
-    marks = tuple(b'"r":{"k":"%s"' % kind for kind in kinds)
-    fences = {int(own.header.prev[0]): own.header.prev[1] for own in chain if own.header.prev}
     for own in chain:
+        yield from SegmentLines(own.path).read(kinds, fence_of(own, chain), troubles)
+
+
+def fence_of(own: SegmentFile, chain: Iterable[SegmentFile]) -> int | None:
+    """Return the offset up to which a part counts: where its successor begins; None without one."""
+    return next((later.header.prev[1] for later in chain if later.header.prev and later.follows(own)), None)
+
+
+class SegmentLines:
+    """The lines of a segment from an offset on; a later `read` goes on behind the last whole line."""
+
+    def __init__(self, path: Path, offset: int = 0, line: int = 0) -> None:
+        self._path = path
+        self.offset = offset
+        self.line = line
+        """Number of the line at the offset."""
+
+    def read(self, kinds: Iterable[bytes], fence: int | None, troubles: list[str]) -> Iterator[Record]:
+        """Yield the records of these kinds up to a fence; damage ends the segment, and `troubles` says so."""
+        marks = tuple(b'"r":{"k":"%s"' % kind for kind in kinds)
         try:
-            yield from _lines(own, marks, fences.get(own.number))
+            with _open(self._path) as file:
+                file.seek(self.offset)
+                for line in file:
+                    # A torn last line is normal: its writer died, and nobody acted on it; or it is being written.
+                    if not line.endswith(b"\n") or (fence is not None and self.offset + len(line) > fence):
+                        return
+                    body, tail = line[:-_TAIL], line[-_TAIL:]
+                    if tail != b',"c":"%08x"}\n' % zlib.crc32(body):
+                        raise ValueError(f"damaged at byte {self.offset}")
+                    self.offset += len(line)
+                    self.line += 1
+                    # The kind stands at the beginning: most lines need not be parsed. The first one is the header.
+                    if self.line > 1 and any(mark in line[:64] for mark in marks):
+                        yield json.loads(body + b"}")["r"]
         except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
-            troubles.append(f"journal: part {own.path.name} cannot be read to its end: {error}")
-
-
-def _lines(own: SegmentFile, marks: tuple[bytes, ...], fence: int | None) -> Generator[Record]:
-    at = number = 0
-    with _open(own.path) as file:
-        for line in file:
-            at += len(line)
-            # A torn last line is normal: its writer died, and nobody acted on it.
-            if not line.endswith(b"\n") or (fence is not None and at > fence):
-                return
-            body, tail = line[:-_TAIL], line[-_TAIL:]
-            if tail != b',"c":"%08x"}\n' % zlib.crc32(body):
-                raise ValueError(f"damaged at byte {at - len(line)}")
-            # The kind stands at the beginning: most lines need not be parsed.
-            head = line[:64]
-            if number and any(mark in head for mark in marks):
-                yield _record(body)
-            number += 1
-
-
-def _record(body: bytes) -> dict[str, Any]:
-    return json.loads(body + b"}")["r"]
+            troubles.append(f"journal: part {self._path.name} cannot be read to its end: {error}")
 
 
 def _header(path: Path, troubles: list[str]) -> Header | None:

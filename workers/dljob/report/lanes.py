@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from operator import attrgetter
 
-from dljob.report.history import JobHistory, RankKey, Stretch
+from dljob.report.history import DETECT, JobHistory, RankKey, Stretch
 from dljob.telemetry.job_samples import ACCOUNTS
 
 MOST = 120_000
@@ -14,6 +15,7 @@ MOST = 120_000
 _GRAINS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 """Widths in seconds within which the longest stretch stands for all."""
 
+_ATS = attrgetter("at")
 _INDEX = {account: index for index, account in enumerate(ACCOUNTS)}
 
 
@@ -30,7 +32,7 @@ def lanes(history: JobHistory, unrecorded: list[str]) -> dict[str, list[list[flo
     for (role, rank), lane in found.items():
         rows = roles.setdefault(role, [])
         rows.extend([] for _ in range(rank + 1 - len(rows)))
-        rows[rank] = _flat(history, lane)
+        rows[rank] = flat(history, lane)
     return roles
 
 
@@ -62,27 +64,46 @@ def _keep(kept: list[Stretch], at: int, spent: dict[str, int]) -> None:
         kept.append(Stretch(at, account))
 
 
-def _flat(history: JobHistory, lane: Iterable[Stretch]) -> list[float]:
+def flat(history: JobHistory, lane: Iterable[Stretch]) -> list[float]:
+    """Return stretches as [start, account, ...], in unix seconds and indices of accounts."""
     return [value for own in lane for value in (history.seconds(own.at), _INDEX.get(own.account, -1))]
 
 
 def spent(history: JobHistory, key: RankKey, begin: float, end: float) -> dict[str, float]:
     """Return account -> seconds of a rank between two times (unix seconds)."""
     found: dict[str, float] = {}
-    first, last = ((at - history.started) * 1e6 for at in (begin, end))
-    lane: list[Any] = history.lanes.get(key, [])
-    for own, after in pairwise([*lane, Stretch(round(last), "")]):
+    first, last = (_micros(history, at) for at in (begin, end))
+    lane, at = history.lanes.get(key, []), _place(history, key, first)
+    for own, after in pairwise([*lane[at:], Stretch(last, "")]):
         part = min(after.at, last) - max(own.at, first)
-        if part > 0:
-            found[own.account] = found.get(own.account, 0.0) + part / 1e6
+        if part <= 0:
+            break
+        found[own.account] = found.get(own.account, 0.0) + part / 1e6
     return found
 
 
 def next_in(history: JobHistory, key: RankKey, account: str, begin: float, end: float) -> float:
     """Return when a rank is in an account at or after `begin` (unix seconds); `end` if it never is again."""
-    lane = history.lanes.get(key, [])
-    at = (begin - history.started) * 1e6
-    for own, after in pairwise([*lane, Stretch(round((end - history.started) * 1e6), "")]):
-        if own.account == account and after.at > at:
+    lane, at = history.lanes.get(key, []), _place(history, key, _micros(history, begin))
+    for own in lane[at:]:
+        if own.account == account:
             return max(begin, history.started + own.at / 1e6)
     return end
+
+
+def detected(history: JobHistory, key: RankKey, at: float) -> float:
+    """Return the seconds between the last sign of life and a loss that was reported at a time (unix seconds)."""
+    told = _micros(history, at)
+    lane, place = history.lanes.get(key, []), _place(history, key, told)
+    # The report begins a stretch, so the time before it is the stretch before that one.
+    found = place > 0 and lane[place - 1].account == DETECT and abs(lane[place].at - told) <= 1000
+    return (lane[place].at - lane[place - 1].at) / 1e6 if found else 0.0
+
+
+def _micros(history: JobHistory, at: float) -> int:
+    return round((at - history.started) * 1e6)
+
+
+def _place(history: JobHistory, key: RankKey, at: int) -> int:
+    """Return the index of the stretch that a time, to the millisecond, lies in."""
+    return max(0, bisect_right(history.lanes.get(key, []), at + 1000, key=_ATS) - 1)

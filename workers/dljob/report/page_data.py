@@ -10,6 +10,7 @@ from dljob.errors import DLJobError
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan as resolve
 from dljob.report import incidents, lanes
+from dljob.report.history import JobHistory
 from dljob.report.job_folder import RecordedJob
 from dljob.report.placement import UNIT, placement
 from dljob.report.redaction import without_values
@@ -48,27 +49,27 @@ def page_data(
     """
     status, history = record.status, record.history
     unrecorded = list(record.unrecorded)
-    until = _end(status, now)
+    until = end_of(status, now)
     events, left_out = capped(record.events)
     if left_out:
         unrecorded.append(
             f"events: {left_out} of {len(record.events)} are left out here; dljob events tells all of them"
         )
-    plan = _plan(record, unrecorded)
+    plan = plan_of(record.manifest, unrecorded)
     rows = lanes.lanes(history, unrecorded) if history else None
     found = incidents.of_history(history, until) if history else incidents.of_status(items(status, "recentFaults"))
     return {
         "format": FORMAT,
         "made": {"at": round(now, 3), "by": version},
         "live": live,
-        "job": {**_job(status, until), "deviceSeconds": _device_seconds(status, plan), "cause": list(cause)},
-        "roles": _roles(record.spec, status, plan),
+        "job": job_part(status, until, plan, cause),
+        "roles": roles_part(record.spec, status, plan),
         "accounts": list(ACCOUNTS),
         "lanes": rows,
         "incidents": incidents.with_texts(found, record.texts),
         "ledger": status.get("ledger"),
         "samples": None,
-        "placement": _placement(record, plan) if plan else None,
+        "placement": placement_part(plan, status, history),
         "events": events,
         "eventsLeftOut": left_out,
         "spec": without_values(record.spec, with_values=with_values) if record.spec else None,
@@ -83,7 +84,8 @@ def capped(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     return (events[:FIRST_EVENTS] + events[FIRST_EVENTS + left_out :] if left_out else events), left_out
 
 
-def _job(status: Json, until: float) -> dict[str, Any]:
+def job_part(status: Json, until: float, plan: JobPlan | None, cause: Sequence[str]) -> dict[str, Any]:
+    """Return the header: phase, times, goodput, restarts, and the lines of `dljob why`."""
     ledger = nested(status, "ledger")
     start = unix(status.get("startTime"))
     return {
@@ -93,28 +95,32 @@ def _job(status: Json, until: float) -> dict[str, Any]:
         "goodput": ledger.get("goodput"),
         "processes": ledger.get("processes"),
         "step": nested(status, "progress").get("step"),
+        "deviceSeconds": _device_seconds(status, plan),
+        "cause": list(cause),
     }
 
 
-def _end(status: Json, now: float) -> float:
+def end_of(status: Json, now: float) -> float:
     """Return the job's end, else the time of its last status (unix seconds)."""
     start = unix(status.get("startTime"))
     seconds = float(status.get("seconds") or 0.0)
     return unix(status.get("completionTime")) or (now if start is None else start + seconds)
 
 
-def _plan(record: RecordedJob, unrecorded: list[str]) -> JobPlan | None:
-    if not record.manifest:
+def plan_of(manifest: dict[str, Any], unrecorded: list[str]) -> JobPlan | None:
+    """Return the plan of a manifest; None without one that this version can plan."""
+    if not manifest:
         return None
     try:
-        return resolve(parse(record.manifest))
+        return resolve(parse(manifest))
     except (DLJobError, ValueError, TypeError, KeyError) as error:
         # A job of another version, whose spec this one does not accept.
         unrecorded.append(f"placement: this dljob cannot plan the job's spec: {error}")
         return None
 
 
-def _roles(spec: Json, status: Json, plan: JobPlan | None) -> list[dict[str, Any]]:
+def roles_part(spec: Json, status: Json, plan: JobPlan | None) -> list[dict[str, Any]]:
+    """Return the roles: as they were submitted, with the present number of ranks."""
     together = {
         role: str(own.get("name", "")) for own in items(spec, "collocations") for role in own.get("roles") or ()
     }
@@ -150,8 +156,10 @@ def _device_seconds(status: Json, plan: JobPlan | None) -> float | None:
     return round(total, 3)
 
 
-def _placement(record: RecordedJob, plan: JobPlan) -> dict[str, Any]:
-    history = record.history
+def placement_part(plan: JobPlan | None, status: Json, history: JobHistory | None) -> dict[str, Any] | None:
+    """Return the placement, by the journal or else by the status; None without a plan."""
+    if plan is None:
+        return None
     if history:
         return placement(plan, history.units, history.nodes)
-    return placement(plan, {own["name"]: own["node"] for own in items(record.status, "units") if own["node"]}, {})
+    return placement(plan, {own["name"]: own["node"] for own in items(status, "units") if own["node"]}, {})

@@ -28,7 +28,7 @@ def report(
     """Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.
 
     Args:
-        job: name, uid, the first digits of a uid, or the path of a job's folder (with a `/`), also of a copy.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
         where: this machine, or a cluster.
         output_file: the file to write.
         force: replace a file that is there.
@@ -40,12 +40,8 @@ def report(
     # Before the work: the page of a large job takes a second.
     if output_file.exists() and not force:
         raise _exists(output_file)
-    if os.sep in job:
-        if where.remote:
-            raise UsageError(
-                f"{job} is a folder of this machine", hint="leave out --kubernetes, --namespace, --context"
-            )
-        data = shown_page.of_folder(Path(job), time.time(), with_values=with_values)
+    if folder := where.folder(job):
+        data = shown_page.of_folder(folder, time.time(), with_values=with_values)
     else:
         with where.job("report", job) as found:
             data = shown_page.of_job(found, job, time.time(), with_values=with_values)

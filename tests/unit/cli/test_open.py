@@ -1,0 +1,176 @@
+"""`dljob open`: prints a link, opens a browser where there is one, and serves until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import stat
+import sys
+import urllib.request
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from fake_kube import FakeKube, add_job
+from simulated_folder import simulated
+
+from dljob.cli import main
+from dljob.cli.commands.observe import open as opening
+from dljob.testing.simulate.drive import case_of
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of an ended job of this machine."""
+    simulated(tmp_path / "job", case_of(5))
+    status = json.loads((tmp_path / "job" / "status.json").read_text())
+    place = tmp_path / "home" / "jobs" / f"{status['name']}-{status['uid'][:8]}"
+    place.parent.mkdir(parents=True)
+    (tmp_path / "job").rename(place)
+    entry = {"name": status["name"], "uid": status["uid"], "dir": str(place), "started": 1.0}
+    (place / "job.json").write_text(json.dumps({**entry, "environment": {"RAY_AUTH_TOKEN": "t0k3n"}}))
+    monkeypatch.setenv("DLJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    return status["name"]
+
+
+class Visitor:
+    """Reads the page by the printed link, and then interrupts the command as Ctrl-C does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.page = ""
+        self.links: list[str] = []
+        monkeypatch.setattr(opening.output, "data", self._printed)
+
+    def _printed(self, text: str) -> None:
+        self.links.append(text)
+        if len(self.links) == 1:
+            asyncio.get_running_loop().create_task(self._visit(text))
+
+    async def _visit(self, link: str) -> None:
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        self.page = await asyncio.to_thread(lambda: opener.open(link, timeout=10).read().decode())
+        raise KeyboardInterrupt
+
+
+def data_of(page: str) -> dict[str, Any]:
+    text = re.search(r'<script type="application/json" id="data">(.*)</script>', page)
+    assert text
+    return json.loads(text[1])
+
+
+def test_the_link_leads_to_the_page_and_the_token_is_not_on_it(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    visitor = Visitor(monkeypatch)
+    assert main.run(["open", job]) == 0
+    assert urlsplit(visitor.links[0]).hostname == "127.0.0.1"
+    found = data_of(visitor.page)
+    assert (found["source"], found["live"]) == ("data", False)
+    assert found["lanes"]
+    assert "t0k3n" not in visitor.page
+    said = capsys.readouterr().err
+    assert "the job is over; the page stays until Ctrl-C" in said
+    assert "the page is closed; the job goes on" in said
+
+
+def test_a_link_that_a_browser_opened_is_not_printed(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(opening, "_shown", lambda link, _folder: opened.append(link) or True)
+    monkeypatch.setattr(opening, "_on_enter", lambda _server: asyncio.get_running_loop().call_soon(interrupt))
+    monkeypatch.setattr(opening.output, "data", lambda text: pytest.fail(f"printed {text}"))
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    assert main.run(["open", job]) == 0
+    assert len(opened) == 1
+
+
+def test_a_job_of_a_cluster_is_served_too(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_job(kube, "hello", phase="Running")
+    visitor = Visitor(monkeypatch)
+    assert main.run(["open", "hello", "-k", "--no-browser"]) == 0
+    assert data_of(visitor.page)["live"]
+
+
+def test_an_unknown_job_has_no_page(job: str) -> None:
+    del job
+    assert main.run(["open", "nobody"]) == 3
+
+
+def shown(tmp_path: Path) -> bool:
+    return opening._shown("http://127.0.0.1:1/?code=c", tmp_path)
+
+
+def test_a_browser_gets_the_link_by_a_file_that_only_its_user_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or True)
+    assert shown(tmp_path)
+    file = Path(urlsplit(asked[0]).path)
+    assert "code" not in asked[0]
+    assert "url=http://127.0.0.1:1/?code=c" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_without_a_graphical_browser_the_link_is_only_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(webbrowser, "open", lambda _url: pytest.fail("a text browser would take the terminal"))
+    assert not shown(tmp_path)
+
+    def none(_url: str) -> bool:
+        raise webbrowser.Error("none")
+
+    monkeypatch.setattr(webbrowser, "open", none)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not shown(tmp_path)
+
+
+class Server:
+    """Gives a new link for each question."""
+
+    count = 0
+
+    def link(self) -> str:
+        self.count += 1
+        return f"link {self.count}"
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, type_: Callable[[int], None]) -> list[str]:
+    """Return what was printed while somebody typed on a terminal."""
+    printed: list[str] = []
+    main_end, other_end = os.openpty()
+
+    async def run() -> None:
+        opening._on_enter(Server())  # type: ignore[arg-type]
+        type_(main_end)
+        await asyncio.sleep(0.1)
+
+    with os.fdopen(other_end) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(opening.output, "data", printed.append)
+        asyncio.run(run())
+    return printed
+
+
+def test_enter_prints_another_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert typed(monkeypatch, lambda end: os.write(end, b"\n\n") and None) == ["link 1", "link 2"]
+
+
+def test_a_terminal_that_is_gone_ends_the_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert typed(monkeypatch, lambda end: os.write(end, b"\x04") and None) == []
+
+
+def test_without_a_terminal_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    opening._on_enter(Server())  # type: ignore[arg-type]

@@ -1,0 +1,177 @@
+"""One source, many readers: each gets news at once; silence is told, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dljob.errors import UnreachableError
+from dljob.report.live import feed as feeds
+from dljob.report.live.document import LiveDocument
+from dljob.report.live.feed import JobFeed, in_thread
+from dljob.report.live.page_app import PageApp
+from dljob.report.live.server import PageRequest
+from dljob.report.live.sources import AwayError
+
+
+class Counting:
+    """A source that changes when told."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.value = 0
+        self.looks = 0
+        self.error: Exception | None = None
+        self.silent = ""
+        self.news = threading.Event()
+
+    def look(self, document: LiveDocument) -> bool:
+        self.looks += 1
+        if self.error:
+            raise self.error
+        return document.put({"value": self.value})
+
+    def wait(self) -> None:
+        if self.silent:
+            raise AwayError(self.silent)
+        self.news.wait(0.05)
+        self.news.clear()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LOOK_S", 0.01)
+    monkeypatch.setattr(feeds, "QUIET_S", 0.05)
+    monkeypatch.setattr(feeds, "AWAY_S", 0.01)
+    monkeypatch.setattr(feeds, "LONGEST_S", 5.0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - of a source that knows no events
+            await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[JobFeed, Counting], object]) -> None:
+    async def main() -> None:
+        source = Counting()
+        feed = JobFeed(source, LiveDocument("d"))
+        source.look(feed.document)
+        task = asyncio.create_task(feed.run())
+        await test(feed, source)  # type: ignore[misc]
+        source.over = True
+        await task
+
+    asyncio.run(main())
+
+
+def test_all_readers_get_a_change_by_one_look() -> None:
+    async def test(feed: JobFeed, source: Counting) -> None:
+        known = feed.document.version
+        readers = [asyncio.create_task(feed.answer(known)) for _ in range(50)]
+        await asyncio.sleep(0)
+        source.value = 7
+        source.news.set()
+        found = await asyncio.gather(*readers)
+        assert {json.loads(each or b"")["value"] for each in found} == {7}
+        assert len({id(each) for each in found}) == 1
+
+    run(test)
+
+
+def test_without_news_an_answer_is_empty_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LONGEST_S", 0.02)
+
+    async def test(feed: JobFeed, source: Counting) -> None:
+        del source
+        assert await feed.answer(feed.document.version) is None
+        assert (await PageApp(feed)(PageRequest("/data", {"after": feed.document.version}))).status == 204
+
+    run(test)
+
+
+def test_silence_is_told_to_those_who_wait_and_ends_with_an_answer() -> None:
+    async def test(feed: JobFeed, source: Counting) -> None:
+        source.silent = "PrimeMaster does not answer"
+        with pytest.raises(AwayError, match="PrimeMaster does not answer"):
+            await feed.answer(feed.document.version)
+        said = await PageApp(feed)(PageRequest("/data", {"after": feed.document.version}))
+        assert (said.status, json.loads(said.body)) == (503, {"error": "PrimeMaster does not answer"})
+        # A reader who has an older version gets the present one all the same.
+        assert (await PageApp(feed)(PageRequest("/data", {}))).status == 200
+        source.silent = ""
+        await until(lambda: not feed.trouble)
+
+    run(test)
+
+
+def test_a_look_that_fails_is_told_and_tried_again() -> None:
+    async def test(feed: JobFeed, source: Counting) -> None:
+        source.error = UnreachableError("the head is gone")
+        await until(lambda: feed.trouble == "the head is gone")
+        source.error, source.value = None, 8
+        await until(lambda: not feed.trouble)
+        assert feed.document.parts["value"] == 8
+
+    run(test)
+
+
+def test_a_page_that_nobody_reads_is_not_kept_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(feed: JobFeed, source: Counting) -> None:
+        monkeypatch.setattr(feeds, "UNREAD_S", -1.0)
+        await asyncio.sleep(0.2)
+        looks = source.looks
+        await asyncio.sleep(0.2)
+        assert source.looks == looks
+        monkeypatch.setattr(feeds, "UNREAD_S", 90.0)
+        source.value = 9
+        assert json.loads(await feed.answer(feed.document.version) or b"")["value"] == 9
+
+    run(test)
+
+
+def test_the_page_itself_has_the_policy_of_a_live_one_and_unknown_paths_have_nothing() -> None:
+    async def test(feed: JobFeed, source: Counting) -> None:
+        del source
+        said = await PageApp(feed)(PageRequest("/", {}))
+        policy = said.headers["Content-Security-Policy"]
+        assert "connect-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert b'"value":0' in said.body
+        assert (await PageApp(feed)(PageRequest("/token", {}))).status == 404
+
+    run(test)
+
+
+def test_a_blocking_call_does_not_outlive_a_loop_that_is_closed() -> None:
+    begun, free = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        free.wait(10)
+
+    async def main() -> None:
+        task = asyncio.create_task(in_thread(block))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+
+    asyncio.run(main())
+    free.set()
+    thread = next((own for own in threading.enumerate() if own.name == "dljob-look"), None)
+    if thread:
+        thread.join(10)
+
+
+def test_an_answer_that_comes_after_its_question_was_given_up_is_dropped() -> None:
+    async def main() -> None:
+        task = asyncio.create_task(in_thread(lambda: time.sleep(0.05)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0.15)
+
+    asyncio.run(main())

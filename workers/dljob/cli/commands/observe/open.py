@@ -1,0 +1,122 @@
+"""`dljob open`: a job's page that follows it, in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dljob.cli import output
+from dljob.cli.target import HERE, JobTarget
+
+if TYPE_CHECKING:
+    from dljob.api.shown_job import Overview, ShownJob
+    from dljob.report.live.server import PageServer
+    from dljob.report.live.sources import LiveSource
+
+
+def open(  # noqa: A001 - the name of the command
+    job: str,
+    /,
+    *,
+    where: JobTarget = HERE,
+    browser: bool = True,
+) -> None:
+    """Open a job's page in the browser, and keep it up to date until Ctrl-C.
+
+    The link is good once; Enter prints another one, for another browser. Only this machine can reach it: over ssh,
+    forward its port, with the same number at both ends.
+
+    Args:
+        job: name, uid, or the first digits of a uid.
+        where: this machine, or a cluster.
+        browser: open the link; without it, or without a browser, it is only printed.
+    """
+    with where.job("open", job) as found:
+        source = _source(found, job)
+        # Ctrl-C is how it ends.
+        try:
+            asyncio.run(_serve(source, browser=browser))
+        except KeyboardInterrupt:
+            output.say("the page is closed; the job goes on")
+
+
+def _source(job: ShownJob, name: str) -> LiveSource:
+    from dljob.api.handle import JobHandle
+    from dljob.api.local import views
+    from dljob.cli import diagnosis
+    from dljob.report.live.sources import AskedSource, FolderSource
+
+    def explain(seen: Overview) -> Sequence[str]:
+        return diagnosis.diagnose(seen, name, job.flags).lines
+
+    # A job on a Ray elsewhere may have its folder on another machine: then only its answers are up to date.
+    if isinstance(job, JobHandle) and (job.record.runner or job.record.over):
+        record = job.record
+        return FolderSource(record.folder, record.uid, lambda: views.overview(record, views.filed(record)), explain)
+    return AskedSource(job, explain)
+
+
+async def _serve(source: LiveSource, *, browser: bool) -> None:
+    from dljob.report.live.document import LiveDocument
+    from dljob.report.live.feed import JobFeed, in_thread
+    from dljob.report.live.page_app import PageApp
+    from dljob.report.live.server import PageServer
+
+    document = LiveDocument(secrets.token_hex(4))
+    # The first look before the link: a job that cannot be reached is an error of the command, not of a page.
+    await in_thread(lambda: source.look(document))
+    feed = JobFeed(source, document)
+    server = PageServer(PageApp(feed))
+    await server.start()
+    following = asyncio.create_task(feed.run())
+    with tempfile.TemporaryDirectory(prefix="dljob-open-") as folder:
+        if not (browser and await in_thread(lambda: _shown(server.link(), Path(folder)))):
+            output.data(server.link())
+        output.say("Enter prints a link for another browser, Ctrl-C ends the page")
+        _on_enter(server)
+        try:
+            await following
+            output.say("the job is over; the page stays until Ctrl-C")
+            await asyncio.Event().wait()
+        finally:
+            following.cancel()
+            await server.close()
+
+
+def _shown(link: str, folder: Path) -> bool:
+    """Open a link in a graphical browser, if there is one.
+
+    By a file that only this user can read: the arguments of a process, with the code in them, could be read by all.
+    """
+    import webbrowser
+
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    file = folder / "open.html"
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={link}"><title>dljob</title>')
+    file.chmod(0o600)
+    try:
+        return webbrowser.open(file.as_uri())
+    except webbrowser.Error:
+        return False
+
+
+def _on_enter(server: PageServer) -> None:
+    """Print a new link for each line on the terminal."""
+    if not sys.stdin or not sys.stdin.isatty():
+        return
+    loop = asyncio.get_running_loop()
+
+    def typed() -> None:
+        if sys.stdin.readline():
+            output.data(server.link())
+        else:  # the terminal is gone
+            loop.remove_reader(sys.stdin)
+
+    loop.add_reader(sys.stdin, typed)

@@ -1,0 +1,125 @@
+"""One look at a job for all readers of its page: the source is asked once, whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dljob.errors import DLJobError
+from dljob.report.live.document import LiveDocument
+from dljob.report.live.sources import AwayError, LiveSource
+
+T = TypeVar("T")
+
+LOOK_S = 0.9
+"""Shortest time, in seconds, between two looks: a page need not change more often."""
+QUIET_S = 2.0
+"""Longest time, in seconds, between two looks: steps and times change without an event."""
+LONGEST_S = 25.0
+"""Longest time, in seconds, that a reader waits for news."""
+UNREAD_S = 90.0
+"""Seconds after the last question in which looks go on without a reader."""
+AWAY_S = 0.5
+"""Pause, in seconds, after no answer."""
+
+
+class JobFeed:
+    """The document of a job, kept up to date while somebody reads it."""
+
+    def __init__(self, source: LiveSource, document: LiveDocument) -> None:
+        self._source = source
+        self.document = document
+        self._away: dict[str, str] = {}
+        """Question -> why it has no answer now."""
+        self._changed = asyncio.Condition()
+        self._woken, self._looked, self._asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._asked_at = time.monotonic()
+
+    @property
+    def trouble(self) -> str:
+        """Why the job does not answer now; empty while it does."""
+        return next(iter(self._away.values()), "")
+
+    async def run(self) -> None:
+        """Look at the job until it is over; with a pause while nobody reads."""
+        listening = asyncio.create_task(self._listen())
+        try:
+            while not self._source.over:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), QUIET_S)
+                self._woken.clear()
+                await self._look()
+                self._looked.set()
+                await asyncio.sleep(LOOK_S)
+                if time.monotonic() - self._asked_at > UNREAD_S:
+                    self._asked.clear()
+                    await self._asked.wait()
+        finally:
+            listening.cancel()
+        # The last page says how the job ended: PrimeMaster's silence is no trouble then.
+        self._away.clear()
+
+    async def answer(self, known: str) -> bytes | None:
+        """Return what changed since a version, as soon as anything did; None after LONGEST_S.
+
+        Raises:
+            AwayError: the job does not answer.
+        """
+        self._asked_at = time.monotonic()
+        self._asked.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_S), self._changed:
+                await self._changed.wait_for(lambda: known != self.document.version or self.trouble)
+        if known == self.document.version and self.trouble:
+            raise AwayError(self.trouble)
+        return self.document.answer(known)
+
+    async def _look(self) -> None:
+        try:
+            await in_thread(lambda: self._source.look(self.document))
+        except (AwayError, DLJobError, OSError) as error:
+            self._away["status"] = str(error)
+        else:
+            self._away.pop("status", None)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _listen(self) -> None:
+        """Wake the look for each event. An answer before that look would tell the same event again."""
+        while True:
+            self._looked.clear()
+            try:
+                await in_thread(self._source.wait)
+            except AwayError as error:
+                self._away["events"] = str(error)
+                await asyncio.sleep(AWAY_S)
+            else:
+                self._away.pop("events", None)
+            self._woken.set()
+            await self._looked.wait()
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a blocking call in a thread that does not outlive the process: Ctrl-C need not wait for its answer."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_: Callable[[Any], None], value: object) -> None:
+        if not future.done():
+            set_(value)
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            try:
+                found = call()
+            except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
+                loop.call_soon_threadsafe(settle, future.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(settle, future.set_result, found)
+
+    threading.Thread(target=run, daemon=True, name="dljob-look").start()
+    return await future

@@ -1,0 +1,48 @@
+"""Reader of a journal that is being written: each call returns the records since the last one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dljob.report import journal_files
+from dljob.report.history import KINDS
+from dljob.report.journal_files import SegmentFile
+from dljob.runtime.journal.stores import SUFFIX
+from dljob.telemetry.records import Record
+
+
+class JournalTail:
+    """Follows the segments of a journal; `troubles` has what could not be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._segment: SegmentFile | None = None
+        self._offset = self._line = 0
+        self._seen: frozenset[str] = frozenset()
+        self.troubles: list[str] = []
+
+    def read(self) -> list[Record]:
+        """Return the new records of the kinds that a history is made of."""
+        found: list[Record] = []
+        names = frozenset(path.name for path in self._folder.glob(f"*{SUFFIX}"))
+        # Parts are seldom begun: only then the chain is looked at again.
+        if names != self._seen:
+            chain = journal_files.segments(self._folder, self.troubles)
+            at = self._segment.number if self._segment else 0
+            for own in chain:
+                if own.number < at:
+                    continue
+                if own.number > at:
+                    self._segment, self._offset, self._line = own, 0, 0
+                found += self._part(own, journal_files.fence_of(own, chain))
+            # A part without a header is one that begins at this moment, or that no master came to write.
+            self._seen = names if chain and chain[-1].path.name == max(names) else frozenset()
+        elif self._segment:
+            found += self._part(self._segment, None)
+        return found
+
+    def _part(self, own: SegmentFile, fence: int | None) -> list[Record]:
+        lines = journal_files.SegmentLines(own.path, self._offset, self._line)
+        found = list(lines.read(KINDS, fence, self.troubles))
+        self._offset, self._line = lines.offset, lines.line
+        return found

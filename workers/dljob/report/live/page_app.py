@@ -1,0 +1,32 @@
+"""Answers of a live page: the page itself, and what changed since the version that a reader has."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from dljob.report import page
+from dljob.report.live.feed import JobFeed
+from dljob.report.live.server import PageAnswer, PageRequest, as_json, trouble
+from dljob.report.live.sources import AwayError
+
+
+class PageApp:
+    """Handler of the server for one job."""
+
+    def __init__(self, feed: JobFeed) -> None:
+        self._feed = feed
+        self._policy = f"{page.policy(live=True)}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+    async def __call__(self, request: PageRequest) -> PageAnswer:
+        """Answer a reader."""
+        if request.path == "/":
+            text = page.html(self._feed.document.whole())
+            headers = {"Content-Security-Policy": self._policy}
+            return PageAnswer(200, text.encode(errors="replace"), "text/html; charset=utf-8", headers)
+        if request.path == "/data":
+            try:
+                found = await self._feed.answer(request.query.get("after", ""))
+            except AwayError as error:
+                return trouble(str(error))
+            return PageAnswer(HTTPStatus.NO_CONTENT) if found is None else as_json(found)
+        return PageAnswer(HTTPStatus.NOT_FOUND)

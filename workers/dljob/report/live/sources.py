@@ -1,0 +1,235 @@
+"""What a live page is made of: looks at a job in its folder on this machine, or by what its place answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dljob.api.shown_job import Overview, ShownJob
+from dljob.report import incidents, job_folder, lanes, page_data
+from dljob.report.history import HistoryReader, JobHistory
+from dljob.report.live.document import LaneTail, LiveDocument
+from dljob.report.live.journal_tail import JournalTail
+from dljob.report.redaction import without_values
+from dljob.runtime.control_socket import messages
+from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
+from dljob.runtime.journal.timeline import EVENTS, STATUS
+from dljob.spec.status import TERMINAL
+from dljob.telemetry.job_samples import ACCOUNTS
+from dljob.telemetry.reasons import with_current_reasons
+
+NEWS_S = 10.0
+"""Longest time, in seconds, that PrimeMaster is asked to wait for a new event."""
+ASK_S = 1.0
+"""Interval, in seconds, at which the place of a job without a folder here is asked."""
+THIN_S = 30.0
+"""Interval, in seconds, at which lanes are made anew that are too many to be shown whole."""
+SETTLED_S = 60.0
+"""Seconds after a recovery in which its incident may still change: the log lines, the first step."""
+ENDED = (*TERMINAL, "Suspended", "Lost")
+
+Explain = Callable[[Overview], Sequence[str]]
+"""Returns the lines of `dljob why`."""
+
+
+class AwayError(Exception):
+    """The job's PrimeMaster, or its head, does not answer now, for the reason in the message."""
+
+
+class LiveSource(Protocol):
+    """A job that is followed. The methods block, and are called by one thread each."""
+
+    def look(self, document: LiveDocument) -> bool:
+        """Bring the document up to date; return whether anything changed. Raises AwayError, or DLJobError."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until there may be news, for NEWS_S at most. Raises AwayError."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will change any more."""
+        ...
+
+
+class FolderSource:
+    """A job whose folder PrimeMaster writes on this machine: all is read from there, which costs PrimeMaster nothing.
+
+    Its control socket is asked for one thing alone, whether there is a new event: that ends a pause at once, and shows
+    that PrimeMaster lives.
+    """
+
+    def __init__(self, folder: Path, uid: str, status: Callable[[], Overview], explain: Explain) -> None:
+        """`status` returns the status by the folder, `Lost` where the runner is gone."""
+        self._folder, self._uid = folder, uid
+        self._status, self._explain = status, explain
+        self._tail = JournalTail(folder / "journal")
+        self._reader = HistoryReader()
+        self._events_at = 0
+        """Offset in the file of events."""
+        self._seq = 0
+        self._stamp: object = None
+        """Identity of the last status file."""
+        self._trouble: list[str] = []
+        manifest = job_folder.manifest_in(folder / "spec.json", self._trouble)
+        self._plan = page_data.plan_of(manifest, self._trouble)
+        self._spec: dict[str, Any] = dict(manifest.get("spec") or {})
+        self._shown: dict[int, dict[str, Any]] = {}
+        """Incidents as they were last computed."""
+        self._drawn = False
+        """Whether the document has lanes, so that their ends suffice."""
+        self._phase = ""
+        self._thinned_at = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether the last status is final."""
+        return self._phase in ENDED
+
+    def wait(self) -> None:
+        """Ask PrimeMaster for an event behind the last one."""
+        try:
+            asked = messages.request(self._uid, "notes", (self._seq, NEWS_S))
+            SocketLine(self._folder).ask(asked, NEWS_S + 2.0)
+        except (NoAnswerError, OSError) as error:
+            # Nobody writes a status any more: whether the runner is gone has to be looked at.
+            self._stamp = None
+            raise AwayError(f"PrimeMaster does not answer: {error}") from error
+
+    def look(self, document: LiveDocument) -> bool:
+        """Read what the files have new."""
+        fresh = self._new_events()
+        for record in self._tail.read():
+            self._reader.take(record)
+        parts = self._by_status()
+        history = self._reader.history if self._reader.history.lanes else None
+        missing = ["lanes, stages: the folder has no journal"] if history is None else []
+        parts["unrecorded"] = [*dict.fromkeys([*self._trouble, *self._tail.troubles]), *missing]
+        if history and self._reader.news & {"units", "nodes"}:
+            parts["placement"] = page_data.placement_part(self._plan, {}, history)
+        if history:
+            parts["incidents"] = self._incidents(history)
+        tails = self._lanes(parts)
+        if not document.revision:
+            parts = {**self._constants(), **parts}
+        self._reader.news.clear()
+        return document.put(parts, fresh, tails)
+
+    def _constants(self) -> dict[str, Any]:
+        return {
+            "format": page_data.FORMAT,
+            "source": "data",
+            "accounts": list(ACCOUNTS),
+            "spec": without_values(self._spec) if self._spec else None,
+            "lanes": None,
+            "incidents": [],
+            "placement": None,
+            "samples": None,
+            "whatifs": None,
+        }
+
+    def _incidents(self, history: JobHistory) -> list[dict[str, Any]]:
+        """Return the incidents; only those that are new, last, or are just over are computed again."""
+        now = history.until
+        moving = {
+            number: fault
+            for number, fault in history.faults.items()
+            if number not in self._shown or now - (fault["recovered"] or now) < SETTLED_S
+        }
+        found = incidents.of_history(history, now, moving)
+        texts = job_folder.texts(self._folder, moving.items())
+        self._shown |= {own["id"]: own for own in incidents.with_texts(found, texts)}
+        return [self._shown[number] for number in sorted(self._shown)]
+
+    def _by_status(self) -> dict[str, Any]:
+        """Return the parts that the status gives; nothing while its file is the same."""
+        try:
+            found = (self._folder / STATUS).stat()
+            stamp: object = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            stamp = "missing"
+        if stamp == self._stamp and self._phase:
+            return {}
+        seen = self._status()
+        self._stamp, self._phase = stamp, seen.phase
+        until = page_data.end_of(seen.status, time.time())
+        return {
+            "made": {"at": round(time.time(), 3), "by": "dljob open"},
+            "live": not self.over,
+            "job": {**page_data.job_part(seen.status, until, self._plan, self._explain(seen)), "phase": seen.phase},
+            "roles": page_data.roles_part(self._spec, seen.status, self._plan),
+            "ledger": seen.status.get("ledger"),
+        }
+
+    def _lanes(self, parts: dict[str, Any]) -> list[LaneTail]:
+        """Return the ends of lanes that changed; too many lanes are shown thinned, and made anew from time to time."""
+        history, touched = self._reader.history, self._reader.touched
+        many = sum(map(len, history.lanes.values())) > lanes.MOST
+        if touched and (many or not self._drawn):
+            if time.monotonic() >= self._thinned_at:
+                parts["lanes"] = lanes.lanes(history, [])
+                self._thinned_at = time.monotonic() + THIN_S * many
+                self._drawn = True
+                touched.clear()
+            return []
+        tails = [
+            LaneTail(role, rank, 2 * keep, lanes.flat(history, history.lanes[role, rank][keep:]))
+            for (role, rank), keep in touched.items()
+        ]
+        touched.clear()
+        return tails
+
+    def _new_events(self) -> list[Mapping[str, Any]]:
+        found: list[dict[str, Any]] = []
+        try:
+            with (self._folder / EVENTS).open("rb") as file:
+                file.seek(self._events_at)
+                text = file.read()
+        except OSError:
+            return []
+        # The last line may be in the making.
+        whole = text[: text.rfind(b"\n") + 1]
+        self._events_at += len(whole)
+        for line in whole.splitlines():
+            try:
+                note = json.loads(line.decode("utf-8", "replace"))
+                seq = int(note["seq"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            if seq > self._seq:
+                found.append(note)
+                self._seq = seq
+        return [*with_current_reasons(found)]
+
+
+class AskedSource:
+    """A job without a folder here: its place is asked as `dljob status` and `dljob events` ask it."""
+
+    def __init__(self, job: ShownJob, explain: Explain, pause: Callable[[float], object] = time.sleep) -> None:
+        self._job, self._explain, self._pause = job, explain, pause
+        self._phase = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the last answer said so."""
+        return self._phase in ENDED
+
+    def wait(self) -> None:
+        """Pause between two questions."""
+        self._pause(ASK_S)
+
+    def look(self, document: LiveDocument) -> bool:
+        """Ask for the job's status and events."""
+        shown = self._job.page()
+        self._phase = shown.overview.phase
+        record = job_folder.of_shown(shown, self._job.name, self._job.uid)
+        now = time.time()
+        data = page_data.page_data(record, now, version="dljob open", cause=self._explain(shown.overview))
+        # When the page was made is no news.
+        made = document.parts.get("made", data["made"])
+        events = data.pop("events")[len(document.events) :]
+        return document.put({**data, "made": made, "live": not self.over, "source": "data"}, events)
