@@ -28,6 +28,7 @@ from tiers import isolated  # noqa: E402 - the folder above has no package
 SCRIPTS = (
     "cli",
     "shown_page",
+    "large_folder",
     "planning",
     "transition",
     "journal",

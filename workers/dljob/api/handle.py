@@ -96,9 +96,17 @@ class JobHandle(ShownJob):
         """Time of the submission, in unix seconds."""
         return self.record.started
 
-    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
-        """Show each entry of the timeline; with `follow`, continue until the job is over."""
+    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool, tail: int | None = None) -> None:
+        """Show the entries of the timeline, or the last `tail` of them; with `follow`, continue until its end."""
         seen = 0
+        if tail is not None:
+            from dljob.runtime.journal.job_record import last_notes
+
+            # A folder on another machine may have no events, or old ones: what follows comes from PrimeMaster.
+            last = last_notes(self.dir, tail) if self.record.runner or self.record.over else self.events()
+            for note in last[max(0, len(last) - tail) :]:
+                show(cast("JobEvent", note))
+            seen = int(last[-1].get("seq", 0)) if last else 0
         while True:
             # Asked first: entries between the last read and the end would be lost otherwise.
             ended = self.connection.status().get("phase") in views.ENDED

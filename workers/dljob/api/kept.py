@@ -13,6 +13,7 @@ from dljob.api import registry
 from dljob.api.local import views
 from dljob.api.shown_job import JobAccounts, Overview
 from dljob.errors import NotFoundError
+from dljob.telemetry.wording import unix
 
 Json = Mapping[str, Any]
 _HINT = "a job's folder, or a file with its DLJob or its ConfigMap of logs: kubectl get configmap JOB-logs -o yaml"
@@ -32,6 +33,17 @@ def accounts(path: Path) -> JobAccounts:
         if never := _never_started(path):
             return JobAccounts(never, views.spec(path))
         raise
+
+
+def begun(folder: Path) -> float:
+    """Return the time from which a folder's timeline counts, in unix seconds: the job's submission, else its start.
+
+    Raises:
+        NotFoundError: there is no job's folder at that path.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a copy may lack it, and its status tells the start
+        return float(json.loads((folder / "job.json").read_text(encoding="utf-8"))["started"])
+    return unix(views.in_folder(folder).status.get("startTime")) or 0.0
 
 
 def _never_started(folder: Path) -> Overview | None:

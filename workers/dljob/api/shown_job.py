@@ -146,8 +146,8 @@ class ShownJob(AnyJob):
         """Time from which a timeline counts, in unix seconds: the job's submission."""
 
     @abstractmethod
-    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
-        """Show each entry of the timeline; with `follow`, continue until the job is over."""
+    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool, tail: int | None = None) -> None:
+        """Show the entries of the timeline, or the last `tail` of them; with `follow`, continue until its end."""
 
     @property
     def result(self) -> object:

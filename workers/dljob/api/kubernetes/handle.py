@@ -130,18 +130,18 @@ class KubernetesJob(ShownJob):
         """Time of the DLJob's creation, in unix seconds."""
         return unix(self._meta.get("creationTimestamp")) or 0.0
 
-    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool) -> None:
-        """Show each entry of the timeline; with `follow`, continue until the job is over."""
+    def tell_events(self, show: Callable[[JobEvent], None], *, follow: bool, tail: int | None = None) -> None:
+        """Show the entries of the timeline, or the last `tail` of them; with `follow`, continue until its end."""
 
         async def tell(kube: Kube, job: Json) -> None:
             if follow:
-                async with aclosing(timeline.follow(kube, job)) as notes:
+                async with aclosing(timeline.follow(kube, job, tail)) as notes:
                     async for note in notes:
                         show(cast("JobEvent", note))
                 return
             feed = timeline.EventFeed()
             found = await feed.new_entries(kube, job)
-            for note in found:
+            for note in timeline.last(found, tail):
                 show(cast("JobEvent", note))
             if not found:
                 self._remark(f"no events; {KEPT}")

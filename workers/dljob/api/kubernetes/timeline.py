@@ -106,10 +106,16 @@ class EventFeed:
         return notes
 
 
-async def follow(kube: Kube, job: Json) -> AsyncGenerator[Json]:
-    """Yield the timeline so far, and new entries until the job has ended."""
+def last(entries: list[Json], tail: int | None) -> list[Json]:
+    """Return the last `tail` entries; all of them for None."""
+    return entries if tail is None else entries[max(0, len(entries) - tail) :]
+
+
+async def follow(kube: Kube, job: Json, tail: int | None = None) -> AsyncGenerator[Json]:
+    """Yield the timeline so far, or the last `tail` entries of it, and new entries until the job has ended."""
     timeline = EventFeed()
     async with aclosing(jobs.each_second(kube, job)) as moments:
         async for now in moments:
-            for note in await timeline.new_entries(kube, now):
+            for note in last(await timeline.new_entries(kube, now), tail):
                 yield note
+            tail = None

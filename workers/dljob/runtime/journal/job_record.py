@@ -10,12 +10,13 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.runtime.journal.event_file import each_event, last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.reasons import with_current_reasons
@@ -86,27 +87,19 @@ def master_name(uid: str) -> str:
     return f"{uid[:8]}/master"
 
 
-def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
-    """Return the events in a job's folder with a number greater than `after_seq`, each once.
+def notes(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events in a job's folder, oldest first, each once: a folder may have a million."""
+    return (note for each in each_event(folder / EVENTS) for note in with_current_reasons([each]))
 
-    A master that was fenced while it wrote may leave an event that its successor wrote, too: only growing numbers
-    count.
-    """
-    found: list[dict[str, Any]] = []
-    try:
-        # Split at "\n" only, and tolerate half a character: the writer may have died in the middle of one.
-        lines = (folder / EVENTS).read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            note = json.loads(line)
-        except ValueError:
-            continue  # its writer died in the middle of this line; the next master wrote the event again
-        if note["seq"] > after_seq:
-            found.append(note)
-            after_seq = note["seq"]
-    return with_current_reasons(found)
+
+def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
+    """Return the events in a job's folder with a number greater than `after_seq`, each once."""
+    return with_current_reasons(each_event(folder / EVENTS, after_seq))
+
+
+def last_notes(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Return the last `count` events in a job's folder, each once."""
+    return with_current_reasons(last_events(folder / EVENTS, count))
 
 
 def read_status(folder: Path) -> dict[str, Any]:
