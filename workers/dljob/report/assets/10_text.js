@@ -116,17 +116,28 @@ function seconds(value) {
   return Number.isNaN(parsed) ? null : parsed / 1000;
 }
 
+const told = (time) => time !== null && time !== undefined && Number.isFinite(time) && Math.abs(time) < 8e12;
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const day = (text) => `${Number(text.slice(8, 10))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
+
+// A time on an axis of so many seconds: what its neighbours have in common is left out. UTC, as all times of dljob.
 function clock(time, span = 0) {
-  if (time === null || time === undefined || !Number.isFinite(time) || Math.abs(time) > 8e12) return "-";
+  if (!told(time)) return "-";
   const text = new Date(time * 1000).toISOString();
-  if (span > 86400 * 3) return text.slice(5, 10);
-  if (span > 43200) return `${text.slice(8, 10)}. ${text.slice(11, 16)}`;
+  if (span > 43200 && text.slice(11, 16) === "00:00") return day(text);
   if (span > 600) return text.slice(11, 16);
   return span && span < 10 ? text.slice(11, 23) : text.slice(11, 19);
 }
 
+// A time in a list: with its day where the job has several.
+function moment(time) {
+  if (!told(time)) return "-";
+  const text = new Date(time * 1000).toISOString();
+  return page.end - page.start > 43200 ? `${day(text)} ${text.slice(11, 19)}` : text.slice(11, 19);
+}
+
 function stamp(time) {
-  if (time === null || time === undefined || !Number.isFinite(time) || Math.abs(time) > 8e12) return "-";
+  if (!told(time)) return "-";
   return new Date(time * 1000).toISOString().replace("T", " ").replace(/\.\d+Z$/, "");
 }
 

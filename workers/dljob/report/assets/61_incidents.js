@@ -17,7 +17,7 @@ function buildIncidents() {
     el("thead", null, el("tr", null, ["#", "time, UTC", "what", "level", "seconds by stage", "steps lost"].map((cell) => el("th", { scope: "col" }, cell)))),
     el("tbody", null, incidents.map((incident, index) => el("tr", null,
       el("td", null, el("button", { type: "button", class: "mark still", "aria-label": `Open incident ${index + 1}`, title: `Open incident ${index + 1}. Source: the job's journal`, onclick: () => openIncident(index) }, String(index + 1))),
-      el("td", { class: "nowrap", title: `${stamp(incident.at)} UTC. Source: the job's journal` }, clock(incident.at, page.end - page.start > 43200 ? 50000 : 60)),
+      el("td", { class: "nowrap", title: `${stamp(incident.at)} UTC. Source: the job's journal` }, moment(incident.at)),
       el("td", { class: "grow", title: "Source: the first cause that PrimeMaster found" }, el("strong", null, user(`${incident.target}: ${incident.reason || "failure"}`)), el("div", { class: "sub" }, user(incident.cause || ""))),
       el("td", { class: "nowrap level" }, user(levelName(incident.level || "-"))),
       el("td", { class: "stage-cell" }, stageBar(incident, slowest)),
@@ -132,6 +132,7 @@ function stacks(found) {
 
 function showAround(incident) {
   const until = incident.until ?? page.end;
+  if (innerWidth < 1000) closeDrawer(); // there it covers the page
   const margin = Math.max((until - incident.at) * 0.6, 1);
   setWindow(incident.at - margin, until + margin);
   document.getElementById("timeline").scrollIntoView({ block: "start" });

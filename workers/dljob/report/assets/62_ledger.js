@@ -43,7 +43,7 @@ function waterfall() {
   });
   const spare = ((role || ledger).accounts || {}).spare;
   return [el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ledger" }, el("table", { class: "waterfall" },
-    el("thead", null, el("tr", null, ["account", "from all time, down to work", "share", "process time"].map((cell) => el("th", { scope: "col" }, cell)))),
+    el("thead", null, el("tr", null, ["account", el("span", { class: "wide-only" }, "from all time, down to work"), "share", "process time"].map((cell) => el("th", { scope: "col" }, cell)))),
     el("tbody", null, rows),
     el("tfoot", null, el("tr", null, el("th", { scope: "row" }, "sum"), el("td"), el("td", { class: "number" }, figure("100.0 %", source)), el("td", { class: "number" }, figure(processTime(sum), source)))))),
   spare ? note(figure(processTime(spare), source), " of spare processes are counted apart: they are not ranks.") : null];

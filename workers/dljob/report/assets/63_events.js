@@ -75,7 +75,7 @@ function eventRow(index, at, each) {
   const event = page.data.events[index];
   const made = el("div", { class: "event", role: "listitem", "aria-posinset": String(at + 1), "aria-setsize": String(events.found.length), title: `Event ${event.seq ?? index + 1}. Source: events.jsonl` },
     el("button", { type: "button", class: "event-open", "aria-label": visible(`Event ${event.seq ?? index + 1}, ${event.reason} of ${event.target}: details`), onclick: () => openEvent(index) },
-      clock(event.time, page.end - page.start > 43200 ? 50000 : 60)),
+      moment(event.time)),
     user(event.reason ?? "", { class: "event-reason" }), user(event.target ?? "", { class: "event-target" }), user(event.message ?? "", { class: "event-message" }));
   made.firstChild.dataset.event = String(index);
   made.style.top = `${at * each}px`;

@@ -85,7 +85,7 @@ function nodeCard(node) {
   const devices = resources.filter(([name]) => DEVICES.test(name) && !/memory/i.test(name));
   return el("li", { class: "node", title: `Source: ${source}` }, el("h4", null, user(node.name)),
     devices.map(([name, count]) => deviceGrid(name, count, bundles)),
-    resources.filter(([name]) => !devices.some(([device]) => device === name)).map(([name, whole]) => shareBar(name, whole, bundles)),
+    resources.filter(([name]) => !devices.some(([device]) => device === name) && bundles.some((bundle) => (bundle.shares || {})[name])).map(([name, whole]) => shareBar(name, whole, bundles)),
     resources.length ? null : note("resources not recorded"),
     el("div", { class: "units" }, unitGroups(bundles).map(({ text, role, of }) => el("span", { class: "unit", title: `${of.slice(0, 12).map((bundle) => `Unit ${bundle.unit}: ${rankText(bundle)}${shareText(bundle)}`).join("\n")}. Source: ${source}` },
       swatch(lineColour(Math.max(0, roleNames().indexOf(role)))), user(text)))));
