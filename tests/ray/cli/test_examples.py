@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_reader import PageReader
 from patience import patience
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -69,12 +71,14 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     shutil.copytree(EXAMPLES / "grpo-tiny", example)
     shorten(example / "dljob.yaml", {"iterations: 60": "iterations: 20"})
     shorten(example / "faults.yaml", {"step: 15": "step: 4", "step: 25": "step: 8", "step: 35": "step: 12"})
-    last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml"))
+    with PageReader(tmp_path) as reader:
+        last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml"))
     assert last["iterations"] == 20
     assert last["restarts"] == NOTHING | {"process": 1, "role_group": 1, "master": 1}
     assert last["pids_kept"] is True
     saved = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))
     assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
+    page_tells_the_faults(next(tmp_path.glob("jobs/*")), reader)
 
 
 @pytest.mark.torch
@@ -106,6 +110,33 @@ def test_a_sub_master_of_somebody_elses_closes_its_ring_again_when_a_rank_dies(t
     assert last["restarts"] == NOTHING | {"role_group": 1}
     assert (last["ranks"], last["generation"]) == (3, 2)
     assert last["sums"] == [3 * number + 3 for number in range(20)]
+
+
+def page_tells_the_faults(folder: Path, reader: PageReader) -> None:
+    """Compare the page of the ended job, and the one that followed it, with what happened."""
+    page = folder.parent / "job.html"
+    command = [sys.executable, "-m", "dljob.cli", "report", f"{folder}/", "-o", str(page)]
+    subprocess.run(command, check=True, timeout=patience(60))
+    text = re.search(r'<script type="application/json" id="data">(.*)</script>', page.read_text())
+    assert text
+    data = json.loads(text[1])
+    assert [own["target"] for own in data["incidents"]] == ["rollout/1", "trainer", "master"]
+    assert data["incidents"][1]["restarted"] == ["trainer/0", "trainer/1"]
+    accounts = data["accounts"]
+    for role in data["ledger"]["roles"]:
+        drawn = dict.fromkeys(accounts, 0.0)
+        for lane in data["lanes"][role["name"]]:
+            for start, account, end in zip(lane[::2], lane[1::2], [*lane[2::2], data["job"]["end"]], strict=True):
+                drawn[accounts[account]] += end - start
+        assert {name: drawn[name] for name in role["accounts"]} == pytest.approx(role["accounts"], abs=0.05)
+    # The live page: each fault soon after the last sign of life of its rank, and the end.
+    for incident in data["incidents"]:
+        noticed = next((stage["seconds"] for stage in incident["stages"] if stage["name"] == "noticed"), 0.0)
+        assert reader.seen[incident["id"]] - (incident["at"] - noticed) <= patience(2)
+    assert (reader.data["live"], reader.data["job"]["phase"]) == (False, "Succeeded")
+    assert reader.data["events"] == data["events"]
+    assert reader.token
+    assert reader.token not in reader.text
 
 
 def shorten(file: Path, changes: dict[str, str]) -> None:
