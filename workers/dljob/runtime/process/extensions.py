@@ -1,4 +1,4 @@
-"""Extensions of a job's control, found by entry point: SubMasters, and relaunchers that replace nodes.
+"""Extensions of a job, found by entry point: SubMasters, relaunchers that replace nodes, and metric sinks.
 
 Backends are found in the same way (`backend.connect`). A package declares them in its pyproject.toml:
 
@@ -17,6 +17,7 @@ from dljob.spec.model import DLJobSpec
 
 SUB_MASTERS = "dljob.submasters"
 RELAUNCHERS = "dljob.noderelaunchers"
+SINKS = "dljob.sinks"
 
 
 def installed(group: str, code_dir: str = "") -> dict[str, EntryPoint]:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dljob.logs import archive
-from dljob.runtime.process.extensions import installed
+from dljob.runtime.process.extensions import SINKS, installed
 from dljob.runtime.sinks.feeding import Row, SinkFeeder, redacted
-from dljob.runtime.sinks.sink import GROUP, SinkRun
+from dljob.runtime.sinks.sink import SinkRun
 
 END_S = 10.0
 """Seconds that all sinks have to write what they hold, once the job or PrimeMaster has ended."""
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         folder = folder_of(order, os.environ.get(archive.CHECKPOINT, ""))
         say = partial(report, out, threading.Lock())
-        sinks = feeders(installed(GROUP, order["code"]), order, folder, say)
+        sinks = feeders(installed(SINKS, order["code"]), order, folder, say)
         for sink in sinks:
             sink.thread.start()
         feed(sys.stdin, int(order["attempt"]), sinks)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-GROUP = "dljob.sinks"
-
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
