@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from master_shell_kit import World, end_all, ended, running, until
 
 from dljob.master.state.ledger import Account
+from dljob.runtime.backend.interface import ActorLostError
 from dljob.runtime.controller import sampler
 from dljob.runtime.controller.sampler import MasterView, RowMaker, Sampler
 from dljob.runtime.journal.sample_rows import Row
@@ -110,7 +112,7 @@ async def test_folder_that_cannot_be_written_is_told_once(
         turns += 1
         return view(world)._replace(at=float(turns))
 
-    own = Sampler(world.folder, look)
+    own = Sampler(world.setup().info, look, world.backend)
     task = asyncio.create_task(own.run())
     await until(lambda: turns > 5)
     await own.end()
@@ -132,7 +134,7 @@ async def test_large_job_is_sampled_less_often(world: World, monkeypatch: pytest
     for ranks in (3, 10_000):
         roles = [{**ROLES[1], "replicas": ranks}]
         seen = MasterView(float(ranks), world.setup(roles=roles).initial(0.0), {})
-        own = Sampler(world.folder, lambda seen=seen: seen)
+        own = Sampler(world.setup().info, lambda seen=seen: seen, world.backend)
         with pytest.raises(asyncio.CancelledError):
             await own.run()
         own.close()
@@ -147,7 +149,93 @@ async def test_end_does_not_wait_for_a_volume_that_hangs(world: World, monkeypat
         goes_on.wait()
 
     monkeypatch.setattr(SampleWriter, "append", hang)
-    own = Sampler(world.folder, lambda: view(world))
+    own = Sampler(world.setup().info, lambda: view(world), world.backend)
     await own.end()
     goes_on.set()
     own.close()
+
+
+def used(world: World, **usage: tuple[str, dict[str, Any]]) -> MasterView:
+    """Return a view with usages by actor; `a0` is the present process of worker 0, others have ended."""
+    seen = view(world)
+    host, own = next(iter(seen.state.hosts.items()))
+    hosts = seen.state.hosts.set(host, dataclasses.replace(own, actor="a0"))
+    return seen._replace(state=dataclasses.replace(seen.state, hosts=hosts), usage=usage)
+
+
+def usage_of(world: World, rows: RowMaker, **usage: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    columns = rows.columns(used(world, **usage))
+    return {name: value for name, value in columns.items() if not name.startswith("accounts/")}
+
+
+def test_calls_of_processes_that_ended_stay_in_the_sums(world: World) -> None:
+    rows = RowMaker()
+    first = usage_of(world, rows, a0=("driver", {"calls": {"worker.run": [3, 2, 0, 0]}}))
+    assert first == {"calls/driver>worker.run": [3, 2, 0, 0]}
+    ended = {"calls": {"worker.run": [5, 2, 1, 1]}}
+    later = usage_of(world, rows, old=("driver", ended), a0=("driver", {"calls": {"worker.run": [4, 1, 0, 0]}}))
+    assert later == {"calls/driver>worker.run": [9, 1, 1, 1]}  # nobody waits in a process that ended
+    again = usage_of(world, rows, old=("driver", ended), a0=("driver", {"calls": {"worker.run": [4, 0, 0, 0]}}))
+    assert again == {"calls/driver>worker.run": [9, 0, 1, 1]}
+
+
+def test_memory_devices_and_weights_are_kept_by_rank(world: World) -> None:
+    rows = RowMaker()
+    noted = [["published:policy", 2, 6], ["held:policy", 1, 5], ["device", 1, 300]]
+    found = usage_of(world, rows, a0=("worker", {"memory": [[0, 70], [2, 80]], "noted": noted}))
+    assert found == {
+        "memory/worker": [70, None, 80],
+        "device/worker": [None, 300, None],
+        "published/policy": 6,
+        "held/worker/policy": [None, 5, 6],
+    }
+    older = usage_of(world, rows, a0=("worker", {"noted": [["published:policy", 2, 4]]}))
+    assert older["published/policy"] == 6
+    assert older["held/worker/policy"] == [None, 5, 4]
+
+
+def test_usage_of_forgotten_processes_takes_no_memory(world: World) -> None:
+    rows = RowMaker()
+    usage_of(world, rows, **{f"b{n}": ("worker", {"memory": [[0, n]]}) for n in range(100)})
+    usage_of(world, rows, a0=("worker", {"memory": [[0, 1]]}))
+    assert list(rows._usage._taken) == ["a0"]
+
+
+async def test_queues_in_use_are_asked_for_their_fill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "QUEUES_S", 0.001)
+    asked: list[str] = []
+
+    class Queues:
+        async def lookup(self, name: str) -> str | None:
+            asked.append(name)
+            return None if name.endswith("gone") else name
+
+        async def call(self, ref: str, method: str) -> Any:
+            assert method == "gauge"
+            if ref.endswith("lost"):
+                raise ActorLostError("it restarts")
+            return None if ref.endswith("new") else (4, 10)
+
+    stores = [f":queue:{name}" for name in ("full", "gone", "lost", "new")] + [":weights:policy"]
+    seen = view(world)._replace(usage={"a": ("worker", {"stores": stores})})
+    own = Sampler(world.setup().info, lambda: seen, Queues())  # type: ignore[arg-type] - the two calls that it makes
+    task = asyncio.create_task(own.watch_queues())
+    await until(lambda: len(asked) > 8)
+    task.cancel()
+    await own.end()
+    own.close()
+    assert read(world.folder).queues == {"full": {"items": [4], "capacity": [10]}}
+    assert set(asked) == {f"01234567/queue/{name}" for name in ("full", "gone", "lost", "new")}
+
+
+async def test_segment_that_cannot_be_closed_is_told(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: SampleWriter) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(SampleWriter, "close", full)
+    own = Sampler(world.setup().info, lambda: view(world), world.backend)
+    await own.end()
+    own.close()
+    assert "No space left on device" in caplog.text

@@ -43,12 +43,23 @@ def test_samples_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert found.accounts == {"w": ["pp", "pp", "pp"]}
     assert found.progress == {"loss": [1 / 11, 1 / 12, 1 / 13]}
     assert found.unrecorded == ()
-    assert found.data() == {
-        "times": found.times,
-        "steps": found.steps,
-        "accounts": found.accounts,
-        "progress": found.progress,
-    }
+    said = found.data()
+    assert (said["times"], said["steps"], said["weights"]) == (found.times, found.steps, {})
+    assert "unrecorded" not in said
+
+
+def test_usage_of_ranks_is_read_by_name_and_rank(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    writer.append(Row(1.0, {"memory/w": [3, None], "device/w": [1, 2], "calls/a>w.run": [4, 1, 0, 0]}))
+    later = {"queues/a/b": [7, 10], "published/p": 6, "held/w/p": [5, None], "held/v/odd/name": [1]}
+    writer.append(Row(2.0, {"memory/w": [4, None], "device/w": [1, 2], "calls/a>w.run": [9, 0, 1, 2], **later}))
+    found = read(tmp_path)
+    assert found.memory == {"w": [[3 << 20, 4 << 20], [None, None]]}
+    assert found.device == {"w": [[1 << 20, 1 << 20], [2 << 20, 2 << 20]]}
+    assert found.calls == {"a>w.run": {"sent": [4, 9], "parked": [1, 0], "again": [0, 1], "lost": [0, 2]}}
+    assert found.queues == {"a/b": {"items": [None, 7], "capacity": [None, 10]}}
+    assert found.weights["p"] == {"published": [None, 6], "held": {"w": [[None, 5], [None, None]]}}
+    assert found.weights["odd/name"] == {"published": [None, None], "held": {"v": [[None, 1]]}}
 
 
 def test_next_master_goes_on_in_a_segment_of_its_own(tmp_path: Path) -> None:
@@ -214,3 +225,11 @@ def test_file_that_is_removed_during_a_listing_is_passed_over(tmp_path: Path) ->
     write(tmp_path, range(1, 3))
     (tmp_path / FOLDER / "000002-000002.1.1.3.z").symlink_to(tmp_path / "gone")
     assert read(tmp_path).times == [1, 2]
+
+
+def test_segment_without_a_row_leaves_no_file(tmp_path: Path) -> None:
+    own = tmp_path / FOLDER
+    own.mkdir()
+    (own / "000004.jsonl").touch()
+    compact(own, 1.0, 10**9)
+    assert files(tmp_path) == []

@@ -127,6 +127,17 @@ def test_steps_are_said_until_they_are_heard_and_then_no_more(agent: NodeHosts, 
     assert [beacon.steps for beacon in agent.report(ask()).hosts] == [{}]
 
 
+def test_usage_is_said_until_it_is_heard_and_is_no_news(agent: NodeHosts, host: Host) -> None:
+    host.counters.put_usage(b'{"memory":[[0,7]]}')
+    assert not agent.has_unreported()
+    first = agent.report(ask())
+    assert [beacon.usage for beacon in first.hosts] == [{"memory": [[0, 7]]}]
+    assert NodeHeartbeat.unpacked(first.packed()) == first
+    assert [beacon.usage for beacon in agent.report(ask()).hosts] == [{"memory": [[0, 7]]}]
+    assert agent.accept_request(ask(first.number))
+    assert [beacon.usage for beacon in agent.report(ask()).hosts] == [{}]
+
+
 def test_a_new_master_is_told_all_and_an_old_one_nothing(agent: NodeHosts, host: Host) -> None:
     host.counters.slots[1].put(1, 3, 9, {})
     agent.accept_request(ask(agent.report(ask()).number))

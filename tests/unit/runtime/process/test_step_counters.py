@@ -179,3 +179,28 @@ def test_a_closed_segment_leaves_no_descriptor() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     StepCounters.made(1).close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_note_stands_beside_the_steps_until_the_next_process(made: StepCounters, seen: StepCounters) -> None:
+    slot = made.slots[0]
+    slot.note(3, 1, "held:policy", 1)  # no process has begun
+    assert seen.ranks() == ()
+    slot.begin(3, 1)
+    slot.note(3, 1, "held:policy", 4)
+    assert [(c.step, c.beside) for c in seen.ranks()] == [(None, {"held:policy": 4})]
+    slot.put(3, 1, 9, {"loss": 0.5})
+    slot.note(3, 1, "device", 100)
+    number = slot.number()
+    slot.note(3, 1, "device", 100)
+    (count,) = seen.ranks()
+    assert (count.step, count.metrics, count.beside) == (9, {"loss": 0.5}, {"held:policy": 4, "device": 100})
+    assert slot.number() == number
+    slot.begin(3, 2)
+    slot.note(3, 1, "device", 7)
+    assert [c.beside for c in seen.ranks()] == [{}]
+
+
+def test_usage_of_a_host_is_read_by_the_agent(made: StepCounters, seen: StepCounters) -> None:
+    assert (seen.usage_number(), seen.usage()) == (0, b"")
+    made.put_usage(b"some")
+    assert (seen.usage_number(), seen.usage()) == (1, b"some")

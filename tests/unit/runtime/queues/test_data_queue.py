@@ -791,3 +791,19 @@ def test_misuse_of_a_queue_is_told(line):
 
 def replace_attempt(job: Any) -> Any:
     return SimpleNamespace(**{**vars(job), "attempt": 2})
+
+
+def test_fill_of_a_queue_is_told_once_it_is_open(line):
+    def gauge(keeper: QueueKeeper) -> tuple[int, int] | None:
+        return asyncio.run_coroutine_threadsafe(keeper.gauge(), line.loop).result(60)
+
+    queue = DataQueue("q", max_items=9)
+    for item in (1, 2):
+        queue.put(item)
+    assert gauge(line.keepers["q"]) == (2, 9)
+    unused = asyncio.run_coroutine_threadsafe(_made(line), line.loop).result(60)
+    assert gauge(unused) is None
+
+
+async def _made(line: Loopback) -> QueueKeeper:
+    return QueueKeeper(line.job, "other")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -120,3 +121,33 @@ async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method: str) -
     with pytest.raises(PeerLostError, match=r"t/0\.tokens: the process of t/0 \(incarnation 3\) died"):
         await called(host, method=method, label="tokens")
     assert len(host.called) == 1
+
+
+async def test_calls_sent_again_and_lost_are_counted() -> None:
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    host = Host(NODE_LOST, Reply(payload=b"1"), NODE_LOST)
+    calls._master, calls._handles["a"] = Master(), host
+    await calls._run(RankCall("t", 0, "score", b"", 60.0, True, id="1"), ())
+    calls._idempotent["t", "other"] = False
+    with pytest.raises(PeerLostError):
+        await calls._run(RankCall("t", 0, "other", b"", 60.0, False, id="2"), ())
+    assert calls.counts.methods == {"t.score": [0, 0, 1, 0], "t.other": [0, 0, 0, 1]}
+
+
+async def test_call_that_waits_for_its_callee_is_counted_as_parked() -> None:
+    calls, comes = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0"), asyncio.Event()
+    asked = asyncio.Event()
+
+    async def await_peer(*_: Any) -> Peer:
+        asked.set()
+        await comes.wait()
+        return Peer("t", 0, 3, "a", ready=True)
+
+    calls._master = SimpleNamespace(await_peer=SimpleNamespace(remote=await_peer))
+    calls._handles["a"] = Host(Reply(payload=b"1"))
+    run = asyncio.create_task(calls._run(RankCall("t", 0, "score", b"", 60.0, True, id="1"), ()))
+    await asked.wait()
+    assert calls.counts.methods == {"t.score": [0, 1, 0, 0]}
+    comes.set()
+    await run
+    assert calls.counts.methods == {"t.score": [0, 0, 0, 0]}

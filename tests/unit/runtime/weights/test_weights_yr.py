@@ -76,7 +76,10 @@ def store(monkeypatch) -> Store:
 def line(monkeypatch) -> Iterator[Line]:
     monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
     monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
-    me = SimpleNamespace(name="trainer/0", role="trainer", rank=0, job_uid="0" * 32, job_dir="", calls=None)
+    noted: dict[str, int] = {}
+    me = SimpleNamespace(
+        name="trainer/0", role="trainer", rank=0, job_uid="0" * 32, job_dir="", calls=None, note=noted.__setitem__
+    )
     for module in (yr_transport, channel, transport):
         monkeypatch.setattr(module, "current_worker", lambda: me)
     made = Line()

@@ -11,9 +11,11 @@ import pytest
 from dljob.runtime.process.guard import EndCode, Lease
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.runtime.process.step_counters import Renewal, StepCounters
+from dljob.runtime.rpc.client import CallCounts
 from dljob.runtime.worker import heartbeat
 from dljob.runtime.worker.heartbeat import HeartbeatThread
 from dljob.runtime.worker.reports import Reports
+from dljob.runtime.worker.usage import Usage
 
 
 class Ended(BaseException):
@@ -37,6 +39,7 @@ class Scene:
         )
         self.actor_name = "job/w/0/1"
         self.evidence = SimpleNamespace(sample=lambda: None)
+        self.usage = Usage(1, lambda: (), dict[int, int])
         self.lease = Lease(30.0, clock=lambda: self.now)
         self.thread = HeartbeatThread(self, self.lease, self)  # type: ignore[arg-type]
 
@@ -150,5 +153,23 @@ def test_steps_that_nobody_took_are_sent_again(here: Scene) -> None:
 
 def test_a_host_that_cannot_read_evidence_goes_on(here: Scene) -> None:
     here.evidence.sample = lambda: 1 / 0
+    here.turn()
+    assert len(here.sent) == 1
+
+
+def test_usage_goes_with_a_heartbeat_until_one_is_answered(here: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = CallCounts()
+    counts.methods["t.run"] = [1, 0, 0, 0]
+    here.usage = Usage(1, lambda: [counts], dict[int, int])
+    here.reply = TimeoutError()
+    here.turn(1.0)
+    here.reply = BeaconReply(7, known=True)
+    here.turn(1.0)
+    here.turn(1.0)
+    assert [sent.usage for sent in here.sent] == [{"calls": {"t.run": [1, 0, 0, 0]}}] * 2 + [{}]
+
+
+def test_usage_that_cannot_be_measured_costs_no_heartbeat(here: Scene) -> None:
+    here.usage = SimpleNamespace(unsent=(0, {}), mark_sent=lambda _: None)  # type: ignore[assignment]
     here.turn()
     assert len(here.sent) == 1

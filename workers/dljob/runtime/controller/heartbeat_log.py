@@ -67,6 +67,8 @@ class HeartbeatLog:
         self._last_heartbeats: dict[str, float] = {}
         """Actor -> time of its last heartbeat; ended actors stay until there are more than `_room` entries."""
         self._room = ROOM
+        self.usage: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        """Actor -> its role, and the last usage of its ranks."""
         self.rate = StepRate()
 
     def record(self, state: JobState, heartbeat: Heartbeat, now: float) -> Iterator[ev.Event]:
@@ -76,6 +78,8 @@ class HeartbeatLog:
         """
         if not heartbeat.silent_s:  # else the node agent speaks for a host that itself is silent
             self._last_heartbeats[heartbeat.actor] = now
+        if heartbeat.usage:
+            self.usage[heartbeat.actor] = heartbeat.role, heartbeat.usage
         if len(self._last_heartbeats) > self._room:
             self._forget(state)
         for rank, (incarnation, step, metrics) in heartbeat.steps.items():
@@ -97,6 +101,7 @@ class HeartbeatLog:
         """
         hosts = {own.actor for own in state.hosts.values()}
         self._last_heartbeats = {actor: at for actor, at in self._last_heartbeats.items() if actor in hosts}
+        self.usage = {actor: told for actor, told in self.usage.items() if actor in hosts}
         self._room = 2 * len(self._last_heartbeats) + ROOM
 
     def recall(self, earlier: HeartbeatLog) -> None:

@@ -112,7 +112,7 @@ class MasterLoop:
         self.changed = asyncio.Condition()
         self.heartbeats = HeartbeatLog()
         self.progress = self.heartbeats.progress
-        self.samples = Sampler(setup.folder, self._view)
+        self.samples = Sampler(setup.info, self._view, backend)
         self._node, self._alert_until = backend.here(), 0.0
         self._node_filter = NodeChangeFilter()
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
@@ -203,6 +203,7 @@ class MasterLoop:
             self.tasks.repeat("group watch", groups.run)
             self.tasks.repeat("samples", self.samples.run, nobody_waits)
             self._feed = self._metric_feed()
+            self.tasks.repeat("fill of queues", self.samples.watch_queues, nobody_waits)
             # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
             while self._end is None:
                 await self._turn()
@@ -366,7 +367,7 @@ class MasterLoop:
     # -- what is shown
 
     def _view(self) -> MasterView:
-        return MasterView(self._shown_at(), self.state, dict(self.progress))
+        return MasterView(self._shown_at(), self.state, dict(self.progress), dict(self.heartbeats.usage))
 
     @property
     def version(self) -> int:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dljob.errors import DLJobError
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.state import JobState
+from dljob.runtime.backend.interface import Backend
 from dljob.runtime.journal.sample_rows import Columns, Row
 from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter
+from dljob.runtime.process.messages import KEEPER, JobInfo
+from dljob.runtime.process.worker_context import DEVICE, PUBLISHED
 from dljob.tasks import ErrorLog
 
 log = logging.getLogger(__package__)
@@ -32,6 +38,13 @@ END_S = 5.0
 """Most seconds that the end of a job waits for its last sample."""
 
 
+QUEUES = 32
+"""Most queues whose fill is recorded."""
+QUEUES_S, ANSWER_S = 2.0, 5.0
+"""Seconds between two questions to a queue, and the most that an answer may take."""
+_QUEUE = f"{KEEPER}queue:"
+
+
 class MasterView(NamedTuple):
     """The part of a master that is sampled, at one time (unix seconds)."""
 
@@ -39,14 +52,18 @@ class MasterView(NamedTuple):
     state: JobState
     progress: Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
     """(role, rank) -> last step and its metrics; not changed any more."""
+    usage: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
+    """Actor -> its role, and the last usage of its ranks (`worker.usage`)."""
 
 
 class Sampler:
     """Samples one master. `view` is called on the event loop."""
 
-    def __init__(self, folder: Path, view: Callable[[], MasterView]) -> None:
+    def __init__(self, info: JobInfo, view: Callable[[], MasterView], backend: Backend) -> None:
         self._view = view
-        self._writer = SampleWriter(folder)
+        self._uid = info.uid
+        self._backend = backend
+        self._writer = SampleWriter(Path(info.dir))
         self._rows = RowMaker()
         self._errors = ErrorLog("the recording of samples", log)
         self._ended = False
@@ -58,6 +75,22 @@ class Sampler:
         while True:
             ranks = await self._sample()
             await asyncio.sleep(max(LEAST_S, ranks / RANKS_A_SECOND))
+
+    async def watch_queues(self) -> None:
+        """Ask the queues that ranks use for their fill, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(QUEUES_S)
+            names = {store.removeprefix(_QUEUE) for _, told in self._view().usage.values() for store in stores(told)}
+            await asyncio.gather(*(self._ask(name) for name in sorted(names)[:QUEUES]))
+
+    async def _ask(self, name: str) -> None:
+        with suppress(DLJobError, TimeoutError):  # a queue whose actor restarts: its last fill stays for a moment
+            async with asyncio.timeout(ANSWER_S):
+                actor = await self._backend.lookup(f"{self._uid[:8]}/queue/{name}")
+                fill = None if actor is None else await self._backend.call(actor, "gauge")
+            if fill is not None:
+                # A new dict: the thread reads the old one.
+                self._rows.queues = {**self._rows.queues, f"queues/{name}": list(fill)}
 
     async def _sample(self) -> int:
         view = self._view()
@@ -99,6 +132,9 @@ class RowMaker:
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
         self._accounts: dict[str, str] = {}
+        self._usage = UsageTotals()
+        self.queues: Mapping[str, list[int]] = {}
+        """`queues/<name>` -> items and capacity; replaced as a whole."""
 
     def columns(self, view: MasterView) -> Columns:
         """Return the columns of a sample."""
@@ -113,7 +149,71 @@ class RowMaker:
             if role == state.job.drivers[0]:
                 metrics = next((own[1] for own in told if own is not None), {})
                 found |= {f"progress/{name}": _finite(value) for name, value in list(metrics.items())[:METRICS]}
+        self._usage.take(view)
+        return {**found, **self._usage.columns(state), **self.queues}
+
+
+class UsageTotals:
+    """Sums of the usage of all hosts, those that ended included."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, Mapping[str, Any]] = {}
+        """Actor -> the usage that is part of the sums."""
+        self._calls: dict[str, list[int]] = {}
+        """`caller>callee.method` -> sent, waiting now, sent again, lost."""
+        self._ranks: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+        """What is known of ranks: `memory`, `device`, or `held/<channel>` -> (role, rank) -> value."""
+        self._published: dict[str, int] = {}
+
+    def take(self, view: MasterView) -> None:
+        """Add what changed since the last view."""
+        present = {host.actor for host in view.state.hosts.values()} if view.usage else set[str]()
+        for actor, (role, told) in view.usage.items():
+            last = self._taken.get(actor, {})
+            # A process that is gone waits for nobody any more.
+            now = told if actor in present else {**told, "calls": _ended(told)}
+            if now is last or now == last:
+                continue
+            self._taken[actor] = now
+            self._add_calls(role, last.get("calls", {}), now.get("calls", {}))
+            self._ranks["memory"].update({(role, rank): mib for rank, mib in now.get("memory", ())})
+            for name, rank, value in now.get("noted", ()):
+                self._note(role, rank, name, value)
+        if len(self._taken) > 2 * len(view.usage) + METRICS:
+            self._taken = {actor: told for actor, told in self._taken.items() if actor in view.usage}
+
+    def _add_calls(self, role: str, before: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
+        for name, row in now.items():
+            total = self._calls.setdefault(f"{role}>{name}", [0, 0, 0, 0])
+            old = before.get(name, (0, 0, 0, 0))
+            self._calls[f"{role}>{name}"] = [have + new - was for have, new, was in zip(total, row, old, strict=True)]
+
+    def _note(self, role: str, rank: int, name: str, value: int) -> None:
+        if name.startswith(PUBLISHED):
+            channel = name.removeprefix(PUBLISHED)
+            self._published[channel] = max(value, self._published.get(channel, value))
+        kind = name if name == DEVICE else f"held/{name.partition(':')[2]}"
+        self._ranks[kind][role, rank] = value
+
+    def columns(self, state: JobState) -> Columns:
+        """Return the columns of what is known."""
+        found: dict[str, Any] = {f"calls/{name}": row for name, row in self._calls.items()}
+        found |= {f"published/{name}": version for name, version in self._published.items()}
+        for kind, values in self._ranks.items():
+            what, _, channel = kind.partition("/")
+            for role in dict.fromkeys(role for role, _ in values):
+                ranks = range(state.job.roles[role].plan.replicas)
+                found[f"{what}/{role}" + (channel and f"/{channel}")] = [values.get((role, rank)) for rank in ranks]
         return found
+
+
+def _ended(told: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {name: [sent, 0, again, lost] for name, (sent, _, again, lost) in told.get("calls", {}).items()}
+
+
+def stores(told: Mapping[str, Any]) -> list[str]:
+    """Return the addresses of the queues in a usage."""
+    return [address for address in told.get("stores", ()) if address.startswith(_QUEUE)]
 
 
 def accounts(state: JobState) -> dict[str, str]:

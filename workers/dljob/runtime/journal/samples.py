@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ ACCOUNTS = {
 }
 """Letter of each account in the `accounts` columns; `-`: the rank is absent."""
 ABSENT = "-"
+CALLS = ("sent", "parked", "again", "lost")
+"""The numbers in the `calls` columns."""
 
 
 # -- writing
@@ -232,12 +234,23 @@ class Samples:
     """Role -> at each time a letter a rank (`ACCOUNTS`)."""
     progress: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
     """Metric of the driver role -> the value that its first rank reported last."""
+    memory: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: bytes of resident memory of the rank's process."""
+    device: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: bytes of device memory that torch has reserved; ranks that call `progress` alone."""
+    calls: dict[str, dict[str, list[int | None]]] = field(default_factory=dict[str, dict[str, list[int | None]]])
+    """`caller>callee.method` -> `CALLS` -> number. All but `parked`, those that wait now, are counts since the job's
+    start, or since a restart of PrimeMaster: then they begin at 0 again."""
+    queues: dict[str, dict[str, list[int | None]]] = field(default_factory=dict[str, dict[str, list[int | None]]])
+    """Queue -> `items` that wait, and its `capacity`."""
+    weights: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Weight channel -> `published`: the newest version, and `held`: role -> by rank: the version that it has."""
     unrecorded: tuple[str, ...] = ()
     """What could not be read, and why."""
 
     def data(self) -> dict[str, Any]:
         """Return the `samples` key of a page's data (ADR 75)."""
-        return {"times": self.times, "steps": self.steps, "accounts": self.accounts, "progress": self.progress}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "unrecorded"}
 
 
 def read(folder: Path, most: int | None = None) -> Samples:
@@ -321,9 +334,25 @@ def _columns(found: Sequence[Row], unrecorded: tuple[str, ...]) -> Samples:
                 made.accounts[name] = series
             case "progress":
                 made.progress[name] = series
+            case "memory" | "device":
+                getattr(made, kind)[name] = [[_bytes(mib) for mib in rank] for rank in _by_rank(series)]
+            case "calls":
+                made.calls[name] = dict(zip(CALLS, _by_rank(series), strict=False))
+            case "queues":
+                made.queues[name] = dict(zip(("items", "capacity"), _by_rank(series), strict=False))
+            case "published":
+                made.weights.setdefault(name, {"published": [], "held": {}})["published"] = series
+            case "held":
+                role, _, channel = name.partition("/")
+                own = made.weights.setdefault(channel, {"published": [None] * len(series), "held": {}})
+                own["held"][role] = _by_rank(series)
             case _:  # of a later version
                 pass
     return made
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib << 20
 
 
 def _by_rank(series: Sequence[list[Any] | None]) -> list[list[Any]]:

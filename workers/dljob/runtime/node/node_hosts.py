@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from dljob.linux.socket_peer import peer
 from dljob.runtime.process import process_end
@@ -38,6 +39,8 @@ BIND_S = 0.5
 """Seconds between attempts to take the socket's name from an agent that is about to end."""
 ENDED = 64
 """Ended processes whose wait status can still be asked for; each costs a file descriptor."""
+USAGE = -1
+"""Stands among the slots of ranks for the host's usage."""
 NEVER_S = 1e6
 """Stands for "PrimeMaster has never asked": JSON has no infinity."""
 
@@ -328,4 +331,8 @@ def _heartbeat_of(host: NodeHost, epoch: int) -> tuple[Heartbeat, Mapping[int, i
             numbers[index] = last.number
             if last.step is not None:
                 steps[last.rank] = (last.incarnation, last.step, last.metrics)
-    return Heartbeat(host.role, host.actor, epoch, steps, host.silent_s), numbers
+    usage: Mapping[str, Any] = {}
+    # With the next heartbeat, whenever that is: samples are in no hurry.
+    if (number := host.counters.usage_number()) != host.reported.get(USAGE, 0) and (text := host.counters.usage()):
+        numbers[USAGE], usage = number, json.loads(text)
+    return Heartbeat(host.role, host.actor, epoch, steps, host.silent_s, usage), numbers

@@ -149,6 +149,8 @@ class Heartbeat:
     steps: Mapping[int, tuple[int, int, Mapping[str, float]]] = field(default_factory=dict)
     silent_s: float = 0.0
     """Seconds that the host's own thread has not run, if unusually many; set by the node's agent."""
+    usage: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What its ranks use, for the job's samples (`worker.usage`); empty in most heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,15 @@ from dljob.errors import CallError, CheckpointError, UnreachableError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import ASKED, RankCall, Stopping, WorkerContext, make_log, read_only
+from dljob.runtime.process.worker_context import (
+    ASKED,
+    RankCall,
+    Stopping,
+    WorkerContext,
+    make_log,
+    read_only,
+    with_device,
+)
 
 SAVER_S = 90.0
 """Seconds for the node's saver to start."""
@@ -66,7 +74,8 @@ class RankLink:
         slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
         # The mapping keeps the memory alive.
         os.close(fds[0])
-        self.report = functools.partial(slot.put, rank, incarnation)
+        self.note = functools.partial(slot.note, rank, incarnation)
+        self.report = with_device(functools.partial(slot.put, rank, incarnation), self.note)
         threading.Thread(target=self._read, name="dljob-link", daemon=True).start()
         return answer[0]
 
@@ -190,5 +199,6 @@ def connect(path: str) -> WorkerContext:
         log=make_log(said["facts"]["role"], said["facts"]["rank"]),
         calls=link,
         report=link.report,
+        note=link.note,
         saver=link.saver,
     )

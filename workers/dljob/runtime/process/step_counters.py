@@ -26,20 +26,23 @@ import threading
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 _HEAD = struct.Struct("=QII")
 """The head of one copy of a value: number, length and checksum."""
 _RANK_RECORD = struct.Struct("=qqq")
-"""Rank, incarnation, nanoseconds of CLOCK_BOOTTIME. JSON follows: [step, metrics]."""
+"""Rank, incarnation, nanoseconds of CLOCK_BOOTTIME. JSON follows: [step, metrics], and what stands beside."""
 _HEART = struct.Struct("=q")
 """Nanoseconds of CLOCK_BOOTTIME at the host's last heartbeat."""
 _LEASE = struct.Struct("=qqq?")
 """Epoch, sent_at and until in nanoseconds, known; see Renewal."""
 # Heartbeat and lease have fixed places in the first page, apart from each other: each has a writer of its own.
 _HEART_AT, _LEASE_AT, _SMALL = 0, 256, 64
-_RANKS_AT, ROOM = 4096, 8192
-"""Where the rank counters begin, and the length of one copy of a counter, in bytes."""
+_USAGE_AT, ROOM = 4096, 8192
+"""Where the host's usage stands, and the length of one copy of it or of a rank's counter, in bytes."""
+_RANKS_AT = _USAGE_AT + 2 * ROOM
+"""Where the rank counters begin."""
 TRIES = 4
 """Number of attempts at a read while both copies are being overwritten."""
 
@@ -108,6 +111,8 @@ class Count:
     """When it was written, by `now`; without a step: when the process was ordered."""
     number: int
     """Grows with every write."""
+    beside: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Values that the process noted beside its steps, for the job's samples: name -> the last one."""
 
 
 class StepCounter:
@@ -117,11 +122,21 @@ class StepCounter:
         self._cell = cell
         self._lock = threading.Lock()
         self._said = False
+        self._beside: dict[str, int] = {}
 
     def begin(self, rank: int, incarnation: int) -> None:
         """Start over for a new process of the rank: the steps of an earlier one are void."""
         with self._lock:
+            self._beside = {}
             self._write(rank, incarnation, None, {})
+
+    def note(self, rank: int, incarnation: int, name: str, value: int) -> None:
+        """Note a value beside the steps, which stay as they are."""
+        with self._lock:
+            last = self.read()
+            if last is not None and last.incarnation <= incarnation and self._beside.get(name) != value:
+                self._beside[name] = value
+                self._write(rank, incarnation, last.step, last.metrics)
 
     def put(self, rank: int, incarnation: int, step: int, metrics: Mapping[str, float]) -> None:
         """Record a step of the rank's process; ignored when a later incarnation has begun."""
@@ -142,12 +157,13 @@ class StepCounter:
             return None
         number, value = found
         rank, incarnation, at = _RANK_RECORD.unpack_from(value)
-        step, metrics = json.loads(value[_RANK_RECORD.size :])
-        return Count(rank, incarnation, step, metrics, at / 1e9, number)
+        step, metrics, *beside = json.loads(value[_RANK_RECORD.size :])
+        return Count(rank, incarnation, step, metrics, at / 1e9, number, *beside)
 
     def _write(self, rank: int, incarnation: int, step: int | None, metrics: Mapping[str, float]) -> None:
         who = _RANK_RECORD.pack(rank, incarnation, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-        text = json.dumps([step, dict(metrics)]).encode()
+        beside = [self._beside] if self._beside else []
+        text = json.dumps([step, dict(metrics), *beside]).encode()
         # `progress()` must not fail because of metrics: metrics that do not fit are left out.
         room = ROOM - _HEAD.size - _RANK_RECORD.size
         if len(text) > room:
@@ -193,6 +209,7 @@ class StepCounters:
         self._memory = mmap.mmap(fd, size)
         self._heart = SharedValue(self._memory, _HEART_AT, _SMALL)
         self._lease = SharedValue(self._memory, _LEASE_AT, _SMALL)
+        self._usage = SharedValue(self._memory, _USAGE_AT, ROOM)
         self.slots = [
             StepCounter(SharedValue(self._memory, at, ROOM)) for at in range(_RANKS_AT, size - ROOM, 2 * ROOM)
         ]
@@ -217,6 +234,20 @@ class StepCounters:
     def ranks(self) -> tuple[Count, ...]:
         """Return the counters of all ranks that the host was ordered to run."""
         return tuple(count for slot in self.slots if (count := slot.read()) is not None)
+
+    def put_usage(self, usage: bytes) -> None:
+        """Record the host's usage, for the node's agent; one that is too long is left out."""
+        with suppress(ValueError):
+            self._usage.write(usage)
+
+    def usage_number(self) -> int:
+        """Return a number that grows with every write of the usage."""
+        return self._usage.number()
+
+    def usage(self) -> bytes:
+        """Return the host's usage; empty before the first time."""
+        found = self._usage.read()
+        return found[1] if found else b""
 
     def count_heartbeat(self) -> None:
         """Record that the host's own thread runs."""

@@ -5,8 +5,10 @@ Scripts import this module in processes without ray and torch, so it imports nei
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -141,6 +143,41 @@ class Stopping(threading.Event):
         self.clear()
 
 
+HELD, PUBLISHED, DEVICE = "held:", "published:", "device"
+"""Names of noted values: the version of a weight channel that the rank holds, or published, and its device's MiB."""
+DEVICE_S = 10.0
+"""Least seconds between two looks at the memory of the device."""
+
+
+def with_device(
+    put: Callable[[int, Mapping[str, float]], None], note: Callable[[str, int], None]
+) -> Callable[[int, Mapping[str, float]], None]:
+    """Return a `put` of steps that also notes the memory of the rank's device, now and then."""
+    due = 0.0
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        nonlocal due
+        if (now := time.monotonic()) >= due:
+            due = now + DEVICE_S
+            used = device_mib()
+            if used is not None:
+                note(DEVICE, used)
+        put(step, metrics)
+
+    return report
+
+
+def device_mib() -> int | None:
+    """Return the MiB of device memory that torch has reserved in this process; None without torch or a device."""
+    torch = sys.modules.get("torch")
+    for kind in ("cuda", "npu"):
+        device = getattr(torch, kind, None)
+        with contextlib.suppress(Exception):  # torch may be half imported, or of another make
+            if device is not None and device.is_initialized():
+                return int(device.memory_reserved()) >> 20
+    return None
+
+
 class ProgressCounter:
     """The last step of a rank's process and its metrics, in a step counter that the heartbeat reads."""
 
@@ -161,6 +198,10 @@ class ProgressCounter:
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the rank's progress."""
         self._slot.put(*self._who, step, metrics)
+
+    def note(self, name: str, value: int) -> None:
+        """Note a value beside the steps, for the job's samples."""
+        self._slot.note(*self._who, name, value)
 
     def take(self) -> tuple[int, Mapping[str, float]] | None:
         """Return the last step and its metrics if they are new since the last call."""
@@ -221,6 +262,8 @@ class WorkerContext:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     attempt: int = 1
     """The number of the job's attempt, from 1; each attempt has a Ray of its own, or the same one restarted."""
+    note: Callable[[str, int], None] = field(default=lambda _name, _value: None, repr=False)
+    """Notes a value of this rank for the job's samples."""
     saver: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any], repr=False)
     """Asks the host for the address of the node's saver and this rank's name there."""
     descriptors: ServiceDescriptors = field(default_factory=ServiceDescriptors, repr=False)

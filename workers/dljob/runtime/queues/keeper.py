@@ -84,6 +84,13 @@ class QueueKeeper(StorageActor):
         log = store.backlog
         return store.token, {"items": len(log.waiting), "bytes": log.bytes, "closed": log.closed}
 
+    async def gauge(self) -> tuple[int, int] | None:
+        """Return the items that wait and the most that may, for the job's samples; None before the first request."""
+        if self._opening is None or not self._opening.done() or self._opening.exception() is not None:
+            return None
+        log = self._opening.result().backlog
+        return len(log.waiting), log.max_items
+
     async def _open_store(self, who: Who, bounds: tuple[int, int]) -> QueueStore:
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:

@@ -19,7 +19,7 @@ import ray
 from ray import exceptions as rx
 
 from dljob.calls.pending import Fate
-from dljob.errors import CallError, UnreachableError
+from dljob.errors import CallError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
 from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
@@ -56,12 +56,42 @@ def invoke(handle: Any, method: str, message: bytes, payload: Sequence[Any]) -> 
     return remote.remote(message, *payload)
 
 
+SENT, PARKED, AGAIN, LOST = range(4)
+"""Places in the counts of a method: calls sent, those that wait for their callee now, sent again, and lost."""
+METHODS = 100
+"""Most methods that a client counts."""
+
+
+class CallCounts:
+    """Counts of a client's calls to methods of roles, and the storage actors that it uses, for the job's samples.
+
+    Not exact to a call: threads count without a lock, which would cost more than the count.
+    """
+
+    def __init__(self) -> None:
+        self.methods: dict[str, list[int]] = {}
+        self.stores: set[str] = set()
+
+    def add(self, call: RankCall, which: int, change: int = 1) -> None:
+        """Count a call in one of the four places."""
+        if call.role.startswith(KEEPER):
+            self.stores.add(call.role)
+        elif call.method not in GROUPS:
+            name = f"{call.role}.{call.method}"
+            counts = self.methods.get(name)
+            if counts is None and len(self.methods) < METHODS:
+                counts = self.methods[name] = [0, 0, 0, 0]
+            if counts is not None:
+                counts[which] += change
+
+
 class RpcClient:
     """Carries the calls of one process over Ray; `caller` names the calling rank."""
 
     def __init__(self, job: JobInfo, caller: str) -> None:
         self._job = job
         self._caller = caller
+        self.counts = CallCounts()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ids = itertools.count(1)
@@ -82,6 +112,7 @@ class RpcClient:
         This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
         """
         call.id = f"{self._caller}:{self._process}:{next(self._ids)}"
+        self.counts.add(call, SENT)
         # In the calling thread: storing large arguments on the loop would hold up all other calls.
         payload = self._large.stored_for(call)
         peer = self._peers.get((call.role, call.rank))
@@ -102,6 +133,7 @@ class RpcClient:
 
     def keeper(self, address: str) -> Any:
         """Return the storage actor at an address, for code that passes it object references itself."""
+        self.counts.stores.add(address)
         return storage_actors.storage_actor(self._job, address)[1]
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
@@ -175,6 +207,9 @@ class RpcClient:
                     if reply.refused is None:
                         self._learn(call, reply)
                     return reply
+        except PeerLostError:
+            self.counts.add(call, LOST)
+            raise
         except LateError as late:
             hint = f"dljob logs {self._job.name} --role {call.role} --rank {call.rank} shows what it does"
             raise call.late(late.at, hint) from None
@@ -291,6 +326,7 @@ class RpcClient:
             raise call.lost_with(peer)
         # `again` asks the callee to refuse what is not idempotent; a caller that declared it so overrides the method.
         call.again, call.tried = not call.idempotent, True
+        self.counts.add(call, AGAIN)
 
     # -- who is who
 
@@ -303,6 +339,13 @@ class RpcClient:
             return known
         if call.role.startswith(KEEPER):
             return await self._storage_actor(call)
+        self.counts.add(call, PARKED)
+        try:
+            return await self._ready_peer(call, key)
+        finally:
+            self.counts.add(call, PARKED, -1)
+
+    async def _ready_peer(self, call: RankCall, key: tuple[str, int]) -> Peer:
         # Parked in PrimeMaster, not polled: the answer comes as soon as the rank is ready.
         call.waiting = f"for {call.role}/{call.rank} to be " + ("back" if call.after else "ready")
         while True:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
+from dljob.runtime.process.worker_context import HELD, PUBLISHED
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.runtime.weights.buckets import checksum, flat, load_state
 from dljob.runtime.weights.model import Mark, Version
@@ -100,6 +101,7 @@ class WeightChannel:
         # The store gets every version: a reader that the other transport does not reach fetches it there.
         self._sender().publish(made, buckets)
         self._transport_used = self._transport if made.way or self._transport == "yr" else "store"
+        current_worker().note(f"{PUBLISHED}{self.name}", made.version)
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """Wait for a version that this object has not received yet; return (version, state) of the newest.
@@ -117,6 +119,7 @@ class WeightChannel:
         """
         # The mark only after a whole version: one that failed half-way is received again.
         self._mark, version, state = self._newest(timeout)
+        current_worker().note(f"{HELD}{self.name}", version)
         return version, state
 
     def _newest(self, timeout: float | None, unless: Callable[[], bool] = lambda: False) -> tuple[Mark, int, Any]:
@@ -212,6 +215,7 @@ class AsyncChannel:
         channel, got = self._channel, Handover[tuple[Mark, int, Any]]()
         newest = await got.run(lambda: got.offer(channel._newest(timeout, lambda: got.cancelled)))
         channel._mark, version, state = newest  # not in the thread: a cancelled call has received nothing
+        current_worker().note(f"{HELD}{channel.name}", version)
         return version, state
 
     async def latest(self) -> int | None:

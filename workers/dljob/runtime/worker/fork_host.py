@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from dljob.runtime.process.logfile import open_log
 from dljob.runtime.process.messages import Call, HostSpec, NotRun, Reply, StartOrder, StopOrder
 from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
-from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.worker import numa
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.helper import Event, Helper
@@ -72,7 +72,7 @@ class ForkHost(Host):
         spec = environment.located(spec)
         self._lock = threading.RLock()
         self._ranks: dict[int, _Rank] = {}
-        self._calls: dict[int, CallTransport] = {}
+        self._calls: dict[int, RpcClient] = {}
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
@@ -301,6 +301,16 @@ class ForkHost(Host):
             ranks = list(self._ranks.items())
         found = ((n, rank.start.incarnation, rank.progress.take()) for n, rank in ranks)
         return {n: (incarnation, *last) for n, incarnation, last in found if last is not None}
+
+    def call_counts(self) -> Iterable[CallCounts]:
+        """Return the counts of the ranks' calls, which all go through this process."""
+        with self._lock:
+            return [calls.counts for calls in self._calls.values()]
+
+    def rank_pids(self) -> Mapping[int, int]:
+        """Return the pids of the ranks that run."""
+        with self._lock:
+            return {n: rank.pid for n, rank in self._ranks.items() if rank.pid and not rank.ended.is_set()}
 
     def restore_steps(self) -> None:
         """Send the last steps again."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dljob.runtime.process.messages import HostSpec
     from dljob.runtime.process.step_counters import StepCounters
     from dljob.runtime.worker.reports import Reports
+    from dljob.runtime.worker.usage import Usage
 
 ANSWER_S = 2.0
 """Seconds to wait for an answer before sending the next heartbeat: the master may have been replaced meanwhile."""
@@ -42,6 +43,11 @@ class HeartbeatSource(Protocol):
     actor_name: str
     counters: StepCounters
     evidence: HostEvidence
+
+    @property
+    def usage(self) -> Usage:
+        """What its ranks use, for the job's samples."""
+        ...
 
     def take_steps(self) -> Steps:
         """Return the steps since the last call, by rank."""
@@ -79,6 +85,8 @@ class HeartbeatThread:
         with suppress(Exception):  # evidence only explains a death: without it the host works all the same
             self._host.evidence.sample()
         self._host.counters.count_heartbeat()
+        with suppress(Exception):  # as above: samples are for people, and must not cost a host its lease
+            self._host.usage.sample(self._host.counters)
         try:
             if not self._agent_reports():
                 self._send()
@@ -111,10 +119,12 @@ class HeartbeatThread:
             return
         if self._master is None:
             self._master = ray.get_actor(job.master, job.namespace)
-        heartbeat = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps)
+        number, usage = host.usage.unsent
+        heartbeat = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps, usage=usage)
         # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(heartbeat), timeout=ANSWER_S)
         self._take(reply.epoch, known=reply.known)
         self._lease.renew(sent)
+        host.usage.mark_sent(number)
         self._next = sent + (IDLE - 0.5) * job.beacon_s

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,8 +39,10 @@ from dljob.runtime.process.messages import (
 )
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.wire import LARGE
+from dljob.runtime.rpc.client import CallCounts
 from dljob.runtime.worker.heartbeat import HeartbeatThread, Steps
 from dljob.runtime.worker.reports import Reports
+from dljob.runtime.worker.usage import Usage
 
 TERM_GRACE_S = 5.0
 """Seconds for user code to end after a SIGTERM from outside, before its process is ended."""
@@ -70,6 +73,7 @@ class Host:
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
+        self.usage = Usage(sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids)
         where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
         line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
         self.heartbeat_thread = HeartbeatThread(self, lease, line)
@@ -171,6 +175,14 @@ class Host:
 
     def restore_steps(self) -> None:
         """Take the last steps again at the next `take_steps`: their heartbeat was not answered."""
+
+    def call_counts(self) -> Iterable[CallCounts]:
+        """Return the counts of the calls that its ranks made."""
+        return ()
+
+    def rank_pids(self) -> Mapping[int, int]:
+        """Return rank -> pid of its process."""
+        return {}
 
     def terminated(self) -> None:
         """Stop user code within TERM_GRACE_S after a SIGTERM from outside, and report its end."""

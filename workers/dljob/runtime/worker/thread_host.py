@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +32,9 @@ from dljob.runtime.process.worker_context import (
     peers_of,
     read_only,
     renew,
+    with_device,
 )
-from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import last_save, numa, torch_group
 from dljob.runtime.worker.heartbeat import Steps
@@ -60,6 +62,7 @@ class ThreadHost(Host):
         self._stopping = Stopping()
         self._callee = RpcServer(spec.role.name)
         self._life: Lifecycle | None = None
+        self._calls: RpcClient | None = None
         self._recall = ThreadInterrupt()
         self._left = 0
         """The highest incarnation that was ordered to leave its torch group."""
@@ -288,12 +291,19 @@ class ThreadHost(Host):
             device_index=environment.device_index(self._kind, start, role),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
-            calls=RpcClient(job, f"{role.name}/{start.rank}"),
-            report=self._progress.put,
+            calls=self._client(start),
+            report=with_device(self._progress.put, self._progress.note),
+            note=self._progress.note,
             env=env,
             attempt=job.attempt,
             saver=lambda: saving.place(self.spec, order, start),
         )
+
+    def _client(self, start: RankStart) -> RpcClient:
+        """Return the rank's client of other roles, which a restart in process keeps."""
+        if self._calls is None:
+            self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{start.rank}")
+        return self._calls
 
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
@@ -352,6 +362,15 @@ class ThreadHost(Host):
     def restore_steps(self) -> None:
         """Send the last step again."""
         self._progress.restore()
+
+    def call_counts(self) -> Iterable[CallCounts]:
+        """Return the counts of the rank's calls."""
+        return () if self._calls is None else (self._calls.counts,)
+
+    def rank_pids(self) -> Mapping[int, int]:
+        """Return the rank's pid, which is this process's."""
+        start = self._start
+        return {} if start is None else {start.rank: os.getpid()}
 
 
 def _dump_stacks() -> None:

@@ -1,0 +1,110 @@
+"""The usage of a host's ranks: what is measured, how often, and how much of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dljob.runtime.process.step_counters import ROOM, StepCounters
+from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.rpc import client
+from dljob.runtime.rpc.client import AGAIN, SENT, CallCounts
+from dljob.runtime.worker import usage
+from dljob.runtime.worker.usage import Usage, resident_mib
+
+
+@pytest.fixture
+def counters() -> Iterator[StepCounters]:
+    made = StepCounters.made(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
+    return now
+
+
+def call(role: str, method: str) -> RankCall:
+    return RankCall(role, 0, method, b"", None, False)
+
+
+def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> None:
+    first, second = CallCounts(), CallCounts()
+    for counts in (first, second):
+        counts.add(call("rollout", "generate"), SENT)
+    second.add(call("rollout", "generate"), AGAIN)
+    second.add(call("rollout", ":pull"), SENT)
+    second.add(call(":queue:samples", "put"), SENT)
+    counters.slots[1].begin(7, 1)
+    counters.slots[1].note(7, 1, "held:policy", 3)
+    own = Usage(8, lambda: (first, second), lambda: {7: os.getpid(), 8: 0})
+    own.sample(counters)
+    said = json.loads(counters.usage())
+    ((rank, mib),) = said.pop("memory")
+    assert (rank, said) == (
+        7,
+        {"calls": {"rollout.generate": [2, 0, 1, 0]}, "noted": [["held:policy", 7, 3]], "stores": [":queue:samples"]},
+    )
+    assert 10 < mib < 10_000
+    assert own.unsent == (1, {**said, "memory": [[7, mib]]})
+
+
+def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, clock: list[float]) -> None:
+    for ranks, pause in ((3, 2.0), (1000, 5.0), (10**6, 60.0)):
+        counts = CallCounts()
+        own, before = Usage(ranks, lambda counts=counts: [counts], dict[int, int]), counters.usage_number()
+        counts.add(call("t", "run"), SENT)
+        own.sample(counters)
+        counts.add(call("t", "run"), SENT)
+        clock[0] += pause - 0.01
+        own.sample(counters)
+        assert counters.usage_number() == before + 1
+        clock[0] += 0.01
+        own.sample(counters)
+        clock[0] += pause
+        own.sample(counters)  # nothing changed
+        assert counters.usage_number() == before + 2
+
+
+def test_usage_is_unsent_until_it_is_marked(counters: StepCounters, clock: list[float]) -> None:
+    counts = CallCounts()
+    own = Usage(1, lambda: [counts], dict[int, int])
+    assert own.unsent == (0, {})
+    counts.add(call("t", "run"), SENT)
+    own.sample(counters)
+    number, _ = own.unsent
+    clock[0] += 10
+    counts.add(call("t", "run"), SENT)
+    own.sample(counters)
+    own.mark_sent(number)
+    assert own.unsent == (2, {"calls": {"t.run": [2, 0, 0, 0]}})
+    own.mark_sent(2)
+    assert own.unsent == (2, {})
+
+
+def test_usage_that_is_too_long_is_left_out(counters: StepCounters) -> None:
+    counters.put_usage(b"{}")
+    counters.put_usage(b"x" * ROOM)
+    assert counters.usage() == b"{}"
+
+
+def test_number_of_counted_methods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "METHODS", 2)
+    counts = CallCounts()
+    for method in ("a", "b", "c", "a"):
+        counts.add(call("t", method), SENT)
+    assert counts.methods == {"t.a": [2, 0, 0, 0], "t.b": [1, 0, 0, 0]}
+
+
+def test_memory_of_a_process_that_is_gone_is_unknown(tmp_path: Path) -> None:
+    assert resident_mib(1, tmp_path) is None
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "statm").write_text("900 512 1")
+    assert resident_mib(1, tmp_path) == round(512 * os.sysconf("SC_PAGE_SIZE") / 2**20)
