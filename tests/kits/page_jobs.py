@@ -342,9 +342,10 @@ def _samples(job: _Job, hours: float) -> dict[str, Any]:
         "weights": {
             "policy": {
                 "published": published,
-                "ranks": {
-                    f"rollout/{rank}": [max(0, value - (i // 25 + rank) % 3) for i, value in enumerate(published)]
-                    for rank in range(4)
+                "held": {
+                    "rollout": [
+                        [max(0, value - (i // 25 + rank) % 3) for i, value in enumerate(published)] for rank in range(4)
+                    ]
                 },
             }
         },

@@ -15,6 +15,8 @@ from dljob.api.shown_job import Overview, Page
 from dljob.errors import NotFoundError
 from dljob.report import job_folder, page_data
 from dljob.report.job_folder import RecordedJob
+from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case
 from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import FaultMove
@@ -144,7 +146,8 @@ def test_a_job_that_never_started_has_a_page(tmp_path: Path) -> None:
     assert found["job"]["start"] is None
     assert (found["roles"], found["events"], found["incidents"], found["lanes"]) == ([], [], [], None)
     assert found["placement"] is None
-    assert [line.partition(":")[0] for line in found["unrecorded"]] == ["events", "spec", "lanes, stages"]
+    missing = [line.partition(":")[0] for line in found["unrecorded"]]
+    assert missing == ["events", "spec", "lanes, stages", "samples"]
 
 
 def test_a_folder_without_status_is_refused(tmp_path: Path) -> None:
@@ -199,3 +202,17 @@ def test_a_job_of_a_cluster_is_shown_by_what_it_tells() -> None:
     assert found["live"]
     assert (found["job"]["name"], found["job"]["uid"]) == ("x", "u")
     assert found["job"]["end"] == found["job"]["start"] + 5.0
+
+
+def test_samples_of_a_folder_go_to_the_page(folder: Path) -> None:
+    writer = SampleWriter(folder)
+    for at in (10.0, 20.0):
+        columns = {"accounts/t": "pp", "steps/t": [int(at), None], "progress/loss": 1 / at}
+        writer.append(Row(at, columns))
+    shutil.rmtree(folder / "journal")
+    found = data(folder)
+    assert found["samples"]["times"] == [10.0, 20.0]
+    assert found["samples"]["steps"] == {"t": [[10, 20], [None, None]]}
+    assert found["samples"]["progress"] == {"loss": [0.1, 0.05]}
+    assert found["lanes"]["t"][0][:2] == [10.0, 3]
+    assert not [line for line in found["unrecorded"] if line.startswith("samples")]

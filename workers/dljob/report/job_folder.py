@@ -12,9 +12,11 @@ from dljob.api.local import views
 from dljob.api.shown_job import Page
 from dljob.logs import marks
 from dljob.report import history as histories
-from dljob.report import journal_files
+from dljob.report import journal_files, series
 from dljob.report.history import JobHistory
 from dljob.report.incidents import LINES, MOST, IncidentText
+from dljob.runtime.journal import samples
+from dljob.runtime.journal.samples import Samples
 from dljob.telemetry.reasons import with_current_reasons
 from dljob.telemetry.wording import unix
 
@@ -42,6 +44,8 @@ class RecordedJob(NamedTuple):
     texts: Mapping[int, IncidentText]
     """Log lines and stacks by number of the incident."""
     unrecorded: tuple[str, ...]
+    samples: Samples = Samples()
+    """What PrimeMaster sampled."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -65,7 +69,9 @@ def load(path: Path, status: Mapping[str, Any] | None = None) -> RecordedJob:
     manifest = manifest_in(path / "spec.json", unrecorded)
     history = _history(path / "journal", unrecorded)
     faults = history.faults.items() if history else enumerate(status.get("recentFaults") or (), 1)
-    return RecordedJob(status, manifest, events, history, texts(path, faults), tuple(unrecorded))
+    sampled = samples.read(path, series.MOST)
+    unrecorded += sampled.unrecorded
+    return RecordedJob(status, manifest, events, history, texts(path, faults), tuple(unrecorded), sampled)
 
 
 def of_shown(shown: Page, name: str, uid: str) -> RecordedJob:

@@ -9,7 +9,7 @@ from dljob.api.views import items, nested
 from dljob.errors import DLJobError
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan as resolve
-from dljob.report import incidents, lanes
+from dljob.report import incidents, lanes, series
 from dljob.report.history import JobHistory
 from dljob.report.job_folder import RecordedJob
 from dljob.report.placement import UNIT, placement
@@ -56,7 +56,8 @@ def page_data(
             f"events: {left_out} of {len(record.events)} are left out here; dljob events tells all of them"
         )
     plan = plan_of(record.manifest, unrecorded)
-    rows = lanes.lanes(history, unrecorded) if history else None
+    sampled = record.samples.data()
+    rows = lanes.lanes(history, unrecorded) if history else series.lanes(sampled, until)
     found = incidents.of_history(history, until) if history else incidents.of_status(items(status, "recentFaults"))
     return {
         "format": FORMAT,
@@ -68,7 +69,7 @@ def page_data(
         "lanes": rows,
         "incidents": incidents.with_texts(found, record.texts),
         "ledger": status.get("ledger"),
-        "samples": None,
+        "samples": series.samples_part(sampled),
         "placement": placement_part(plan, status, history),
         "events": events,
         "eventsLeftOut": left_out,

@@ -136,8 +136,13 @@ function clusters(width, gap) {
 function drawMarks() {
   const width = plotWidth();
   if (!width) return;
+  const found = clusters(width, 27);
+  // A mark that is made anew between the press and the release of a button loses its click.
+  const drawn = JSON.stringify([found, page.incident]);
+  if (timeline.marks.drawn === drawn) return;
+  timeline.marks.drawn = drawn;
   const held = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.incident : undefined;
-  replace(timeline.marks, clusters(width, 27).map((cluster) => {
+  replace(timeline.marks, found.map((cluster) => {
     const index = cluster.of[0];
     const single = cluster.of.length === 1;
     const incident = page.data.incidents[index];
@@ -340,17 +345,16 @@ function curveRows() {
 function weightRows() {
   const weights = Object.entries(samplesOf("weights") || {});
   if (!weights.length) return [missingRow("Weight versions", "No weights were published, or nobody recorded them.", "weights")];
-  return weights.flatMap(([name, { published, ranks }]) => {
-    const held = Object.entries(ranks || {});
-    const lines = [{ name: "published", values: published, colour: lineColour(0), width: 2 },
-      ...held.map(([rank, values], index) => ({ name: rank, values, colour: lineColour(index + 1), dash: lineDash(index + 6) }))];
+  return weights.flatMap(([name, { published, held: byRole }]) => {
+    const held = Object.entries(byRole || {}).flatMap(([role, series], index) => rankLines(role, series, lineColour(index + 1)));
+    const lines = [{ name: "published", values: published, colour: lineColour(0), width: 2 }, ...held];
     return [sampledChart(`Weights ${name}: version`, lines, { source: `${SAMPLED}, of versions published and taken` }),
       held.length ? sampledChart(`Weights ${name}: versions behind`, staleness(published, held), { source: "published version less the rank's", zero: true, height: 72 }) : null];
   });
 }
 
 function staleness(published, held) {
-  const behind = published.map((version, at) => held.map(([, values]) => (version === null || typeof values[at] !== "number" ? null : version - values[at]))
+  const behind = published.map((version, at) => held.map(({ values }) => (version === null || typeof values[at] !== "number" ? null : version - values[at]))
     .filter((value) => value !== null).sort((a, b) => a - b));
   return [{ name: "the rank that is most behind", values: behind.map((all) => (all.length ? all[all.length - 1] : null)), colour: lineColour(1) },
     { name: "median", values: behind.map((all) => (all.length ? all[all.length >> 1] : null)), colour: lineColour(0) }];

@@ -75,7 +75,10 @@ function unrecordedList() {
 }
 
 function unrecordedOf(part) {
-  const found = unrecordedList().find((line) => line.startsWith(`${part}:`)) || unrecordedList().find((line) => line.startsWith("samples:") && SAMPLE_PARTS.has(part));
+  // "lanes, stages: why" is about two parts.
+  const about = (line) => line.slice(0, line.indexOf(":")).split(", ");
+  const list = unrecordedList();
+  const found = list.find((line) => about(line).includes(part)) || list.find((line) => SAMPLE_PARTS.has(part) && about(line).includes("samples"));
   return found ? el("span", { title: "Source: what dljob report found" }, "Reason: ", user(found.slice(found.indexOf(":") + 1).trim()), ".") : null;
 }
 
