@@ -75,7 +75,7 @@ def test_a_folder_that_is_not_there_is_told(folder: Path, tmp_path: Path, capsys
 
 def test_a_folder_and_a_cluster_exclude_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("report", f"{folder}/", "--kubernetes") == 2
-    assert "is a folder of this machine" in capsys.readouterr().err
+    assert "is a path on this machine" in capsys.readouterr().err
 
 
 def test_a_local_job_is_found_by_its_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def report(
     # Before the work: the page of a large job takes a second.
     if output_file.exists() and not force:
         raise _exists(output_file)
-    if folder := where.folder(job):
+    if folder := where.path(job):
         data = shown_page.of_folder(folder, time.time(), with_values=with_values)
     else:
         with where.job("report", job) as found:
