@@ -15,6 +15,7 @@ from dljob.master.state.actions import Note
 from dljob.master.state.events import Event, MasterStarted
 from dljob.master.state.state import JobState
 from dljob.master.transition import transition
+from dljob.report.replay import Past
 from dljob.runtime.controller.rebuild import change_record
 from dljob.runtime.journal.code_version import code_version
 from dljob.telemetry.records import Header, Record, encode_line
@@ -87,19 +88,35 @@ def past_of(
     driver = Driver(case, pace=Durations(work=(work, work)) if work else None)
     driver.run()
     world = driver.world
+    journal = ((at, made) for at, event in world.journal for made in edit(event))
+    return written(folder, case, world.begin, journal, core=core, every=every, closed=closed)
+
+
+def written(
+    folder: Path,
+    case: Case,
+    state: JobState,
+    journal: Iterable[tuple[float, Event]],
+    *,
+    core: str = "",
+    every: int,
+    closed: int = 0,
+    light: bool = False,
+) -> PastJob:
+    """Make the folder of a job with these events; `light`: the states are not kept."""
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps(case.manifest))
     (folder / "status.json").write_text(json.dumps({"name": "past", "uid": UID}))
     writer = Writer(folder / "journal", core or code_version())
-    state, seq, made = world.begin, 0, PastJob(folder)
+    seq, made = 0, PastJob(folder)
     facts = {"ownNodes": True} if case.own_nodes else {}
     writer.roll()
     writer.write({"k": "begin", "at": state.started_at, "plan": state.job.plan.digest, **facts})
     writer.write(*snapshot_records(state, state.started_at), {"k": "notes", "seq": 0, **facts})
     made.states, made.times, made.seqs = [encoded(state)], [state.started_at], [0]
     last, since = state.started_at, 0
-    for at, batch in groupby(world.journal, key=lambda each: each[0]):
-        events = [made for _, event in batch for made in edit(event)]
+    for at, batch in groupby(journal, key=lambda each: each[0]):
+        events = [event for _, event in batch]
         restarted = any(isinstance(event, MasterStarted) and event.epoch > 1 for event in events)
         if since >= every or restarted:
             writer.roll()
@@ -112,13 +129,29 @@ def past_of(
             actions += step.actions
             seq += sum(isinstance(action, Note) for action in step.actions)
             writer.write(event_record(event, at))
-            made.states.append(encoded(state))
+            made.states.append("" if light else encoded(state))
             made.times.append(at)
             made.seqs.append(seq)
         writer.write(change_record(before, state, actions, at))
         last, since = at, since + len(events)
     _close(folder / "journal", closed)
     return made
+
+
+def check_past(folder: Path) -> list[str]:
+    """Check that a replay's states are those that the master itself wrote; return them, as encoded.
+
+    The master writes each batch's change of its own state: laid onto its snapshots they give its states, folded or not.
+    """
+    wrote = {each.at: encoded(each.state) for each in Past(folder, core="none").states()}
+    found = {each.at: encoded(each.state) for each in Past(folder).states()}
+    assert found == wrote
+    for path in sorted((folder / "journal").glob("*.jsonl")):
+        records = [json.loads(line)["r"] for line in path.read_bytes().splitlines()]
+        texts = "".join(record["d"] for record in records if record["k"] == "snapshot")
+        starts = texts.split('{"v":1,"phase":')[1:]
+        assert all(f'{{"v":1,"phase":{text}' in found.values() for text in starts)
+    return list(found.values())
 
 
 def _close(journal: Path, count: int) -> None:

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 from event_files import curves
+from past_kit import check_past
 from prime_help import Job, eventually
 
 import dljob.runtime.sinks.process as sinks_process
+from dljob.master.ledger import view
+from dljob.report.replay import Past
 
 pytestmark = pytest.mark.ray
 SINKS = sinks_process.__name__
@@ -110,4 +113,7 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     assert 0.5 < found["recompute"] < caught_up
     assert set(accounts(status, "calm")) <= {"queue", "schedule", "init", "productive", "idle"}
     assert ledger["goodput"] == pytest.approx(ledger["accounts"]["productive"] / (3 * ledger["seconds"]), abs=1e-3)
+    # A replay leads to the states that the masters wrote, and to the same ledger.
+    assert len(check_past(job.folder)) > 20
+    assert view.shown(Past(job.folder).last().state, 0.0)["accounts"] == ledger["accounts"]
     assert status["progress"]["goodputPermille"] == pytest.approx(1000 * ledger["goodput"], abs=1)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from past_kit import WORKERS, PastJob, encoded, past_of
+from past_kit import WORKERS, PastJob, check_past, encoded, past_of
 
 from dljob.errors import JournalError, NotFoundError, UsageError
 from dljob.master.persistence import codec
@@ -45,6 +45,10 @@ def test_each_state_equals_that_of_the_master_byte_for_byte(job: PastJob) -> Non
     found = [(encoded(state), at, seq) for seq, at, state, _ in states(job.folder)]
     assert found == list(zip(job.states, job.times, job.seqs, strict=True))
     assert len(Past(job.folder).parts) > 4
+
+
+def test_folded_events_and_laid_changes_lead_to_the_same_states(job: PastJob) -> None:
+    assert set(check_past(job.folder)) <= set(job.states)
 
 
 def test_each_snapshot_equals_the_state_that_its_part_is_folded_to(job: PastJob) -> None:

@@ -63,10 +63,16 @@ class Moment:
 
 
 class Past:
-    """The past of the job in a folder."""
+    """The past of the job in a folder.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: The job's folder.
+        core: Version of the code that reads; parts of another one are replayed by the changes that were written.
+    """
+
+    def __init__(self, folder: Path, core: str | None = None) -> None:
         self.folder = folder
+        self.core = code_version() if core is None else core
         self.parts = journal_parts.parts(journal_parts.journal_of(folder))
         self.manifest = _manifest(folder)
         self._uid = str(_read(folder / "status.json").get("uid") or _read(folder / "job.json").get("uid") or "")
@@ -92,7 +98,7 @@ class Past:
     @property
     def foreign(self) -> bool:
         """Whether another version of dljob wrote any of it."""
-        return self.cores != [code_version()]
+        return self.cores != [self.core]
 
     # -- moments
 
@@ -212,7 +218,7 @@ class _Reader:
         """Yield the moments of a part."""
         own = any(record.get("ownNodes") for record in found.records)
         fresh = self.past.initial(0.0, own_nodes=own)
-        step = self._folded if part.header.core == code_version() else self._laid
+        step = self._folded if part.header.core == self.past.core else self._laid
         event: dict[str, Any] | None = None
         for record in found.records:
             self._at = record.get("at", self._at)
