@@ -92,7 +92,7 @@ def _append(log: Path, start: int, end: int, kept: Path) -> None:
         if not whole:
             most = cut.MOST_BYTES
         if have < most:
-            _check_room(kept, min(most - have, cut.MOST_BYTES))
+            check_room(kept, min(most - have, cut.MOST_BYTES))
             with log.open("rb") as source:
                 _copy(source.fileno(), out, start, have, most)
         if not whole and have <= most:
@@ -116,7 +116,8 @@ def _copy(source: int, out: int, start: int, have: int, most: int) -> None:
         at += len(piece)
 
 
-def _check_room(kept: Path, wanted: int) -> None:
+def check_room(kept: Path, wanted: int) -> None:
+    """Check that a volume has room for so many bytes more, beside what checkpoints need. Raises OSError if not."""
     room = os.statvfs(kept)
     spare = min(room.f_blocks * room.f_frsize // FREE_SHARE, FREE_BYTES)
     if room.f_bavail * room.f_frsize - wanted < spare:

@@ -1,45 +1,5 @@
-"""The spec as a page shows it: values of `env`, `envFrom`, `runtimeEnv`, `args` and `config` are left out. No I/O."""
+"""The spec as a page shows it; `dljob.spec.redaction` has the rules, by which PrimeMaster keeps a spec as well."""
 
-from __future__ import annotations
+from dljob.spec.redaction import LEFT_OUT, without_values
 
-from collections.abc import Mapping
-from typing import Any, cast
-
-LEFT_OUT = "(left out)"
-_ALWAYS = ("env", "envFrom", "runtimeEnv")
-_ON_REQUEST = ("args", "config")
-"""With values in a local file if the user asks for them; secrets should not, but may, stand there."""
-
-
-def without_values(spec: Mapping[str, Any], *, with_values: bool = False) -> dict[str, Any]:
-    """Return a spec in which names stay and values are gone, at any depth: templates of pods have an `env`, too.
-
-    Args:
-        spec: the spec as it was submitted.
-        with_values: keep `args` and `config`.
-    """
-    hidden = _ALWAYS if with_values else (*_ALWAYS, *_ON_REQUEST)
-    return {key: _hidden(value) if key in hidden else _shown(value, with_values) for key, value in spec.items()}
-
-
-def _shown(value: Any, with_values: bool) -> Any:  # noqa: ANN401, FBT001 - JSON; a flag that is handed down
-    if isinstance(value, dict):
-        return without_values(cast("dict[str, Any]", value), with_values=with_values)
-    if isinstance(value, list):
-        return [_shown(item, with_values) for item in cast("list[Any]", value)]
-    return value
-
-
-def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the names in a value: keys of objects, and the names of a list's items."""
-    if isinstance(value, dict):
-        return dict.fromkeys(cast("dict[str, Any]", value), LEFT_OUT)
-    if isinstance(value, list):
-        names = [_name(item) for item in cast("list[Any]", value)]
-        return [LEFT_OUT if name is None else {"name": name, "value": LEFT_OUT} for name in names]
-    return value if value is None else LEFT_OUT
-
-
-def _name(item: Any) -> str | None:  # noqa: ANN401 - JSON
-    name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
-    return name if isinstance(name, str) else None
+__all__ = ["LEFT_OUT", "without_values"]

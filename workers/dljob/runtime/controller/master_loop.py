@@ -40,6 +40,7 @@ from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.job_record import sign_off
 from dljob.runtime.journal.journal import FencedError, Journal, Replay
+from dljob.runtime.journal.kept_record import KeptRecord
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.stores import JournalStore
 from dljob.runtime.journal.timeline import Timeline
@@ -113,6 +114,7 @@ class MasterLoop:
         self.heartbeats = HeartbeatLog()
         self.progress = self.heartbeats.progress
         self.samples = Sampler(setup.info, self._view, backend)
+        self.record = KeptRecord(setup.info)
         self._node, self._alert_until = backend.here(), 0.0
         self._node_filter = NodeChangeFilter()
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[None] | None]] = asyncio.Queue()
@@ -203,6 +205,7 @@ class MasterLoop:
             self.tasks.repeat("group watch", groups.run)
             self.tasks.repeat("samples", self.samples.run, nobody_waits)
             self._feed = self._metric_feed()
+            self.tasks.repeat("record on the volume", self.record.run, nobody_waits)
             self.tasks.repeat("fill of queues", self.samples.watch_queues, nobody_waits)
             # Started after the recovery: each of them reads the state, and what it reports must follow MasterStarted.
             while self._end is None:
@@ -226,6 +229,7 @@ class MasterLoop:
                 log.warning("the journal could not be closed: %r", error)
             self.timeline.close()
             self.samples.close()
+            self.record.close()
 
     async def _recover(self, replay: Replay) -> None:
         """Rebuild the state from the journal, tell the core of the new epoch, and attach the actors that still live."""
@@ -515,6 +519,7 @@ class MasterLoop:
         await self.samples.end()
         await self.timeline.flush()
         await self.timeline.status(status)
+        await self.record.end()
         await sign_off(self.backend.kv, self.setup, status, self.timeline.after(0))
         self.final, self._count = status, self._count + 1
         async with self.changed:

@@ -1,0 +1,149 @@
+"""A job's record on the volume of its checkpoints, where it outlives the cluster: the files that a job's folder has.
+
+    <checkpoint path>/<job>-<uid8>/       status.json, events.jsonl, samples/, journal/, and spec.json without values
+    .../earlier/attempt-1/                the same of earlier attempts
+    .../logs/attempt-1/                   whole logs, which the nodes' agents bring (`dljob.logs.archive`)
+
+So `dljob report`, `why` and `replay` take that folder like any other. PrimeMaster copies what is new twice a minute and
+at the end, in a thread: a volume that hangs or is full costs no job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dljob.logs import archive
+from dljob.runtime.journal.job_record import SPEC
+from dljob.runtime.journal.samples import FOLDER as SAMPLES
+from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
+from dljob.runtime.process.messages import JobInfo
+from dljob.spec.redaction import without_values
+from dljob.tasks import ErrorLog
+
+log = logging.getLogger(__package__)
+
+KEEP_S = 30.0
+"""Seconds between two copies, as for the logs."""
+END_S = 10.0
+"""Most seconds that the end of a job waits for its last copy."""
+JOURNAL, CLOSED, EARLIER, ATTEMPT = "journal", "journal/closed", "earlier", "attempt"
+_FOLDERS = (SAMPLES, JOURNAL, CLOSED)
+
+
+class KeptRecord:
+    """Copies one master's record; does nothing without a checkpoint volume."""
+
+    def __init__(self, info: JobInfo) -> None:
+        volume = os.environ.get(archive.CHECKPOINT)
+        self._folder, self._attempt = Path(info.dir), info.attempt
+        self._place = archive.root(volume, info.name, info.uid) if volume else None
+        self._errors = ErrorLog("the copy of the job's record to the checkpoint volume", log)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dljob-record")
+
+    async def run(self) -> None:
+        """Copy again and again; returns at once without a volume."""
+        while self._place is not None:
+            await asyncio.sleep(KEEP_S * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the writes of all jobs
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, self._place)
+
+    async def end(self) -> None:
+        """Copy the last state; gives up on a volume that hangs."""
+        if self._place is not None:
+            last = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, self._place)
+            await asyncio.wait([last], timeout=END_S)
+
+    def close(self) -> None:
+        """Let go of the thread, without waiting for it."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _keep(self, place: Path) -> None:
+        try:
+            keep(self._folder, place, self._attempt)
+            self._errors.worked()
+        except (OSError, ValueError) as error:
+            self._errors.failed(error)
+
+
+def keep(folder: Path, place: Path, attempt: int) -> None:
+    """Bring what is new in a job's folder to its place on a volume.
+
+    Raises:
+        OSError: The volume cannot be written, or has too little room.
+        ValueError: The spec in the folder is damaged.
+    """
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _put_earlier_away(place, attempt)
+    if not (place / SPEC).exists() and (folder / SPEC).exists():
+        write_atomically(place / SPEC, shown_spec((folder / SPEC).read_text(encoding="utf-8")))
+    _follow(folder / EVENTS, place / EVENTS)
+    for name in _FOLDERS:
+        _mirror(folder / name, place / name)
+    with suppress(FileNotFoundError):  # the master has not written one yet
+        write_atomically(place / STATUS, (folder / STATUS).read_text(encoding="utf-8"))
+
+
+def shown_spec(text: str) -> str:
+    """Return a manifest without values of its spec, and without annotations, where kubectl repeats the whole of it."""
+    manifest: dict[str, Any] = json.loads(text)
+    metadata = {key: value for key, value in manifest.get("metadata", {}).items() if key != "annotations"}
+    return json.dumps({**manifest, "metadata": metadata, "spec": without_values(manifest["spec"])})
+
+
+def _put_earlier_away(place: Path, attempt: int) -> None:
+    """Move the record of an earlier attempt aside: each attempt has a folder, a journal and numbers of its own."""
+    mark = place / ATTEMPT
+    with suppress(OSError, ValueError):  # no mark: the first copy of a job
+        before = int(mark.read_text(encoding="utf-8"))
+        if before < attempt:
+            aside = place / EARLIER / f"attempt-{before}"
+            aside.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in (SAMPLES, JOURNAL, EVENTS, STATUS, SPEC):
+                with suppress(FileNotFoundError):
+                    (place / name).rename(aside / name)
+    write_atomically(mark, str(attempt))
+
+
+def _mirror(source: Path, target: Path) -> None:
+    """Make the files of a folder the same as another's; its folders are left alone."""
+    wanted = _names(source)
+    if not wanted:
+        return
+    target.mkdir(mode=0o700, exist_ok=True)
+    for name in sorted(wanted):
+        _follow(source / name, target / name)
+    # Last: what a merge or an archive replaced goes only once the copy has its successor.
+    for name in _names(target) - wanted:
+        (target / name).unlink(missing_ok=True)
+
+
+def _names(folder: Path) -> set[str]:
+    with suppress(OSError):
+        return {path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
+    return set()
+
+
+def _follow(source: Path, target: Path) -> None:
+    """Append the new bytes of a file that only grows; one that became shorter is another one, and is copied whole."""
+    # A file that is compressed or merged meanwhile: the next copy has its successor.
+    with suppress(FileNotFoundError), source.open("rb") as old:
+        size = os.fstat(old.fileno()).st_size
+        have = target.stat().st_size if target.exists() else 0
+        if have == size:
+            return
+        archive.check_room(target.parent, size)
+        old.seek(have if have < size else 0)
+        with os.fdopen(os.open(target, _flags(grows=have < size), 0o600), "wb") as new:
+            shutil.copyfileobj(old, new)
+
+
+def _flags(*, grows: bool) -> int:
+    return os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if grows else os.O_TRUNC)
