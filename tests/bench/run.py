@@ -33,6 +33,7 @@ SCRIPTS = (
     "transition",
     "journal",
     "prime",
+    "samples",
     "submit",
     "fork",
     "restart",

@@ -16,6 +16,8 @@ import pytest
 from page_reader import PageReader
 from patience import patience
 
+from dljob.runtime.journal.samples import read
+
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -76,6 +78,12 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     assert last["iterations"] == 20
     assert last["restarts"] == NOTHING | {"process": 1, "role_group": 1, "master": 1}
     assert last["pids_kept"] is True
+    samples = read(next(tmp_path.glob("jobs/*")))
+    assert samples.steps["coordinator"][0][-1] == 20
+    assert samples.progress["reward"][-1] == pytest.approx(last["reward"], abs=0.2)
+    called = {name: counts["sent"][-1] for name, counts in samples.calls.items()}
+    assert called["coordinator>rollout.generate"]
+    assert set(samples.memory) == {"coordinator", "trainer", "rollout", "reference", "reward"}
     saved = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))
     assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
     page_tells_the_faults(next(tmp_path.glob("jobs/*")), reader)

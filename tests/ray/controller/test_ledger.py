@@ -6,9 +6,13 @@ import json
 import os
 import signal
 import time
+<<<<<<< HEAD
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+=======
+from itertools import pairwise
+>>>>>>> fa2d8e74 (tests: samples of a real job, and what they cost)
 from typing import Any
 
 import pytest
@@ -16,9 +20,13 @@ from event_files import curves
 from past_kit import check_past
 from prime_help import Job, eventually
 
+<<<<<<< HEAD
 import dljob.runtime.sinks.process as sinks_process
 from dljob.master.ledger import view
 from dljob.report.replay import Past
+=======
+from dljob.runtime.journal.samples import ACCOUNTS, Samples, read
+>>>>>>> fa2d8e74 (tests: samples of a real job, and what they cost)
 
 pytestmark = pytest.mark.ray
 SINKS = sinks_process.__name__
@@ -80,8 +88,12 @@ def sinks_have_each_step_once(job: Job) -> None:
 
 
 def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
+<<<<<<< HEAD
     calm = job.role("calm", "prime_user.until_told", replicas=2)
     job.start(job.role("hit", "prime_user.counts"), calm, progressMetrics=["reward"])
+=======
+    job.start(job.role("hit", "prime_user.counts"), job.role("calm", "prime_user.shares", replicas=2))
+>>>>>>> fa2d8e74 (tests: samples of a real job, and what they cost)
     before = job.running("hit/0", "calm/0", "calm/1")
     eventually(lambda: step(job) >= 10, 30, job.seen)
     killed = time.monotonic()
@@ -97,6 +109,7 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     with hung_sinks(job):
         eventually(lambda: step(job) >= 30, 30, job.seen)
     caught_up = time.monotonic() - killed
+    eventually(lambda: shared(read(job.folder)), 30, job.seen)
     job.go()
     status = job.connection.wait(60)
     adds_up(status)
@@ -117,3 +130,26 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     assert len(check_past(job.folder)) > 20
     assert view.shown(Past(job.folder).last().state, 0.0)["accounts"] == ledger["accounts"]
     assert status["progress"]["goodputPermille"] == pytest.approx(1000 * ledger["goodput"], abs=1)
+    sampled(read(job.folder), status)
+
+
+def shared(samples: Samples) -> bool:
+    """Whether the last sample has the queue, and the version that each rank has."""
+    fill = {name: values[-1] for name, values in samples.queues.get("left", {}).items()}
+    policy = samples.weights.get("policy", {"published": [None], "held": {}})
+    held = [versions[-1] for versions in policy["held"].get("calm", [])]
+    return fill == {"items": 3, "capacity": 9} and policy["published"][-1] == 7 and held == [7, 7]
+
+
+def sampled(samples: Samples, status: Any) -> None:
+    """The samples go through both lives of the master, and say what status and ledger say."""
+    assert samples.unrecorded == ()
+    assert samples.times == sorted(set(samples.times))
+    assert samples.times[-1] - samples.times[0] >= status["seconds"] - 3
+    seen = "".join(letters or "" for letters in samples.accounts["hit"])
+    assert seen[-1] == ACCOUNTS["idle"]
+    assert {ACCOUNTS["productive"], ACCOUNTS["recompute"]} <= set(seen)
+    steps = [step for step in samples.steps["hit"][0] if step is not None]
+    assert steps[-1] == next(rank["step"] for rank in status["ranks"] if rank["role"] == "hit")
+    assert any(late < early for early, late in pairwise(steps)), "the way back after the death"
+    assert all(10 << 20 < ranks[-1] < 10 << 30 for ranks in samples.memory["calm"])
