@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,7 +34,7 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
 }
 """Pages outside docs/ -> their path in the site; examples/*/README.md become recipes/*.md."""
-ASSETS = {".png", ".svg"}
+ASSETS = {".css", ".png", ".svg", ".webp"}
 MERMAID = "12.3.0"
 MERMAID_SHA512 = "4113TdXeLAsMruJ79OpFL5O8+LTFXhQqZ260rF3tgUmiNAtRm4Uume04I+65PRN6yZ69J4f8rVYWW8zRk65UYw=="
 SCRIPT = "assets/javascripts/mermaid.min.js"
@@ -71,16 +71,30 @@ def staged(text: str, source: str, known: Mapping[str, str], files: str) -> str:
 
 
 def navigation(nav: Sequence[Any], docs: Path) -> list[Any]:
-    """Return the navigation of site.toml, with each `*` replaced by the pages that it matches."""
-    made = list[Any]()
-    for entry in nav:
-        if isinstance(entry, str) and "*" in entry:
-            made += [path.relative_to(docs).as_posix() for path in sorted(docs.glob(entry)) if path.name != "README.md"]
-        elif isinstance(entry, dict):
-            made.append({k: navigation(v, docs) if isinstance(v, list) else v for k, v in entry.items()})  # pyright: ignore
-        else:
-            made.append(entry)
-    return made
+    """Return the navigation of site.toml; each `*` is replaced by the matching pages that it names nowhere."""
+    named = set[str](_named(nav))
+
+    def filled(entries: Sequence[Any]) -> list[Any]:
+        made = list[Any]()
+        for entry in entries:
+            if isinstance(entry, str):
+                found = sorted(path.relative_to(docs).as_posix() for path in docs.glob(entry)) if "*" in entry else []
+                made += [page for page in found if page not in named] if "*" in entry else [entry]
+            else:
+                groups = {title: filled(inner) if isinstance(inner, list) else inner for title, inner in entry.items()}
+                made += [groups] if all(groups.values()) else []
+        return made
+
+    return filled(nav)
+
+
+def _named(nav: object) -> Iterator[str]:
+    """Return every page of a navigation, and the patterns in it."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, Mapping | Sequence):
+        for inner in nav.values() if isinstance(nav, Mapping) else nav:  # pyright: ignore[reportUnknownVariableType]
+            yield from _named(inner)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def stage(root: Path, work: Path) -> Path:

@@ -1,7 +1,8 @@
-"""The page for newcomers: its commands run as written, in their order, and print what it shows."""
+"""The pages for newcomers: their commands run as written, in their order, and print what is shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,13 +21,14 @@ HERE = "test_the_commands_of_the_page_run_in_their_order"
 
 def masked(line: str) -> str:
     """A printed line without what differs from run to run: numbers, times."""
+    line = re.sub(r"\b(\d+h)?(\d+m\d+s|\d+m|[\d.]+ s)\b", "0 s", line)
     return re.sub(r"\d[\d.:TZ-]*", "0", line).strip()
 
 
 def steps(page: str, test: str) -> list[tuple[str, list[str]]]:
     """Command -> the lines shown below it, of the blocks that name a test."""
     found: list[tuple[str, list[str]]] = []
-    for block in (one for one in BLOCKS if one.page == page and one.value.endswith(f"::{test}")):
+    for block in (one for one in BLOCKS if (one.page, one.kind) == (page, "commands") and one.value.endswith(test)):
         for line in block.text.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], []))
@@ -66,3 +68,11 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "first" / "faults.yaml").write_text(block_of("getting-started.md", "faults").text)
     walk("getting-started.md", HERE, tmp_path)
     assert (tmp_path / "first" / "job.html").stat().st_size > 10_000
+
+
+def test_the_tutorial_learns_and_loses_two_processes(tmp_path: Path) -> None:
+    for name, kind in {"rl.py": "python", "dljob.yaml": "manifest", "faults.yaml": "faults"}.items():
+        (tmp_path / name).write_text(block_of("tutorial.md", kind).text)
+    walk("tutorial.md", "test_the_tutorial_learns_and_loses_two_processes", tmp_path)
+    (status,) = [json.loads(path.read_text()) for path in tmp_path.glob("home/jobs/*/status.json")]
+    assert status["progress"]["metrics"]["reward"] > 0.9

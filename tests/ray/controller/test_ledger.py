@@ -6,13 +6,10 @@ import json
 import os
 import signal
 import time
-<<<<<<< HEAD
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-=======
 from itertools import pairwise
->>>>>>> fa2d8e74 (tests: samples of a real job, and what they cost)
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +17,10 @@ from event_files import curves
 from past_kit import check_past
 from prime_help import Job, eventually
 
-<<<<<<< HEAD
 import dljob.runtime.sinks.process as sinks_process
 from dljob.master.ledger import view
 from dljob.report.replay import Past
-=======
 from dljob.runtime.journal.samples import ACCOUNTS, Samples, read
->>>>>>> fa2d8e74 (tests: samples of a real job, and what they cost)
 
 pytestmark = pytest.mark.ray
 SINKS = sinks_process.__name__
@@ -88,12 +82,8 @@ def sinks_have_each_step_once(job: Job) -> None:
 
 
 def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
-<<<<<<< HEAD
-    calm = job.role("calm", "prime_user.until_told", replicas=2)
+    calm = job.role("calm", "prime_user.shares", replicas=2)
     job.start(job.role("hit", "prime_user.counts"), calm, progressMetrics=["reward"])
-=======
-    job.start(job.role("hit", "prime_user.counts"), job.role("calm", "prime_user.shares", replicas=2))
->>>>>>> fa2d8e74 (tests: samples of a real job, and what they cost)
     before = job.running("hit/0", "calm/0", "calm/1")
     eventually(lambda: step(job) >= 10, 30, job.seen)
     killed = time.monotonic()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
+import mimetypes
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
+import browser
 import pytest
 
 import dljob
@@ -97,13 +102,90 @@ def test_the_page_of_variables_has_each_of_ours() -> None:
     assert "DLJOB_HOME" in found
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+class Reader(browser.Browser):
+    """A browser for which the built site is all there is: every other request fails."""
+
+    def __init__(self, site: Path) -> None:
+        self.site = site
+        self.answers = 1_000_000  # beyond the numbers of commands whose answer is waited for
+        super().__init__()
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        if method == "Page.navigate":
+            super().call("Fetch.enable")
+        return super().call(method, **params)
+
+    def _read(self, end: float) -> dict[str, Any]:
+        message = super()._read(end)
+        if message.get("method") == "Fetch.requestPaused":
+            self.answer(message)
+        return message
+
+    def answer(self, paused: dict[str, Any]) -> None:
+        """Without a wait for the browser's answer: it is among those that nobody asks for."""
+        url, request = urlsplit(paused["params"]["request"]["url"]), paused["params"]["requestId"]
+        file = self.site / url.path.lstrip("/")
+        told: dict[str, Any] = {"requestId": request, "errorReason": "NameNotResolved"}
+        method = "Fetch.failRequest"
+        if url.netloc == "docs.example" and file.is_file():
+            kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+            body = base64.b64encode(file.read_bytes()).decode()
+            headers = [{"name": "Content-Type", "value": kind}]
+            told = {"requestId": request, "responseCode": 200, "responseHeaders": headers, "body": body}
+            method = "Fetch.fulfillRequest"
+        self.answers += 1
+        sent = {"id": self.answers, "method": method, "params": told, "sessionId": paused["sessionId"]}
+        data = memoryview(json.dumps(sent).encode() + b"\0")
+        while data:
+            data = data[os.write(self.to_write, data) :]
+
+    def until(self, condition: str) -> None:
+        """Wait for a condition of the page, which may become true without a request."""
+        look = f"{condition} ? done() : setTimeout(look, 50)"
+        self.run(f"new Promise((done) => {{ const look = () => {look}; look(); }})")
+
+    def troubles(self) -> list[str]:
+        """What a page asked for and did not get, and its errors."""
+        return [said for said in self.complaints() if not said.startswith("request: http://docs.example/")]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("docs") / "site"
     done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "build.py", tmp_path / "site"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "docs" / "build.py", site], capture_output=True, text=True, check=False
     )
     if "npm did not give" in done.stderr:
         pytest.skip("no npm registry")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "index.html").exists()
-    assert len(list((tmp_path / "site" / "adr").glob("*.html"))) > 70
+    return site
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_page_of_the_site_opens_without_a_network(built: Path) -> None:
+    if browser.missing():
+        pytest.skip(browser.missing())
+    reader = Reader(built)
+    try:
+        wrong: dict[str, list[str]] = {}
+        pages = sorted(path.relative_to(built).as_posix() for path in built.rglob("*.html"))
+        for page in pages:
+            reader.open(f"http://docs.example/{page}")
+            reader.settle()
+            if troubles := reader.troubles():
+                wrong[page] = troubles
+        assert wrong == {}
+        assert len(pages) > 140
+        reader.open("http://docs.example/architecture.html")
+        diagrams = (ROOT / "docs" / "architecture.md").read_text().count("```mermaid")
+        drawn = "[...document.querySelectorAll('div.mermaid')].filter((each) => each.offsetHeight > 50).length"
+        reader.until(f"{drawn} === {diagrams}")
+        reader.open("http://docs.example/index.html")
+        reader.press("/")
+        for letter in "goodput":
+            reader.press(letter)
+        found = "each.shadowRoot?.querySelector('a[href*=\"ledger.html\"]')"
+        reader.until(f"[...document.querySelectorAll('*')].some((each) => {found})")
+    finally:
+        reader.close()
