@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from past_kit import WORKERS, PastJob, past_of
 
 from dljob.cli import main
+from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case
 from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import FaultMove
@@ -53,6 +56,25 @@ def test_a_moment_can_be_given_by_seconds_by_date_and_by_event(
     texts = [shown(capsys, folder, "--at", text, "-o", "json")[1] for text in (at, f"{at}Z", "+10")]
     assert len(set(texts)) == 1
     assert 0 <= json.loads(texts[0])["seconds"] <= 10
+
+
+def test_steps_come_from_the_samples_of_that_time(
+    job: PastJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "job"
+    shutil.copytree(job.folder, folder)
+    writer = SampleWriter(folder)
+    start = job.times[0]
+    writer.append(Row(start + 5.0, {"steps/w": [7, None], "progress/loss": 0.5, "progress/reward": None}))
+    writer.append(Row(start + 9.0, {"steps/w": [11, 12]}))
+    early, late = (json.loads(shown(capsys, str(folder), "--at", at, "-o", "json")[1]) for at in ("+2", "+8"))
+    assert early["unrecorded"]
+    assert late["unrecorded"] == []
+    ranks = {rank["rank"]: rank["step"] for rank in late["status"]["ranks"]}
+    # As of the time that was asked for, whenever the last event before it was.
+    assert ranks == {0: 7, 1: None}
+    last = json.loads(shown(capsys, str(folder), "-o", "json")[1])
+    assert [rank["step"] for rank in last["status"]["ranks"]] == [11, 12]
 
 
 def test_the_oldest_moment_has_no_event_before_it(job: PastJob, capsys: pytest.CaptureFixture[str]) -> None:

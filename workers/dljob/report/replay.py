@@ -26,6 +26,7 @@ from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
 from dljob.report import journal_parts
 from dljob.report.journal_parts import Content, Part
+from dljob.runtime.journal import samples
 from dljob.runtime.journal.code_version import code_version
 from dljob.spec.model import DLJobManifest
 from dljob.telemetry.reasons import current
@@ -293,6 +294,21 @@ class _Reader:
             return taken.state
 
         return read
+
+
+def progress_at(folder: Path, at: float) -> dict[tuple[str, int], tuple[int, dict[str, float]]]:
+    """Return the last step of each rank at a time (unix seconds), by the samples; empty without samples."""
+    found = samples.read(folder)
+    index = bisect_right(found.times, at) - 1
+    if index < 0:
+        return {}
+    metrics = {name: value for name, values in found.progress.items() if (value := values[index]) is not None}
+    return {
+        (role, rank): (step, metrics)
+        for role, ranks in found.steps.items()
+        for rank, steps in enumerate(ranks)
+        if (step := steps[index]) is not None
+    }
 
 
 def states(folder: Path) -> Iterator[Moment]:

@@ -12,11 +12,18 @@ from dljob.master.persistence.codec import encode_state
 from dljob.master.state.state import JobState
 from dljob.report.replay import Moment, Past
 
-STEPS_MISSING = "steps: this job's folder has no samples, so no steps were recorded"
+STEPS_MISSING = "steps: the folder has no samples of this time, so no steps were recorded"
 
 
-def shown(past: Past, found: Moment, progress: snapshots.Progress) -> dict[str, Any]:
-    """Return a moment with all that is known of it; `progress` are the steps of the ranks at that time."""
+def shown(past: Past, found: Moment, when: float, progress: snapshots.Progress) -> dict[str, Any]:
+    """Return a moment with all that is known of it.
+
+    Args:
+        past: the job's past.
+        found: the moment, that of the last event.
+        when: the time that was asked for: status and ledger are of it.
+        progress: the steps of the ranks at that time.
+    """
     return {
         "journal": {
             "oldest": snapshots.rfc3339(past.oldest.at),
@@ -30,7 +37,7 @@ def shown(past: Past, found: Moment, progress: snapshots.Progress) -> dict[str, 
         "seconds": round(found.at - found.state.started_at, 3),
         "event": found.seq,
         "cause": found.event,
-        "status": snapshots.status(found.state, found.at, progress),
+        "status": snapshots.status(found.state, when, progress),
         "state": encode_state(found.state),
         "unrecorded": [] if progress else [STEPS_MISSING],
     }

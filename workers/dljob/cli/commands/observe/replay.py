@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from dljob.api import registry
 from dljob.cli import description, diagnosis, output
+from dljob.cli.target import HERE
 from dljob.errors import UsageError
 from dljob.telemetry.wording import seconds
 
@@ -32,7 +33,7 @@ def replay(
     The journal's oldest parts may have been dropped: the oldest moment that is kept is told. Default: the last moment.
 
     Args:
-        job: name, uid, the first digits of a uid, or the path of a job's folder (with a `/`), also of a copy.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
         at: time as 2026-01-31T10:00:00Z, or +SECONDS from the job's start.
         event: number of an event of `dljob events -o json`: the state behind it.
         diff: two such numbers: show what changed between them.
@@ -44,7 +45,7 @@ def replay(
 
     if sum(given is not None for given in (at, event, diff, what_if or None)) > 1:
         raise UsageError("--at, --event, --diff and --what-if exclude each other", hint="give one of them")
-    folder = Path(job) if "/" in job else registry.find(job).folder
+    folder = HERE.path(job) or registry.find(job).folder
     if what_if:
         _predict(folder, what_if, form)
         return
@@ -53,9 +54,11 @@ def replay(
         _differ(past, diff, form)
         return
     if at is not None:
-        _show(past, past.at(_time(past, at)), form)
+        when = _time(past, at)
+        _show(past, past.at(when), when, form)
     else:
-        _show(past, past.last() if event is None else past.behind(event), form)
+        found = past.last() if event is None else past.behind(event)
+        _show(past, found, found.at, form)
 
 
 def _time(past: Past, text: str) -> float:
@@ -72,18 +75,19 @@ def _time(past: Past, text: str) -> float:
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
 
 
-def _show(past: Past, found: Moment, form: output.TableFormat) -> None:
+def _show(past: Past, found: Moment, when: float, form: output.TableFormat) -> None:
     from dljob.api.shown_job import Overview
     from dljob.report import replay_views
+    from dljob.report.replay import progress_at
 
-    shown = replay_views.shown(past, found, {})
+    shown = replay_views.shown(past, found, when, progress_at(past.folder, when))
     if form != "table":
         output.structured(shown, form)
         return
     output.data("\n".join(_head(past, found)))
     status = shown["status"]
     seen = Overview(f"{status['name']} ({status['uid'][:8]})", status["phase"], status, status)
-    output.data("\n".join(description.detail(seen, found.at)))
+    output.data("\n".join(description.detail(seen, when)))
     output.data("")
     output.data("\n".join(diagnosis.diagnose(seen, status["name"], "").lines[1:]))
     for text in shown["unrecorded"]:

@@ -24,6 +24,7 @@ def report(
     output_file: OutputFile = Path("job.html"),
     force: Annotated[bool, Parameter(negative="")] = False,
     with_values: Annotated[bool, Parameter(negative="")] = False,
+    what_if: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.
 
@@ -33,6 +34,7 @@ def report(
         output_file: the file to write.
         force: replace a file that is there.
         with_values: show the values of args and config; without it the spec has names alone.
+        what_if: show the three rules that would have helped most, of a job that succeeded; takes some seconds.
     """
     from dljob.cli import shown_page
     from dljob.report import page
@@ -40,11 +42,18 @@ def report(
     # Before the work: the page of a large job takes a second.
     if output_file.exists() and not force:
         raise _exists(output_file)
-    if folder := where.path(job):
+    folder = where.path(job)
+    if what_if and not folder:
+        raise UsageError("--what-if needs the job's folder, with its journal", hint="give the path of the folder")
+    if folder:
         data = shown_page.of_folder(folder, time.time(), with_values=with_values)
     else:
         with where.job("report", job) as found:
             data = shown_page.of_job(found, job, time.time(), with_values=with_values)
+    if what_if and folder:
+        from dljob.report.what_if import best_what_ifs
+
+        data["whatifs"] = best_what_ifs(folder)
     text = page.html(data)
     _write(output_file, text, force=force)
     output.say(f"wrote {output_file} ({len(text.encode(errors='replace')) // 1000} kB)")
