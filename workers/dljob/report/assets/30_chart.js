@@ -127,7 +127,7 @@ function rangeOf(lines, first, last, zero, ceiling) {
 function levelsOf([low, high], format) {
   // Bytes are read in steps of their unit, a power of 1,024.
   const unit = format === bytes ? 1024 ** Math.max(0, Math.floor(Math.log(Math.max(1, high)) / Math.log(1024))) : 1;
-  const step = niceStep((high - low) / unit, 3) * unit;
+  const step = niceStep((high - low) / unit, 4) * unit;
   const levels = [];
   for (let at = Math.ceil(low / step); at * step <= high + step / 1e6 && levels.length < 20; at += 1) levels.push(at * step);
   return levels;

@@ -170,14 +170,27 @@ function zoomTo(indexes) {
   else setWindow(from - margin, to + margin);
 }
 
+// Incidents that overlap are one band, so that no tint is laid over another; each has a line where it begins.
 function drawBands() {
-  const width = plotWidth();
-  replace(timeline.bands, clusters(width, 1).map((cluster) => {
-    const made = el("div", { class: page.incident !== null && cluster.of.includes(page.incident) ? "band open" : "band" });
-    made.style.left = `${cluster.x}px`;
-    made.style.width = `${Math.max(2, cluster.right - cluster.x)}px`;
+  const found = clusters(plotWidth(), 1);
+  const drawn = JSON.stringify([found, page.incident]);
+  if (timeline.bands.drawn === drawn) return;
+  timeline.bands.drawn = drawn;
+  const joined = [];
+  for (const { x, right } of found) {
+    const last = joined[joined.length - 1];
+    if (last && x <= last.right) last.right = Math.max(last.right, right);
+    else joined.push({ x, right });
+  }
+  const open = found.filter((cluster) => page.incident !== null && cluster.of.includes(page.incident));
+  const piece = (kind, x, right) => {
+    const made = el("div", { class: kind });
+    made.style.left = `${x}px`;
+    made.style.width = `${Math.max(1, right - x)}px`;
     return made;
-  }));
+  };
+  replace(timeline.bands, joined.map(({ x, right }) => piece("band", x, right)), found.map(({ x }) => piece("begin", x, x + 1)),
+    open.map(({ x, right }) => piece("band open", x, right)));
 }
 
 // ------------------------------------------------------------------------------------------------ pointer, wheel, keys
