@@ -14,11 +14,13 @@ from dljob.runtime.journal.sample_rows import (
     DamagedRowError,
     Merge,
     Row,
+    Same,
     Segment,
-    decode,
+    each,
     encode,
     merges,
     rows,
+    same_span,
     thinned,
 )
 
@@ -30,6 +32,10 @@ def lines(*columns: dict[str, Any]) -> list[str]:
         found.append(encode(Row(float(at), now), before))
         before = now
     return found
+
+
+def read(*text: str, same: Same = each) -> list[Row]:
+    return list(rows([line.encode() for line in text], same))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +60,9 @@ def lines(*columns: dict[str, Any]) -> list[str]:
 )
 def test_any_change_of_a_column_is_read_back(before: Any, after: Any) -> None:
     first, second = lines({"steps/w": before, "other": 1}, {"steps/w": after, "other": 1})
-    row = decode(first, None)
+    row, last = read(first, second)
     assert (row.columns.get("steps/w"), row.columns["other"]) == (before, 1)
-    assert decode(second, row.columns) == Row(1.0, {"steps/w": after, "other": 1})
+    assert last == Row(1.0, {"steps/w": after, "other": 1})
 
 
 def test_world_in_lockstep_costs_few_bytes() -> None:
@@ -70,10 +76,12 @@ def test_unchanged_columns_are_left_out() -> None:
     assert lines({"a": 1, "b": "x"}, {"a": 1, "b": "y"})[1] == '{"t":1.0,"c":{"b":"y"}}\n'
 
 
-@pytest.mark.parametrize("line", ["", "[]", "null", "{}", '{"t":1,"f":2}', '{"t":"x","f":1}', '{"f":1}', "\x00\x00"])
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", "null", "{}", '{"t":1,"f":2}', '{"t":"x","f":1}', '{"f":1}', "\x00\x00"]
+)
 def test_damaged_first_line_is_refused(line: str) -> None:
     with pytest.raises(DamagedRowError):
-        decode(line, None)
+        read(f"{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +89,15 @@ def test_damaged_first_line_is_refused(line: str) -> None:
 )
 def test_difference_that_does_not_fit_is_refused(deltas: str) -> None:
     with pytest.raises(DamagedRowError):
-        decode(f'{{"t":2,"d":{deltas}}}', {"a": [1, 2], "x": 5})
+        read('{"t":1,"f":1,"c":{"a":[1,2],"x":5}}\n', f'{{"t":2,"d":{deltas}}}\n')
+
+
+def test_rows_that_are_passed_over_are_part_of_the_next() -> None:
+    columns: list[dict[str, Any]] = [{"a": [0, None, 5]}, {"a": [1, None, 5]}, {"a": [2, None, 6]}, {"a": [3, None, 7]}]
+    columns += [{"a": [1000, None, 7]}, {"a": [1, 1, 1]}, {"a": [2, 1, 1]}]
+    found = read(*lines(*columns), same=same_span(4))
+    assert [(row.at, row.columns) for row in found] == [(3.0, columns[3]), (6.0, columns[6])]
+    assert [row.columns for row in read(*lines(*columns))] == columns
 
 
 def test_line_without_its_end_is_left_out() -> None:
@@ -96,12 +112,12 @@ def of(times: Iterable[float]) -> list[Row]:
 
 
 def test_last_row_of_each_span_is_kept() -> None:
-    assert [row.at for row in thinned(of([1, 2, 9, 10, 11, 25]), 10)] == [9, 11, 25]
-    assert list(thinned([], 10)) == []
+    assert [row.at for row in thinned(of([1, 2, 9, 10, 11, 25]), same_span(10))] == [9, 11, 25]
+    assert list(thinned([], same_span(10))) == []
 
 
 def test_rows_of_a_clock_that_went_back_are_left_out() -> None:
-    assert [row.at for row in thinned(of([100, 101, 50, 101, 102]), 1)] == [100, 101, 102]
+    assert [row.at for row in thinned(of([100, 101, 50, 101, 102]), each)] == [100, 101, 102]
 
 
 def segment(number: int, until: float, *, seconds: float = 1, count: int = 600, size: int = 1000) -> Segment:

@@ -233,3 +233,17 @@ def test_segment_without_a_row_leaves_no_file(tmp_path: Path) -> None:
     (own / "000004.jsonl").touch()
     compact(own, 1.0, 10**9)
     assert files(tmp_path) == []
+
+
+def test_segment_that_was_closed_and_not_removed_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4), close=False)
+    left = (tmp_path / FOLDER / "000001.jsonl").read_bytes()
+    write(tmp_path, range(4, 6))
+    (tmp_path / FOLDER / "000001.jsonl").write_bytes(left + b"damaged\n")
+    assert read(tmp_path).times == [1, 2, 3, 4, 5]
+    assert read(tmp_path).unrecorded == ()
+
+
+def test_folder_that_cannot_be_listed_has_no_samples(tmp_path: Path) -> None:
+    compact(tmp_path / "nowhere", 1.0, 10**9)
+    assert list(tmp_path.iterdir()) == []

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from dljob.errors import DLJobError
 
 Columns: TypeAlias = Mapping[str, Any]
+Same: TypeAlias = Callable[[float, float], bool]
+"""Whether the row of a time may be passed over, since that of a later time stands for it."""
 
 FORMAT = 1
 """Version of the format, in the first line of each segment."""
@@ -80,64 +82,94 @@ def _delta(last: Any, value: Any) -> int | str | list[int] | None:
     return changes
 
 
-def decode(line: str | bytes, before: Columns | None) -> Row:
-    """Return the row of a line; `before` as in `encode`.
+def each(_early: float, _late: float) -> bool:
+    """Pass no row over."""
+    return False
 
-    Raises:
-        DamagedRowError: It is none.
-    """
-    try:
-        said = json.loads(line)
-        if before is None and said.get("f") != FORMAT:
+
+class _Segment:
+    """The present row of a segment that is read. Differences are added up only once a row is asked for."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+        self._values: dict[str, Any] = {}
+        self._open: dict[str, list[Sequence[int]]] = {}
+        """Column -> its differences by rank since its value was made; `_offsets` has what all ranks share."""
+        self._offsets: dict[str, int] = {}
+
+    def apply(self, said: Mapping[str, Any]) -> None:
+        """Go on to the next row."""
+        if self.at is None and said.get("f") != FORMAT:
             raise DamagedRowError(f"a segment of format {said.get('f')}, this version reads {FORMAT}")
-        columns = dict(before or {})
-        columns.update(said.get("c", {}))
+        whole = said.get("c", {})
+        self._values.update(whole)
+        for name in self._open.keys() & whole.keys():
+            del self._open[name], self._offsets[name]
         for name, delta in said.get("d", {}).items():
-            columns[name] = _applied(columns[name], delta)
-        return Row(float(said["t"]), columns)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedRowError(f"no row of samples: {type(error).__name__}: {error}") from error
+            differences = self._open.setdefault(name, [])
+            if isinstance(delta, int):
+                self._offsets[name] = self._offsets.get(name, 0) + delta
+                continue
+            differences.append(delta.encode("ascii") if isinstance(delta, str) else delta)
+            self._offsets[name] = self._offsets.get(name, 0) - (_ZERO if isinstance(delta, str) else 0)
+            if len(differences[-1]) != len(self._values[name]):
+                raise ValueError(f"{len(differences[-1])} differences of {len(self._values[name])} values")
+        self.at = float(said["t"])
+
+    def row(self) -> Row:
+        """Return the present row."""
+        for name, differences in self._open.items():
+            last, offset = self._values[name], self._offsets[name]
+            # `zip` and `sum` walk in C: most rows of a day are passed over, and only added up.
+            sums = map(sum, zip(*differences, strict=True)) if differences else [0] * len(last)
+            self._values[name] = [
+                None if old is None else old + change + offset for old, change in zip(last, sums, strict=True)
+            ]
+        self._open, self._offsets = {}, {}
+        return Row(self.at or 0.0, dict(self._values))
 
 
-def _applied(last: list[Any], delta: int | str | list[int]) -> list[Any]:
-    """Return the list behind a difference."""
-    if isinstance(delta, int):
-        return [None if old is None else old + delta for old in last]
-    if isinstance(delta, list):
-        return [None if old is None else old + change for old, change in zip(last, delta, strict=True)]
-    codes = delta.encode("ascii")
-    try:
-        return [old + code - _ZERO for old, code in zip(last, codes, strict=True)]
-    except TypeError:
-        return [None if old is None else old + code - _ZERO for old, code in zip(last, codes, strict=True)]
-
-
-def rows(lines: Iterable[bytes]) -> Iterator[Row]:
+def rows(lines: Iterable[bytes], same: Same = each) -> Iterator[Row]:
     """Return the rows of a segment's lines. A last line without an end was cut off with its writer, and is left out.
+
+    Args:
+        lines: the lines, with their ends.
+        same: which rows are passed over.
 
     Raises:
         DamagedRowError: A line in the middle is damaged; rows before it are good.
     """
-    before: Columns | None = None
-    for line in lines:
-        if not line.endswith(b"\n"):
-            return
-        row = decode(line, before)
-        before = row.columns
-        yield row
+    segment = _Segment()
+    try:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            said = json.loads(line)
+            if segment.at is not None and not same(segment.at, said["t"]):
+                yield segment.row()
+            segment.apply(said)
+        if segment.at is not None:
+            yield segment.row()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedRowError(f"no row of samples: {type(error).__name__}: {error}") from error
 
 
 # -- which rows are kept
 
 
-def thinned(found: Iterable[Row], seconds: float) -> Iterator[Row]:
-    """Return the last row of each span of so many seconds, and no row that is not later than the one before it."""
+def same_span(seconds: float, first: float = 0.0) -> Same:
+    """Return whether two times are in the same span of so many seconds, counted from `first`."""
+    return lambda early, late: early < late and (early - first) // seconds == (late - first) // seconds
+
+
+def thinned(found: Iterable[Row], same: Same) -> Iterator[Row]:
+    """Return the last row of each span, and no row that is not later than the one before it."""
     kept: Row | None = None
     for row in found:
         # A clock that went back, or a master that was replaced and still wrote: time goes on in one direction.
         if kept is not None and row.at <= kept.at:
             continue
-        if kept is not None and row.at // seconds != kept.at // seconds:
+        if kept is not None and not same(kept.at, row.at):
             yield kept
         kept = row
     if kept is not None:

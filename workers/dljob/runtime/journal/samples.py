@@ -25,10 +25,13 @@ from dljob.runtime.journal.sample_rows import (
     DamagedRowError,
     Merge,
     Row,
+    Same,
     Segment,
+    each,
     encode,
     merges,
     rows,
+    same_span,
     thinned,
 )
 
@@ -138,8 +141,9 @@ def compact(folder: Path, now: float, most: int) -> None:
 
 
 def _merge(folder: Path, merge: Merge) -> None:
-    found = itertools.chain.from_iterable(_rows_of(folder / _name(own), []) for own in merge.segments)
-    _write(folder, (merge.segments[0].first, merge.segments[-1].last), merge.seconds, thinned(found, merge.seconds))
+    same = same_span(merge.seconds)
+    found = itertools.chain.from_iterable(_rows_of(folder / _name(own), [], same) for own in merge.segments)
+    _write(folder, (merge.segments[0].first, merge.segments[-1].last), merge.seconds, thinned(found, same))
     for own in merge.segments:
         (folder / _name(own)).unlink(missing_ok=True)
 
@@ -195,10 +199,10 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _rows_of(path: Path, damaged: list[str]) -> Iterator[Row]:
+def _rows_of(path: Path, damaged: list[str], same: Same = each) -> Iterator[Row]:
     """Return the rows of a segment; `damaged` takes what is wrong with the rest of it."""
     try:
-        yield from rows(_lines(path))
+        yield from rows(_lines(path), same)
     except FileNotFoundError:
         raise
     except (DamagedRowError, OSError, zlib.error) as error:
@@ -271,22 +275,13 @@ def read(folder: Path, most: int | None = None) -> Samples:
 
 
 def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[Row]:
-    found = _all(folder, damaged)
-    if most is None:
-        return found
-    first, last = _span(folder)
-    # A hair wider than even, so that the last row falls into the last span.
-    return _spread(found, first, (last - first) / most * (1 + 1e-9) or 1.0)
-
-
-def _all(folder: Path, damaged: list[str]) -> Iterator[Row]:
-    """Return all rows in their order, each later than the one before it."""
-    last = float("-inf")
-    for path in _paths(folder):
-        for row in _rows_of(path, damaged):
-            if row.at > last:
-                last = row.at
-                yield row
+    """Return rows in their order, each later than the one before it, at most `most` of them."""
+    same = each
+    if most is not None:
+        first, last = _span(folder)
+        # A hair wider than even, so that the last row falls into the last span.
+        same = same_span((last - first) / most * (1 + 1e-9) or 1.0, first)
+    return thinned(itertools.chain.from_iterable(_rows_of(path, damaged, same) for path in _paths(folder)), same)
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -308,17 +303,6 @@ def _span(folder: Path) -> tuple[float, float]:
     lasts = [own.until + 1 for own in _closed(folder)]
     lasts += [row.at for path in paths if path.suffix != ".z" for row in _rows_of(path, [])]
     return first, max([first, *lasts])
-
-
-def _spread(found: Iterable[Row], first: float, span: float) -> Iterator[Row]:
-    """Return the last row of each span of seconds, counted from the first row."""
-    kept: Row | None = None
-    for row in found:
-        if kept is not None and (row.at - first) // span != (kept.at - first) // span:
-            yield kept
-        kept = row
-    if kept is not None:
-        yield kept
 
 
 def _columns(found: Sequence[Row], unrecorded: tuple[str, ...]) -> Samples:
