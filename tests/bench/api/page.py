@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import sys
 import tempfile
-import threading
 import time
-import urllib.request
 from pathlib import Path
-from statistics import median
-from subprocess import PIPE, Popen
-from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE / "kits"), str(HERE.parent / "kits")]
 
-from bench_common import Row  # noqa: E402
-from growing_folder import GrowingFolder  # noqa: E402
-from simulated_folder import UID, written  # noqa: E402
+from simulated_folder import written  # noqa: E402
 
 from dljob.report import job_folder, page  # noqa: E402
 from dljob.report.page_data import page_data  # noqa: E402

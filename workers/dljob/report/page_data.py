@@ -13,8 +13,8 @@ from dljob.report import incidents, lanes, series
 from dljob.report.history import JobHistory
 from dljob.report.job_folder import RecordedJob
 from dljob.report.placement import UNIT, placement
-from dljob.report.redaction import without_values
 from dljob.spec.loading.load import parse
+from dljob.spec.redaction import without_values
 from dljob.telemetry.job_samples import ACCOUNTS
 from dljob.telemetry.wording import unix
 

@@ -13,10 +13,10 @@ from dljob.report import incidents, job_folder, lanes, page_data
 from dljob.report.history import HistoryReader, JobHistory
 from dljob.report.live.document import LaneTail, LiveDocument
 from dljob.report.live.journal_tail import JournalTail
-from dljob.report.redaction import without_values
 from dljob.runtime.control_socket import messages
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
 from dljob.runtime.journal.timeline import EVENTS, STATUS
+from dljob.spec.redaction import without_values
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.job_samples import ACCOUNTS
 from dljob.telemetry.reasons import with_current_reasons

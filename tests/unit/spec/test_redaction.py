@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dljob.report.redaction import LEFT_OUT, without_values
+from dljob.spec.redaction import LEFT_OUT, without_values
 
 SECRET = "hunter2"
 SPEC: dict[str, Any] = {
