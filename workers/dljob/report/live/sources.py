@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dljob.api.shown_job import Overview, ShownJob
-from dljob.report import incidents, job_folder, lanes, page_data
+from dljob.report import incidents, job_folder, lanes, page_data, series
 from dljob.report.history import HistoryReader, JobHistory
 from dljob.report.live.document import LaneTail, LiveDocument
 from dljob.report.live.journal_tail import JournalTail
 from dljob.runtime.control_socket import messages
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
+from dljob.runtime.journal import samples
 from dljob.runtime.journal.timeline import EVENTS, STATUS
 from dljob.spec.redaction import without_values
 from dljob.spec.status import TERMINAL
@@ -29,6 +30,8 @@ THIN_S = 30.0
 """Interval, in seconds, at which lanes are made anew that are too many to be shown whole."""
 SETTLED_S = 60.0
 """Seconds after a recovery in which its incident may still change: the log lines, the first step."""
+SAMPLES_S, SAMPLES_SHARE = 10.0, 0.05
+"""Least interval, in seconds, at which samples are read anew, and the most of the time that goes into it."""
 ENDED = (*TERMINAL, "Suspended", "Lost")
 
 Explain = Callable[[Overview], Sequence[str]]
@@ -84,6 +87,8 @@ class FolderSource:
         """Whether the document has lanes, so that their ends suffice."""
         self._phase = ""
         self._thinned_at = 0.0
+        self._sampled_at = 0.0
+        """Monotonic time at which samples are read next."""
 
     @property
     def over(self) -> bool:
@@ -113,6 +118,8 @@ class FolderSource:
             parts["placement"] = page_data.placement_part(self._plan, {}, history)
         if history:
             parts["incidents"] = self._incidents(history)
+        if time.monotonic() >= self._sampled_at or self.over:
+            parts["samples"] = self._samples()
         tails = self._lanes(parts)
         if not document.revision:
             parts = {**self._constants(), **parts}
@@ -128,9 +135,16 @@ class FolderSource:
             "lanes": None,
             "incidents": [],
             "placement": None,
-            "samples": None,
             "whatifs": None,
         }
+
+    def _samples(self) -> dict[str, Any] | None:
+        """Return the samples; those of a long job take seconds to read, so they are read less often."""
+        begin = time.monotonic()
+        found = series.samples_part(samples.read(self._folder, series.MOST).data())
+        now = time.monotonic()
+        self._sampled_at = now + max(SAMPLES_S, (now - begin) / SAMPLES_SHARE)
+        return found
 
     def _incidents(self, history: JobHistory) -> list[dict[str, Any]]:
         """Return the incidents; only those that are new, last, or are just over are computed again."""
