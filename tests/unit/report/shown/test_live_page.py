@@ -81,6 +81,23 @@ def test_new_ends_of_lanes_are_drawn_without_a_new_timeline(live: browser.Browse
     assert live.complaints() == []
 
 
+def test_a_drag_is_not_broken_by_new_samples(live: browser.Browser) -> None:
+    live.run("document.querySelector('.lanes-canvas canvas').scrollIntoView({block: 'center'})")
+    box = "document.querySelector('.lanes-canvas canvas').getBoundingClientRect()"
+    x, y, wide = live.run(f"((box) => [box.x, box.y, box.width])({box})")
+    live.run("window.box = timeline.box")
+    live.mouse("mousePressed", x + wide * 0.25, y + 20)
+    live.mouse("mouseMoved", x + wide * 0.3, y + 20)
+    samples = {"times": [page_jobs.BEGIN + 10], "steps": {"trainer": [[1]]}, "progress": {}}
+    _reply(live, 200, {"since": 7, "version": 8, "events": [], "samples": samples})
+    assert live.run("window.box.isConnected")
+    live.mouse("mouseMoved", x + wide * 0.5, y + 20)
+    live.mouse("mouseReleased", x + wide * 0.5, y + 20)
+    assert not live.run("window.box.isConnected")
+    assert live.run("span() / (page.end - page.start)") == pytest.approx(0.25, rel=0.05)
+    assert live.complaints() == []
+
+
 def test_no_change_asks_again_and_draws_nothing(live: browser.Browser) -> None:
     live.run("window.rows = events.rows")
     _reply(live, 204)

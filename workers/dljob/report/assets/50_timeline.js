@@ -207,6 +207,7 @@ function pointers(box) {
     if (!canvas || event.button !== 0) return;
     const moves = event.shiftKey || event.pointerType === "touch";
     drag = { canvas, x: event.clientX, moves, from: page.from, to: page.to };
+    timeline.held = true;
     canvas.setPointerCapture(event.pointerId);
   });
   box.addEventListener("pointermove", (event) => {
@@ -223,8 +224,9 @@ function pointers(box) {
     const { canvas, x, moves } = drag;
     drag = null;
     timeline.chosen.hidden = true;
-    if (moves || event.type === "pointercancel" || Math.abs(event.clientX - x) < 5) return;
     const times = [timeAt(canvas, x), timeAt(canvas, event.clientX)].sort((a, b) => a - b);
+    release();
+    if (moves || event.type === "pointercancel" || Math.abs(event.clientX - x) < 5) return;
     setWindow(times[0], times[1]);
   };
   box.addEventListener("pointerup", end);
@@ -240,6 +242,15 @@ function pointers(box) {
     if (event.ctrlKey || event.metaKey) zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 300))), timeAt(canvas, event.clientX));
     else pan((event.deltaX || event.deltaY) / 1000);
   }, { passive: false });
+}
+
+// What a live page has new waits until the pointer lets go of the charts that it would replace.
+function release() {
+  timeline.held = false;
+  if (!timeline.late) return;
+  timeline.late = false;
+  fillSection(SECTIONS.find(({ id }) => id === "timeline"));
+  redraw();
 }
 
 function showChosen(drag, clientX) {

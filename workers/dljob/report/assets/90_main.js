@@ -69,6 +69,7 @@ function update(data) {
   const changed = SECTIONS.filter(({ id, parts }) => (id === "timeline" && began) || parts.some((part) => differs(old[part], data[part])));
   for (const section of changed) {
     if (section.id === "events" && events.rows && data.events && data.events.length) findEvents(); // what is typed stays
+    else if (section.id === "timeline" && timeline.held) timeline.late = true;
     else fillSection(section);
   }
   if (events.scroller) events.scroller.scrollTop = scroll;
