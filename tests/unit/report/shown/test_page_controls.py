@@ -118,6 +118,17 @@ def test_shares_of_a_pixel_are_exact(show: Any) -> None:
     assert cover == [1, 0.5, 0, 0, 0, 1.5, 1, 1]
 
 
+def test_counters_go_on_behind_a_restart_of_the_master(show: Any) -> None:
+    page = show("never")
+    assert page.run("grown([null, 3, 5, null, 2, 4])") == 9
+    assert page.run("rates([0, 1, 2, 4], [1, 3, 2, 6])") == [None, 2, 2, 2]
+
+
+def test_no_line_is_drawn_where_nobody_sampled(show: Any) -> None:
+    page = show("never")
+    assert page.run("[...gapsOf([0, 60, 120, 130, 140, 141, 142, 160, 161, 162])]") == [7]
+
+
 def test_the_waterfall_sums_to_100_per_cent(show: Any) -> None:
     page = show("rl")
     for role in ("", "trainer"):

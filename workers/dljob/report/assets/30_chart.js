@@ -144,6 +144,23 @@ function drawLevels(context, scale, levels, y, format) {
   }
 }
 
+// Points behind a time in which nobody sampled, such as a restart of PrimeMaster: no line leads to them. Older samples
+// are further apart than younger ones, so an interval is long by comparison with both its neighbours.
+const knownGaps = new WeakMap();
+
+function gapsOf(times) {
+  let found = knownGaps.get(times);
+  if (!found) {
+    found = new Set();
+    for (let i = 2; i < times.length - 1; i += 1) {
+      const took = times[i] - times[i - 1];
+      if (took > 5 && took > 4 * (times[i - 1] - times[i - 2]) && took > 4 * (times[i + 1] - times[i])) found.add(i);
+    }
+    knownGaps.set(times, found);
+  }
+  return found;
+}
+
 // Samples that share a pixel are drawn as their least and greatest value: no spike is lost, whatever the zoom.
 function drawLine(context, scale, line, times, first, last, y) {
   context.strokeStyle = line.colour;
@@ -154,6 +171,7 @@ function drawLine(context, scale, line, times, first, last, y) {
   let column = -1;
   let low = 0;
   let high = 0;
+  const gaps = gapsOf(times);
   const flush = () => {
     if (column < 0) return;
     if (pen) context.lineTo(column, y(low));
@@ -168,6 +186,10 @@ function drawLine(context, scale, line, times, first, last, y) {
       flush();
       pen = false;
       continue;
+    }
+    if (gaps.has(i)) {
+      flush();
+      pen = false;
     }
     const x = Math.round(scale.x(times[i]) * 2) / 2;
     if (x !== column) {

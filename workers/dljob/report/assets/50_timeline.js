@@ -384,12 +384,24 @@ function staleness(published, held) {
     { name: "median", values: behind.map((all) => (all.length ? all[all.length >> 1] : null)), colour: lineColour(0) }];
 }
 
-// Counters since the start, as rates; a counter that falls was begun anew.
+// A counter's sum: one that falls was begun anew, by a restart of PrimeMaster.
+function grown(counts) {
+  let sum = 0;
+  let last = 0;
+  for (const count of counts) {
+    if (typeof count !== "number") continue;
+    sum += count >= last ? count - last : count;
+    last = count;
+  }
+  return sum;
+}
+
+// The same as rates.
 function rates(times, counts) {
   return counts.map((count, i) => {
     if (i === 0 || count === null || counts[i - 1] === null || times[i] <= times[i - 1]) return null;
-    const grown = count - counts[i - 1];
-    return (grown >= 0 ? grown : count) / (times[i] - times[i - 1]);
+    const more = count - counts[i - 1];
+    return (more >= 0 ? more : count) / (times[i] - times[i - 1]);
   });
 }
 
@@ -406,7 +418,7 @@ function callRows() {
       el("table", { class: "plain" }, el("caption", null, "Calls until the end"),
         el("thead", null, el("tr", null, ["call", "sent", "sent again", "lost"].map((cell) => el("th", { scope: "col" }, cell)))),
         el("tbody", null, calls.map(([name, of]) => el("tr", null, el("th", { scope: "row" }, user(name)),
-          ["sent", "again", "lost"].map((key) => el("td", null, figure(of[key] ? compact(lastOf(of[key])) : "-", source)))))))))];
+          ["sent", "again", "lost"].map((key) => el("td", null, figure(of[key] ? compact(grown(of[key])) : "-", source)))))))))];
 }
 
 function queueRows() {
