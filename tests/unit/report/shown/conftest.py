@@ -20,6 +20,7 @@ JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "never": page_jobs.never_started,
     "none": page_jobs.no_ranks,
     "hostile": page_jobs.hostile,
+    "restless": lambda: page_jobs.rl_job(ranks=16, hours=24, events=3000, incidents=1200),
     "large": lambda: page_jobs.rl_job(ranks=10_000, events=10_000),
 }
 Show = Callable[..., chromium.Browser]

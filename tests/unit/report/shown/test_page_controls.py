@@ -124,6 +124,20 @@ def test_counters_go_on_behind_a_restart_of_the_master(show: Any) -> None:
     assert page.run("rates([0, 1, 2, 4], [1, 3, 2, 6])") == [None, 2, 2, 2]
 
 
+def test_a_job_of_1200_incidents_shows_them_in_parts(show: Any) -> None:
+    page = show("restless")
+    assert page.run("document.querySelectorAll('.incidents tbody tr').length") == 100
+    page.click("#incidents .tool")
+    assert page.run("document.querySelectorAll('.incidents tbody tr').length") == 600
+    # Marks that lie too close are one, which zooms until they part.
+    before = page.run("[document.querySelectorAll('.marks .mark').length, span()]")
+    page.click(".marks .many")
+    after = page.run("[document.querySelectorAll('.marks .mark').length, span()]")
+    assert before[0] < 60
+    assert after[1] < before[1]
+    assert page.complaints() == []
+
+
 def test_no_line_is_drawn_where_nobody_sampled(show: Any) -> None:
     page = show("never")
     assert page.run("[...gapsOf([0, 60, 120, 130, 140, 141, 142, 160, 161, 162])]") == [7]

@@ -8,20 +8,27 @@ function stagesOf(incident) {
   return list.filter((stage) => typeof stage.seconds === "number");
 }
 
+const incidentView = { shown: 100 };
+
 function buildIncidents() {
   const incidents = page.data.incidents;
   if (!incidents) return [note("Incidents were not recorded. ", unrecordedOf("incidents"))];
   if (!incidents.length) return [note("Nothing failed: no rank, node or master was lost or restarted.")];
-  const slowest = Math.max(...incidents.map((incident) => (incident.until ?? page.end) - incident.at), 0.001);
+  const slowest = incidents.reduce((most, incident) => Math.max(most, (incident.until ?? page.end) - incident.at), 0.001);
+  const left = incidents.length - incidentView.shown;
+  const more = left > 0 ? el("button", { type: "button", class: "tool", title: "Source: the job's journal and status", onclick: () => {
+    incidentView.shown += 500;
+    fillSection(SECTIONS.find(({ id }) => id === "incidents"));
+  } }, `Show more (${grouped(left)} left)`) : null;
   return [el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Incidents" }, el("table", { class: "incidents" },
     el("thead", null, el("tr", null, ["#", "time, UTC", "what", "level", "seconds by stage", "steps lost"].map((cell) => el("th", { scope: "col" }, cell)))),
-    el("tbody", null, incidents.map((incident, index) => el("tr", null,
+    el("tbody", null, incidents.slice(0, incidentView.shown).map((incident, index) => el("tr", null,
       el("td", null, el("button", { type: "button", class: "mark still", "aria-label": `Open incident ${index + 1}`, title: `Open incident ${index + 1}. Source: the job's journal`, onclick: () => openIncident(index) }, String(index + 1))),
       el("td", { class: "nowrap", title: `${stamp(incident.at)} UTC. Source: the job's journal` }, moment(incident.at)),
       el("td", { class: "grow", title: "Source: the first cause that PrimeMaster found" }, el("strong", null, user(`${incident.target}: ${incident.reason || "failure"}`)), el("div", { class: "sub" }, user(incident.cause || ""))),
       el("td", { class: "nowrap level" }, user(levelName(incident.level || "-"))),
       el("td", { class: "stage-cell" }, stageBar(incident, slowest)),
-      el("td", { class: "number" }, figure(incident.lostSteps === null || incident.lostSteps === undefined ? "-" : grouped(incident.lostSteps), "steps reported before and after the restart")))))))];
+      el("td", { class: "number" }, figure(incident.lostSteps === null || incident.lostSteps === undefined ? "-" : grouped(incident.lostSteps), "steps reported before and after the restart"))))))), more];
 }
 
 function stageBar(incident, slowest) {
