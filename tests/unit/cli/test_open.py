@@ -16,11 +16,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from fake_kube import FakeKube, add_job
+from fake_kube import TOKEN, FakeKube, add_head, add_job
 from simulated_folder import simulated
 
+from dljob.api.local import dashboard
 from dljob.cli import main
 from dljob.cli.commands.observe import open as opening
+from dljob.errors import UsageError
 from dljob.testing.simulate.drive import case_of
 
 
@@ -98,6 +100,29 @@ def test_a_job_of_a_cluster_is_served_too(kube: FakeKube, monkeypatch: pytest.Mo
     visitor = Visitor(monkeypatch)
     assert main.run(["open", "hello", "-k", "--no-browser"]) == 0
     assert data_of(visitor.page)["live"]
+
+
+def test_rays_dashboard_is_served_without_its_token(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_job(kube, "hello", phase="Running")
+    add_head(kube)
+    for part in ("", "version"):
+        kube.head[part] = lambda _query, part=part: f"<p>/{part}"
+    visitor = Visitor(monkeypatch)
+    assert main.run(["open", "hello", "-k", "--ray", "--no-browser"]) == 0
+    assert visitor.page == "<p>/"
+    assert TOKEN not in visitor.page
+
+
+def test_a_job_whose_own_ray_has_no_dashboard_is_refused(
+    job: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "dashboard_of", no_dashboard)
+    assert main.run(["open", job, "--ray"]) == 2
+    assert "has no dashboard" in capsys.readouterr().err
+
+
+def no_dashboard(_record: object) -> None:
+    raise UsageError("it has no dashboard")
 
 
 def test_an_unknown_job_has_no_page(job: str) -> None:

@@ -23,7 +23,7 @@ from dljob.testing.simulate.drive import case_of
 def read(folder: Path) -> tuple[JobHistory, list[str]]:
     troubles: list[str] = []
     chain = journal_files.segments(folder / "journal", troubles)
-    return history.fold(journal_files.records(chain, history.KINDS, troubles)), troubles
+    return history.fold(journal_files.records(chain, history.is_needed, troubles)), troubles
 
 
 def booked(state: JobState) -> dict[tuple[str, str], int]:

@@ -6,13 +6,18 @@ Changes are the new values of fields, so this needs no code of the master: it al
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from dljob.telemetry.records import Record
 
-KINDS = (b"event", b"change", b"snapshot")
+_KINDS = re.compile(
+    rb'"r":\{"k":"(?:change|snapshot|event","at":[-+.e\d]+,"e":\{"t":"(?:HostLost|NodeFrozen|NodesSeen|HangFound))"'
+)
+_NONE_LOST = b'"silent":[]'
+"""Part of a list of nodes of which none is lost; it is long, and often written."""
 DETECT = "detect"
 _LIVE = ("Starting", "Ready", "Stopping")
 """Phases of ranks that have a process: a loss that is found later moves their last seconds to `detect`."""
@@ -64,6 +69,11 @@ class JobHistory:
         return round(self.started + at / 1e6, 3)
 
 
+def is_needed(line: bytes) -> bool:
+    """Whether a line of a journal has anything for a history; most have not, and need not be parsed."""
+    return _KINDS.search(line, 0, 160) is not None and _NONE_LOST not in line
+
+
 def fold(records: Iterable[Record]) -> JobHistory:
     """Return the history that the records tell, oldest first."""
     reader = HistoryReader()
@@ -73,7 +83,7 @@ def fold(records: Iterable[Record]) -> JobHistory:
 
 
 class HistoryReader:
-    """Reads the records of a journal one by one; `history` is what they tell so far."""
+    """Reads the records of a journal one by one, those of needed lines; `history` is what they tell so far."""
 
     def __init__(self) -> None:
         self.history = JobHistory()
@@ -92,7 +102,7 @@ class HistoryReader:
         self._chunks: list[str] = []
 
     def take(self, record: Record) -> None:
-        """Take the next record, of one of KINDS."""
+        """Take the next record."""
         kind = record["k"]
         if kind == "event":
             self._event(record["e"], record["at"])

@@ -130,7 +130,7 @@ def _history(folder: Path, unrecorded: list[str]) -> JobHistory | None:
     chain = journal_files.segments(folder, troubles)
     found: JobHistory | None = None
     try:
-        found = histories.fold(journal_files.records(chain, histories.KINDS, troubles))
+        found = histories.fold(journal_files.records(chain, histories.is_needed, troubles))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         troubles.append(f"journal: another version of dljob wrote it, and this one cannot read it: {error!r}")
     unrecorded += troubles

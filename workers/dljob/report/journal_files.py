@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,13 +55,13 @@ def segments(folder: Path, troubles: list[str]) -> list[SegmentFile]:
     return chain[::-1]
 
 
-def records(chain: list[SegmentFile], kinds: Iterable[bytes], troubles: list[str]) -> Iterator[Record]:
-    """Yield the records of these kinds, oldest first.
+def records(chain: list[SegmentFile], needed: Callable[[bytes], bool], troubles: list[str]) -> Iterator[Record]:
+    """Yield the records of needed lines, oldest first.
 
     A damaged line ends its segment; the next one begins with a snapshot.
     """
     for own in chain:
-        yield from SegmentLines(own.path).read(kinds, fence_of(own, chain), troubles)
+        yield from SegmentLines(own.path).read(needed, fence_of(own, chain), troubles)
 
 
 def fence_of(own: SegmentFile, chain: Iterable[SegmentFile]) -> int | None:
@@ -78,9 +78,8 @@ class SegmentLines:
         self.line = line
         """Number of the line at the offset."""
 
-    def read(self, kinds: Iterable[bytes], fence: int | None, troubles: list[str]) -> Iterator[Record]:
-        """Yield the records of these kinds up to a fence; damage ends the segment, and `troubles` says so."""
-        marks = tuple(b'"r":{"k":"%s"' % kind for kind in kinds)
+    def read(self, needed: Callable[[bytes], bool], fence: int | None, troubles: list[str]) -> Iterator[Record]:
+        """Yield the records of needed lines up to a fence; damage ends the segment, and `troubles` says so."""
         try:
             with _open(self._path) as file:
                 file.seek(self.offset)
@@ -93,8 +92,8 @@ class SegmentLines:
                         raise ValueError(f"damaged at byte {self.offset}")
                     self.offset += len(line)
                     self.line += 1
-                    # The kind stands at the beginning: most lines need not be parsed. The first one is the header.
-                    if self.line > 1 and any(mark in line[:64] for mark in marks):
+                    # The first line is the header.
+                    if self.line > 1 and needed(line):
                         yield json.loads(body + b"}")["r"]
         except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
             troubles.append(f"journal: part {self._path.name} cannot be read to its end: {error}")

@@ -17,8 +17,11 @@ from dljob.telemetry.reasons import with_current_reasons
 if TYPE_CHECKING:
     from dljob.kube.api import Kube
     from dljob.kube.gateway import GatewayClient, Piece
+    from dljob.kube.head import Ask
 
 T = TypeVar("T")
+DASHBOARD_PORT = 8265
+"""Port of Ray's dashboard on the head."""
 Json = dict[str, Any]
 
 
@@ -105,6 +108,20 @@ class JobGateway:
             raise SilentError(f"pod {self.pod} does not answer: {error.message}", hint=error.hint) from error
 
 
+async def dashboard(kube: Kube, job: Mapping[str, Any], target: str) -> tuple[int, bytes]:
+    """Return status and body of a path of Ray's dashboard on the job's head. Raises as `reach`."""
+    from dljob.kube.api import ApiError
+
+    pod, ask = await _port(kube, job, DASHBOARD_PORT)
+    try:
+        reply = await ask("GET", target, limit=20.0, large=True)
+    except ApiError as error:
+        if error.status == 403:
+            raise _forbidden(error.message, "pods/proxy") from error
+        raise SilentError(f"Ray's dashboard on pod {pod} does not answer: {error.message}") from error
+    return reply.status, reply.body
+
+
 async def reach(kube: Kube, job: Mapping[str, Any]) -> JobGateway:
     """Return a client of the gateway on a job's RayCluster; no request is sent to it.
 
@@ -114,6 +131,13 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> JobGateway:
         UnreachableError: the user may not read the Secret with the token.
     """
     from dljob.kube.gateway import GatewayClient
+
+    pod, ask = await _port(kube, job, GATEWAY_PORT)
+    return JobGateway(pod, names.job_uid(job["metadata"]["uid"]), GatewayClient(ask))
+
+
+async def _port(kube: Kube, job: Mapping[str, Any], port: int) -> tuple[str, Ask]:
+    """Return the head pod, and a client of one of its ports with Ray's token."""
     from dljob.kube.head import through
 
     cluster = nested(status_of(job), "rayCluster")
@@ -129,8 +153,7 @@ async def reach(kube: Kube, job: Mapping[str, Any]) -> JobGateway:
     secret = await _secret(kube, job, name)
     token = await _token(kube, secret, meta["namespace"]) if secret else ""
     # Through the API server's proxy: users' machines rarely reach pods, and the audit log has the call.
-    ask = through(kube, pod, GATEWAY_PORT, meta["namespace"], token)
-    return JobGateway(pod, names.job_uid(meta["uid"]), GatewayClient(ask))
+    return pod, through(kube, pod, port, meta["namespace"], token)
 
 
 async def _secret(kube: Kube, job: Mapping[str, Any], cluster: str) -> str:

@@ -300,6 +300,18 @@ class KubernetesJob(ShownJob):
 
         return self._about(look)
 
+    def dashboard(self, target: str) -> tuple[int, bytes]:
+        """Return status and body of a path of Ray's dashboard on the job's head.
+
+        Raises:
+            UnreachableError: nothing of the job runs, or its head does not answer.
+        """
+
+        async def look(kube: Kube, job: Json) -> tuple[int, bytes]:
+            return await gateway.dashboard(kube, job, target)
+
+        return self._about(look)
+
     def suspend(self, *, wait: bool = False) -> Suspension:
         """Release the job's machines: checkpoints in memory are saved, and only the DLJob is kept.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dljob.report import journal_files
-from dljob.report.history import KINDS
+from dljob.report.history import is_needed
 from dljob.report.journal_files import SegmentFile
 from dljob.runtime.journal.stores import SUFFIX
 from dljob.telemetry.records import Record
@@ -22,7 +22,7 @@ class JournalTail:
         self.troubles: list[str] = []
 
     def read(self) -> list[Record]:
-        """Return the new records of the kinds that a history is made of."""
+        """Return the new records that a history is made of."""
         found: list[Record] = []
         names = frozenset(path.name for path in self._folder.glob(f"*{SUFFIX}"))
         # Parts are seldom begun: only then the chain is looked at again.
@@ -43,6 +43,6 @@ class JournalTail:
 
     def _part(self, own: SegmentFile, fence: int | None) -> list[Record]:
         lines = journal_files.SegmentLines(own.path, self._offset, self._line)
-        found = list(lines.read(KINDS, fence, self.troubles))
+        found = list(lines.read(is_needed, fence, self.troubles))
         self._offset, self._line = lines.offset, lines.line
         return found

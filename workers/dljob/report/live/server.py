@@ -41,6 +41,8 @@ class PageRequest(NamedTuple):
 
     path: str
     query: Mapping[str, str]
+    search: str = ""
+    """The query as it was written."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class PageServer:
             return PageAnswer(200, ONWARD.encode(), "text/html; charset=utf-8", {"Set-Cookie": cookie})
         if not self.access.admits(headers.get("cookie", "")):
             raise RefusedError(HTTPStatus.UNAUTHORIZED)
-        return await self._handler(PageRequest(url.path, query))
+        return await self._handler(PageRequest(url.path, query, url.query))
 
 
 def _parsed(head: bytes) -> tuple[str, str, dict[str, str]]:

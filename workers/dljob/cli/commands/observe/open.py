@@ -7,14 +7,17 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, cast
+
+from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.target import HERE, JobTarget
 
 if TYPE_CHECKING:
+    from dljob.api.kubernetes.handle import KubernetesJob
     from dljob.api.shown_job import Overview, ShownJob
     from dljob.report.live.server import PageServer
     from dljob.report.live.sources import LiveSource
@@ -25,6 +28,7 @@ def open(  # noqa: A001 - the name of the command
     /,
     *,
     where: JobTarget = HERE,
+    ray: Annotated[bool, Parameter(negative="")] = False,
     browser: bool = True,
 ) -> None:
     """Open a job's page in the browser, and keep it up to date until Ctrl-C.
@@ -35,13 +39,16 @@ def open(  # noqa: A001 - the name of the command
     Args:
         job: name, uid, or the first digits of a uid.
         where: this machine, or a cluster.
+        ray: open Ray's dashboard instead, where the job's Ray has one; Ray's token stays in this command.
         browser: open the link; without it, or without a browser, it is only printed.
     """
     with where.job("open", job) as found:
-        source = _source(found, job)
         # Ctrl-C is how it ends.
         try:
-            asyncio.run(_serve(source, browser=browser))
+            if ray:
+                asyncio.run(_serve_ray(_dashboard(found), browser=browser))
+            else:
+                asyncio.run(_serve(_source(found, job), browser=browser))
         except KeyboardInterrupt:
             output.say("the page is closed; the job goes on")
 
@@ -72,20 +79,48 @@ async def _serve(source: LiveSource, *, browser: bool) -> None:
     # The first look before the link: a job that cannot be reached is an error of the command, not of a page.
     await in_thread(lambda: source.look(document))
     feed = JobFeed(source, document)
-    server = PageServer(PageApp(feed))
-    await server.start()
     following = asyncio.create_task(feed.run())
+    following.add_done_callback(
+        lambda task: None if task.cancelled() else output.say("the job is over; the page stays until Ctrl-C")
+    )
+    try:
+        await _until_interrupted(PageServer(PageApp(feed)), browser=browser)
+    finally:
+        following.cancel()
+
+
+async def _serve_ray(ask: Callable[[str], tuple[int, bytes]], *, browser: bool) -> None:
+    from dljob.report.live.feed import in_thread
+    from dljob.report.live.ray_app import RayApp
+    from dljob.report.live.server import PageServer
+
+    # Asked before the link: a head that is away is an error of the command, not of a page.
+    await in_thread(lambda: ask("/api/version"))
+    await _until_interrupted(PageServer(RayApp(ask)), browser=browser)
+
+
+def _dashboard(job: ShownJob) -> Callable[[str], tuple[int, bytes]]:
+    from dljob.api.handle import JobHandle
+
+    if isinstance(job, JobHandle):
+        from dljob.api.local.dashboard import dashboard_of
+
+        return dashboard_of(job.record)
+    return cast("KubernetesJob", job).dashboard
+
+
+async def _until_interrupted(server: PageServer, *, browser: bool) -> None:
+    from dljob.report.live.feed import in_thread
+
+    await server.start()
     with tempfile.TemporaryDirectory(prefix="dljob-open-") as folder:
         if not (browser and await in_thread(lambda: _shown(server.link(), Path(folder)))):
             output.data(server.link())
         output.say("Enter prints a link for another browser, Ctrl-C ends the page")
         _on_enter(server)
         try:
-            await following
-            output.say("the job is over; the page stays until Ctrl-C")
             await asyncio.Event().wait()
         finally:
-            following.cancel()
             await server.close()
 
 

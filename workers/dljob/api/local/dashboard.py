@@ -1,0 +1,66 @@
+"""Dashboard of a Ray that a job of this machine runs on, asked with the token that the job's entry knows."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+
+from dljob.api.registry import RegistryEntry
+from dljob.errors import UnreachableError, UsageError
+
+PORT = 8265
+"""Ray's default port of its dashboard."""
+ASK_S = 20.0
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect could lead the token to another host."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        """Follow none: the answer itself is returned."""
+
+
+def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
+    """Return a function that asks the dashboard for a path.
+
+    Raises:
+        UsageError: the job's Ray has none.
+    """
+    if record.runner:
+        raise UsageError(
+            f"the Ray of job {record.name} is one of its own, which has no dashboard",
+            hint=f"dljob open {record.uid[:8]} shows the job; on a Ray started by `ray start` there is a dashboard",
+        )
+    host = record.address.rpartition(":")[0] or "127.0.0.1"
+    token = _token(dict(record.environment))
+    # No proxy of the environment may see the token either.
+    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+
+    def ask(target: str) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"http://{host}:{PORT}{target}", headers=headers)
+        try:
+            with opener.open(request, timeout=ASK_S) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except (OSError, HTTPException) as error:
+            raise UnreachableError(
+                f"no dashboard answers at {host}:{PORT}: {error}",
+                hint="`ray start --head --dashboard-host=0.0.0.0` makes it reachable",
+            ) from error
+
+    return ask
+
+
+def _token(environment: dict[str, str]) -> str:
+    if file := environment.get("RAY_AUTH_TOKEN_PATH"):
+        try:
+            return Path(file).read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
+    return environment.get("RAY_AUTH_TOKEN", "")
