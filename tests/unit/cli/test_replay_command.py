@@ -147,3 +147,18 @@ def test_a_folder_without_a_journal_is_not_found(tmp_path: Path, capsys: pytest.
     code, _, err = shown(capsys, f"{tmp_path}/")
     assert code == 3
     assert "has no journal" in err
+
+
+def test_a_report_has_the_best_what_ifs_where_they_are_asked_for(
+    job: PastJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dljob.report.what_if.FEW", 2)
+    folder = tmp_path / "job"
+    shutil.copytree(job.folder, folder)
+    status = json.loads(shown(capsys, str(job.folder), "-o", "json")[1])["status"]
+    (folder / "status.json").write_text(json.dumps(status))
+    page = tmp_path / "job.html"
+    assert main.run(["report", str(folder), "-o", str(page), "--what-if"]) == 0
+    assert '"whatifs":[' in page.read_text()
+    assert main.run(["report", str(folder), "-o", str(page), "--force"]) == 0
+    assert '"whatifs":null' in page.read_text()
