@@ -162,3 +162,7 @@ def test_a_report_has_the_best_what_ifs_where_they_are_asked_for(
     assert '"whatifs":[' in page.read_text()
     assert main.run(["report", str(folder), "-o", str(page), "--force"]) == 0
     assert '"whatifs":null' in page.read_text()
+    shutil.rmtree(folder / "journal")
+    assert main.run(["report", str(folder), "-o", str(page), "--force", "--what-if"]) == 0
+    assert "whatifs: " in page.read_text()
+    assert main.run(["report", "past", "-o", str(page), "--force", "--what-if", "-n", "team"]) == 2

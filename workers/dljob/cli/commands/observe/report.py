@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.target import HERE, JobTarget
-from dljob.errors import UsageError
+from dljob.errors import DLJobError, UsageError
 
 OutputFile = Annotated[Path, Parameter(name=("--output", "-o"))]
 
@@ -53,7 +53,10 @@ def report(
     if what_if and folder:
         from dljob.report.what_if import best_what_ifs
 
-        data["whatifs"] = best_what_ifs(folder)
+        try:
+            data["whatifs"] = best_what_ifs(folder)
+        except DLJobError as error:  # the page has all else
+            data["unrecorded"] = [*data["unrecorded"], f"whatifs: {error.message}"]
     text = page.html(data)
     _write(output_file, text, force=force)
     output.say(f"wrote {output_file} ({len(text.encode(errors='replace')) // 1000} kB)")
