@@ -103,8 +103,11 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     job.go()
     status = job.connection.wait(60)
     adds_up(status)
-    sinks_have_each_step_once(job)
     ledger = status["ledger"]
+    # A replay leads to the states that the masters wrote, and to the same ledger.
+    assert len(check_past(job.folder)) > 20
+    assert view.shown(Past(job.folder).last().state, 0.0)["accounts"] == ledger["accounts"]
+    sinks_have_each_step_once(job)
     assert ledger["seconds"] == pytest.approx(status["seconds"], rel=1e-3)
     found = accounts(status, "hit")
     # One death: what it cost is told apart, and together it is what the fault says, but for the time to notice it.
@@ -116,9 +119,6 @@ def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
     assert 0.5 < found["recompute"] < caught_up
     assert set(accounts(status, "calm")) <= {"queue", "schedule", "init", "productive", "idle"}
     assert ledger["goodput"] == pytest.approx(ledger["accounts"]["productive"] / (3 * ledger["seconds"]), abs=1e-3)
-    # A replay leads to the states that the masters wrote, and to the same ledger.
-    assert len(check_past(job.folder)) > 20
-    assert view.shown(Past(job.folder).last().state, 0.0)["accounts"] == ledger["accounts"]
     assert status["progress"]["goodputPermille"] == pytest.approx(1000 * ledger["goodput"], abs=1)
     sampled(read(job.folder), status)
 
