@@ -52,6 +52,7 @@ SCRIPTS = (
     "agents",
     "endings",
     "output",
+    "page",
     "example",
     "goodput",
     "what_ifs",

@@ -20,6 +20,7 @@ from dljob.report.live.document import LiveDocument
 from dljob.report.live.journal_tail import JournalTail
 from dljob.report.live.sources import AskedSource, AwayError, FolderSource
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
+from dljob.runtime.journal.samples import Samples
 
 SAME = ("lanes", "ledger", "roles", "placement", "accounts", "spec")
 
@@ -199,3 +200,24 @@ def test_a_job_elsewhere_is_asked_and_its_page_changes_with_the_answer() -> None
     assert [note["reason"] for note in document.events] == ["A", "B"]
     assert source.over
     assert document.parts["live"] is False
+
+
+def test_samples_are_read_the_more_seldom_the_more_they_cost(
+    growing: GrowingFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+
+    def read(folder: Path, _most: int) -> Samples:
+        reads.append(folder)
+        return Samples(times=[1.0], steps={"a": [[len(reads)]]})
+
+    monkeypatch.setattr(sources.samples, "read", read)
+    source, document = source_of(growing.path), LiveDocument("d")
+    source.look(document)
+    source.look(document)
+    assert len(reads) == 1
+    assert document.parts["samples"]["steps"] == {"a": [[1]]}
+    monkeypatch.setattr(sources, "SAMPLES_S", 0.0)
+    source._sampled_at = 0.0
+    source.look(document)
+    assert document.parts["samples"]["steps"] == {"a": [[2]]}

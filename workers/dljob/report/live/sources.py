@@ -28,10 +28,10 @@ ASK_S = 1.0
 """Interval, in seconds, at which the place of a job without a folder here is asked."""
 THIN_S = 30.0
 """Interval, in seconds, at which lanes are made anew that are too many to be shown whole."""
+SAMPLES_S, SAMPLES_SHARE = 5.0, 100.0
+"""Interval, in seconds, at which samples are read, and the least multiple of the time that it takes."""
 SETTLED_S = 60.0
 """Seconds after a recovery in which its incident may still change: the log lines, the first step."""
-SAMPLES_S, SAMPLES_SHARE = 10.0, 0.05
-"""Least interval, in seconds, at which samples are read anew, and the most of the time that goes into it."""
 ENDED = (*TERMINAL, "Suspended", "Lost")
 
 Explain = Callable[[Overview], Sequence[str]]
@@ -86,9 +86,7 @@ class FolderSource:
         self._drawn = False
         """Whether the document has lanes, so that their ends suffice."""
         self._phase = ""
-        self._thinned_at = 0.0
-        self._sampled_at = 0.0
-        """Monotonic time at which samples are read next."""
+        self._thinned_at = self._sampled_at = 0.0
 
     @property
     def over(self) -> bool:
@@ -118,8 +116,7 @@ class FolderSource:
             parts["placement"] = page_data.placement_part(self._plan, {}, history)
         if history:
             parts["incidents"] = self._incidents(history)
-        if time.monotonic() >= self._sampled_at or self.over:
-            parts["samples"] = self._samples()
+        parts |= self._samples()
         tails = self._lanes(parts)
         if not document.revision:
             parts = {**self._constants(), **parts}
@@ -138,13 +135,14 @@ class FolderSource:
             "whatifs": None,
         }
 
-    def _samples(self) -> dict[str, Any] | None:
-        """Return the samples; those of a long job take seconds to read, so they are read less often."""
+    def _samples(self) -> dict[str, Any]:
+        """Return the series, made anew from time to time: the more they cost, the more seldom."""
         begin = time.monotonic()
+        if begin < self._sampled_at:
+            return {}
         found = series.samples_part(samples.read(self._folder, series.MOST).data())
-        now = time.monotonic()
-        self._sampled_at = now + max(SAMPLES_S, (now - begin) / SAMPLES_SHARE)
-        return found
+        self._sampled_at = begin + max(SAMPLES_S, SAMPLES_SHARE * (time.monotonic() - begin))
+        return {"samples": found}
 
     def _incidents(self, history: JobHistory) -> list[dict[str, Any]]:
         """Return the incidents; only those that are new, last, or are just over are computed again."""
