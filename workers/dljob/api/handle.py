@@ -121,6 +121,10 @@ class JobHandle(ShownJob):
         """Return the job in detail, by its PrimeMaster, or by its folder where that does not answer in time."""
         return views.overview(self.record, views.current(self.record, self._way, self._remark))
 
+    def ranks(self) -> Overview:
+        """Return the job in detail; a status here has all ranks."""
+        return self.overview()
+
     def evidence(self) -> Overview:
         """Return the job in detail; a status here has all evidence of its failures."""
         return self.overview()

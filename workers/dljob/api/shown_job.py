@@ -179,6 +179,10 @@ class ShownJob(AnyJob):
         """Return the job in detail."""
 
     @abstractmethod
+    def ranks(self) -> Overview:
+        """Return the job in detail, with each rank where PrimeMaster tells them."""
+
+    @abstractmethod
     def evidence(self) -> Overview:
         """Return the job in detail, with the evidence of its failures as far as it can be had."""
 

@@ -47,6 +47,13 @@ class RankStatus(TypedDict):
     step: int | None
     """Last step that it reported by `progress`."""
     log: str
+    heartbeatAge: NotRequired[float]
+    """Seconds since the last heartbeat of its host, of a live rank."""
+    secondsPerStep: NotRequired[float]
+    """Time of its last step, in seconds; absent while unknown, like the following."""
+    memoryMib: NotRequired[int]
+    deviceMib: NotRequired[int]
+    """Memory of its device, as its framework tells."""
 
 
 class Fault(TypedDict, total=False):

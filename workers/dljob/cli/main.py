@@ -29,6 +29,7 @@ COMMANDS = {
     "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
     "validate": "Check job files: unknown fields, invalid values, roles or a plan that do not fit together.",
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
+    "top": "Show all jobs, or the ranks of one job, refreshed in place: steps, heartbeats, memory, devices.",
     "describe": "Show one job on a page: spec, status, nodes, faults and causes, last events, location of its logs.",
     "why": "Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.",
     "ledger": "Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.",
@@ -54,12 +55,12 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-OBSERVING = ("status", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay", "open")
+OBSERVING = ("status", "top", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay", "open")
 """Commands whose modules are in `dljob.cli.commands.observe`."""
 MODULES = {"resume": "suspend", "prune": "delete", **{name: f"observe.{name}" for name in OBSERVING}}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
-    *("run", "submit", "status", "describe", "why", "ledger", "report", "open", "logs", "events", "stack"),
+    *("run", "submit", "status", "top", "describe", "why", "ledger", "report", "open", "logs", "events", "stack"),
     *("restart", "scale", "suspend", "resume", "stop", "chaos", "doctor"),
 )
 """Commands that can act on a cluster; under `kubectl dljob` they do."""

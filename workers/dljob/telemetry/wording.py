@@ -32,7 +32,8 @@ def seconds(value: float) -> str:
     """Return a duration for people: 0.35 s, 12.3 s, 3m12s, 2h05m."""
     if value < 1:
         return f"{value:.2f} s"
-    if value < 60:
+    # Not beyond all days: a damaged file may say infinity.
+    if value < 60 or not value < 1e15:
         return f"{value:.1f} s"
     minutes, rest = divmod(int(value), 60)
     hours, minutes = divmod(minutes, 60)

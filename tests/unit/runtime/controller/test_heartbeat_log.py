@@ -196,3 +196,31 @@ def test_the_step_rate_is_that_of_the_first_driver_role() -> None:
     assert evidence.rate.shown() == {"stepTime": "1970-01-01T00:03:21.000Z", "secondsPerStep": 0.5}
     hear(evidence, state, Heartbeat("other", "a9", 1, {0: (2, 99, {})}), 300.0)
     assert evidence.rate.shown()["stepTime"] == "1970-01-01T00:03:21.000Z"
+
+
+def fields(evidence: HeartbeatLog, now: float, phase: RankPhase = RankPhase.READY) -> dict[str, Any]:
+    """What heartbeats add to rank 0 in the status."""
+    rank = {"role": "w", "rank": 0, "phase": phase.value, "actor": "a0"}
+    (found,) = evidence.with_rank_fields([rank], now)
+    assert found.items() >= rank.items()
+    return {key: found[key] for key in found.keys() - rank.keys()}
+
+
+def test_a_ranks_status_says_when_it_was_heard_and_how_long_its_steps_take() -> None:
+    evidence, state = HeartbeatLog(), running()
+    assert fields(evidence, 9.0) == {}
+    hear(evidence, state, beacon(3), 10.0)
+    assert fields(evidence, 10.5) == {"heartbeatAge": 0.5}
+    hear(evidence, state, beacon(3), 11.0)
+    hear(evidence, state, beacon(7), 12.0)
+    assert fields(evidence, 11.9) == {"heartbeatAge": 0.0, "secondsPerStep": 0.5}, "no age is below 0"
+    assert fields(evidence, 20.0, RankPhase.STOPPED) == {"secondsPerStep": 0.5}, "nothing is expected of it"
+    hear(evidence, state, beacon(2), 13.0)
+    assert fields(evidence, 13.0) == {"heartbeatAge": 0.0}, "a later life begins at a checkpoint"
+
+
+def test_a_ranks_status_has_its_memory_and_that_of_its_device() -> None:
+    evidence, state = HeartbeatLog(), running()
+    told = {"memory": [[0, 512], [1, 9]], "noted": [[0, "device", 2048], [0, "held:w", 3]]}
+    hear(evidence, state, evolve(beacon(), usage=told), 10.0)
+    assert fields(evidence, 10.0) == {"heartbeatAge": 0.0, "memoryMib": 512, "deviceMib": 2048}

@@ -379,6 +379,7 @@ async def test_progress_is_shown_and_unknown_actors_must_end(world: World) -> No
     assert (reply.epoch, reply.known) == (1, True)
     await until(lambda: shell.version > version)
     assert shell.status()["progress"].items() >= {"step": 42, "metrics": {"loss": 0.5}}.items()
+    assert shell.status()["ranks"][0]["heartbeatAge"] < 60.0
     assert not shell.take_heartbeat(Heartbeat("worker", "01234567/worker/0/99", 1)).known
 
 

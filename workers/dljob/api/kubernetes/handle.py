@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack, cast
@@ -154,6 +154,18 @@ class KubernetesJob(ShownJob):
     def overview(self) -> Overview:
         """Return the job in detail, by its DLJob alone."""
         return views.overview(self._about(_itself))
+
+    def ranks(self) -> Overview:
+        """Return the job in detail, with each rank while PrimeMaster answers."""
+
+        async def look(kube: Kube, job: Json) -> Overview:
+            seen = views.overview(job)
+            with suppress(UnreachableError):  # the DLJob's own status has the counts of its roles
+                told = await (await gateway.reach(kube, job)).status(ranks=True)
+                return replace(seen, status={**told, "phase": seen.phase})
+            return seen
+
+        return self._about(look)
 
     def evidence(self) -> Overview:
         """Return the job in detail, with the evidence of its failures where PrimeMaster or what it left tells it."""

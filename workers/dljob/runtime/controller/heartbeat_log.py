@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -18,7 +18,10 @@ from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Outcome
 from dljob.master.status import rfc3339
 from dljob.runtime.process.messages import Heartbeat
+from dljob.runtime.process.worker_context import DEVICE
 
+_HEARD = frozenset(phase.value for phase in RankPhase if phase.live)
+"""Phases of ranks whose host sends heartbeats."""
 ROOM = 1000
 RECENT = 9
 """Number of recent intervals between steps whose median is shown."""
@@ -69,6 +72,8 @@ class HeartbeatLog:
         self._room = ROOM
         self.usage: dict[str, tuple[str, Mapping[str, Any]]] = {}
         """Actor -> its role, and the last usage of its ranks."""
+        self._paces: dict[tuple[str, int], tuple[int, float, float | None]] = {}
+        """Rank -> its last step, when it was first reported, and the seconds of a step before it."""
         self.rate = StepRate()
 
     def record(self, state: JobState, heartbeat: Heartbeat, now: float) -> Iterator[ev.Event]:
@@ -118,7 +123,44 @@ class HeartbeatLog:
         if isinstance(event, ev.RankEnded) and event.outcome.step is not None:
             self._step((event.role, event.rank), event.outcome.step, dict(event.outcome.metrics), now)
 
+    def with_rank_fields(self, ranks: Iterable[Mapping[str, Any]], now: float) -> list[dict[str, Any]]:
+        """Return the ranks of a status with the fields that only heartbeats tell; `now` in unix seconds."""
+        used = self._used()
+        return [
+            {**rank, **self._rank_fields(rank, now), **used.get((rank["role"], rank["rank"]), {})} for rank in ranks
+        ]
+
+    def _rank_fields(self, rank: Mapping[str, Any], now: float) -> dict[str, float]:
+        found: dict[str, float] = {}
+        heard, pace = self._last_heartbeats.get(rank["actor"]), self._paces.get((rank["role"], rank["rank"]))
+        # Of a rank that has ended nothing is heard, and nothing is expected.
+        if heard is not None and rank["phase"] in _HEARD:
+            found["heartbeatAge"] = round(max(0.0, now - heard), 1)
+        if pace is not None and pace[2] is not None:
+            found["secondsPerStep"] = round(pace[2], 3)
+        return found
+
+    def _used(self) -> dict[tuple[str, int], dict[str, int]]:
+        """Return rank -> its memory, and that of its device, as last told."""
+        found: dict[tuple[str, int], dict[str, int]] = {}
+        for role, told in self.usage.values():
+            for rank, mib in told.get("memory", ()):
+                found.setdefault((role, rank), {})["memoryMib"] = mib
+            for rank, name, value in told.get("noted", ()):
+                if name == DEVICE:
+                    found.setdefault((role, rank), {})["deviceMib"] = value
+        return found
+
+    def _keep_pace(self, key: tuple[str, int], step: int, now: float) -> None:
+        last, since, usual = self._paces.get(key, (step, now, None))
+        if step != last:
+            # A later life goes on from a checkpoint: the time between tells nothing about a step.
+            usual = (now - since) / (step - last) if step > last else None
+            last, since = step, now
+        self._paces[key] = last, since, usual
+
     def _step(self, key: tuple[str, int], step: int, metrics: Mapping[str, float], now: float) -> None:
+        self._keep_pace(key, step, now)
         self.progress[key] = step, metrics
         self._highest[key] = max(step, self._highest.get(key, step))
         self._reach(key[0], step, now)

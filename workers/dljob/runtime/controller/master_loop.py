@@ -380,7 +380,10 @@ class MasterLoop:
 
     def status(self) -> dict[str, Any]:
         """Return the status of now, or the final one once the job is over."""
-        return self.final or self._client_snapshot(snapshots.status)
+        if self.final is not None:
+            return self.final
+        made, now = self._client_snapshot(snapshots.status), self._shown_at()
+        return {**made, "ranks": self.heartbeats.with_rank_fields(made["ranks"], now)}
 
     def brief(self) -> dict[str, Any]:
         """Return the status without ranks and units."""

@@ -1,0 +1,1 @@
+"""`dljob top`: `picture` computes the lines, `feed` asks for news in a thread, `screen` owns the terminal."""
