@@ -11,8 +11,7 @@ import pytest
 from fake_kube import FakeKube, add_job
 from simulated_folder import simulated
 
-from dljob.cli import main
-from dljob.cli.commands.observe import report
+from dljob.cli import main, output_file
 from dljob.testing.simulate.drive import case_of
 
 
@@ -57,13 +56,13 @@ def test_a_file_that_is_there_is_kept_without_force(
 
 def test_a_file_written_meanwhile_is_kept_too(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "job.html"
-    whole = report._write
+    whole = output_file.write
 
-    def late(*words: Any, **how: Any) -> None:
+    def late(*words: Any, **how: Any) -> int:
         page.write_text("mine")
-        whole(*words, **how)
+        return whole(*words, **how)
 
-    monkeypatch.setattr(report, "_write", late)
+    monkeypatch.setattr(output_file, "write", late)
     assert run("report", f"{folder}/", "-o", page) == 2
     assert page.read_text() == "mine"
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "report": "Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.",
     "replay": "Show a job as it was at a moment of its past: state, ledger and causes, from its journal.",
     "open": "Open a job's page in the browser, and keep it up to date until Ctrl-C.",
+    "trace": "Write a job's trace in Chrome's format: nodes, ranks, their accounts over time, and incidents.",
     "logs": "Show the output of a job's ranks, each line with the prefix [role/rank].",
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
     "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
@@ -57,7 +58,12 @@ COMMANDS = {
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
 OBSERVING = ("status", "top", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay", "open")
 """Commands whose modules are in `dljob.cli.commands.observe`."""
-MODULES = {"resume": "suspend", "prune": "delete", **{name: f"observe.{name}" for name in OBSERVING}}
+MODULES = {
+    "resume": "suspend",
+    "prune": "delete",
+    "trace": "observe.job_trace",  # not the name of a module of Python's
+    **{name: f"observe.{name}" for name in OBSERVING},
+}
 """Modules of `dljob.cli.commands` whose name differs from their command's."""
 ABOUT_JOBS = (
     *("run", "submit", "status", "top", "describe", "why", "ledger", "report", "open", "logs", "events", "stack"),

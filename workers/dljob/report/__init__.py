@@ -2,7 +2,7 @@
 
 `job_folder` loads a job's record from its folder, with `journal_files` for its journal, which `history` folds.
 `page_data` computes from it all that the page shows: `lanes`, `incidents`, `placement`, `series` of samples, and by
-`spec.redaction` the spec.
+`spec.redaction` the spec. `trace_events` draws the same data for Perfetto, and
 `page` joins this data with the script and style of `assets` in one file. `docs/adr/0075-report-page.md` has the format.
 
 `journal_parts` lists the segments of a journal, `replay` rebuilds the states behind its events, and `replay_views`

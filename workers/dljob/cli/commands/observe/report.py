@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
+from dljob.cli import output_file as files
 from dljob.cli.target import HERE, JobTarget
 from dljob.errors import DLJobError, UsageError
 
@@ -39,9 +39,7 @@ def report(
     from dljob.cli import shown_page
     from dljob.report import page
 
-    # Before the work: the page of a large job takes a second.
-    if output_file.exists() and not force:
-        raise _exists(output_file)
+    files.refuse_existing(output_file, force=force)
     folder = where.path(job)
     if what_if and not folder:
         raise UsageError("--what-if needs the job's folder, with its journal", hint="give the path of the folder")
@@ -57,29 +55,5 @@ def report(
             data["whatifs"] = best_what_ifs(folder)
         except DLJobError as error:  # the page has all else
             data["unrecorded"] = [*data["unrecorded"], f"whatifs: {error.message}"]
-    text = page.html(data)
-    _write(output_file, text, force=force)
-    output.say(f"wrote {output_file} ({len(text.encode(errors='replace')) // 1000} kB)")
-
-
-def _write(file: Path, text: str, *, force: bool) -> None:
-    """Write a file in one step: who opens it sees the whole page, or none."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        # Half characters, in names that are not UTF-8, have no bytes.
-        part.write_text(text, encoding="utf-8", errors="replace")
-        if force:
-            part.replace(file)
-        else:
-            # Unlike a rename, a link never replaces a file that somebody wrote meanwhile.
-            os.link(part, file)
-    except FileExistsError:
-        raise _exists(file) from None
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", hint="choose another file with -o") from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _exists(file: Path) -> UsageError:
-    return UsageError(f"{file} exists", hint="choose another name with -o, or add --force")
+    size = files.write(output_file, (page.html(data),), force=force)
+    output.say(f"wrote {output_file} ({size // 1000} kB)")
