@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from dljob.cli.output import aligned
+from dljob.cli.plan_drawing import draw
 from dljob.errors import PlacementError
 from dljob.master.start.assign import Refusal, assign, spare_nodes
 from dljob.master.state.views import NodeView
@@ -17,7 +18,7 @@ from dljob.spec.quantity import show, show_memory
 from dljob.spec.text.emit import to_yaml
 from dljob.telemetry.wording import counted
 
-PlanOutput = Literal["table", "json", "yaml"]
+PlanOutput = Literal["table", "json", "yaml", "svg"]
 _NODE_NAME_LENGTH = 20
 
 Rows = list[tuple[str, ...]]
@@ -34,6 +35,8 @@ def render_plan(plan: JobPlan, nodes: Iterable[NodeView], output: PlanOutput) ->
     if output == "table":
         return layout.table()
     data = layout.data()
+    if output == "svg":
+        return draw(data)
     return to_yaml(data) if output == "yaml" else json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from dljob.cli import output
 
-Form = Literal["table", "json", "yaml", "manifest"]
+Form = Literal["table", "json", "yaml", "svg", "manifest"]
 
 
 def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o"))] = "table") -> None:
@@ -17,7 +17,7 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
 
     Args:
         file: YAML or JSON file.
-        form: table, json, yaml, or manifest (the RayCluster that would run the job).
+        form: table, json, yaml, svg (a drawing of the machines), or manifest (the RayCluster that would run the job).
     """
     from dljob.cli.placement import render_plan
     from dljob.master.start.assign import would_be_nodes
