@@ -8,6 +8,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+PICTURE = re.compile(r"(!\[[^\]]*\]\()(?![a-z]+:)([^)]+)\)")
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)]+)\)")
 
 
@@ -18,4 +19,5 @@ class LongDescription(MetadataHookInterface):
         """Set the description."""
         files = metadata["urls"]["Homepage"] + "/blob/main"
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        text = PICTURE.sub(rf"\g<1>{metadata['urls']['Homepage']}/raw/main/\2)", text)
         metadata["readme"] = {"content-type": "text/markdown", "text": LINK.sub(rf"]({files}/\1)", text)}

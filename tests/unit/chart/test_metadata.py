@@ -30,4 +30,4 @@ def test_the_description_of_the_package_has_links_that_lead_somewhere_from_anywh
     links = re.findall(r"\]\(([^)]+)\)", str(said["Description"] or said.get_payload()))
     ours = [link for link in links if link.startswith("https://github.com/dljob/dljob/blob/main/")]
     assert [link for link in links if not re.match("https?:", link)] == []
-    assert len(ours) > 50
+    assert len(ours) > 25
