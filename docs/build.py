@@ -81,7 +81,7 @@ def navigation(nav: Sequence[Any], docs: Path) -> list[Any]:
                 found = sorted(path.relative_to(docs).as_posix() for path in docs.glob(entry)) if "*" in entry else []
                 made += [page for page in found if page not in named] if "*" in entry else [entry]
             else:
-                groups = {title: filled(inner) if isinstance(inner, list) else inner for title, inner in entry.items()}
+                groups = {title: inner if isinstance(inner, str) else filled(inner) for title, inner in entry.items()}
                 made += [groups] if all(groups.values()) else []
         return made
 
