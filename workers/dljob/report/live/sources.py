@@ -136,9 +136,9 @@ class FolderSource:
         }
 
     def _samples(self) -> dict[str, Any]:
-        """Return the series, made anew from time to time: the more they cost, the more seldom."""
+        """Return the series, made anew from time to time, the more seldom the more they cost, and at the job's end."""
         begin = time.monotonic()
-        if begin < self._sampled_at:
+        if begin < self._sampled_at and not self.over:
             return {}
         found = series.samples_part(samples.read(self._folder, series.MOST).data())
         self._sampled_at = begin + max(SAMPLES_S, SAMPLES_SHARE * (time.monotonic() - begin))
