@@ -89,8 +89,6 @@ class HistoryReader:
         self.history = JobHistory()
         self.touched: dict[RankKey, int] = {}
         """Rank -> number of its stretches that are as they were when this was last cleared; others are new."""
-        self.news: set[str] = set()
-        """Fields of the history, beside lanes, that may have changed since this was last cleared."""
         self.signs: dict[HostKey | str, float] = {}
         """Host or node -> its last sign of life (unix seconds), where the present events report a loss."""
         self._hosts: dict[HostKey, str] = {}
@@ -144,7 +142,6 @@ class HistoryReader:
         state = json.loads("".join(self._chunks))
         self._chunks = []
         history = self.history
-        self.news.update(("units", "nodes", "faults", "incidents"))
         history.started = state["started_at"]
         self._put_hosts([host, ["v", own]] for host, own in state["hosts"])
         self._phases = {(role, rank): own["phase"] for (role, rank), own in state["ranks"]}
@@ -162,7 +159,6 @@ class HistoryReader:
     def _change(self, change: list[Any], at: float) -> None:
         """Apply the change of one batch of events."""
         fields: dict[str, list[Any]] = change[1]
-        self.news.update(fields)
         # First the ledger: what it says about a loss goes by the hosts and ranks as they were before.
         if "ledger" in fields:
             self._ledger(fields["ledger"][1])

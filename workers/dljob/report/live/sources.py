@@ -81,6 +81,8 @@ class FolderSource:
         manifest = job_folder.manifest_in(folder / "spec.json", self._trouble)
         self._plan = page_data.plan_of(manifest, self._trouble)
         self._spec: dict[str, Any] = dict(manifest.get("spec") or {})
+        self._placed: tuple[dict[str, str], frozenset[str]] | None = None
+        """Unit -> node, and the nodes, of the placement that is shown."""
         self._shown: dict[int, dict[str, Any]] = {}
         """Incidents as they were last computed."""
         self._drawn = False
@@ -112,15 +114,15 @@ class FolderSource:
         history = self._reader.history if self._reader.history.lanes else None
         missing = ["lanes, stages: the folder has no journal"] if history is None else []
         parts["unrecorded"] = [*dict.fromkeys([*self._trouble, *self._tail.troubles]), *missing]
-        if history and self._reader.news & {"units", "nodes"}:
-            parts["placement"] = page_data.placement_part(self._plan, {}, history)
+        # Nodes have news whenever their free resources change, of which the page shows nothing.
+        if history and self._placed != (placed := (dict(history.units), frozenset(history.nodes))):
+            parts["placement"], self._placed = page_data.placement_part(self._plan, {}, history), placed
         if history:
             parts["incidents"] = self._incidents(history)
         parts |= self._samples()
         tails = self._lanes(parts)
         if not document.revision:
             parts = {**self._constants(), **parts}
-        self._reader.news.clear()
         return document.put(parts, fresh, tails)
 
     def _constants(self) -> dict[str, Any]:
