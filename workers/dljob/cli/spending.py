@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
 from dljob.api.shown_job import JobAccounts
-from dljob.api.views import items, nested
 from dljob.cli.description import one_line
 from dljob.cli.output import aligned, lost_steps
 from dljob.cli.terminal import safe
@@ -18,6 +18,8 @@ Json = Mapping[str, Any]
 WHOLE = 1000
 """Sum of the shares of a column, in tenths of a percent."""
 _CAUSE = 200
+_LARGE = 1e15
+"""Numbers beyond it are damage."""
 _GAP = 2
 
 
@@ -42,28 +44,49 @@ class Column(NamedTuple):
 
 def columns(status: Json, spec: Json) -> list[Column]:
     """Return the whole job, then its roles; no roles where the ledger has none."""
-    per_rank = {str(role.get("name")): _devices(role) for role in items(spec, "roles")}
+    per_rank = {str(role.get("name")): _devices(role) for role in _rows(spec.get("roles"))}
+    ledger = _object(status.get("ledger"))
     roles = [
-        _column(str(role["name"]), nested(role, "accounts"), per_rank.get(str(role["name"]), 0.0))
-        for role in items(nested(status, "ledger"), "roles")
+        _column(str(role.get("name")), _object(role.get("accounts")), per_rank.get(str(role.get("name")), 0.0))
+        for role in _rows(ledger.get("roles"))
     ]
-    whole = _column("all", nested(nested(status, "ledger"), "accounts"), 0.0)
+    whole = _column("all", _object(ledger.get("accounts")), 0.0)
     devices, productive = sum(role.devices for role in roles), sum(role.productive for role in roles)
     return [whole._replace(devices=devices, productive=productive), *roles]
 
 
+# A folder may be of another version, or damaged: what is not of the expected kind counts as missing.
+
+
+def _object(value: object) -> Json:
+    return cast("Json", value) if isinstance(value, Mapping) else {}
+
+
+def _rows(value: object) -> list[Json]:
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Json", row) for row in rows if isinstance(row, Mapping)]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value < _LARGE else None
+
+
 def _devices(role: Json) -> float:
     """Return the devices of a rank: a number, or a share of one."""
-    return float(nested(role, "accelerator").get("count", 1)) if "accelerator" in role else 0.0
+    if "accelerator" not in role:
+        return 0.0
+    with suppress(ValueError):  # as above
+        return float(str(_object(role["accelerator"]).get("count", 1)))
+    return 0.0
 
 
 def _column(name: str, accounts: Json, devices: float) -> Column:
     known = [account.value for account in Account]
     # Accounts of a later dljob come last, so that the column is whole.
     order = [*(one for one in known if one in accounts), *(one for one in accounts if one not in known)]
-    held = {one: max(0.0, float(accounts[one])) for one in order if one != Account.SPARE}
+    held = {one: _number(accounts[one]) or 0.0 for one in order if one != Account.SPARE}
     total = sum(held.values())
-    spare = float(accounts.get(Account.SPARE, 0.0))
+    spare = _number(accounts.get(Account.SPARE)) or 0.0
     return Column(name, held, spare, devices * total, devices * held.get(Account.PRODUCTIVE, 0.0))
 
 
@@ -82,13 +105,13 @@ def shares(accounts: Mapping[str, float]) -> dict[str, int]:
 
 def lines(job: JobAccounts, width: int) -> list[str]:
     """Return what a terminal of that many columns shows."""
-    status, ledger = job.overview.status, nested(job.overview.status, "ledger")
+    status, ledger = job.overview.status, _object(job.overview.status.get("ledger"))
     shown = columns(status, job.spec)
     head = f"{job.overview.title}: {job.overview.phase}"
-    if ledger.get("goodput") is None or not shown[0].total:
+    if _number(ledger.get("goodput")) is None or not shown[0].total:
         return [_plain(head), "no time to account for: no rank has begun"]
-    ranks = counted(int(ledger.get("processes") or 0), "rank")
-    head += f", {seconds(float(ledger.get('seconds') or 0.0))}, {ranks}"
+    ranks = counted(int(_number(ledger.get("processes")) or 0), "rank")
+    head += f", {seconds(_number(ledger.get('seconds')) or 0.0)}, {ranks}"
     made = [_plain(head), _goodput(ledger, shown[0])]
     for table in _tables(shown, width):
         made += ["", *table]
@@ -96,7 +119,7 @@ def lines(job: JobAccounts, width: int) -> list[str]:
 
 
 def _goodput(ledger: Json, whole: Column) -> str:
-    recent = ledger.get("recentGoodput")
+    recent = _number(ledger.get("recentGoodput"))
     late = "" if recent is None else f", last 10 min {recent:.1%}"
     held = f"; {_hours(whole.devices)} device-hours, {_hours(whole.productive)} of them productive"
     return f"goodput {ledger['goodput']:.1%}{late}{held if whole.devices else ''}"
@@ -145,10 +168,10 @@ _LOST = (Account.DETECT, Account.DECIDE, Account.REPLACE, Account.RENDEZVOUS, Ac
 
 def _incidents(status: Json, whole: Column) -> list[str]:
     """Return what the failures cost: together by the accounts, and each by its time to recover and its steps."""
-    faults = items(status, "recentFaults")
+    faults = _rows(status.get("recentFaults"))
     if not faults:
         return []
-    total = sum(int(count) for count in nested(status, "restarts").values())
+    total = int(sum(_number(count) or 0 for count in _object(status.get("restarts")).values()))
     lost = {account: whole.accounts[account] for account in _LOST if whole.accounts.get(account)}
     cost = sum(lost.values())
     spent = f"; {' + '.join(lost)}: {cost / whole.total:.1%}, {seconds(cost)} of the ranks" if lost else ""
@@ -156,21 +179,23 @@ def _incidents(status: Json, whole: Column) -> list[str]:
 
 
 def _incident(fault: Json) -> str:
-    took = "not yet recovered" if fault.get("seconds") is None else f"recovered in {seconds(fault['seconds'])}"
+    spent = _number(fault.get("seconds"))
+    took = "not yet recovered" if spent is None else f"recovered in {seconds(spent)}"
     target = str(fault.get("target"))
     said = str(fault.get("firstCause") or "").removeprefix(f"{target}: ")
     cause = one_line(f"{target} [{fault.get('level')}] {said}", _CAUSE)
-    return _plain(f"  {fault.get('detectedAt') or '-'} {took}{lost_steps(fault)}: {cause}")
+    lost = "" if _number(fault.get("lostSteps")) is None else lost_steps(fault)
+    return _plain(f"  {one_line(str(fault.get('detectedAt') or '-'), _CAUSE)} {took}{lost}: {cause}")
 
 
 def _plain(text: str) -> str:
     """Return a text of users in which no escape sequence is left."""
-    return safe(text, colours=False)
+    return safe(text.replace("\n", " ").replace("\t", " "), colours=False)
 
 
 def data(job: JobAccounts) -> dict[str, Any]:
     """Return the same for programs; times in process-seconds and device-seconds."""
-    status, ledger = job.overview.status, nested(job.overview.status, "ledger")
+    status, ledger = job.overview.status, _object(job.overview.status.get("ledger"))
     whole, *roles = columns(status, job.spec)
     known = {key: status.get(key) for key in ("name", "uid") if key in status}
     brief = {key: ledger.get(key) for key in ("seconds", "processes", "goodput", "recentGoodput")}
@@ -180,7 +205,7 @@ def data(job: JobAccounts) -> dict[str, Any]:
         **brief,
         **_data(whole),
         "roles": [{"name": role.name, **_data(role)} for role in roles],
-        "incidents": items(status, "recentFaults"),
+        "incidents": _rows(status.get("recentFaults")),
     }
 
 

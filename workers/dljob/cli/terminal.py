@@ -10,7 +10,7 @@ import re
 
 # SGR alone, and of bounded length: an endless sequence must not slow the search down.
 _COLOUR = r"\x1b\[[0-9;:]{0,64}m"
-_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 """C0 except tab and newline, DEL, C1, line separators, controls of text direction, and lone surrogates."""
 _ODD = re.compile(f"({_COLOUR})|{_CONTROLS}")
 RESET = "\x1b[0m"

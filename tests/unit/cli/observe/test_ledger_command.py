@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,38 @@ def test_shares_sum_to_a_hundred_percent_whatever_the_accounts(held: dict[str, f
     found = spending.shares(held)
     assert sum(found.values()) == (spending.WHOLE if sum(held.values()) > 0 else 0)
     assert all(abs(found[name] / spending.WHOLE - held[name] / sum(held.values())) < 0.001 for name in found)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=40) | st.just("a\nb\x1b[2J\u202eevil\u200f")
+VALUE = st.recursive(
+    st.none() | st.integers() | st.floats() | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "accounts", "init", "spare", "roles", "accelerator", "count"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+KEYS = ("seconds", "processes", "goodput", "recentGoodput", "accounts", "roles")
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, VALUE)) | VALUE,
+    st.lists(st.dictionaries(st.sampled_from([*FAULTS[0]]), VALUE), max_size=3) | VALUE,
+    st.dictionaries(st.just("roles"), VALUE),
+)
+def test_a_ledger_of_another_version_is_told_as_far_as_it_can_be(
+    ledger: Any, faults: Any, spec: dict[str, Any]
+) -> None:
+    job = accounts(status(ledger=ledger, recentFaults=faults, restarts=ledger), spec)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200e-\u200f\u2028-\u202e]", "".join(spending.lines(job, 80)))
+    spending.data(job)
+
+
+def test_devices_that_are_no_number_are_not_counted() -> None:
+    spec = {"roles": [{"name": "trainer", "accelerator": {"count": "many"}}]}
+    assert spending.columns(status(), spec)[0].devices == 0.0
 
 
 def test_accounts_of_a_later_dljob_come_last_and_count() -> None:
