@@ -9,12 +9,12 @@ import pytest
 from dljob.master.state.events import Commanded, HangFound
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.testing.simulate import forecast
-from dljob.testing.simulate.forecast import End, Forecast, Pace, Strike
+from dljob.testing.simulate.forecast import End, Forecast, JobPace, Strike
 
 CLASS = {"class": "pkg.Class"}
 KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137)
 WRONG = Outcome(ok=False, reason=Reason.USER_ERROR, error_type="ValueError")
-PACE = Pace(
+PACE = JobPace(
     100.0,
     {HostId("driver", 0): 2.0, HostId("worker", 0): 3.0, HostId("worker", 1): 4.0},
     {("driver", 0): 1.0, ("worker", 0): 6.0, ("worker", 1): 6.0},
@@ -35,7 +35,7 @@ def job(level: str = "Role", *, workers: dict[str, Any] | None = None, **policy:
     }
 
 
-def played(manifest: dict[str, Any], *strikes: Strike, pace: Pace = PACE, seed: int = 0) -> End:
+def played(manifest: dict[str, Any], *strikes: Strike, pace: JobPace = PACE, seed: int = 0) -> End:
     return Forecast(manifest, pace, strikes, seed).play()
 
 
@@ -74,7 +74,7 @@ def test_a_spare_saves_the_start_of_a_process_and_a_part_of_its_set_up() -> None
     assert min(saved) > 2.5
     assert max(saved) <= 9.1
     assert max(saved) - min(saved) > 1.0
-    known = Pace(**{**{name: getattr(PACE, name) for name in PACE.__slots__}, "spared": {"worker": (1.0,)}})
+    known = JobPace(**{**{name: getattr(PACE, name) for name in PACE.__slots__}, "spared": {"worker": (1.0,)}})
     again = played(job("Process", spares={"processesPerNode": 1}), kill(50.0), pace=known)
     assert bare.seconds - again.seconds == pytest.approx(3.0 + 5.0, abs=0.3)
 
@@ -131,7 +131,7 @@ def test_a_fault_waits_until_its_target_has_a_process() -> None:
 
 
 def test_a_rank_that_is_done_cannot_fail_any_more() -> None:
-    serving = Pace(**{**{name: getattr(PACE, name) for name in PACE.__slots__}, "runs": {"first": (5.0,)}})
+    serving = JobPace(**{**{name: getattr(PACE, name) for name in PACE.__slots__}, "runs": {"first": (5.0,)}})
     manifest = job("Process")
     manifest["spec"]["roles"].append({"name": "first", "driver": False, "entrypoint": CLASS})
     manifest["spec"]["roles"][0]["dependsOn"].append({"role": "first", "condition": "Complete"})
@@ -145,14 +145,13 @@ def test_repeated_steps_are_no_progress() -> None:
     manifest = job("Process")
     strike = Strike(40.0, "lost", "driver", 0, KILLED)
     plain = played(manifest, strike)
-    known = played(
-        manifest, strike, pace=Pace(**{**base, "stepping": frozenset({"driver"}), "repeats": {"driver": ((1.0, 9.0),)}})
-    )
+    measured = JobPace(**{**base, "stepping": frozenset({"driver"}), "repeats": {"driver": ((1.0, 9.0),)}})
+    known = played(manifest, strike, pace=measured)
     assert known.seconds - plain.seconds == pytest.approx(9.0, abs=0.2)
     # Nobody knows: from the beginning without checkpoints, else from the last one.
-    lost = played(manifest, strike, pace=Pace(**{**base, "stepping": frozenset({"driver"})}))
+    lost = played(manifest, strike, pace=JobPace(**{**base, "stepping": frozenset({"driver"})}))
     assert lost.seconds - plain.seconds == pytest.approx(40.0, abs=0.5)
-    saved = played(manifest, strike, pace=Pace(**{**base, "stepping": frozenset({"driver"}), "saves_every": 10.0}))
+    saved = played(manifest, strike, pace=JobPace(**{**base, "stepping": frozenset({"driver"}), "saves_every": 10.0}))
     assert 0 < saved.seconds - plain.seconds < 10.1
 
 
@@ -164,12 +163,12 @@ def test_a_rule_that_allows_no_restart_ends_the_job_early() -> None:
 
 def test_a_job_that_never_gets_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "PATIENCE_S", 300.0)
-    endless = Pace(**{**{name: getattr(PACE, name) for name in PACE.__slots__}, "up": {"worker": ((1e7,),)}})
+    endless = JobPace(**{**{name: getattr(PACE, name) for name in PACE.__slots__}, "up": {"worker": ((1e7,),)}})
     end = played(job("Process", backoff={"initialSeconds": 3600}), kill(10.0), kill(40.0, 1), pace=endless)
     assert end.phase != "Succeeded"
 
 
 def test_a_pace_without_measures_has_defaults() -> None:
-    end = played(job("Process", spares={"processesPerNode": 1}), kill(10.0), pace=Pace(50.0))
+    end = played(job("Process", spares={"processesPerNode": 1}), kill(10.0), pace=JobPace(50.0))
     assert end.phase == "Succeeded"
     assert 50.0 < end.seconds < 60.0

@@ -18,7 +18,7 @@ from dljob.telemetry.records import HEADER_MAX, Header, Record, scan, snapshot_a
 SUFFIX, CLOSED = ".jsonl", "closed"
 
 
-class Part(NamedTuple):
+class JournalPart(NamedTuple):
     """A segment that counts. `limit` is where its successor fenced it, in bytes; None for the newest."""
 
     number: int
@@ -27,7 +27,7 @@ class Part(NamedTuple):
     limit: int | None
 
 
-class Content(NamedTuple):
+class PartContent(NamedTuple):
     """The records of a segment; `damage` says why they end early."""
 
     records: tuple[Record, ...]
@@ -47,7 +47,7 @@ def journal_of(folder: Path) -> Path:
     raise NotFoundError(f"{folder} has no journal", hint=hint)
 
 
-def parts(journal: Path) -> tuple[Part, ...]:
+def parts(journal: Path) -> tuple[JournalPart, ...]:
     """Return the segments that count, oldest first.
 
     Raises:
@@ -57,7 +57,7 @@ def parts(journal: Path) -> tuple[Part, ...]:
     files = {int(path.name[: -len(".jsonl.gz")]): path for path in (journal / CLOSED).glob(f"*{SUFFIX}.gz")}
     # A death while a segment was archived leaves it in both places.
     files |= {int(path.stem): path for path in journal.glob(f"*{SUFFIX}") if path.stem.isdigit()}
-    chain: list[Part] = []
+    chain: list[JournalPart] = []
     # A claim without a header is of a master that died at once. Backwards from there, each header names the one before.
     for number in sorted(files, reverse=True):
         if chain:
@@ -73,34 +73,34 @@ def parts(journal: Path) -> tuple[Part, ...]:
     return tuple(reversed(chain))
 
 
-def _part(number: int, path: Path, limit: int | None) -> list[Part]:
+def _part(number: int, path: Path, limit: int | None) -> list[JournalPart]:
     try:
         with _open(path) as file:
             head = file.readline(HEADER_MAX)
     except (OSError, EOFError, zlib.error) as error:
         raise JournalError(f"{path}: {error}", offset=0, hint="copy the folder again") from error
     header = scan(head, name=str(path)).header
-    return [] if header is None else [Part(number, path, header, limit)]
+    return [] if header is None else [JournalPart(number, path, header, limit)]
 
 
 def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 
-def content(part: Part) -> Content:
+def content(part: JournalPart) -> PartContent:
     """Return the records of a segment, up to where it is damaged. Its last line may be torn, which is no damage."""
     try:
         with _open(part.path) as file:
             data = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        return Content((), JournalError(f"{part.path}: {error}", offset=0, hint="copy the folder again"))
+        return PartContent((), JournalError(f"{part.path}: {error}", offset=0, hint="copy the folder again"))
     try:
-        return Content(scan(data, name=str(part.path), limit=part.limit).records)
+        return PartContent(scan(data, name=str(part.path), limit=part.limit).records)
     except JournalError as error:
-        return Content(scan(data[: error.offset], name=str(part.path)).records, error)
+        return PartContent(scan(data[: error.offset], name=str(part.path)).records, error)
 
 
-def first_time(part: Part) -> float | None:
+def first_time(part: JournalPart) -> float | None:
     """Return the time of a segment's first record; None without one, or where it is damaged."""
     try:
         with _open(part.path) as file:

@@ -27,7 +27,7 @@ from dljob.master.state.faults import FaultRecord
 from dljob.master.state.state import JobState, Phase, UnitPhase
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.report.replay import Past
-from dljob.testing.simulate.forecast import Pace, Strike
+from dljob.testing.simulate.forecast import JobPace, Strike
 
 _COMMANDED = "Requested"
 
@@ -35,7 +35,7 @@ _COMMANDED = "Requested"
 class Recorded(NamedTuple):
     """A job's record: its pace, its faults, and its measured goodput."""
 
-    pace: Pace
+    pace: JobPace
     strikes: tuple[Strike, ...]
     goodput: float
     seconds: float
@@ -43,7 +43,7 @@ class Recorded(NamedTuple):
     """Whether the job ended well, so that its whole work is known."""
 
 
-class _Reading:
+class _RecordReader:
     """Reads durations and faults off the states behind a job's events."""
 
     def __init__(self) -> None:
@@ -197,10 +197,10 @@ class _Reading:
             self.strikes[index] = self.strikes[index]._replace(seconds=at - since)
             self._frozen = None
 
-    def pace(self) -> Pace:
+    def pace(self) -> JobPace:
         """Return the durations."""
         gaps = [later - earlier for earlier, later in zip(self.saves, self.saves[1:], strict=False)]
-        return Pace(
+        return JobPace(
             self.work,
             self.first_up,
             self.first_set_up,
@@ -226,7 +226,7 @@ def record_of(past: Past) -> Recorded:
     Raises:
         JournalError: The journal is damaged.
     """
-    reading = _Reading()
+    reading = _RecordReader()
     moments = past.states()
     last = next(moments)
     state, at = last.state, last.at

@@ -25,7 +25,7 @@ from dljob.master.status import rfc3339
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
 from dljob.report import journal_parts
-from dljob.report.journal_parts import Content, Part
+from dljob.report.journal_parts import JournalPart, PartContent
 from dljob.runtime.journal import samples
 from dljob.runtime.journal.code_version import code_version
 from dljob.spec.model import DLJobManifest
@@ -34,7 +34,7 @@ from dljob.telemetry.records import Record
 
 
 @dataclass(slots=True)
-class Moment:
+class PastMoment:
     """A state that the job was in. Valid until the next one is asked for: it can be unpacked into four."""
 
     seq: int
@@ -80,7 +80,7 @@ class Past:
         self._plan = plan(self.manifest)
 
     @cached_property
-    def oldest(self) -> Moment:
+    def oldest(self) -> PastMoment:
         """The oldest moment that is kept."""
         for found in self._fold(0):
             return found
@@ -103,11 +103,11 @@ class Past:
 
     # -- moments
 
-    def states(self) -> Iterator[Moment]:
+    def states(self) -> Iterator[PastMoment]:
         """Yield the state behind each event, oldest first; the first is that of the oldest part, without an event."""
         return self._fold(0)
 
-    def at(self, when: float) -> Moment:
+    def at(self, when: float) -> PastMoment:
         """Return the state at a time (unix seconds).
 
         Raises:
@@ -130,7 +130,7 @@ class Past:
             raise UsageError(f"{_shown(when)} is after the last event, of {_shown(found.at)}", hint=hint)
         return found
 
-    def behind(self, seq: int) -> Moment:
+    def behind(self, seq: int) -> PastMoment:
         """Return the state behind an event of the timeline, by its number.
 
         Raises:
@@ -148,7 +148,7 @@ class Past:
             last = each.seq
         raise UsageError(f"there is no event {seq}: the last one is {last}", hint=self._hint)
 
-    def last(self) -> Moment:
+    def last(self) -> PastMoment:
         """Return the last state."""
         (found,) = deque(self._fold(self._start(len(self.parts) - 1)), maxlen=1)
         return found
@@ -189,8 +189,8 @@ class Past:
             index -= 1
         return index
 
-    def _fold(self, index: int) -> Iterator[Moment]:
-        reader = _Reader(self)
+    def _fold(self, index: int) -> Iterator[PastMoment]:
+        reader = _PartReader(self)
         for part in self.parts[index:]:
             found = journal_parts.content(part)
             yield from reader.read(part, found)
@@ -202,7 +202,7 @@ class Past:
         return initial(self._plan, self.manifest.spec, self._uid, at, own_nodes=own_nodes)
 
 
-class _Reader:
+class _PartReader:
     """Reads parts one after the other, and yields a moment for each event or batch."""
 
     def __init__(self, past: Past) -> None:
@@ -215,7 +215,7 @@ class _Reader:
         self._begun = False
         self._text = ""
 
-    def read(self, part: Part, found: Content) -> Iterator[Moment]:
+    def read(self, part: JournalPart, found: PartContent) -> Iterator[PastMoment]:
         """Yield the moments of a part."""
         own = any(record.get("ownNodes") for record in found.records)
         fresh = self.past.initial(0.0, own_nodes=own)
@@ -243,10 +243,10 @@ class _Reader:
                 case _:
                     pass
 
-    def _first(self, fresh: JobState) -> Iterator[Moment]:
+    def _first(self, fresh: JobState) -> Iterator[PastMoment]:
         if not self._begun and self._written is not None:
             self._begun = True
-            yield Moment(self._seq, self._at, None, (), self._state or self._reading(self._written, fresh))
+            yield PastMoment(self._seq, self._at, None, (), self._state or self._reading(self._written, fresh))
 
     def _snapshot(self, record: Record, fresh: JobState, *, own: bool) -> None:
         self._text = record["d"] if record["i"] == 0 else self._text + record["d"]
@@ -264,23 +264,23 @@ class _Reader:
             message = f"the journal is of plan {self._plan}, the folder's spec gives plan {fresh.job.plan.digest}"
             raise JournalError(message, offset=0, hint="spec.json is not that of the journal")
 
-    def _folded(self, record: Record) -> Moment:
+    def _folded(self, record: Record) -> PastMoment:
         if self._state is None:
             raise JournalError("the journal's oldest part begins with no snapshot", offset=0)
         step = transition(self._state, decode_event(record["e"]), record["at"])
         self._state = step.state
         notes = tuple(action for action in step.actions if isinstance(action, Note))
         self._seq += len(notes)
-        return Moment(self._seq, self._at, record["e"], notes, step.state)
+        return PastMoment(self._seq, self._at, record["e"], notes, step.state)
 
-    def _laid(self, record: Record, event: dict[str, Any] | None, fresh: JobState) -> Moment:
+    def _laid(self, record: Record, event: dict[str, Any] | None, fresh: JobState) -> PastMoment:
         if self._written is None:
             raise JournalError("the journal's oldest part begins with no snapshot", offset=0)
         self._written.lay(record["d"])
         self._state = None
         notes = tuple(Note(current(reason), *said) for reason, *said in record["notes"])
         self._seq += len(notes)
-        return Moment(self._seq, self._at, event, notes, self._reading(self._written, fresh))
+        return PastMoment(self._seq, self._at, event, notes, self._reading(self._written, fresh))
 
     def _reading(self, written: Written, fresh: JobState) -> Callable[[], JobState]:
         """Return the function that reads the state as it was written, in as far as this version knows its fields."""
@@ -311,7 +311,7 @@ def progress_at(folder: Path, at: float) -> dict[tuple[str, int], tuple[int, dic
     }
 
 
-def states(folder: Path) -> Iterator[Moment]:
+def states(folder: Path) -> Iterator[PastMoment]:
     """Yield the state behind each event of the journal in a job's folder, oldest first (`Past.states`)."""
     return Past(folder).states()
 

@@ -10,12 +10,12 @@ from dljob.master import status as snapshots
 from dljob.master.persistence.changes import changes
 from dljob.master.persistence.codec import encode_state
 from dljob.master.state.state import JobState
-from dljob.report.replay import Moment, Past
+from dljob.report.replay import Past, PastMoment
 
 STEPS_MISSING = "steps: the folder has no samples of this time, so no steps were recorded"
 
 
-def shown(past: Past, found: Moment, when: float, progress: snapshots.Progress) -> dict[str, Any]:
+def shown(past: Past, found: PastMoment, when: float, progress: snapshots.Progress) -> dict[str, Any]:
     """Return a moment with all that is known of it.
 
     Args:

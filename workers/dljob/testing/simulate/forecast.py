@@ -52,7 +52,7 @@ Spans: TypeAlias = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class JobPace:
     """Durations from a job's record, in seconds. Of a role's first processes by rank, of later ones as a sample."""
 
     work: float
@@ -110,7 +110,7 @@ class End(NamedTuple):
 class PacedWorld(World):
     """A world whose reports carry what a real job's heartbeats tell."""
 
-    pace: Pace
+    pace: JobPace
     rng: Random
     detect: dict[HostId, float]
     worked: float
@@ -146,7 +146,7 @@ class PacedWorld(World):
 class Forecast(Driver):
     """One run of the recorded faults under a rule."""
 
-    def __init__(self, manifest: Mapping[str, Any], pace: Pace, strikes: Iterable[Strike], seed: int) -> None:
+    def __init__(self, manifest: Mapping[str, Any], pace: JobPace, strikes: Iterable[Strike], seed: int) -> None:
         super().__init__(Case(seed, manifest, ()), pace=Durations(work=(FOR_EVER_S, FOR_EVER_S)))
         made = self.world.job.plan
         self.paced = PacedWorld(made, self.world.job.spec, would_be_nodes(made))

@@ -15,7 +15,7 @@ from dljob.errors import UsageError
 from dljob.telemetry.wording import seconds
 
 if TYPE_CHECKING:
-    from dljob.report.replay import Moment, Past
+    from dljob.report.replay import Past, PastMoment
 
 
 def replay(
@@ -75,7 +75,7 @@ def _time(past: Past, text: str) -> float:
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
 
 
-def _show(past: Past, found: Moment, when: float, form: output.TableFormat) -> None:
+def _show(past: Past, found: PastMoment, when: float, form: output.TableFormat) -> None:
     from dljob.api.shown_job import Overview
     from dljob.report import replay_views
     from dljob.report.replay import progress_at
@@ -94,7 +94,7 @@ def _show(past: Past, found: Moment, when: float, form: output.TableFormat) -> N
         output.say(text)
 
 
-def _head(past: Past, found: Moment) -> list[str]:
+def _head(past: Past, found: PastMoment) -> list[str]:
     from dljob.master.status import rfc3339
 
     kept = "its parts before were dropped" if past.cut else "the job's start"
