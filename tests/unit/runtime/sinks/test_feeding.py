@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from dljob.runtime.sinks import feeding
-from dljob.runtime.sinks.feeding import POSITION, Row, SinkFeeder, SinkPosition, follow, load, redacted, save, went_back
+from dljob.runtime.sinks.feeding import (
+    POSITION,
+    MetricRow,
+    SinkFeeder,
+    SinkPosition,
+    follow,
+    load,
+    redacted,
+    save,
+    went_back,
+)
 from dljob.runtime.sinks.sink import SinkRun
 
 LIFE = (1, 1)
@@ -35,11 +45,11 @@ class Rewinding(Plain):
         self.rows.append(f"from {step}")
 
 
-def row(step: int, life: tuple[int, int] = LIFE) -> Row:
-    return Row(life, step, 0.5, {"loss": 1.0})
+def row(step: int, life: tuple[int, int] = LIFE) -> MetricRow:
+    return MetricRow(life, step, 0.5, {"loss": 1.0})
 
 
-def fed(tmp_path: Path, kind: Any, *rows: Row) -> tuple[Any, list[str]]:
+def fed(tmp_path: Path, kind: Any, *rows: MetricRow) -> tuple[Any, list[str]]:
     """The sink after these rows, and what was said."""
     made, said = list[Any](), list[str]()
 
@@ -71,7 +81,7 @@ def fed(tmp_path: Path, kind: Any, *rows: Row) -> tuple[Any, list[str]]:
     ],
 )
 def test_an_earlier_step_or_the_same_of_a_later_process_is_a_way_back(
-    last: SinkPosition | None, now: Row, back: bool
+    last: SinkPosition | None, now: MetricRow, back: bool
 ) -> None:
     assert went_back(last, now) is back
 

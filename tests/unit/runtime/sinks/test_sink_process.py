@@ -17,7 +17,7 @@ import pytest
 from dljob.logs import archive
 from dljob.runtime.process import extensions
 from dljob.runtime.sinks import process
-from dljob.runtime.sinks.feeding import Row, SinkFeeder
+from dljob.runtime.sinks.feeding import MetricRow, SinkFeeder
 from dljob.runtime.sinks.sink import SinkRun
 
 ORDER: dict[str, Any] = {"name": "j", "uid": "0123456789abcdef", "attempt": 2, "code": ""}
@@ -71,14 +71,14 @@ def test_files_go_to_the_checkpoint_volume_where_there_is_one(tmp_path: Path) ->
 def test_a_torn_line_is_left_out_and_the_rest_has_the_jobs_attempt() -> None:
     class Feeder:
         def __init__(self) -> None:
-            self.rows = list[Row]()
+            self.rows = list[MetricRow]()
 
-        def put(self, row: Row) -> None:
+        def put(self, row: MetricRow) -> None:
             self.rows.append(row)
 
     sink: Any = Feeder()
     process.feed(['[1, 5, 0.5, {"a": 1}]\n', "[1, 6, 0."], 2, [sink])
-    assert sink.rows == [Row((2, 1), 5, 0.5, {"a": 1})]
+    assert sink.rows == [MetricRow((2, 1), 5, 0.5, {"a": 1})]
 
 
 def test_a_sink_that_does_not_close_is_left_behind(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ Say = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """Metrics of one step. `life` is (attempt, incarnation) of the rank's process that reported it."""
 
     life: tuple[int, int]
@@ -46,7 +46,7 @@ class SinkPosition:
     highest: int
 
 
-def went_back(last: SinkPosition | None, row: Row) -> bool:
+def went_back(last: SinkPosition | None, row: MetricRow) -> bool:
     """Return whether the job has gone back to an earlier step, so that the rows from this step on are void."""
     if last is None or row.step > last.step:
         return False
@@ -54,7 +54,7 @@ def went_back(last: SinkPosition | None, row: Row) -> bool:
     return row.life != last.life or row.step < last.step
 
 
-def follow(last: SinkPosition | None, row: Row) -> SinkPosition:
+def follow(last: SinkPosition | None, row: MetricRow) -> SinkPosition:
     """Return the position after a row."""
     return SinkPosition(row.life, row.step, row.step if last is None else max(last.highest, row.step))
 
@@ -74,13 +74,13 @@ class SinkFeeder:
         """`opened` imports the entry point."""
         self.name = name
         self._opened, self._run, self._say = opened, run, say
-        self._rows: queue.Queue[Row | None] = queue.Queue(ROOM)
+        self._rows: queue.Queue[MetricRow | None] = queue.Queue(ROOM)
         self._last: SinkPosition | None = None
         self._saved = 0.0
         self._dropped = False
         self.thread = threading.Thread(target=self._main, name=f"sink-{name}", daemon=True)
 
-    def put(self, row: Row) -> None:
+    def put(self, row: MetricRow) -> None:
         """Queue a row; it is dropped while the queue is full, which is said once."""
         try:
             self._rows.put_nowait(row)
@@ -115,7 +115,7 @@ class SinkFeeder:
         while self._rows.get() is not None:
             pass
 
-    def _give(self, sink: MetricSink, row: Row) -> None:
+    def _give(self, sink: MetricSink, row: MetricRow) -> None:
         rewind: Callable[[int], None] | None = getattr(sink, "rewind", None)
         if self._last is not None and row.life < self._last.life:
             return  # a process that is being replaced

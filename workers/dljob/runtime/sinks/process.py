@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from dljob.logs import archive
 from dljob.runtime.process.extensions import SINKS, installed
-from dljob.runtime.sinks.feeding import Row, SinkFeeder, redacted
+from dljob.runtime.sinks.feeding import MetricRow, SinkFeeder, redacted
 from dljob.runtime.sinks.sink import SinkRun
 
 END_S = 10.0
@@ -57,7 +57,7 @@ def feed(lines: Iterable[str], attempt: int, sinks: list[SinkFeeder]) -> None:
         except ValueError:
             continue
         for sink in sinks:
-            sink.put(Row((attempt, incarnation), step, at, metrics))
+            sink.put(MetricRow((attempt, incarnation), step, at, metrics))
 
 
 def end(sinks: list[SinkFeeder], seconds: float, say: Callable[[str, str], None]) -> None:
