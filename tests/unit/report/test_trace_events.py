@@ -80,7 +80,7 @@ def test_a_rank_without_a_node_is_in_a_process_of_its_own() -> None:
 
 
 def test_sampled_metrics_are_counters() -> None:
-    samples = {"times": [99.0, 101.0, 102.0], "progress": {"loss": [9.0, 0.5, None]}}
+    samples = {"times": [99.0, 101.0, 102.0, 103.0], "progress": {"loss": [9.0, 0.5, None, float("nan")]}}
     assert drawn(samples=samples).counters == {"loss": [(1_000_000, 0.5)]}
 
 

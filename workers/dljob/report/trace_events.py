@@ -6,6 +6,7 @@ Processes are nodes, threads are ranks, and the accounts of the ledger are slice
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -109,7 +110,8 @@ def _counters(samples: Json, start: float) -> Iterator[dict[str, Any]]:
     times = cast("Sequence[float]", samples.get("times") or ())
     for name, values in cast("Mapping[str, Sequence[float | None]]", samples.get("progress") or {}).items():
         for at, value in zip(times, values, strict=False):
-            if value is not None and at >= start:
+            # JSON has no NaN, and a viewer refuses the whole file for one.
+            if value is not None and math.isfinite(value) and at >= start:
                 yield {"ph": "C", "name": name, "pid": JOB, "ts": _micros(at, start), "args": {"value": value}}
 
 
