@@ -14,6 +14,7 @@ from dljob.api import registry
 from dljob.api.views import items
 from dljob.cli import output
 from dljob.cli import output_file as files
+from dljob.cli.target import HERE
 from dljob.errors import NotFoundError
 
 OutputFile = Annotated[Path, Parameter(name=("--output", "-o"))]
@@ -32,7 +33,7 @@ def trace(
     it must be on this machine.
 
     Args:
-        job: name, uid, the first digits of a uid, or the path of a job's folder (with a `/`), also of a copy.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
         output_file: the file to write.
         force: replace a file that is there.
     """
@@ -40,7 +41,7 @@ def trace(
     from dljob.report.page_data import page_data
 
     files.refuse_existing(output_file, force=force)
-    folder = Path(job) if "/" in job else registry.find(job).folder
+    folder = HERE.path(job) or registry.find(job).folder
     record, now = job_folder.load(folder), time.time()
     if record.history is None:
         why = next((said for said in record.unrecorded if "journal" in said), "the journal has no state of the job")
