@@ -24,9 +24,9 @@ from bench_common import Row
 
 from dljob.master.state.ledger import Account
 from dljob.runtime.controller import sampler
-from dljob.runtime.controller.sampler import MasterView, RowMaker, Sampler
+from dljob.runtime.controller.sampler import RowMaker, SampledMaster, Sampler
 from dljob.runtime.journal import samples
-from dljob.runtime.journal.sample_rows import Row as Sample
+from dljob.runtime.journal.sample_rows import SampleRow as Sample
 from dljob.runtime.journal.samples import SampleWriter, read
 
 RANKS, HOURS, LIVE_S = 1000, 24, 20.0
@@ -52,7 +52,7 @@ class Job:
         self.memory = [4000] * RANKS
         self.usage: dict[str, Any] = {}
 
-    def view(self, second: int) -> MasterView:
+    def view(self, second: int) -> SampledMaster:
         """Return the view at a second: nine ranks of ten have done a step, some have measured their usage."""
         steps, draw, passed = self.progress, self.draw, second - self.second
         self.second = second
@@ -74,7 +74,7 @@ class Job:
             self.clocks[ROLE, draw.randrange(RANKS)] = (Account.REPLACE if away else Account.PRODUCTIVE, second)
             self.ledger = SimpleNamespace(clocks=dict(self.clocks))
         state: Any = SimpleNamespace(ledger=self.ledger, job=self.job, hosts=self.hosts, ranks=self.keys)
-        return MasterView(1_700_000_000.0 + second, state, dict(steps), dict(self.usage))
+        return SampledMaster(1_700_000_000.0 + second, state, dict(steps), dict(self.usage))
 
 
 def _day(folder: Path) -> None:
@@ -108,7 +108,7 @@ async def _lag(folder: Path, *, sampled: bool) -> list[float]:
     """Return how late callbacks were, in seconds; with `sampled` beside a sampler whose segments close all the time."""
     loop, job, late, second = asyncio.get_running_loop(), Job(), list[float](), 0
 
-    def view() -> MasterView:
+    def view() -> SampledMaster:
         nonlocal second
         second += 1
         return ready[second % len(ready)]._replace(at=1_700_100_000.0 + second)

@@ -15,7 +15,7 @@ from dljob.api.shown_job import Overview, Page
 from dljob.errors import NotFoundError
 from dljob.report import job_folder, page_data
 from dljob.report.job_folder import RecordedJob
-from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case
 from dljob.testing.world.fault_schedule import Timed
@@ -208,7 +208,7 @@ def test_samples_of_a_folder_go_to_the_page(folder: Path) -> None:
     writer = SampleWriter(folder)
     for at in (10.0, 20.0):
         columns = {"accounts/t": "pp", "steps/t": [int(at), None], "progress/loss": 1 / at}
-        writer.append(Row(at, columns))
+        writer.append(SampleRow(at, columns))
     shutil.rmtree(folder / "journal")
     found = data(folder)
     assert found["samples"]["times"] == [10.0, 20.0]

@@ -10,7 +10,7 @@ import pytest
 from past_kit import WORKERS, PastJob, past_of
 
 from dljob.cli import main
-from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case
 from dljob.testing.world.fault_schedule import Timed
@@ -65,8 +65,8 @@ def test_steps_come_from_the_samples_of_that_time(
     shutil.copytree(job.folder, folder)
     writer = SampleWriter(folder)
     start = job.times[0]
-    writer.append(Row(start + 5.0, {"steps/w": [7, None], "progress/loss": 0.5, "progress/reward": None}))
-    writer.append(Row(start + 9.0, {"steps/w": [11, 12]}))
+    writer.append(SampleRow(start + 5.0, {"steps/w": [7, None], "progress/loss": 0.5, "progress/reward": None}))
+    writer.append(SampleRow(start + 9.0, {"steps/w": [11, 12]}))
     early, late = (json.loads(shown(capsys, str(folder), "--at", at, "-o", "json")[1]) for at in ("+2", "+8"))
     assert early["unrecorded"]
     assert late["unrecorded"] == []

@@ -15,8 +15,8 @@ from master_shell_kit import World, end_all, ended, running, until
 from dljob.master.state.ledger import Account
 from dljob.runtime.backend.interface import ActorLostError
 from dljob.runtime.controller import sampler
-from dljob.runtime.controller.sampler import MasterView, RowMaker, Sampler
-from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.controller.sampler import RowMaker, SampledMaster, Sampler
+from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import ACCOUNTS, SampleWriter, read
 from dljob.runtime.process.messages import Heartbeat
 
@@ -31,9 +31,9 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def view(world: World, **progress: Any) -> MasterView:
+def view(world: World, **progress: Any) -> SampledMaster:
     told = {(name.partition("_")[0], int(name.partition("_")[2])): value for name, value in progress.items()}
-    return MasterView(7.0, world.setup(roles=ROLES).initial(0.0), told)
+    return SampledMaster(7.0, world.setup(roles=ROLES).initial(0.0), told)
 
 
 def test_sample_has_steps_accounts_and_metrics_of_the_driver(world: World) -> None:
@@ -107,7 +107,7 @@ async def test_folder_that_cannot_be_written_is_told_once(
     (world.folder / "samples").write_text("in the way")
     turns = 0
 
-    def look() -> MasterView:
+    def look() -> SampledMaster:
         nonlocal turns
         turns += 1
         return view(world)._replace(at=float(turns))
@@ -133,7 +133,7 @@ async def test_large_job_is_sampled_less_often(world: World, monkeypatch: pytest
     monkeypatch.setattr(sampler.asyncio, "sleep", sleep)
     for ranks in (3, 10_000):
         roles = [{**ROLES[1], "replicas": ranks}]
-        seen = MasterView(float(ranks), world.setup(roles=roles).initial(0.0), {})
+        seen = SampledMaster(float(ranks), world.setup(roles=roles).initial(0.0), {})
         own = Sampler(world.setup().info, lambda seen=seen: seen, world.backend)
         with pytest.raises(asyncio.CancelledError):
             await own.run()
@@ -145,7 +145,7 @@ async def test_end_does_not_wait_for_a_volume_that_hangs(world: World, monkeypat
     monkeypatch.setattr(sampler, "END_S", 0.05)
     goes_on = threading.Event()
 
-    def hang(_: SampleWriter, row: Row) -> None:
+    def hang(_: SampleWriter, row: SampleRow) -> None:
         goes_on.wait()
 
     monkeypatch.setattr(SampleWriter, "append", hang)
@@ -155,7 +155,7 @@ async def test_end_does_not_wait_for_a_volume_that_hangs(world: World, monkeypat
     own.close()
 
 
-def used(world: World, **usage: tuple[str, dict[str, Any]]) -> MasterView:
+def used(world: World, **usage: tuple[str, dict[str, Any]]) -> SampledMaster:
     """Return a view with usages by actor; `a0` is the present process of worker 0, others have ended."""
     seen = view(world)
     host, own = next(iter(seen.state.hosts.items()))

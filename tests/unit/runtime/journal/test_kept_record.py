@@ -13,7 +13,7 @@ from master_shell_kit import UID, World, end_all, ended, running, until
 from dljob.logs import archive
 from dljob.runtime.journal import kept_record
 from dljob.runtime.journal.kept_record import KeptRecord, keep, shown_spec
-from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter, read
 from dljob.runtime.process.messages import JobInfo
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     (made / "journal" / "000001.jsonl").write_text("a\n")
     (made / "journal" / "closed" / "000000.jsonl.gz").write_text("z")
     (made / "journal" / ".part").write_text("not whole")
-    SampleWriter(made).append(Row(1.0, {"steps/w": [1]}))
+    SampleWriter(made).append(SampleRow(1.0, {"steps/w": [1]}))
     return made
 
 

@@ -13,8 +13,8 @@ from dljob.runtime.journal.sample_rows import (
     ROWS,
     DamagedRowError,
     Merge,
-    Row,
     Same,
+    SampleRow,
     Segment,
     each,
     encode,
@@ -29,12 +29,12 @@ def lines(*columns: dict[str, Any]) -> list[str]:
     found: list[str] = []
     before: dict[str, Any] | None = None
     for at, now in enumerate(columns):
-        found.append(encode(Row(float(at), now), before))
+        found.append(encode(SampleRow(float(at), now), before))
         before = now
     return found
 
 
-def read(*text: str, same: Same = each) -> list[Row]:
+def read(*text: str, same: Same = each) -> list[SampleRow]:
     return list(rows([line.encode() for line in text], same))
 
 
@@ -62,7 +62,7 @@ def test_any_change_of_a_column_is_read_back(before: Any, after: Any) -> None:
     first, second = lines({"steps/w": before, "other": 1}, {"steps/w": after, "other": 1})
     row, last = read(first, second)
     assert (row.columns.get("steps/w"), row.columns["other"]) == (before, 1)
-    assert last == Row(1.0, {"steps/w": after, "other": 1})
+    assert last == SampleRow(1.0, {"steps/w": after, "other": 1})
 
 
 def test_world_in_lockstep_costs_few_bytes() -> None:
@@ -107,8 +107,8 @@ def test_line_without_its_end_is_left_out() -> None:
         list(rows([whole, torn[:5] + b"\n", torn]))
 
 
-def of(times: Iterable[float]) -> list[Row]:
-    return [Row(at, {"n": at}) for at in times]
+def of(times: Iterable[float]) -> list[SampleRow]:
+    return [SampleRow(at, {"n": at}) for at in times]
 
 
 def test_last_row_of_each_span_is_kept() -> None:

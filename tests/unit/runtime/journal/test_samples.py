@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dljob.runtime.journal import sample_rows, samples
-from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import FOLDER, SampleWriter, compact, read
 
 
@@ -21,7 +21,7 @@ def columns(step: int, ranks: int = 2) -> dict[str, Any]:
 def write(folder: Path, times: range, *, close: bool = True) -> SampleWriter:
     writer = SampleWriter(folder)
     for at in times:
-        writer.append(Row(float(at), columns(at)))
+        writer.append(SampleRow(float(at), columns(at)))
     if close:
         writer.close()
     return writer
@@ -50,9 +50,9 @@ def test_samples_are_read_while_they_are_written(tmp_path: Path) -> None:
 
 def test_usage_of_ranks_is_read_by_name_and_rank(tmp_path: Path) -> None:
     writer = SampleWriter(tmp_path)
-    writer.append(Row(1.0, {"memory/w": [3, None], "device/w": [1, 2], "calls/a>w.run": [4, 1, 0, 0]}))
+    writer.append(SampleRow(1.0, {"memory/w": [3, None], "device/w": [1, 2], "calls/a>w.run": [4, 1, 0, 0]}))
     later = {"queues/a/b": [7, 10], "published/p": 6, "held/w/p": [5, None], "held/v/odd/name": [1]}
-    writer.append(Row(2.0, {"memory/w": [4, None], "device/w": [1, 2], "calls/a>w.run": [9, 0, 1, 2], **later}))
+    writer.append(SampleRow(2.0, {"memory/w": [4, None], "device/w": [1, 2], "calls/a>w.run": [9, 0, 1, 2], **later}))
     found = read(tmp_path)
     assert found.memory == {"w": [[3 << 20, 4 << 20], [None, None]]}
     assert found.device == {"w": [[1 << 20, 1 << 20], [2 << 20, 2 << 20]]}
@@ -74,8 +74,8 @@ def test_two_masters_never_share_a_segment(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     fenced, present = SampleWriter(tmp_path), SampleWriter(tmp_path)
     for at in (1.0, 2.0):
-        fenced.append(Row(at, columns(1)))
-        present.append(Row(at + 0.5, columns(2)))
+        fenced.append(SampleRow(at, columns(1)))
+        present.append(SampleRow(at + 0.5, columns(2)))
     assert files(tmp_path) == ["000001.jsonl", "000002.jsonl"]
     assert read(tmp_path).times == [1, 2, 2.5]  # in order, whichever wrote them
 
@@ -96,8 +96,8 @@ def test_full_segment_is_closed_and_compressed(tmp_path: Path, monkeypatch: pyte
 
 def test_clock_that_went_back_adds_no_rows(tmp_path: Path) -> None:
     writer = write(tmp_path, range(10, 12), close=False)
-    writer.append(Row(5.0, columns(1)))
-    writer.append(Row(11.0, columns(1)))
+    writer.append(SampleRow(5.0, columns(1)))
+    writer.append(SampleRow(11.0, columns(1)))
     assert read(tmp_path).times == [10, 11]
     write(tmp_path, range(8, 14))  # a new master with a clock behind
     assert read(tmp_path).times == [10, 11, 12, 13]
@@ -151,7 +151,7 @@ def test_number_of_points_is_bounded_evenly(tmp_path: Path, monkeypatch: pytest.
 def test_role_that_grows_or_begins_late_has_none_before(tmp_path: Path) -> None:
     writer = SampleWriter(tmp_path)
     for at, now in enumerate(({}, {"steps/w": [1]}, {"steps/w": [2, 9]}), 1):
-        writer.append(Row(float(at), {"accounts/w": "p", "later/x": 1, **now}))
+        writer.append(SampleRow(float(at), {"accounts/w": "p", "later/x": 1, **now}))
     assert read(tmp_path).steps == {"w": [[None, 1, 2], [None, None, 9]]}
 
 
@@ -195,8 +195,8 @@ def test_write_that_fails_ends_the_segment_alone(tmp_path: Path, monkeypatch: py
         file.write('{"t":3.')
     monkeypatch.setattr(writer, "_path", Path("/dev/full"))
     with pytest.raises(OSError, match="No space"):
-        writer.append(Row(3.0, columns(3)))
-    writer.append(Row(4.0, columns(4)))
+        writer.append(SampleRow(3.0, columns(3)))
+    writer.append(SampleRow(4.0, columns(4)))
     assert read(tmp_path).times == [1, 2, 4]
     assert read(tmp_path).unrecorded == ()
 
@@ -209,7 +209,7 @@ def test_size_of_a_long_job_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     writer, steps, most = SampleWriter(tmp_path, 40_000), [0] * 50, 0
     for at in range(1, 5001):
         steps = [step + draw.randrange(9) for step in steps]
-        writer.append(Row(float(at), {"steps/w": steps}))
+        writer.append(SampleRow(float(at), {"steps/w": steps}))
         if at % 50 == 0:
             most = max(most, sum(path.stat().st_size for path in (tmp_path / FOLDER).iterdir()))
     assert most <= 40_000

@@ -35,7 +35,7 @@ from dljob.runtime.controller.node_change_filter import NodeChangeFilter
 from dljob.runtime.controller.node_watch import NodeWatch
 from dljob.runtime.controller.rebuild import change_record, rebuild
 from dljob.runtime.controller.relauncher import Relaunching
-from dljob.runtime.controller.sampler import MasterView, Sampler
+from dljob.runtime.controller.sampler import SampledMaster, Sampler
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.job_record import sign_off
@@ -370,8 +370,8 @@ class MasterLoop:
 
     # -- what is shown
 
-    def _view(self) -> MasterView:
-        return MasterView(self._shown_at(), self.state, dict(self.progress), dict(self.heartbeats.usage))
+    def _view(self) -> SampledMaster:
+        return SampledMaster(self._shown_at(), self.state, dict(self.progress), dict(self.heartbeats.usage))
 
     @property
     def version(self) -> int:

@@ -20,7 +20,7 @@ from dljob.errors import DLJobError
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.state import JobState
 from dljob.runtime.backend.interface import Backend
-from dljob.runtime.journal.sample_rows import Columns, Row
+from dljob.runtime.journal.sample_rows import Columns, SampleRow
 from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter
 from dljob.runtime.process.messages import KEEPER, JobInfo
 from dljob.runtime.process.worker_context import DEVICE, PUBLISHED
@@ -45,7 +45,7 @@ QUEUES_S, ANSWER_S = 2.0, 5.0
 _QUEUE = f"{KEEPER}queue:"
 
 
-class MasterView(NamedTuple):
+class SampledMaster(NamedTuple):
     """The part of a master that is sampled, at one time (unix seconds)."""
 
     at: float
@@ -59,7 +59,7 @@ class MasterView(NamedTuple):
 class Sampler:
     """Samples one master. `view` is called on the event loop."""
 
-    def __init__(self, info: JobInfo, view: Callable[[], MasterView], backend: Backend) -> None:
+    def __init__(self, info: JobInfo, view: Callable[[], SampledMaster], backend: Backend) -> None:
         self._view = view
         self._uid = info.uid
         self._backend = backend
@@ -97,11 +97,11 @@ class Sampler:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._write, view)
         return len(view.state.ranks)
 
-    def _write(self, view: MasterView) -> None:
+    def _write(self, view: SampledMaster) -> None:
         if self._ended:
             return
         try:
-            self._writer.append(Row(view.at, self._rows.columns(view)))
+            self._writer.append(SampleRow(view.at, self._rows.columns(view)))
             self._errors.worked()
         except OSError as error:
             self._errors.failed(error)
@@ -136,7 +136,7 @@ class RowMaker:
         self.queues: Mapping[str, list[int]] = {}
         """`queues/<name>` -> items and capacity; replaced as a whole."""
 
-    def columns(self, view: MasterView) -> Columns:
+    def columns(self, view: SampledMaster) -> Columns:
         """Return the columns of a sample."""
         state, found = view.state, dict[str, Any]()
         if state.ledger is not self._ledger:
@@ -165,7 +165,7 @@ class UsageTotals:
         """What is known of ranks: `memory`, `device`, or `held/<channel>` -> (role, rank) -> value."""
         self._published: dict[str, int] = {}
 
-    def take(self, view: MasterView) -> None:
+    def take(self, view: SampledMaster) -> None:
         """Add what changed since the last view."""
         present = {host.actor for host in view.state.hosts.values()} if view.usage else set[str]()
         for actor, (role, told) in view.usage.items():

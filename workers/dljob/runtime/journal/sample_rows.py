@@ -33,7 +33,7 @@ class DamagedRowError(DLJobError):
     """A line is no row, or does not fit to the one before it."""
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """One sample."""
 
     at: float
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 # -- the text of a row
 
 
-def encode(row: Row, before: Columns | None) -> str:
+def encode(row: SampleRow, before: Columns | None) -> str:
     """Return a row's line; `before`: the columns of the row before it in the segment, None for the first."""
     line: dict[str, Any] = {"t": round(row.at, 2)}
     if before is None:
@@ -116,7 +116,7 @@ class _Segment:
                 raise ValueError(f"{len(differences[-1])} differences of {len(self._values[name])} values")
         self.at = float(said["t"])
 
-    def row(self) -> Row:
+    def row(self) -> SampleRow:
         """Return the present row."""
         for name, differences in self._open.items():
             last, offset = self._values[name], self._offsets[name]
@@ -126,10 +126,10 @@ class _Segment:
                 None if old is None else old + change + offset for old, change in zip(last, sums, strict=True)
             ]
         self._open, self._offsets = {}, {}
-        return Row(self.at or 0.0, dict(self._values))
+        return SampleRow(self.at or 0.0, dict(self._values))
 
 
-def rows(lines: Iterable[bytes], same: Same = each) -> Iterator[Row]:
+def rows(lines: Iterable[bytes], same: Same = each) -> Iterator[SampleRow]:
     """Return the rows of a segment's lines. A last line without an end was cut off with its writer, and is left out.
 
     Args:
@@ -162,9 +162,9 @@ def same_span(seconds: float, first: float = 0.0) -> Same:
     return lambda early, late: early < late and (early - first) // seconds == (late - first) // seconds
 
 
-def thinned(found: Iterable[Row], same: Same) -> Iterator[Row]:
+def thinned(found: Iterable[SampleRow], same: Same) -> Iterator[SampleRow]:
     """Return the last row of each span, and no row that is not later than the one before it."""
-    kept: Row | None = None
+    kept: SampleRow | None = None
     for row in found:
         # A clock that went back, or a master that was replaced and still wrote: time goes on in one direction.
         if kept is not None and row.at <= kept.at:

@@ -24,8 +24,8 @@ from dljob.runtime.journal.sample_rows import (
     Columns,
     DamagedRowError,
     Merge,
-    Row,
     Same,
+    SampleRow,
     Segment,
     each,
     encode,
@@ -83,7 +83,7 @@ class SampleWriter:
         self._last: Columns | None = None
         self._at = 0.0
 
-    def append(self, row: Row) -> None:
+    def append(self, row: SampleRow) -> None:
         """Append a row; one that is not later than the last one is dropped."""
         if row.at <= self._at:
             return
@@ -148,7 +148,7 @@ def _merge(folder: Path, merge: Merge) -> None:
         (folder / _name(own)).unlink(missing_ok=True)
 
 
-def _write(folder: Path, numbers: tuple[int, int], seconds: float, found: Iterable[Row]) -> None:
+def _write(folder: Path, numbers: tuple[int, int], seconds: float, found: Iterable[SampleRow]) -> None:
     """Write a closed segment; none where there is no row."""
     part = folder / f".part.{os.getpid()}"
     packer, last, count, at = zlib.compressobj(6), None, 0, 0.0
@@ -199,7 +199,7 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _rows_of(path: Path, damaged: list[str], same: Same = each) -> Iterator[Row]:
+def _rows_of(path: Path, damaged: list[str], same: Same = each) -> Iterator[SampleRow]:
     """Return the rows of a segment; `damaged` takes what is wrong with the rest of it."""
     try:
         yield from rows(_lines(path), same)
@@ -274,7 +274,7 @@ def read(folder: Path, most: int | None = None) -> Samples:
     return Samples(unrecorded=(f"samples: the files in {own} change faster than they can be read",))
 
 
-def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[Row]:
+def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[SampleRow]:
     """Return rows in their order, each later than the one before it, at most `most` of them."""
     same = each
     if most is not None:
@@ -305,7 +305,7 @@ def _span(folder: Path) -> tuple[float, float]:
     return first, max([first, *lasts])
 
 
-def _columns(found: Sequence[Row], unrecorded: tuple[str, ...]) -> Samples:
+def _columns(found: Sequence[SampleRow], unrecorded: tuple[str, ...]) -> Samples:
     made = Samples([row.at for row in found], unrecorded=unrecorded)
     # A dict, not a set: columns keep the order in which they first came.
     for column in dict.fromkeys(name for row in found for name in row.columns):
