@@ -198,7 +198,7 @@ def test_usage_of_forgotten_processes_takes_no_memory(world: World) -> None:
     rows = RowMaker()
     usage_of(world, rows, **{f"b{n}": ("worker", {"memory": [[0, n]]}) for n in range(100)})
     usage_of(world, rows, a0=("worker", {"memory": [[0, 1]]}))
-    assert list(rows._usage._taken) == ["a0"]
+    assert list(rows.usage.taken) == ["a0"]
 
 
 async def test_queues_in_use_are_asked_for_their_fill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ class RowMaker:
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
         self._accounts: dict[str, str] = {}
-        self._usage = UsageTotals()
+        self.usage = UsageTotals()
         self.queues: Mapping[str, list[int]] = {}
         """`queues/<name>` -> items and capacity; replaced as a whole."""
 
@@ -149,15 +149,15 @@ class RowMaker:
             if role == state.job.drivers[0]:
                 metrics = next((own[1] for own in told if own is not None), {})
                 found |= {f"progress/{name}": _finite(value) for name, value in list(metrics.items())[:METRICS]}
-        self._usage.take(view)
-        return {**found, **self._usage.columns(state), **self.queues}
+        self.usage.take(view)
+        return {**found, **self.usage.columns(state), **self.queues}
 
 
 class UsageTotals:
     """Sums of the usage of all hosts, those that ended included."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, Mapping[str, Any]] = {}
+        self.taken: dict[str, Mapping[str, Any]] = {}
         """Actor -> the usage that is part of the sums."""
         self._calls: dict[str, list[int]] = {}
         """`caller>callee.method` -> sent, waiting now, sent again, lost."""
@@ -169,18 +169,18 @@ class UsageTotals:
         """Add what changed since the last view."""
         present = {host.actor for host in view.state.hosts.values()} if view.usage else set[str]()
         for actor, (role, told) in view.usage.items():
-            last = self._taken.get(actor, {})
+            last = self.taken.get(actor, {})
             # A process that is gone waits for nobody any more.
             now = told if actor in present else {**told, "calls": _ended(told)}
             if now is last or now == last:
                 continue
-            self._taken[actor] = now
+            self.taken[actor] = now
             self._add_calls(role, last.get("calls", {}), now.get("calls", {}))
             self._ranks["memory"].update({(role, rank): mib for rank, mib in now.get("memory", ())})
             for name, rank, value in now.get("noted", ()):
                 self._note(role, rank, name, value)
-        if len(self._taken) > 2 * len(view.usage) + METRICS:
-            self._taken = {actor: told for actor, told in self._taken.items() if actor in view.usage}
+        if len(self.taken) > 2 * len(view.usage) + METRICS:
+            self.taken = {actor: told for actor, told in self.taken.items() if actor in view.usage}
 
     def _add_calls(self, role: str, before: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> None:
         for name, row in now.items():
