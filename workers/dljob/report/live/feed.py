@@ -15,7 +15,7 @@ from dljob.report.live.sources import AwayError, LiveSource
 
 T = TypeVar("T")
 
-LOOK_S = 0.9
+LOOK_S = 1.1
 """Shortest time, in seconds, between two looks: a page need not change more often."""
 QUIET_S = 2.0
 """Longest time, in seconds, between two looks: steps and times change without an event."""
