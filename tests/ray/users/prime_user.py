@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from dljob import DataQueue, WeightChannel, current_worker, progress
+from dljob import current_worker, progress
 
 
 def quick() -> dict[str, int]:
@@ -45,19 +45,6 @@ def counts() -> None:
         time.sleep(0.1)
         step += 1
         progress(step, reward=step / 10)
-
-
-def shares() -> dict[str, int]:
-    """Publishes version 7 of weights and puts three items that nobody gets, as rank 0, or receives; then as above."""
-    me = current_worker()
-    if me.rank == 0:
-        WeightChannel("policy").publish(7, {"w": [1, 2, 3]})
-        queue = DataQueue("left", max_items=9)
-        for item in range(3):
-            queue.put(item)
-    else:
-        WeightChannel("policy").receive(60)
-    return _until("go")
 
 
 def fails() -> None:

@@ -16,7 +16,7 @@ from dljob.report.live.document import LiveDocument
 from dljob.report.live.feed import JobFeed, in_thread
 from dljob.report.live.page_app import PageApp
 from dljob.report.live.server import PageRequest
-from dljob.report.live.sources import AwayError
+from dljob.report.live.sources import SourceSilentError
 
 
 class Counting:
@@ -38,7 +38,7 @@ class Counting:
 
     def wait(self) -> None:
         if self.silent:
-            raise AwayError(self.silent)
+            raise SourceSilentError(self.silent)
         self.news.wait(0.05)
         self.news.clear()
 
@@ -71,7 +71,7 @@ def run(test: Callable[[JobFeed, Counting], object]) -> None:
 
 
 def test_all_readers_get_a_change_by_one_look() -> None:
-    async def test(feed: JobFeed, source: Counting) -> None:
+    async def check(feed: JobFeed, source: Counting) -> None:
         known = feed.document.version
         readers = [asyncio.create_task(feed.answer(known)) for _ in range(50)]
         await asyncio.sleep(0)
@@ -81,24 +81,24 @@ def test_all_readers_get_a_change_by_one_look() -> None:
         assert {json.loads(each or b"")["value"] for each in found} == {7}
         assert len({id(each) for each in found}) == 1
 
-    run(test)
+    run(check)
 
 
 def test_without_news_an_answer_is_empty_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "LONGEST_S", 0.02)
 
-    async def test(feed: JobFeed, source: Counting) -> None:
+    async def check(feed: JobFeed, source: Counting) -> None:
         del source
         assert await feed.answer(feed.document.version) is None
         assert (await PageApp(feed)(PageRequest("/data", {"after": feed.document.version}))).status == 204
 
-    run(test)
+    run(check)
 
 
 def test_silence_is_told_to_those_who_wait_and_ends_with_an_answer() -> None:
-    async def test(feed: JobFeed, source: Counting) -> None:
+    async def check(feed: JobFeed, source: Counting) -> None:
         source.silent = "PrimeMaster does not answer"
-        with pytest.raises(AwayError, match="PrimeMaster does not answer"):
+        with pytest.raises(SourceSilentError, match="PrimeMaster does not answer"):
             await feed.answer(feed.document.version)
         said = await PageApp(feed)(PageRequest("/data", {"after": feed.document.version}))
         assert (said.status, json.loads(said.body)) == (503, {"error": "PrimeMaster does not answer"})
@@ -107,22 +107,22 @@ def test_silence_is_told_to_those_who_wait_and_ends_with_an_answer() -> None:
         source.silent = ""
         await until(lambda: not feed.trouble)
 
-    run(test)
+    run(check)
 
 
 def test_a_look_that_fails_is_told_and_tried_again() -> None:
-    async def test(feed: JobFeed, source: Counting) -> None:
+    async def check(feed: JobFeed, source: Counting) -> None:
         source.error = UnreachableError("the head is gone")
         await until(lambda: feed.trouble == "the head is gone")
         source.error, source.value = None, 8
         await until(lambda: not feed.trouble)
         assert feed.document.parts["value"] == 8
 
-    run(test)
+    run(check)
 
 
 def test_a_page_that_nobody_reads_is_not_kept_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(feed: JobFeed, source: Counting) -> None:
+    async def check(feed: JobFeed, source: Counting) -> None:
         monkeypatch.setattr(feeds, "UNREAD_S", -1.0)
         await asyncio.sleep(0.2)
         looks = source.looks
@@ -132,11 +132,11 @@ def test_a_page_that_nobody_reads_is_not_kept_up_to_date(monkeypatch: pytest.Mon
         source.value = 9
         assert json.loads(await feed.answer(feed.document.version) or b"")["value"] == 9
 
-    run(test)
+    run(check)
 
 
 def test_the_page_itself_has_the_policy_of_a_live_one_and_unknown_paths_have_nothing() -> None:
-    async def test(feed: JobFeed, source: Counting) -> None:
+    async def check(feed: JobFeed, source: Counting) -> None:
         del source
         said = await PageApp(feed)(PageRequest("/", {}))
         policy = said.headers["Content-Security-Policy"]
@@ -145,7 +145,7 @@ def test_the_page_itself_has_the_policy_of_a_live_one_and_unknown_paths_have_not
         assert b'"value":0' in said.body
         assert (await PageApp(feed)(PageRequest("/token", {}))).status == 404
 
-    run(test)
+    run(check)
 
 
 def test_a_blocking_call_does_not_outlive_a_loop_that_is_closed() -> None:

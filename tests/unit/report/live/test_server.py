@@ -74,7 +74,7 @@ def run(test: Callable[[PageServer], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_link_is_changed_for_a_cookie_and_leads_to_the_page() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         path = server.link().partition(f":{server.port}")[2]
         said = await ask(server, get(server, path))
         assert said.startswith("HTTP/1.1 303 ")
@@ -85,61 +85,61 @@ def test_a_link_is_changed_for_a_cookie_and_leads_to_the_page() -> None:
         # Once: the link in a shell's history or a proxy's log is worth nothing.
         assert (await ask(server, get(server, path))).startswith("HTTP/1.1 401 ")
 
-    run(test)
+    run(check)
 
 
 def test_a_link_on_another_site_leads_there_by_a_page_of_ours() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         path = server.link().partition(f":{server.port}")[2]
         said = await ask(server, get(server, path, "Sec-Fetch-Site: cross-site"))
         assert said.startswith("HTTP/1.1 200 ")
         assert "Set-Cookie: " in said
         assert said.endswith(servers.ONWARD)
 
-    run(test)
+    run(check)
 
 
 @pytest.mark.parametrize("path", ["/", "/data?after=1", "/none", "/nowhere", "/?code=", "/?code=guess"])
 @pytest.mark.parametrize("header", ["X: y", "Cookie: dljob=1", "Authorization: Bearer x"])
 def test_without_a_code_every_path_answers_the_same_nothing(path: str, header: str) -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         said = await ask(server, get(server, path, header))
         assert said.startswith("HTTP/1.1 401 Unauthorized\r\n")
         assert said.endswith("\r\n\r\n")
         assert "Set-Cookie" not in said
         assert said == await ask(server, get(server, "/"))
 
-    run(test)
+    run(check)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "get", "CONNECT"])
 def test_only_get_is_served_also_with_a_cookie(method: str) -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         said = await ask(server, get(server, "/", cookie(server), "Origin: http://evil.example", method=method))
         assert said.startswith("HTTP/1.1 405 ")
         assert "\r\nAllow: GET\r\n" in said
         assert "Access-Control" not in said
         assert BODY.decode() not in said
 
-    run(test)
+    run(check)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost", "[::1]:80", "127.0.0.1.:80"])
 def test_a_name_that_is_not_ours_is_refused_also_with_a_cookie(host: str) -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         said = await ask(server, get(server, "/", cookie(server), host=host))
         assert said.startswith("HTTP/1.1 421 ")
         assert BODY.decode() not in said
 
-    run(test)
+    run(check)
 
 
 def test_localhost_with_the_port_is_ours() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         said = await ask(server, get(server, "/", cookie(server), host=f"localhost:{server.port}"))
         assert said.startswith("HTTP/1.1 200 ")
 
-    run(test)
+    run(check)
 
 
 @pytest.mark.parametrize(
@@ -156,30 +156,30 @@ def test_localhost_with_the_port_is_ours() -> None:
     ],
 )
 def test_a_request_of_which_two_readers_could_think_differently_is_refused(text: str) -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         assert (await ask(server, text)).startswith("HTTP/1.1 400 ")
 
-    run(test)
+    run(check)
 
 
 @pytest.mark.parametrize("header", ["Content-Length: 4", "Transfer-Encoding: chunked", "Content-Length: 0x4"])
 def test_a_request_with_a_body_is_refused(header: str) -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         assert (await ask(server, get(server, "/", cookie(server), header))).startswith("HTTP/1.1 400 ")
 
-    run(test)
+    run(check)
 
 
 def test_a_head_without_end_is_refused() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         said = await ask(server, b"GET / HTTP/1.1\r\nX: " + b"x" * (servers.HEAD_BYTES + 10) + b"\r\n\r\n")
         assert said.startswith("HTTP/1.1 431 ")
 
-    run(test)
+    run(check)
 
 
 def test_every_answer_has_the_headers_that_keep_it_in_the_browser() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         asked = [
             get(server), get(server, "/", method="POST"), get(server, "/", host="x"), "x\r\n\r\n",
             get(server, "/", cookie(server)), get(server, "/none", cookie(server)),
@@ -193,11 +193,11 @@ def test_every_answer_has_the_headers_that_keep_it_in_the_browser() -> None:
             assert "Server:" not in said
             assert "Access-Control" not in said
 
-    run(test)
+    run(check)
 
 
 def test_a_connection_serves_several_requests_and_ends_with_a_refused_one() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         mine = cookie(server)
         for _ in range(2):
@@ -207,33 +207,33 @@ def test_a_connection_serves_several_requests_and_ends_with_a_refused_one() -> N
         assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
         writer.close()
 
-    run(test)
+    run(check)
 
 
 def test_too_many_connections_are_closed_unserved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "CONNECTIONS", 0)
 
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await reader.read() == b""
         writer.close()
 
-    run(test)
+    run(check)
 
 
 def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "HEAD_S", 0.01)
 
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await reader.read() == b""
         writer.close()
 
-    run(test)
+    run(check)
 
 
 def test_it_listens_on_the_loopback_alone_and_closes() -> None:
-    async def test(server: PageServer) -> None:
+    async def check(server: PageServer) -> None:
         assert server._server
         assert [name.getsockname()[0] for name in server._server.sockets] == ["127.0.0.1"]
         await server.close()
@@ -241,4 +241,4 @@ def test_it_listens_on_the_loopback_alone_and_closes() -> None:
             await asyncio.open_connection("127.0.0.1", server.port)
         await PageServer(answer).close()
 
-    run(test)
+    run(check)

@@ -18,7 +18,7 @@ from dljob.report import job_folder, lanes, page_data
 from dljob.report.live import sources
 from dljob.report.live.document import LiveDocument
 from dljob.report.live.journal_tail import JournalTail
-from dljob.report.live.sources import AskedSource, AwayError, FolderSource
+from dljob.report.live.sources import AskedSource, FolderSource, SourceSilentError
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
 from dljob.runtime.journal.samples import Samples
 
@@ -135,10 +135,10 @@ def test_a_silent_primemaster_is_told(growing: GrowingFolder, monkeypatch: pytes
         raise NoAnswerError("no process answers at x")
 
     monkeypatch.setattr(SocketLine, "ask", silent)
-    with pytest.raises(AwayError, match="PrimeMaster does not answer: no process answers at x"):
+    with pytest.raises(SourceSilentError, match="PrimeMaster does not answer: no process answers at x"):
         source_of(growing.path).wait()
     shutil.rmtree(growing.path)
-    with pytest.raises(AwayError):
+    with pytest.raises(SourceSilentError):
         source_of(growing.path).wait()
 
 

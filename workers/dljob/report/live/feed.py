@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from dljob.errors import DLJobError
 from dljob.report.live.document import LiveDocument
-from dljob.report.live.sources import AwayError, LiveSource
+from dljob.report.live.sources import LiveSource, SourceSilentError
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class JobFeed:
         """Return what changed since a version, as soon as anything did; None after LONGEST_S.
 
         Raises:
-            AwayError: the job does not answer.
+            SourceSilentError: the job does not answer.
         """
         self._asked_at = time.monotonic()
         self._asked.set()
@@ -75,13 +75,13 @@ class JobFeed:
             async with asyncio.timeout(LONGEST_S), self._changed:
                 await self._changed.wait_for(lambda: known != self.document.version or self.trouble)
         if known == self.document.version and self.trouble:
-            raise AwayError(self.trouble)
+            raise SourceSilentError(self.trouble)
         return self.document.answer(known)
 
     async def _look(self) -> None:
         try:
             await in_thread(lambda: self._source.look(self.document))
-        except (AwayError, DLJobError, OSError) as error:
+        except (SourceSilentError, DLJobError, OSError) as error:
             self._away["status"] = str(error)
         else:
             self._away.pop("status", None)
@@ -94,7 +94,7 @@ class JobFeed:
             self._looked.clear()
             try:
                 await in_thread(self._source.wait)
-            except AwayError as error:
+            except SourceSilentError as error:
                 self._away["events"] = str(error)
                 await asyncio.sleep(AWAY_S)
             else:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from dljob.report import page
 from dljob.report.live.feed import JobFeed
 from dljob.report.live.server import PageAnswer, PageRequest, as_json, trouble
-from dljob.report.live.sources import AwayError
+from dljob.report.live.sources import SourceSilentError
 
 
 class PageApp:
@@ -26,7 +26,7 @@ class PageApp:
         if request.path == "/data":
             try:
                 found = await self._feed.answer(request.query.get("after", ""))
-            except AwayError as error:
+            except SourceSilentError as error:
                 return trouble(str(error))
             return PageAnswer(HTTPStatus.NO_CONTENT) if found is None else as_json(found)
         return PageAnswer(HTTPStatus.NOT_FOUND)

@@ -38,7 +38,7 @@ Explain = Callable[[Overview], Sequence[str]]
 """Returns the lines of `dljob why`."""
 
 
-class AwayError(Exception):
+class SourceSilentError(Exception):
     """The job's PrimeMaster, or its head, does not answer now, for the reason in the message."""
 
 
@@ -46,11 +46,11 @@ class LiveSource(Protocol):
     """A job that is followed. The methods block, and are called by one thread each."""
 
     def look(self, document: LiveDocument) -> bool:
-        """Bring the document up to date; return whether anything changed. Raises AwayError, or DLJobError."""
+        """Bring the document up to date; return whether anything changed. Raises SourceSilentError, or DLJobError."""
         ...
 
     def wait(self) -> None:
-        """Wait until there may be news, for NEWS_S at most. Raises AwayError."""
+        """Wait until there may be news, for NEWS_S at most. Raises SourceSilentError."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class FolderSource:
         except (NoAnswerError, OSError) as error:
             # Nobody writes a status any more: whether the runner is gone has to be looked at.
             self._stamp = None
-            raise AwayError(f"PrimeMaster does not answer: {error}") from error
+            raise SourceSilentError(f"PrimeMaster does not answer: {error}") from error
 
     def look(self, document: LiveDocument) -> bool:
         """Read what the files have new."""
