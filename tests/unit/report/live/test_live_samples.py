@@ -10,7 +10,7 @@ from dljob.api.local import views
 from dljob.report.live import sources
 from dljob.report.live.document import LiveDocument
 from dljob.report.live.sources import FolderSource
-from dljob.runtime.journal.sample_rows import Row
+from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
 
 
@@ -22,14 +22,14 @@ def test_samples_are_read_seldom_and_at_the_end(growing: GrowingFolder, monkeypa
     growing.step(25)
     source.look(document)
     assert document.parts["samples"] is None
-    writer.append(Row(10.0, {"steps/t": [1]}))
+    writer.append(SampleRow(10.0, {"steps/t": [1]}))
     now[0] += sources.SAMPLES_S - 1
     source.look(document)
     assert document.parts["samples"] is None
     now[0] += 1
     source.look(document)
     assert document.parts["samples"]["steps"] == {"t": [[1]]}
-    writer.append(Row(20.0, {"steps/t": [2]}))
+    writer.append(SampleRow(20.0, {"steps/t": [2]}))
     while growing.left:
         growing.step(1000)
     source.look(document)
