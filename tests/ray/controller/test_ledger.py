@@ -84,7 +84,7 @@ def sinks_have_each_step_once(job: Job) -> None:
 
 
 def test_the_time_of_a_job_with_two_faults_is_in_its_accounts(job: Job) -> None:
-    calm = job.role("calm", "sharing_user.shares", replicas=2)
+    calm = job.role("calm", "sink_user.shares", replicas=2)
     job.start(job.role("hit", "prime_user.counts"), calm, progressMetrics=["reward"])
     before = job.running("hit/0", "calm/0", "calm/1")
     eventually(lambda: step(job) >= 10, 30, job.seen)

@@ -32,3 +32,19 @@ class Rows:
 def open_sink(run: SinkRun) -> Rows:
     """Return the sink of rows."""
     return Rows(run)
+
+
+def shares() -> dict[str, int]:
+    """A role beside it: rank 0 publishes version 7 of weights and fills a queue, the others receive; then all wait."""
+    from prime_user import until_told
+
+    from dljob import DataQueue, WeightChannel, current_worker  # not by the sink's process
+
+    if current_worker().rank == 0:
+        WeightChannel("policy").publish(7, {"w": [1, 2, 3]})
+        queue = DataQueue("left", max_items=9)
+        for item in range(3):
+            queue.put(item)
+    else:
+        WeightChannel("policy").receive(60)
+    return until_told()

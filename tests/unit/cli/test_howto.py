@@ -24,7 +24,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "howto" / "kubernetes.md").read_tex
 
 def ours(block: Block) -> list[list[str]]:
     """The arguments of each `dljob` of a block."""
-    lines = [words[words.index("dljob") + 1 :] for words in block.commands if "dljob" in words[:2]]
+    # `cd dljob` is no command of ours.
+    commands = [words for words in block.commands if "dljob" in words[:2] and words[0] != "cd"]
+    lines = [words[words.index("dljob") + 1 :] for words in commands]
     return [words[: words.index(">")] if ">" in words else words for words in lines]
 
 
@@ -79,9 +81,9 @@ def test_a_block_runs_on_a_cluster(
     kube.create = finished  # type: ignore[method-assign]
     for words in lines:
         kube.objects.clear()
-        over = bool({"--watch", "--follow"} & set(words))
+        over = bool({"--watch", "--follow", "-f"} & set(words))
         phase = "Succeeded" if over else "Suspended" if words[0] == "resume" else "Running"
-        for name in ("hello", "ppo", "sft"):
+        for name in ("hello", "ppo", "rl", "sft"):
             job = add_job(kube, name, phase=phase)
             job["spec"]["roles"] = [ELASTIC] if words[0] == "scale" else job["spec"]["roles"]
             job["spec"]["suspend"] = phase == "Suspended"

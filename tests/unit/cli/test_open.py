@@ -79,7 +79,7 @@ def test_the_link_leads_to_the_page_and_the_token_is_not_on_it(
     assert "t0k3n" not in visitor.page
     said = capsys.readouterr().err
     assert "the job is over; the page stays until Ctrl-C" in said
-    assert "the page is closed; the job goes on" in said
+    assert "the page is closed" in said
 
 
 def test_a_link_that_a_browser_opened_is_not_printed(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +199,18 @@ def test_a_terminal_that_is_gone_ends_the_links_alone(monkeypatch: pytest.Monkey
 def test_without_a_terminal_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     opening._on_enter(Server())  # type: ignore[arg-type]
+
+
+async def test_the_terminal_says_why_a_page_is_no_longer_kept_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    async def broken() -> None:
+        raise KeyError("a bug")
+
+    following = asyncio.create_task(broken())
+    await asyncio.wait([following])
+    opening._tell_end(following)
+    assert capsys.readouterr().err == "error: the page is no longer kept up to date: KeyError: 'a bug'\n"
+    following = asyncio.create_task(asyncio.sleep(60))
+    following.cancel()
+    await asyncio.wait([following])
+    opening._tell_end(following)
+    assert capsys.readouterr().err == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from itertools import count
@@ -465,7 +466,9 @@ async def test_a_job_from_apply_to_its_end() -> None:
         assert len(found["posted"]) == 1
         assert found["rayclusters"] == []
         assert "hello-logs" in found["configmaps"]
-        assert it.fake.one("configmaps", "hello-logs")["data"] == {"worker-0.log": "bye\n"}
+        kept = it.fake.one("configmaps", "hello-logs")["data"]
+        assert (kept["worker-0.log"], json.loads(kept["status.json"])["phase"]) == ("bye\n", "Succeeded")
+        assert kept.keys() == {"worker-0.log", "status.json"}
         writes = len(it.fake.writes)
         it.queue.add(JOB)
         await it.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import count
 from typing import Any
 
@@ -91,9 +92,13 @@ def end(fake: FakeCluster, head: StubHead) -> dict[str, Any]:
     logs = fake.one("configmaps", "hello-logs")
     counts = {level: count for level, count in status["restarts"].items() if count}
     suspensions = {one["id"] for one in head.commands}
+    kept = dict(logs["data"])
+    # How often PrimeMaster's status changed is another matter: only that the last one is kept is the same.
+    last = json.loads(kept.pop("status.json"))
     return {
         **digest(fake, head),
-        "logs": (logs["data"], logs["metadata"]["labels"]["dljob.io/attempt"]),
+        "last": (last["phase"], last["reason"]),
+        "logs": (kept, logs["metadata"]["labels"]["dljob.io/attempt"]),
         "restarts": counts,
         "asked": suspensions,
     }
@@ -105,6 +110,7 @@ async def test_a_resumed_job_keeps_the_logs_of_its_last_attempt() -> None:
         found = end(it.fake, it.head)
     assert (found["phase"], found["attempt"], found["rayclusters"]) == ("Succeeded", 2, [])
     assert [id_.rpartition("-")[2] for id_ in found["posted"]] == ["1", "2"]
+    assert found["last"] == ("Succeeded", "Completed")
     assert found["logs"] == ({"worker-0.log": "of attempt 2\n"}, "2")
     assert (found["restarts"], found["asked"]) == ({}, {"suspend/1"})
 

@@ -175,3 +175,16 @@ def test_an_answer_that_comes_after_its_question_was_given_up_is_dropped() -> No
         await asyncio.sleep(0.15)
 
     asyncio.run(main())
+
+
+async def test_a_question_for_events_that_breaks_ends_the_feed_with_its_exception(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Counting()
+
+    def broken() -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(source, "wait", broken)
+    with pytest.raises(KeyError, match="a bug"):
+        await asyncio.wait_for(JobFeed(source, LiveDocument("d")).run(), 10)

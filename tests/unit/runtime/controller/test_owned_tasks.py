@@ -46,6 +46,8 @@ MAKERS = {
     "operator/dljob_operator/testing/simulated_operator.py __init__": "an operator that ends by itself is reported",
     "operator/dljob_operator/testing/simulated_operator.py _live": "of a TaskGroup: an exception ends the operator",
     "operator/dljob_operator/webhook/process.py start": "awaited by who asks; one that failed is made anew",
+    "workers/dljob/cli/commands/observe/open.py _serve": "its end is told on the terminal, with its exception",
+    "workers/dljob/report/live/feed.py run": "awaited as soon as it has ended; cancelled after",
     "workers/dljob/cli/kubernetes/run.py follow": "both are awaited; its result is taken",
     "workers/dljob/runtime/job/create_master.py create": "awaited; taken back where its maker is cancelled",
     "workers/dljob/runtime/controller/checking.py _checker": "awaited, and again at the end of the round",
@@ -244,6 +246,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "execution of StartRanks": go_on,
     "execution of StopRanks": order(ac.StopRanks),
     "executor": go_on,
+    "fill of queues": go_on,
     "group rendezvous": meet,
     "group watch": go_on,
     "hang inquiry": inquire_after_a_hang,
@@ -259,7 +262,9 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "node list": go_on,
     "parked calls": park_a_call,
     "reaping of processes": reap,
+    "record on the volume": go_on,
     "renewal of the admission lock": go_on,
+    "samples": go_on,
     "status file": go_on,
 }
 OF_ACTORS = {"PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights"}

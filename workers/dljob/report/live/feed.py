@@ -53,6 +53,8 @@ class JobFeed:
                     await asyncio.wait_for(self._woken.wait(), QUIET_S)
                 self._woken.clear()
                 await self._look()
+                if listening.done():
+                    await listening  # it ends by an exception alone, which ends this too
                 self._looked.set()
                 await asyncio.sleep(LOOK_S)
                 if time.monotonic() - self._asked_at > UNREAD_S:
@@ -94,7 +96,7 @@ class JobFeed:
             self._looked.clear()
             try:
                 await in_thread(self._source.wait)
-            except SourceSilentError as error:
+            except (SourceSilentError, DLJobError, OSError) as error:
                 self._away["events"] = str(error)
                 await asyncio.sleep(AWAY_S)
             else:

@@ -50,7 +50,7 @@ def open(  # noqa: A001 - the name of the command
             else:
                 asyncio.run(_serve(_source(found, job), browser=browser))
         except KeyboardInterrupt:
-            output.say("the page is closed; the job goes on")
+            output.say("the page is closed")
 
 
 def _source(job: ShownJob, name: str) -> LiveSource:
@@ -80,13 +80,20 @@ async def _serve(source: LiveSource, *, browser: bool) -> None:
     await in_thread(lambda: source.look(document))
     feed = JobFeed(source, document)
     following = asyncio.create_task(feed.run())
-    following.add_done_callback(
-        lambda task: None if task.cancelled() else output.say("the job is over; the page stays until Ctrl-C")
-    )
+    following.add_done_callback(_tell_end)
     try:
         await _until_interrupted(PageServer(PageApp(feed)), browser=browser)
     finally:
         following.cancel()
+
+
+def _tell_end(following: asyncio.Task[None]) -> None:
+    if following.cancelled():
+        return
+    if error := following.exception():
+        output.say(f"error: the page is no longer kept up to date: {type(error).__name__}: {error}")
+    else:
+        output.say("the job is over; the page stays until Ctrl-C")
 
 
 async def _serve_ray(ask: Callable[[str], tuple[int, bytes]], *, browser: bool) -> None:
