@@ -78,15 +78,16 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     assert last["iterations"] == 20
     assert last["restarts"] == NOTHING | {"process": 1, "role_group": 1, "master": 1}
     assert last["pids_kept"] is True
-    samples = read(next(tmp_path.glob("jobs/*")))
+    samples = read(next(tmp_path.glob("jobs/grpo-tiny-*")))
     assert samples.steps["coordinator"][0][-1] == 20
     assert samples.progress["reward"][-1] == pytest.approx(last["reward"], abs=0.2)
-    called = {name: counts["sent"][-1] for name, counts in samples.calls.items()}
+    # A new master hears the counts a while later: the job may have ended by then.
+    called = {name: max(sent or 0 for sent in counts["sent"]) for name, counts in samples.calls.items()}
     assert called["coordinator>rollout.generate"]
     assert set(samples.memory) == {"coordinator", "trainer", "rollout", "reference", "reward"}
     saved = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))
     assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
-    page_tells_the_faults(next(tmp_path.glob("jobs/*")), reader)
+    page_tells_the_faults(next(tmp_path.glob("jobs/grpo-tiny-*")), reader)
 
 
 @pytest.mark.torch
