@@ -95,8 +95,10 @@ def test_a_job_runs_ends_keeps_its_logs_and_comes_to_rest(
     head.do(lambda: head.stub.say(hex_uid, phase="Succeeded", reason="Completed", message="all drivers ended well"))
     until(lambda: phase() == "Succeeded", "the status is Succeeded")
     until(lambda: not found(plane, "raycluster", name, namespace), "the RayCluster gives its machines back")
-    kept = found(plane, "configmap", "run-logs", namespace)
-    assert kept["data"] == {"worker-0.log": "the last line\n"}
+    kept = found(plane, "configmap", "run-logs", namespace)["data"]
+    assert kept["worker-0.log"] == "the last line\n"
+    assert json.loads(kept["status.json"])["phase"] == "Succeeded"
+    assert kept.keys() == {"worker-0.log", "status.json"}
     ended = found(plane, "dljob", "run", namespace)
     assert condition(ended, "Complete")["status"] == "True"
     reasons = {event["reason"] for event in events(plane, namespace) if event["regarding"]["uid"] == uid}

@@ -77,7 +77,8 @@ class One:
         def kept() -> dict[str, str]:
             map_ = found(self._plane, "configmap", f"{NAME}-logs", self.namespace)
             owners = [owner["uid"] for owner in map_.get("metadata", {}).get("ownerReferences", ())]
-            return map_.get("data", {}) if self.uid in owners else {}
+            logs = {name: text for name, text in map_.get("data", {}).items() if name.endswith(".log")}
+            return logs if self.uid in owners else {}
 
         return until(kept, f"the logs of {self.namespace} are kept")
 

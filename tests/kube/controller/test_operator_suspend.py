@@ -83,7 +83,7 @@ def test_a_suspended_job_saves_and_resumes_with_its_edited_spec(
     operator.start()
     until(it.suspended, "nothing of it is left")
     assert it.left("rayclusters", "pods") == []
-    assert found(plane, "configmap", "j-logs", namespace)["data"] == {"worker-0.log": "step 120\n"}
+    assert found(plane, "configmap", "j-logs", namespace)["data"]["worker-0.log"] == "step 120\n"
     assert not {"startTime", "attemptSpecHash", "submissionId", "lastFault"} & it.status.keys()
     message = condition(it.body, "Suspended")["message"]
     assert message.startswith("attempt 1 was stopped; its last checkpoint is of step 118; to go on: `dljob resume j`")

@@ -36,7 +36,7 @@ def logs(node: Cluster, name: str, namespace: str) -> dict[str, str]:
     """Return the saved logs of the ranks and of PrimeMaster."""
     kept = found(node, "configmap", f"{name}-logs", namespace)["data"]
     assert '"message"' in kept["master.log"]
-    return {name: text for name, text in kept.items() if name != "master.log"}
+    return {name: text for name, text in kept.items() if name not in {"master.log", "status.json"}}
 
 
 def volume(node: Cluster, namespace: str) -> None:
