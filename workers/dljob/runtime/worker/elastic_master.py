@@ -42,7 +42,7 @@ class RoleStore:
     """A TCPStore on one address, emptied for each generation but the first.
 
     Ranks of thread hosts use a key prefix per generation. Scripts choose their own keys, so the first rank of a new
-    generation asks for an empty store, see `torch_group.renew`. The first generation (1) gets the store that is there:
+    generation asks for an empty store, see `torch_group.renew`. The first generation gets the store that is there:
     nobody has written to it, and torch prints a warning for each connection that breaks.
     """
 
@@ -51,7 +51,7 @@ class RoleStore:
         self._listener = socket.create_server((ip, 0), backlog=1024)
         self._port: int = self._listener.getsockname()[1]
         self.address = f"{ip}:{self._port}"
-        self._generation = 0
+        self._generation = -1
         self._store: Any = None
         self._open()
         threading.Thread(target=self._serve_renewals, name="dljob-store", daemon=True).start()
@@ -85,7 +85,7 @@ class RoleStore:
                 self._replace(generation)
 
     def _replace(self, generation: int) -> None:
-        unused = self._generation == 0
+        unused = self._generation < 0
         self._generation = generation
         if unused:
             self._store.set(GENERATION_KEY, str(generation))
