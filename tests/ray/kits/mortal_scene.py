@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 from prime_help import USERS, Job, eventually
 
+from dljob.runtime.journal.stores import CLOSED
 from dljob.telemetry.records import scan
 
 RANKS = ("trainer/0", "counter/0", "worker/0", "worker/1", "script/0", "script/1")
@@ -68,11 +70,14 @@ class Scene:
         eventually(lambda: "SpareLost" in self.kinds(), LONG_S, self.job.seen)
 
     def waiting_spare(self, role: str) -> int:
-        """Return the pid of the newest spare of a role, as soon as there is one."""
+        """Return the pid of the newest spare of a role, as soon as there is one on each node of the role."""
         return eventually(lambda: self._ready_spares(role), LONG_S, self.job.seen)[-1]
 
     def _ready_spares(self, role: str) -> list[int]:
-        return [event["pid"] for event in self.events() if event["t"] == "SpareReady" and event["role"] == role]
+        events = self.events()
+        homes = {event["node"] for event in events if event["t"] == "UnitReserved" and event["unit"].startswith(role)}
+        ready = [event for event in events if event["t"] == "SpareReady" and event["role"] == role]
+        return [event["pid"] for event in ready] if homes == {event["node"] for event in ready} else []
 
     def end(self) -> dict[str, Any]:
         """Let the drivers end; returns the final status."""
@@ -81,7 +86,13 @@ class Scene:
 
     def events(self) -> list[dict[str, Any]]:
         """Return the journal's events in order, including those that a fenced master wrote too late."""
-        records = [record for segment in self.job.segments() for record in scan(segment.read_bytes()).records]
+        journal = self.job.folder / "journal"
+        # Superseded segments are compressed beside the journal, in the middle of a test: those that leave while the
+        # open ones are read are found among the compressed ones.
+        parts = {path.name: path.read_bytes() for path in journal.glob("*.jsonl")}
+        closed = {path.stem: path for path in (journal / CLOSED).glob("*.gz")}
+        parts |= {name: gzip.decompress(path.read_bytes()) for name, path in closed.items()}
+        records = [record for name in sorted(parts) for record in scan(parts[name]).records]
         return [record["e"] for record in records if record["k"] == "event"]
 
     def kinds(self) -> set[str]:
