@@ -299,7 +299,7 @@ class WorkerHosts:
         if isinstance(who, HostId):
             if watched.pid and _vanished(outcome):
                 # The slow evidence (kernel log, OOM counters) follows as an event of its own; the exit status is waited
-                # for, a quarter of a second at most, as the level of the restart may depend on it.
+                # for, a second at most, as the level of the restart may depend on it.
                 self._inquiry.begin(who, watched.node, watched.pid, self._beside(watched.node))
                 if not causes.classify(outcome).rule:  # else Ray itself ended it, and said why
                     outcome = await self._inquiry.ended(watched.node, watched.pid, outcome)
