@@ -20,6 +20,8 @@ WORLD = {"name": "t", "type": "Elastic", "replicas": 4}
 PEER = error("RuntimeError", message="[pair.cc:598] Connection closed by peer [127.0.0.1]:4")
 GONE = Outcome(ok=False, reason=Reason.UNKNOWN, detail="its worker process has died")
 OOM = Clue("pod", "OOMKilled: exit code 137")
+OOM_KILLS = Clue("cgroup", "memory.events: high +3")
+KILLED = Outcome(ok=False, reason=Reason.UNKNOWN, code=137, message="ended by SIGKILL")
 
 
 def held(*roles, **spec):
@@ -133,9 +135,22 @@ def test_later_evidence_renames_the_cause():
     assert len(world.notes(reasons.CAUSE_LEARNED)) == 1
 
 
+def test_an_exit_status_that_comes_later_names_the_signal():
+    world = held({"name": "w", "replicas": 2})
+    ended(world, 1, replace(GONE, clues=(OOM_KILLS,)), role="w")
+    world.send(ev.CauseLearned("w/1", (), end=KILLED), after=2.0)
+    assert (root(world).reason, root(world).outcome) == ("Killed", replace(root(world).outcome, code=137))
+    assert root(world).outcome.clues == (OOM_KILLS,)
+    assert "ended by SIGKILL" in world.notes(reasons.CAUSE_LEARNED)[0].message
+    before = world.state
+    world.send(ev.CauseLearned("w/1", (), end=replace(KILLED, code=139)))
+    assert world.state is before, "a known status stays"
+
+
 def test_a_restart_by_command_is_not_put_down_to_a_node():
     world = held({"name": "w", "replicas": 2})
     world.send(ev.Commanded("c", "restart", "w/1"))
+    world.send(ev.CauseLearned("w/1", (), end=KILLED))
     world.send(ev.CauseLearned("w/1", (OOM,)))
     assert root(world).outcome is None
 

@@ -111,7 +111,7 @@ EVENTS = st.one_of(
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
     st.builds(ev.Stepped, text, small, small, small),
     st.builds(ev.RankEnded, text, small, small, outcomes),
-    st.builds(ev.CauseLearned, text, clues, small),
+    st.builds(ev.CauseLearned, text, clues, small, st.none() | outcomes),
     st.builds(ev.Commanded, text, text, text, text, small),
     st.builds(ev.Tick),
     st.builds(ev.Released),

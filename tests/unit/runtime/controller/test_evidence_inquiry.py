@@ -216,3 +216,41 @@ def test_an_end_by_ray_itself_needs_no_inquiry(told, words, reason):
     outcome = lost(backend, told)
     assert (outcome.code, causes.classify(outcome).reason) == (None, reason)
     assert not [call for call in backend.calls if call[1] == "end_of"]
+
+
+def test_an_exit_status_that_comes_late_corrects_the_cause(monkeypatch):
+    """A process with much device memory shows its death seconds before it has a status."""
+    monkeypatch.setattr(evidence_inquiry, "END_AGAIN_S", (0.0, 0.0, 0.0))
+    answers, told = [None, (9, "step 7\n"), (9, "never asked")], []
+
+    async def end(_):
+        return answers.pop(0)
+
+    async def run():
+        async def offer(*events):
+            told.extend(events)
+
+        inquiry = Inquiry(Asked({AGENT: ()}, end=end), offer, "j/agent/", TaskOwner(print))
+        inquiry.begin_end(WHO, "n1", 41, WITHOUT_A_WORD)
+        await asyncio.gather(*inquiry._tasks)
+
+    asyncio.run(run())
+    (event,) = told
+    assert (event.target, event.end.code, event.end.message) == ("w/1", 137, "ended by SIGKILL")
+    assert len(answers) == 1, "it asks until there is an answer, and no more"
+
+
+def test_a_status_that_never_comes_is_given_up_in_silence(monkeypatch):
+    monkeypatch.setattr(evidence_inquiry, "END_AGAIN_S", (0.0, 0.0))
+    told = []
+
+    async def run():
+        async def offer(*events):
+            told.extend(events)
+
+        inquiry = Inquiry(Asked({AGENT: ()}, end=ignorant), offer, "j/agent/", TaskOwner(print))
+        inquiry.begin_end(WHO, "n1", 41, WITHOUT_A_WORD)
+        await asyncio.gather(*inquiry._tasks)
+
+    asyncio.run(run())
+    assert told == []

@@ -128,7 +128,10 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
         if not told and _is_live(d, event):
             _notice(d, event.target, event.clues)
     for fault in told:
-        _reconsider(d, fault, causes.add_clues(fault.outcome or Outcome(ok=False), event.clues))
+        if fault.outcome is None and event.end is not None:
+            continue  # somebody ordered that restart: how its process ended is no cause
+        known = causes.with_end(fault.outcome or Outcome(ok=False), event.end)
+        _reconsider(d, fault, causes.add_clues(known, event.clues))
 
 
 def _announced(d: StateTransaction, whom: str) -> tuple[Clue, ...]:

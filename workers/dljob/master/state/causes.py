@@ -87,6 +87,13 @@ def add_clues(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
     return evolve(outcome, clues=(*outcome.clues, *new)) if new else outcome
 
 
+def with_end(outcome: Outcome, end: Outcome | None) -> Outcome:
+    """Return the outcome of a process that vanished as `end` tells it, which came later; its clues are kept."""
+    if end is None or outcome.code is not None or outcome.error_type:
+        return outcome
+    return add_clues(end, outcome.clues)
+
+
 def evidence(outcome: Outcome) -> tuple[str, ...]:
     """Return the evidence for users: exit code, clues, and the last line of the log or traceback."""
     code = () if outcome.code is None else (f"exit code {outcome.code}",)

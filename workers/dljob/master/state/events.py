@@ -307,6 +307,8 @@ class CauseLearned:
     clues: tuple[Clue, ...]
     incarnation: int = 0
     """Incarnation of the rank that the evidence is about; 0: its latest."""
+    end: Outcome | None = None
+    """How its process ended, where the exit status came after the report of its loss."""
 
 
 @dataclass(frozen=True, slots=True)

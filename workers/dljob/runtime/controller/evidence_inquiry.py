@@ -1,15 +1,17 @@
 """Inquiry after a host that vanished without a report: asks its node for the exit status and for other evidence.
 
 The exit status is asked for at once, as the restart's level may depend on it. All other evidence (kernel log, memory
-counters) is collected while the restart is under way.
+counters) is collected while the restart is under way, and so is an exit status that is not there yet: a process closes
+its sockets, which shows its death, before the driver of its GPU has freed gigabytes of memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 from dljob.errors import DLJobError
 from dljob.master.state import events as ev
@@ -26,7 +28,9 @@ AFTER_S = 0.5
 WITHIN_S = 10.0
 END_S = 1.0
 """Seconds that the report of a death waits for the exit status: an agent answers in 5 ms, on a machine at full load in
-up to a second, and without the status the cause stays unknown."""
+up to a second, and without the status the cause stays unknown at first."""
+END_AGAIN_S = (0.5, 1.0, 2.0, 4.0)
+"""Pauses (s) between further questions for an exit status."""
 
 
 class Inquiry:
@@ -59,7 +63,14 @@ class Inquiry:
 
     def begin(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
         """Start an inquiry: `_clues_from` asks another host on the node, else its agent, else a task there."""
-        task = self._owner.repeat("evidence inquiry", lambda: self._ask(who, node, pid, beside), nobody_waits)
+        self._start(lambda: self._ask(who, node, pid, beside))
+
+    def begin_end(self, who: HostId, node: str, pid: int, vanished: Outcome) -> None:
+        """Start an inquiry for the exit status of a host whose loss was reported without it."""
+        self._start(lambda: self._ask_end(who, node, pid, vanished))
+
+    def _start(self, inquiry: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._owner.repeat("evidence inquiry", inquiry, nobody_waits)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -78,6 +89,13 @@ class Inquiry:
             log.warning("no evidence about the end of %s (pid %d, node %s): %r", who, pid, node[:8], error)
         if clues:
             await self._offer(ev.CauseLearned(str(who), clues))
+
+    async def _ask_end(self, who: HostId, node: str, pid: int, vanished: Outcome) -> None:
+        for pause in END_AGAIN_S:
+            await asyncio.sleep(pause)
+            if (end := await self.ended(node, pid, vanished)) != vanished:
+                await self._offer(ev.CauseLearned(str(who), (), end=end))
+                return
 
     async def _clues_from(self, node: str, pid: int, beside: ActorRef | None) -> tuple[Clue, ...]:
         """Return the clues of the first process on the node that answers.
