@@ -167,6 +167,20 @@ def test_too_little_shared_memory_is_refused_with_the_sizes(monkeypatch: pytest.
     machine.check_shared_memory(2)
 
 
+@pytest.mark.parametrize(
+    ("free", "memory", "each"),
+    [(48, None, 4.8), (48, 20, 2.0), (8, 20, 0.8), (0.5, 20, 80 / 1024)],
+    ids=["shared memory alone", "less memory than shared memory", "less shared memory", "no less than Ray takes"],
+)
+def test_stores_share_a_part_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: float, memory: float | None, each: float
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(0, 0, int(free * 2**30)))
+    store = machine.store_bytes(2, None if memory is None else int(memory * 2**30))
+    assert store == pytest.approx(each * 2**30, abs=2)
+
+
 def test_missing_shared_memory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="cannot be used: No such file"):
         machine.check_shared_memory(1, tmp_path / "none")

@@ -28,9 +28,10 @@ from typing import Any, Self
 
 from dljob import ray_private
 from dljob.errors import UnreachableError
+from dljob.linux import memory_limit
 from dljob.plan.labels import NODE_NAME
 from dljob.runtime.backend import light_agent, sweeper
-from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder
+from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
 
 LOCALHOST = "127.0.0.1"
 START_S = 60.0
@@ -78,6 +79,7 @@ class EmbeddedRay:
         self._sweeper: subprocess.Popen[bytes] | None = None
         self._wake: tuple[int, int] | None = None
         self._own_ip: Callable[..., str] | None = None
+        self._store = STORE_BYTES
         self.folder = Path()
         self.address = ""
         self.token_file = Path()
@@ -90,6 +92,7 @@ class EmbeddedRay:
             UnreachableError: Shared memory is too small, there is no folder, or a process failed (with its log).
         """
         check_shared_memory(len(self._nodes))
+        self._store = store_bytes(len(self._nodes), memory_limit.free()[0])
         self.folder = scratch_folder()
         try:
             self._start()
@@ -238,7 +241,7 @@ class EmbeddedRay:
             "temp_dir": str(self.folder if index == 0 else self.folder / f"n{index}"),
             "plasma_store_socket_name": str(self.folder / f"plasma-{index}"),
             "raylet_socket_name": str(self.folder / f"raylet-{index}"),
-            "object_store_memory": STORE_BYTES,
+            "object_store_memory": self._store,
             "min_worker_port": 0,
             "max_worker_port": 0,
             "dashboard_agent_listen_port": 0,

@@ -18,7 +18,10 @@ from dljob.runtime.process.environment import variable_of
 MOST_NODES = 8
 """The most raylets of an embedded Ray, not counting its head."""
 STORE_BYTES = 80 * 2**20
-"""The object store of each raylet; Ray accepts no less than 75 MiB."""
+"""The smallest object store of a raylet; Ray accepts no less than 75 MiB."""
+STORES_PART = 0.3
+"""The part of the free memory that all object stores together may take, as in a Ray that starts by itself. They take it
+only once there are objects; a store that is too small for a model's weights writes them to disk, at a disk's pace."""
 SCRATCH_BYTES = 64 * 2**20
 """The free space needed for Ray's logs and sockets; without any its processes end in silence."""
 SOCKET_PATH_MAX = 107
@@ -210,6 +213,19 @@ def oversubscribed(nodes: Sequence[EmbeddedNode], cpus: int) -> str:
     """Return a line about CPUs that are planned but missing; empty if there are enough."""
     planned = sum(n.resources.get("CPU", 0) for n in nodes)
     return f"{planned:g} CPUs are planned, this machine has {cpus}: ranks share them" if planned > cpus else ""
+
+
+def store_bytes(nodes: int, memory: int | None, shm: Path = SHM) -> int:
+    """Return the limit of the object store of the head and of each of `nodes` raylets, in bytes.
+
+    Args:
+        nodes: Number of raylets beside the head.
+        memory: Bytes of memory that can still be allocated; None: unknown.
+        shm: Where the stores lie.
+    """
+    free = shutil.disk_usage(shm).free
+    most = free if memory is None else min(free, memory)
+    return max(STORE_BYTES, int(STORES_PART * most) // (nodes + 1))
 
 
 def check_shared_memory(nodes: int, shm: Path = SHM) -> None:

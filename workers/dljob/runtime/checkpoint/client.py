@@ -388,7 +388,7 @@ def _pieces(part: mmap.mmap) -> Any:
 
 def _fill(slot: Slot, packed: Packed, head: CopyHeader) -> None:
     slot.begin()
-    packed.copy_into(slot.map, PAGE)
+    packed.copy_into(slot.map, PAGE, locked=packed.on_gpu and slot.lock_for_gpu())
     slot.finish(head)
 
 

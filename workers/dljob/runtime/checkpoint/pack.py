@@ -46,14 +46,26 @@ class Packed:
     pieces: bool
     """Whether a source is this rank's piece of a DTensor."""
 
-    def copy_into(self, target: mmap.mmap, at: int) -> None:
-        """Copy index and sources to offset `at` of the mapped memory; the one copy that a save makes."""
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a source lies in the memory of a GPU."""
+        return any(not isinstance(source, memoryview) and source.is_cuda for source in self.sources)
+
+    def copy_into(self, target: mmap.mmap, at: int, *, locked: bool = False) -> None:
+        """Copy index and sources to offset `at` of the mapped memory; the one copy that a save makes.
+
+        Args:
+            target: The memory.
+            at: Where the state begins.
+            locked: Whether its pages are locked: a GPU then writes them by itself, while this thread copies the rest.
+        """
         target[at : at + len(self.index)] = self.index
         # `here` exports the mmap's buffer, which keeps it from being closed while threads copy; hence the `del` at the
         # end.
         here = ctypes.c_char.from_buffer(target)
         base = ctypes.addressof(here) + at
         pieces: list[tuple[int, int, int]] = []
+        streams = list[Any]()
         for source, offset in zip(self.sources, self.offsets, strict=True):
             if isinstance(source, memoryview):
                 target[at + offset : at + offset + source.nbytes] = source
@@ -67,8 +79,13 @@ class Packed:
                 ]
             elif source.numel():
                 # torch copies what memmove cannot: other devices, strided tensors, lazy conjugates and negations.
-                shards.flat(target, source.dtype, source.numel(), at + offset).view(source.shape).copy_(source)
+                part = shards.flat(target, source.dtype, source.numel(), at + offset).view(source.shape)
+                part.copy_(source, non_blocking=locked and source.is_cuda)
+                if locked and source.is_cuda:
+                    streams.append(sys.modules["torch"].cuda.current_stream(source.device))
         _move(pieces)
+        for stream in dict.fromkeys(streams):
+            stream.synchronize()
         del here
 
 
