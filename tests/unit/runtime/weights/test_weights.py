@@ -425,3 +425,29 @@ def test_a_question_that_is_not_asked_any_more_is_left(line):
     assert asker.ask("receive", ("", 0), 20.0, timeout_s=None, unless=lambda: next(over)) is None
     WeightChannel("policy").publish(1, {})
     assert sent[0].result(60)
+
+
+@pytest.mark.torch
+def test_a_state_on_a_gpu_passes_through_one_bucket_of_memory(monkeypatch):
+    """Every tensor counts as one on a GPU here: only the place of the copies differs."""
+    torch = pytest.importorskip("torch")
+    synchronized = []
+    monkeypatch.setattr(weights_data, "_on_gpu", lambda source: isinstance(source, torch.Tensor))
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: synchronized.append(device))
+    )
+    state = {
+        "a": torch.arange(7, dtype=torch.float32),
+        "b": torch.arange(12, dtype=torch.int64).view(3, 4).t(),
+        "none": torch.empty(0),
+        "c": torch.arange(5, dtype=torch.bfloat16),
+        "lr": 0.1,
+    }
+    index, made = flat(state, "weights", bucket=40)
+    taken = [[bytes(view) for view in bucket] for bucket in made]
+    assert len(made) == len(taken) == 3
+    assert len(synchronized) == 3, "each bucket is whole before it is sent"
+    assert [[bytes(view) for view in bucket] for bucket in made.whole()] == taken
+    found = load_state(index, [[memoryview(part) for part in bucket] for bucket in taken])
+    assert found["lr"] == 0.1
+    assert all(torch.equal(found[name], value) for name, value in state.items() if name != "lr")

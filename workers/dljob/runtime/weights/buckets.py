@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dljob.errors import UsageError
-from dljob.runtime.checkpoint.pack import pack
+from dljob.runtime.checkpoint.pack import ALIGN, pack
 
 BUCKET = 64 << 20
 """Bytes from which a bucket takes no further buffer; a larger buffer is a bucket of its own."""
@@ -23,8 +23,65 @@ PIECE = 1 << 20
 _WORD_MASK = (1 << 64) - 1
 
 
-def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[memoryview]]]:
-    """Return the index of a state, and its buffers in buckets. Only device tensors and non-contiguous ones are copied.
+class StateBuckets(Sequence[Sequence[memoryview]]):
+    """The buffers of a state in buckets. Only device tensors and non-contiguous ones are copied, when a bucket is taken.
+
+    Buffers on a GPU pass through one bucket of page-locked memory, so that no second copy of a large state is held: a
+    bucket is valid until the next one is taken. `whole` returns buckets that stay.
+    """
+
+    def __init__(self, sources: Sequence[Sequence[Any]]) -> None:
+        self._sources = sources
+        self._room: Any = None
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __getitem__(self, number: Any) -> Any:
+        sources = self._sources[number]
+        if not any(_on_gpu(source) for source in sources):
+            return [_view(source) for source in sources]
+        return self._passed(sources)
+
+    def whole(self) -> list[list[memoryview]]:
+        """Return all buckets at once, each in memory of its own."""
+        return [[_view(source) for source in sources] for sources in self._sources]
+
+    def _passed(self, sources: Sequence[Any]) -> list[memoryview]:
+        """Copy the buffers of a bucket that lie on a GPU into page-locked memory, at the speed of the GPU's bus."""
+        torch = sys.modules["torch"]
+        if self._room is None:
+            most = max(sum(_room_of(source) for source in bucket) for bucket in self._sources)
+            try:
+                self._room = torch.empty(most, dtype=torch.uint8, pin_memory=True)
+            except RuntimeError:  # no memory can be locked here: slower, and as right
+                self._room = torch.empty(most, dtype=torch.uint8)
+        views, at = list[memoryview](), 0
+        for source in sources:
+            if not _on_gpu(source):
+                views.append(_view(source))
+                continue
+            part = self._room[at : at + source.numel() * source.element_size()]
+            at += _room_of(source)
+            if part.numel():
+                part.view(source.dtype).view(source.shape).copy_(source.detach(), non_blocking=True)
+            views.append(bytes_of(part))
+        for device in {source.device for source in sources if _on_gpu(source)}:
+            torch.cuda.current_stream(device).synchronize()
+        return views
+
+
+def _on_gpu(source: Any) -> bool:
+    return not isinstance(source, memoryview) and source.is_cuda
+
+
+def _room_of(source: Any) -> int:
+    """Return the bytes of a buffer on a GPU, rounded up so that the next one is aligned; 0 for any other."""
+    return -(-source.numel() * source.element_size() // ALIGN) * ALIGN if _on_gpu(source) else 0
+
+
+def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, StateBuckets]:
+    """Return the index of a state, and its buffers in buckets.
 
     Raises:
         UsageError: A part cannot be pickled, or is a piece of a DTensor; the message names it.
@@ -34,17 +91,17 @@ def flat(state: Any, what: str, bucket: int = BUCKET) -> tuple[bytes, list[list[
     if packed.pieces:
         hint = "publish value.full_tensor(), from all ranks of its mesh together"
         raise UsageError(f"{what}: the state has DTensors, and this rank has only a piece of each", hint=hint)
-    buckets: list[list[memoryview]] = []
+    buckets: list[list[Any]] = []
     left = 0
     for source in packed.sources:
-        view = _view(source)
+        size = source.nbytes
         # A buffer is never cut, so that readers can map it in place.
-        if not buckets or view.nbytes > left:
+        if not buckets or size > left:
             buckets.append([])
             left = bucket
-        buckets[-1].append(view)
-        left -= view.nbytes
-    return pickle.dumps((packed.plain, packed.stream), protocol=5), buckets
+        buckets[-1].append(source)
+        left -= size
+    return pickle.dumps((packed.plain, packed.stream), protocol=5), StateBuckets(buckets)
 
 
 def _view(source: Any) -> memoryview:

@@ -95,6 +95,7 @@ class WeightChannel:
         made = Version(secrets.token_hex(8), version.__index__(), index)
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
         if self._way is not None:
+            buckets = buckets.whole()  # it goes over them several times
             sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
             made = replace(made, sizes=sizes, sums=tuple(checksum(bucket) for bucket in buckets))
             made = self._way.send(made, buckets)
