@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from simulated_folder import simulated
 
+from dljob.errors import JournalError
 from dljob.master.state import ledger
 from dljob.master.state.state import JobState
 from dljob.report import history, journal_files
@@ -21,9 +22,10 @@ from dljob.testing.simulate.drive import case_of
 
 
 def read(folder: Path) -> tuple[JobHistory, list[str]]:
-    troubles: list[str] = []
-    chain = journal_files.segments(folder / "journal", troubles)
-    return history.fold(journal_files.records(chain, history.is_needed, troubles)), troubles
+    troubles: list[JournalError] = []
+    chain = journal_files.parts(folder / "journal", troubles)
+    found = history.fold(journal_files.records(chain, history.is_needed, troubles))
+    return found, [text for text in (journal_files.older_is_gone(chain), *(each.message for each in troubles)) if text]
 
 
 def booked(state: JobState) -> dict[tuple[str, str], int]:
@@ -94,8 +96,33 @@ def test_damage_in_the_middle_costs_only_the_rest_of_its_segment(tmp_path: Path)
     part.write_bytes(data[: len(data) // 2].rpartition(b"\n")[0] + b"x\n" + data[len(data) // 2 :])
     found, troubles = read(tmp_path / "job")
     assert len(troubles) == 1
-    assert troubles[0].startswith("journal: part 000001.jsonl cannot be read to its end: damaged at byte ")
+    assert troubles[0].startswith("journal: part 000001.jsonl: damaged at byte ")
     assert {key: lane[-1] for key, lane in found.lanes.items()} == {key: lane[-1] for key, lane in whole.lanes.items()}
+
+
+def test_a_part_that_misses_a_line_or_its_end_is_told(tmp_path: Path) -> None:
+    simulated(tmp_path / "job", case_of(5), segments=3)
+    part = tmp_path / "job" / "journal" / "000001.jsonl"
+    lines = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join(lines[:-1]))
+    short = len(b"".join(lines[:-1]))
+    told = f"part 000001.jsonl: it ends at byte {short}, and its successor counts on {short + len(lines[-1])} bytes"
+    assert read(tmp_path / "job")[1] == [f"journal: {told}"]
+    part.write_bytes(b"".join([*lines[:5], *lines[6:]]))
+    told = f"part 000001.jsonl: damaged at byte {len(b''.join(lines[:5]))}: line 5 is missing, line 6 follows"
+    assert read(tmp_path / "job")[1] == [f"journal: {told}"]
+
+
+def test_a_closed_part_that_is_cut_short_is_read_up_to_there(tmp_path: Path) -> None:
+    simulated(tmp_path / "job", case_of(5), segments=2)
+    folder = tmp_path / "job" / "journal"
+    (folder / "closed").mkdir()
+    data = (folder / "000001.jsonl").read_bytes()
+    (folder / "closed" / "000001.jsonl.gz").write_bytes(gzip.compress(data)[:-500])
+    (folder / "000001.jsonl").unlink()
+    found, (told,) = read(tmp_path / "job")
+    assert "000001.jsonl.gz: Compressed file ended" in told
+    assert found.started > 0
 
 
 def test_a_torn_tail_and_a_claim_without_header_are_no_damage(tmp_path: Path) -> None:

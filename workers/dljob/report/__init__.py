@@ -5,7 +5,6 @@
 `spec.redaction` the spec. `trace_events` draws the same data for Perfetto, and
 `page` joins this data with the script and style of `assets` in one file. `docs/adr/0075-report-page.md` has the format.
 
-`journal_parts` lists the segments of a journal, `replay` rebuilds the states behind its events, and `replay_views`
-shows them. `record` reads a job's pace and faults off these states, and `what_if` predicts its goodput under another
-rule from them.
+`replay` rebuilds the states behind the journal's events, and `replay_views` shows them. `record` reads a job's pace and
+faults off these states, and `what_if` predicts its goodput under another rule from them.
 """

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from dljob.api.local import views
 from dljob.api.shown_job import Page
+from dljob.errors import JournalError
 from dljob.logs import marks
 from dljob.report import history as histories
 from dljob.report import journal_files, series
@@ -126,14 +127,15 @@ def _history(folder: Path, unrecorded: list[str]) -> JobHistory | None:
     if not folder.is_dir():
         unrecorded.append("lanes, stages: the folder has no journal")
         return None
-    troubles: list[str] = []
-    chain = journal_files.segments(folder, troubles)
+    damage: list[JournalError] = []
+    chain = journal_files.parts(folder, damage)
     found: JobHistory | None = None
+    unreadable = ""
     try:
-        found = histories.fold(journal_files.records(chain, histories.is_needed, troubles))
+        found = histories.fold(journal_files.records(chain, histories.is_needed, damage))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        troubles.append(f"journal: another version of dljob wrote it, and this one cannot read it: {error!r}")
-    unrecorded += troubles
+        unreadable = f"journal: another version of dljob wrote it, and this one cannot read it: {error!r}"
+    unrecorded += filter(None, [journal_files.older_is_gone(chain), *(error.message for error in damage), unreadable])
     if found is None or not found.lanes:
         unrecorded.append("lanes, stages: the journal has no state of the job")
         return None

@@ -1,7 +1,8 @@
-"""Records of a job's journal, from all parts of it that are kept: live segments and the compressed ones in `closed`.
+"""The journal in a job's folder, for readers of its past: its parts from the oldest kept on, closed ones included.
 
-A start of PrimeMaster reads from the last snapshot on; this reads from the oldest part on. Damage does not end it: a
-page with a gap is better than none.
+A part is a segment on disk, live or compressed. PrimeMaster itself reads its journal from the last snapshot on
+(`dljob.runtime.journal`). Damage is collected, not raised: a page with a gap is better than none, and a replay decides
+itself what it cannot do without.
 """
 
 from __future__ import annotations
@@ -11,107 +12,153 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from dljob.errors import JournalError
 from dljob.runtime.journal.stores import CLOSED, SUFFIX
-from dljob.telemetry.records import Header, Record, scan
+from dljob.telemetry.records import HEADER_MAX, Header, Record, line_body, scan, snapshot_at
 
-_TAIL = len(',"c":"00000000"}\n')
-_CHUNK = 1 << 20
+_HINT = "copy the folder again; if the file is the original one, what follows in it is lost"
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError)
+"""Errors of a damaged file, and of one that another program wrote."""
 
 
-class SegmentFile(NamedTuple):
-    """A part of a journal on disk."""
+class JournalPart(NamedTuple):
+    """A segment that counts. `limit` is where its successor fenced it, in bytes; None for the newest."""
 
     number: int
     path: Path
     header: Header
+    limit: int | None
 
-    def follows(self, other: SegmentFile) -> bool:
-        """Whether this part continues another one."""
-        return self.header.prev is not None and int(self.header.prev[0]) == other.number
+    @property
+    def name(self) -> str:
+        """The part, for messages."""
+        return _name(self.path)
 
 
-def segments(folder: Path, troubles: list[str]) -> list[SegmentFile]:
-    """Return the parts of a journal that count, oldest first; `troubles` receives what cannot be read.
+def parts(journal: Path, troubles: list[JournalError]) -> list[JournalPart]:
+    """Return the parts that count, oldest first; `troubles` receives what cannot be read.
 
     Each header names the part before it, so the newest one leads to all others: a part that none leads to was claimed
     by a master that had no successor.
     """
-    files = {_number(path): path for path in folder.glob(f"{CLOSED}/*{SUFFIX}.gz")}
-    files |= {_number(path): path for path in folder.glob(f"*{SUFFIX}")}
-    chain: list[SegmentFile] = []
-    wanted = 0
+    files = {_number(path): path for path in journal.glob(f"{CLOSED}/*{SUFFIX}.gz")}
+    # A death while a segment was archived leaves it in both places.
+    files |= {_number(path): path for path in journal.glob(f"*{SUFFIX}")}
+    files.pop(0, None)  # of other programs
+    chain: list[JournalPart] = []
+    wanted: tuple[int, int] | None = None
     for number in sorted(files, reverse=True):
-        if chain and number != wanted:
+        if chain and (wanted is None or number != wanted[0]):
             continue
-        header = _header(files[number], troubles)
+        header = _header(files[number], troubles, required=bool(chain))
         if header is not None:
-            chain.append(SegmentFile(number, files[number], header))
-            wanted = int(header.prev[0]) if header.prev else 0
-    if chain and wanted:
-        troubles.append(f"journal: what is older than part {chain[-1].path.name} is not kept")
+            chain.append(JournalPart(number, files[number], header, wanted[1] if wanted else None))
+            wanted = (int(header.prev[0]), header.prev[1]) if header.prev else None
     return chain[::-1]
 
 
-def records(chain: list[SegmentFile], needed: Callable[[bytes], bool], troubles: list[str]) -> Iterator[Record]:
+def older_is_gone(chain: list[JournalPart]) -> str:
+    """Return a message where parts before the oldest one were dropped or are missing; else an empty text."""
+    dropped = chain and chain[0].header.prev is not None
+    return f"journal: what is older than part {chain[0].path.name} is not kept" if dropped else ""
+
+
+def records(
+    chain: Iterable[JournalPart], needed: Callable[[bytes], bool], troubles: list[JournalError]
+) -> Iterator[Record]:
     """Yield the records of needed lines, oldest first.
 
-    A damaged line ends its segment; the next one begins with a snapshot.
+    A damaged line ends its part; the next one begins with a snapshot.
     """
-    for own in chain:
-        yield from SegmentLines(own.path).read(needed, fence_of(own, chain), troubles)
+    for part in chain:
+        yield from PartLines(part).read(needed, troubles)
 
 
-def fence_of(own: SegmentFile, chain: Iterable[SegmentFile]) -> int | None:
-    """Return the offset up to which a part counts: where its successor begins; None without one."""
-    return next((later.header.prev[1] for later in chain if later.header.prev and later.follows(own)), None)
+class PartLines:
+    """The lines of a part from an offset on; a later `read` goes on behind the last whole line."""
 
-
-class SegmentLines:
-    """The lines of a segment from an offset on; a later `read` goes on behind the last whole line."""
-
-    def __init__(self, path: Path, offset: int = 0, line: int = 0) -> None:
-        self._path = path
+    def __init__(self, part: JournalPart, offset: int = 0, line: int = 0) -> None:
+        self._part = part
         self.offset = offset
         self.line = line
         """Number of the line at the offset."""
 
-    def read(self, needed: Callable[[bytes], bool], fence: int | None, troubles: list[str]) -> Iterator[Record]:
-        """Yield the records of needed lines up to a fence; damage ends the segment, and `troubles` says so."""
+    def read(self, needed: Callable[[bytes], bool], troubles: list[JournalError]) -> Iterator[Record]:
+        """Yield the records of needed lines, of a file of any size; damage ends the part, and `troubles` says so."""
+        name, limit = self._part.name, self._part.limit
         try:
-            with _open(self._path) as file:
+            with _open(self._part.path) as file:
                 file.seek(self.offset)
                 for line in file:
+                    end = self.offset + len(line)
                     # A torn last line is normal: its writer died, and nobody acted on it; or it is being written.
-                    if not line.endswith(b"\n") or (fence is not None and self.offset + len(line) > fence):
-                        return
-                    body, tail = line[:-_TAIL], line[-_TAIL:]
-                    if tail != b',"c":"%08x"}\n' % zlib.crc32(body):
-                        raise ValueError(f"damaged at byte {self.offset}")
-                    self.offset += len(line)
-                    self.line += 1
+                    if not line.endswith(b"\n") or (limit is not None and end > limit):
+                        break
+                    body = line_body(line, self.line, name, self.offset)
+                    self.offset, self.line = end, self.line + 1
                     # The first line is the header.
                     if self.line > 1 and needed(line):
-                        yield json.loads(body + b"}")["r"]
-        except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
-            troubles.append(f"journal: part {self._path.name} cannot be read to its end: {error}")
+                        yield json.loads(body)["r"]
+                else:
+                    end = self.offset
+            if limit is not None and end < limit:
+                message = f"{name}: it ends at byte {end}, and its successor counts on {limit} bytes"
+                troubles.append(JournalError(message, offset=end, hint=_HINT))
+        except JournalError as error:
+            troubles.append(error)
+        except _UNREADABLE as error:
+            troubles.append(JournalError(f"{name}: {error}", offset=self.offset, hint=_HINT))
 
 
-def _header(path: Path, troubles: list[str]) -> Header | None:
+class PartContent(NamedTuple):
+    """The records of a part; `damage` says why they end early."""
+
+    records: tuple[Record, ...]
+    damage: JournalError | None = None
+
+
+def content(part: JournalPart) -> PartContent:
+    """Return all records of a part, up to where it is damaged."""
+    troubles: list[JournalError] = []
+    found = tuple(PartLines(part).read(lambda _: True, troubles))
+    return PartContent(found, troubles[0] if troubles else None)
+
+
+def first_time(part: JournalPart) -> float | None:
+    """Return the time of a part's first record; None without one, or where it is damaged."""
+    first = next(PartLines(part).read(lambda _: True, []), None)
+    return None if first is None else first["at"]
+
+
+def begins(records: tuple[Record, ...]) -> bool:
+    """Whether a state can be rebuilt from these records alone: they begin a job, or with a whole snapshot."""
+    return bool(records) and (records[0]["k"] == "begin" or snapshot_at(records, 0))
+
+
+def _header(path: Path, troubles: list[JournalError], *, required: bool) -> Header | None:
     """Return the header of a part; None where its writer died before it was written, or it cannot be read."""
     try:
         with _open(path) as file:
-            line = file.readline(_CHUNK)
-        return scan(line, name=f"journal: part {path.name}").header
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, JournalError) as error:
-        troubles.append(f"journal: part {path.name} cannot be read: {error}")
+            header = scan(file.readline(HEADER_MAX), name=_name(path)).header
+    except JournalError as error:
+        troubles.append(error)
         return None
+    except _UNREADABLE as error:
+        troubles.append(JournalError(f"{_name(path)}: {error}", offset=0, hint=_HINT))
+        return None
+    if header is None and required:
+        troubles.append(JournalError(f"{_name(path)}: it has no header", offset=0, hint=_HINT))
+    return header
 
 
-def _open(path: Path) -> Any:  # noqa: ANN401 - a binary file, plain or compressed
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def _open(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _name(path: Path) -> str:
+    return f"journal: part {path.name}"
 
 
 def _number(path: Path) -> int:

@@ -24,8 +24,8 @@ from dljob.master.state.state import JobState
 from dljob.master.status import rfc3339
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
-from dljob.report import journal_parts
-from dljob.report.journal_parts import JournalPart, PartContent
+from dljob.report import journal_files
+from dljob.report.journal_files import JournalPart, PartContent
 from dljob.runtime.journal import samples
 from dljob.runtime.journal.code_version import code_version
 from dljob.spec.model import DLJobManifest
@@ -74,7 +74,7 @@ class Past:
     def __init__(self, folder: Path, core: str | None = None) -> None:
         self.folder = folder
         self.core = code_version() if core is None else core
-        self.parts = journal_parts.parts(journal_parts.journal_of(folder))
+        self.parts = _parts(folder)
         self.manifest = _manifest(folder)
         self._uid = str(_read(folder / "status.json").get("uid") or _read(folder / "job.json").get("uid") or "")
         self._plan = plan(self.manifest)
@@ -165,7 +165,7 @@ class Past:
         times: list[float] = []
         after = float("inf")
         for part in reversed(self.parts):
-            after = after if (own := journal_parts.first_time(part)) is None else own
+            after = after if (own := journal_files.first_time(part)) is None else own
             times.append(after)
         return times[::-1]
 
@@ -174,7 +174,7 @@ class Past:
         low, high = 0, len(self.parts) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            records = journal_parts.content(self.parts[middle]).records
+            records = journal_files.content(self.parts[middle]).records
             numbers = (record["seq"] for record in records if record["k"] == "notes")
             # A part without a number is one whose writer died at once: the parts before it decide.
             if (number := next(numbers, None)) is not None and number < seq:
@@ -185,14 +185,14 @@ class Past:
 
     def _start(self, index: int) -> int:
         """Return the last part up to this one from which a state can be rebuilt."""
-        while index and not journal_parts.begins(journal_parts.content(self.parts[index]).records):
+        while index and not journal_files.begins(journal_files.content(self.parts[index]).records):
             index -= 1
         return index
 
     def _fold(self, index: int) -> Iterator[PastMoment]:
         reader = _PartReader(self)
         for part in self.parts[index:]:
-            found = journal_parts.content(part)
+            found = journal_files.content(part)
             yield from reader.read(part, found)
             if found.damage is not None:
                 raise found.damage
@@ -314,6 +314,20 @@ def progress_at(folder: Path, at: float) -> dict[tuple[str, int], tuple[int, dic
 def states(folder: Path) -> Iterator[PastMoment]:
     """Yield the state behind each event of the journal in a job's folder, oldest first (`Past.states`)."""
     return Past(folder).states()
+
+
+def _parts(folder: Path) -> list[JournalPart]:
+    journal = folder / "journal"
+    if not journal.is_dir():
+        hint = "a job that never started has none; with spec.master.journal.path it is below that path: copy it there"
+        raise NotFoundError(f"{folder} has no journal", hint=hint)
+    damage: list[JournalError] = []
+    found = journal_files.parts(journal, damage)
+    if damage:
+        raise damage[0]
+    if not found:
+        raise NotFoundError(f"the journal in {journal} is empty", hint="the job never started: there is no past of it")
+    return found
 
 
 def _shown(at: float) -> str:

@@ -177,14 +177,30 @@ def _decoded(data: bytes, offset: int, number: int | None, name: str, base: int)
 
 def _decode(line: bytes, number: int | None, name: str, offset: int) -> tuple[Record, int]:
     """Return the record and the number of a line."""
+    parsed = cast("dict[str, Any]", json.loads(line_body(line, number, name, offset)))
+    return cast("Record", parsed["r"]), parsed["n"]
+
+
+def line_body(line: bytes, number: int | None, name: str, offset: int) -> bytes:
+    """Return a whole line's JSON without its checksum.
+
+    Args:
+        line: With its newline.
+        number: The number that it must have; None: any.
+        name: The segment, for messages.
+        offset: Where in the segment the line begins.
+
+    Raises:
+        JournalError: The line is damaged, or another one.
+    """
     body, tail = line[:-_TAIL], line[-_TAIL:]
     if tail != b',"c":"%08x"}\n' % zlib.crc32(body):
         which = "a line" if number is None else f"line {number}"
         raise _damaged(name, offset, f"the checksum of {which} is wrong")
-    parsed = cast("dict[str, Any]", json.loads(body + b"}"))
-    if parsed["n"] != (parsed["n"] if number is None else number):
-        raise _damaged(name, offset, f"line {number} is missing, line {parsed['n']} follows")
-    return cast("Record", parsed["r"]), parsed["n"]
+    if number is not None and not body.startswith(b'{"n":%d,' % number):
+        found = json.loads(body + b"}")["n"]
+        raise _damaged(name, offset, f"line {number} is missing, line {found} follows")
+    return body + b"}"
 
 
 def _check_version(record: Record, name: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from dljob.errors import JournalError
 from dljob.report import journal_files
 from dljob.report.history import is_needed
-from dljob.report.journal_files import SegmentFile
+from dljob.report.journal_files import JournalPart
 from dljob.runtime.journal.stores import SUFFIX
 from dljob.telemetry.records import Record
 
@@ -16,7 +18,7 @@ class JournalTail:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._segment: SegmentFile | None = None
+        self._segment: JournalPart | None = None
         self._offset = self._line = 0
         self._seen: frozenset[str] = frozenset()
         self.troubles: list[str] = []
@@ -27,22 +29,29 @@ class JournalTail:
         names = frozenset(path.name for path in self._folder.glob(f"*{SUFFIX}"))
         # Parts are seldom begun: only then the chain is looked at again.
         if names != self._seen:
-            chain = journal_files.segments(self._folder, self.troubles)
+            damage: list[JournalError] = []
+            chain = journal_files.parts(self._folder, damage)
+            self._say([journal_files.older_is_gone(chain), *(error.message for error in damage)])
             at = self._segment.number if self._segment else 0
             for own in chain:
                 if own.number < at:
                     continue
                 if own.number > at:
                     self._segment, self._offset, self._line = own, 0, 0
-                found += self._part(own, journal_files.fence_of(own, chain))
+                found += self._part(own)
             # A part without a header is one that begins at this moment, or that no master came to write.
             self._seen = names if chain and chain[-1].path.name == max(names) else frozenset()
         elif self._segment:
-            found += self._part(self._segment, None)
+            found += self._part(self._segment)
         return found
 
-    def _part(self, own: SegmentFile, fence: int | None) -> list[Record]:
-        lines = journal_files.SegmentLines(own.path, self._offset, self._line)
-        found = list(lines.read(is_needed, fence, self.troubles))
+    def _part(self, own: JournalPart) -> list[Record]:
+        damage: list[JournalError] = []
+        lines = journal_files.PartLines(own, self._offset, self._line)
+        found = list(lines.read(is_needed, damage))
         self._offset, self._line = lines.offset, lines.line
+        self._say(error.message for error in damage)
         return found
+
+    def _say(self, texts: Iterable[str]) -> None:
+        self.troubles += [text for text in texts if text and text not in self.troubles]
