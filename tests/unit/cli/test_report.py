@@ -96,3 +96,13 @@ def test_a_job_of_a_cluster_is_asked_as_status_asks(kube: FakeKube, tmp_path: Pa
     page = tmp_path / "job.html"
     assert run("report", "hello", "-k", "-o", page) == 0
     assert data(page)["job"]["phase"] == "Running"
+
+
+def test_a_job_that_never_started_gets_a_page(folder: Path, tmp_path: Path) -> None:
+    (folder / "job.json").write_text(json.dumps({"name": "x", "uid": "0" * 32, "started": 1.0}))
+    (folder / "status.json").unlink()
+    page = tmp_path / "job.html"
+    assert run("report", f"{folder}/", "-o", page) == 0
+    assert any("it never started" in line for line in data(page)["job"]["cause"])
+    (folder / "status.json").write_text('{"name": "x')
+    assert run("report", f"{folder}/", "-o", page, "--force") == 3

@@ -216,3 +216,28 @@ def test_samples_of_a_folder_go_to_the_page(folder: Path) -> None:
     assert found["samples"]["progress"] == {"loss": [0.1, 0.05]}
     assert found["lanes"]["t"][0][:2] == [10.0, 3]
     assert not [line for line in found["unrecorded"] if line.startswith("samples")]
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [1], {"a": 1}, [[]], [{}], [{"name": [1], "node": 7, "evidence": 7}]])
+def test_a_status_of_another_version_costs_only_the_parts_that_need_it(folder: Path, value: Any) -> None:
+    shutil.rmtree(folder / "journal")
+    record = job_folder.load(folder)
+    for key in record.status:
+        if key not in ("name", "uid"):
+            found = page_data.page_data(record._replace(status={**record.status, key: value}), NOW)
+            assert found["job"]["name"] == record.status["name"]
+    if value == [{"name": [1], "node": 7, "evidence": 7}]:
+        status = {**record.status, "recentFaults": value, "units": value, "roles": value, "ledger": {"roles": value}}
+        said = page_data.page_data(record._replace(status=status), NOW)["unrecorded"]
+        told = "status or spec is damaged, or of another version"
+        assert {line.partition(":")[0] for line in said if told in line} == {"incidents", "roles", "placement"}
+
+
+def test_a_job_that_never_started_has_a_page_that_says_so(folder: Path) -> None:
+    (folder / "job.json").write_text(json.dumps({"name": "x", "uid": "0" * 32, "started": 1.0}))
+    for name in ("status.json", "events.jsonl"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "journal")
+    found = data(folder)
+    assert (found["job"]["phase"], found["job"]["start"], found["lanes"]) == ("Pending", None, None)
+    assert "lanes, stages: the folder has no journal" in found["unrecorded"]

@@ -205,7 +205,7 @@ def test_a_job_that_never_started_has_no_past(job: PastJob, tmp_path: Path) -> N
     with pytest.raises(NotFoundError, match="is empty"):
         Past(folder)
     (folder / "journal" / "000001.jsonl").write_bytes(encode_header(Header(1)))
-    with pytest.raises(NotFoundError, match="is empty"):
+    with pytest.raises(NotFoundError, match="has no state of the job"):
         _ = Past(folder).oldest
 
 
@@ -260,3 +260,60 @@ def test_a_part_that_begins_with_no_snapshot_is_told(job: PastJob, tmp_path: Pat
         path.write_bytes(b"".join(encode_line(number, record) for number, record in enumerate(left)))
         with pytest.raises(JournalError, match="begins with no snapshot"):
             list(Past(made.folder).states())
+
+
+def test_damage_names_the_last_event_before_it(job: PastJob, tmp_path: Path) -> None:
+    folder = copied(job, tmp_path)
+    path = segments(folder)[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-4]) + b"#" + b"".join(lines[-4:]))
+    with pytest.raises(JournalError) as told:
+        Past(folder).last()
+    number = int(told.value.hint.rpartition("--event ")[2])
+    assert "copy the folder again" in told.value.hint
+    assert Past(folder).behind(number).seq >= number
+    # Without any state before it there is no such event.
+    path.write_bytes(b"".join([lines[0], b"#", *lines[1:]]))
+    for other in (*segments(folder)[:-1], *(folder / "journal" / "closed").iterdir()):
+        other.unlink()
+    with pytest.raises(JournalError) as told:
+        Past(folder).last()
+    assert "--event" not in told.value.hint
+
+
+def test_a_journal_with_a_header_alone_has_no_last_moment(job: PastJob, tmp_path: Path) -> None:
+    folder = copied(job, tmp_path)
+    for path in (*segments(folder), *(folder / "journal" / "closed").iterdir()):
+        path.unlink()
+    (folder / "journal" / "000001.jsonl").write_bytes(encode_header(Header(1)))
+    with pytest.raises(NotFoundError, match="has no state of the job"):
+        Past(folder).last()
+
+
+def test_headers_say_whether_they_are_damaged_or_of_a_newer_version(job: PastJob, tmp_path: Path) -> None:
+    from dljob.telemetry.records import encode_line
+
+    folder = copied(job, tmp_path)
+    path = segments(folder)[-1]
+    data = path.read_bytes()
+    path.write_bytes(b"x" + data)
+    with pytest.raises(JournalError, match="checksum of line 0") as told:
+        Past(folder)
+    assert "copy the folder again" in told.value.hint
+    path.write_bytes(encode_line(0, {"k": "header", "v": 99, "epoch": 1, "prev": None}))
+    with pytest.raises(JournalError, match="version 99") as told:
+        Past(folder)
+    assert "use the dljob that wrote it" in told.value.hint
+
+
+def test_a_spec_that_cannot_be_read_says_why_and_what_to_do(job: PastJob, tmp_path: Path) -> None:
+    folder = copied(job, tmp_path)
+    text = (folder / "spec.json").read_text()
+    (folder / "spec.json").write_text(text.replace('"replicas"', '"warp": 9, "replicas"'))
+    with pytest.raises(NotFoundError, match=r"spec\.roles\.0\.warp: Extra inputs are not permitted\n") as told:
+        Past(folder)
+    assert told.value.hint.startswith("use the dljob that wrote it: ")
+    (folder / "spec.json").write_text(text[:50])
+    with pytest.raises(NotFoundError) as told:
+        Past(folder)
+    assert told.value.hint == "the file is damaged: copy the folder again"

@@ -25,13 +25,20 @@ def accounts(path: Path) -> JobAccounts:
     Raises:
         NotFoundError: there is no job at that path.
     """
-    if path.is_file():
-        return _in_file(path)
+    return _in_file(path) if path.is_file() else JobAccounts(overview(path), views.spec(path))
+
+
+def overview(folder: Path) -> Overview:
+    """Return a job in detail by its folder alone; of one that never started, what its entry says.
+
+    Raises:
+        NotFoundError: there is no job's folder at that path.
+    """
     try:
-        return JobAccounts(views.in_folder(path), views.spec(path))
+        return views.in_folder(folder)
     except NotFoundError:
-        if never := _never_started(path):
-            return JobAccounts(never, views.spec(path))
+        if never := _never_started(folder):
+            return never
         raise
 
 
@@ -53,7 +60,7 @@ def _never_started(folder: Path) -> Overview | None:
     with suppress(OSError, ValueError, KeyError, TypeError):  # the caller says that this is no job's folder
         entry = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         record = registry.RegistryEntry(str(entry["name"]), str(entry["uid"]), str(folder))
-        seen = views.overview(record, {"name": record.name, "uid": record.uid})
+        seen = views.overview(record, {"name": record.name, "uid": record.uid, "phase": "Pending"})
         return replace(seen, unseen="it never started: its folder has no status of PrimeMaster")
     return None
 
@@ -77,9 +84,9 @@ def _in_file(file: Path) -> JobAccounts:
 
 def _object(body: Json) -> JobAccounts | None:
     if body.get("kind") == "DLJob":
-        from dljob.api.kubernetes.views import overview
+        from dljob.api.kubernetes import views as on_kubernetes
 
-        return JobAccounts(overview(body), body["spec"])
+        return JobAccounts(on_kubernetes.overview(body), body["spec"])
     if body.get("kind") != "ConfigMap" or "status.json" not in body["data"]:
         return None
     status = json.loads(body["data"]["status.json"])

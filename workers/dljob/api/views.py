@@ -8,15 +8,20 @@ from typing import Any, NamedTuple, NotRequired, Required, TypedDict, cast
 Json = dict[str, Any]
 
 
+# A status may be of another version, or damaged: what is not of the expected kind counts as missing.
+
+
 def nested(value: Mapping[str, Any], key: str) -> Json:
     """Return an object within an object; empty when it is missing."""
-    # Not by a default of `get`: the field may be there, and be null.
-    return cast("Json", value.get(key) or {})
+    found = value.get(key)
+    return cast("Json", found) if isinstance(found, Mapping) else {}
 
 
 def items(value: Mapping[str, Any], key: str) -> list[Json]:
     """Return a list within an object; empty when it is missing."""
-    return cast("list[Json]", value.get(key) or [])
+    found = value.get(key)
+    rows = cast("list[object]", found) if isinstance(found, list | tuple) else []
+    return [cast("Json", row) for row in rows if isinstance(row, Mapping)]
 
 
 class RoleStatus(TypedDict, total=False):

@@ -76,6 +76,9 @@ def _explain(job: Overview, name: str, flags: str) -> Diagnosis:
     if verdict and not (faults and _open(faults[-1])):
         lines = [*head, *_earlier(faults), f"next: {verdict.advice}"]
         return Diagnosis(verdict.kind, lines, advice=verdict.advice)
+    if not isinstance(status.get("recentFaults"), list | tuple | None):
+        lines = [*head, "first cause: unreadable: the status is damaged, or of another version"]
+        return Diagnosis(CauseKind.UNKNOWN, [*lines, f"next: dljob events {name}{flags}"])
     if not faults:
         return _without_faults(head, phase, name, flags)
     last = faults[-1]

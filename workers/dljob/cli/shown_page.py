@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.api import kept
 from dljob.api.handle import JobHandle
-from dljob.api.local import views
 from dljob.cli import diagnosis
 from dljob.report import job_folder
 from dljob.report.page_data import page_data
@@ -23,8 +23,8 @@ def of_folder(folder: Path, now: float, *, with_values: bool = False) -> dict[st
     Raises:
         NotFoundError: the folder has no status of a job.
     """
-    seen = views.in_folder(folder)
-    return _data(job_folder.load(folder), seen, str(seen.status["name"]), "", now, with_values=with_values)
+    seen = kept.overview(folder)
+    return _data(job_folder.load(folder, seen.status), seen, str(seen.status["name"]), "", now, with_values=with_values)
 
 
 def of_job(job: ShownJob, name: str, now: float, *, live: bool = False, with_values: bool = False) -> dict[str, Any]:

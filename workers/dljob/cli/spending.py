@@ -109,7 +109,9 @@ def lines(job: JobAccounts, width: int) -> list[str]:
     shown = columns(status, job.spec)
     head = f"{job.overview.title}: {job.overview.phase}"
     if _number(ledger.get("goodput")) is None or not shown[0].total:
-        return [_plain(head), "no time to account for: no rank has begun"]
+        kept = isinstance(status.get("ledger"), Mapping | None)
+        why = "no rank has begun" if kept else "the ledger is damaged, or of another version"
+        return [_plain(head), f"no time to account for: {why}"]
     ranks = counted(int(_number(ledger.get("processes")) or 0), "rank")
     head += f", {seconds(_number(ledger.get('seconds')) or 0.0)}, {ranks}"
     made = [_plain(head), _goodput(ledger, shown[0])]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from dljob.api.local import views
+from dljob.api import kept
 from dljob.api.shown_job import Page
+from dljob.api.views import items
 from dljob.errors import JournalError
 from dljob.logs import marks
 from dljob.report import history as histories
@@ -64,12 +65,12 @@ def load(path: Path, status: Mapping[str, Any] | None = None) -> RecordedJob:
     Raises:
         NotFoundError: the folder has no status of a job, or a damaged one.
     """
-    status = views.in_folder(path).status if status is None else status
+    status = kept.overview(path).status if status is None else status
     unrecorded: list[str] = []
     events = _events(path / "events.jsonl", unrecorded)
     manifest = manifest_in(path / "spec.json", unrecorded)
     history = _history(path / "journal", unrecorded)
-    faults = history.faults.items() if history else enumerate(status.get("recentFaults") or (), 1)
+    faults = history.faults.items() if history else enumerate(items(status, "recentFaults"), 1)
     sampled = samples.read(path, series.MOST)
     unrecorded += sampled.unrecorded
     return RecordedJob(status, manifest, events, history, texts(path, faults), tuple(unrecorded), sampled)

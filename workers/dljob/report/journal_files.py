@@ -18,7 +18,7 @@ from dljob.errors import JournalError
 from dljob.runtime.journal.stores import CLOSED, SUFFIX
 from dljob.telemetry.records import HEADER_MAX, Header, Record, line_body, scan, snapshot_at
 
-_HINT = "copy the folder again; if the file is the original one, what follows in it is lost"
+DAMAGED = "copy the folder again; if the file is the original one, what follows in it is lost"
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError)
 """Errors of a damaged file, and of one that another program wrote."""
 
@@ -105,11 +105,11 @@ class PartLines:
                     end = self.offset
             if limit is not None and end < limit:
                 message = f"{name}: it ends at byte {end}, and its successor counts on {limit} bytes"
-                troubles.append(JournalError(message, offset=end, hint=_HINT))
+                troubles.append(JournalError(message, offset=end, hint=DAMAGED))
         except JournalError as error:
-            troubles.append(error)
+            troubles.append(JournalError(error.message, offset=error.offset, hint=DAMAGED))
         except _UNREADABLE as error:
-            troubles.append(JournalError(f"{name}: {error}", offset=self.offset, hint=_HINT))
+            troubles.append(JournalError(f"{name}: {error}", offset=self.offset, hint=DAMAGED))
 
 
 class PartContent(NamedTuple):
@@ -139,17 +139,22 @@ def begins(records: tuple[Record, ...]) -> bool:
 
 def _header(path: Path, troubles: list[JournalError], *, required: bool) -> Header | None:
     """Return the header of a part; None where its writer died before it was written, or it cannot be read."""
+    hint = DAMAGED
     try:
         with _open(path) as file:
-            header = scan(file.readline(HEADER_MAX), name=_name(path)).header
+            line = file.readline(HEADER_MAX)
+        if line.endswith(b"\n"):
+            line_body(line, 0, _name(path), 0)
+            hint = ""  # a whole header that is refused is of a newer version, whose error says what to use
+        header = scan(line, name=_name(path)).header
     except JournalError as error:
-        troubles.append(error)
+        troubles.append(JournalError(error.message, offset=error.offset, hint=hint or error.hint))
         return None
     except _UNREADABLE as error:
-        troubles.append(JournalError(f"{_name(path)}: {error}", offset=0, hint=_HINT))
+        troubles.append(JournalError(f"{_name(path)}: {error}", offset=0, hint=DAMAGED))
         return None
     if header is None and required:
-        troubles.append(JournalError(f"{_name(path)}: it has no header", offset=0, hint=_HINT))
+        troubles.append(JournalError(f"{_name(path)}: it has no header", offset=0, hint=DAMAGED))
     return header
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from dljob.api.views import items, nested
 from dljob.errors import DLJobError
@@ -26,6 +26,7 @@ FIRST_EVENTS = 500
 """Of them, so many are the job's first ones: they tell how it began."""
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def page_data(
@@ -58,25 +59,44 @@ def page_data(
     plan = plan_of(record.manifest, unrecorded)
     sampled = record.samples.data()
     rows = lanes.lanes(history, unrecorded) if history else series.lanes(sampled, until)
-    found = incidents.of_history(history, until) if history else incidents.of_status(items(status, "recentFaults"))
+    parts = _ReadableParts(unrecorded)
+    if history:
+        found = incidents.of_history(history, until)
+    else:
+        found = parts.read("incidents", lambda: incidents.of_status(items(status, "recentFaults")), [])
     return {
         "format": FORMAT,
         "made": {"at": round(now, 3), "by": version},
         "live": live,
         "job": job_part(status, until, plan, cause),
-        "roles": roles_part(record.spec, status, plan),
+        "roles": parts.read("roles", lambda: roles_part(record.spec, status, plan), []),
         "accounts": list(ACCOUNTS),
         "lanes": rows,
         "incidents": incidents.with_texts(found, record.texts),
-        "ledger": status.get("ledger"),
+        "ledger": nested(status, "ledger") or None,
         "samples": series.samples_part(sampled),
-        "placement": placement_part(plan, status, history),
+        "placement": parts.read("placement", lambda: placement_part(plan, status, history), None),
         "events": events,
         "eventsLeftOut": left_out,
         "spec": without_values(record.spec, with_values=with_values) if record.spec else None,
         "whatifs": None,
         "unrecorded": unrecorded,
     }
+
+
+class _ReadableParts:
+    """Parts of a page by a status or spec that may be damaged, or of another version."""
+
+    def __init__(self, unrecorded: list[str]) -> None:
+        self._unrecorded = unrecorded
+
+    def read(self, name: str, make: Callable[[], T], without: T) -> T:
+        """Return what `make` makes; `without` if it cannot, which `unrecorded` then says."""
+        try:
+            return make()
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self._unrecorded.append(f"{name}: status or spec is damaged, or of another version: {error!r}")
+            return without
 
 
 def capped(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
@@ -91,6 +111,7 @@ def job_part(status: Json, until: float, plan: JobPlan | None, cause: Sequence[s
     start = unix(status.get("startTime"))
     return {
         **{key: status.get(key) for key in ("name", "uid", "phase", "reason", "message", "restarts", "seconds")},
+        "restarts": nested(status, "restarts") if "restarts" in status else None,
         "start": start,
         "end": unix(status.get("completionTime")) or (until if start else None),
         "goodput": ledger.get("goodput"),
@@ -104,8 +125,9 @@ def job_part(status: Json, until: float, plan: JobPlan | None, cause: Sequence[s
 def end_of(status: Json, now: float) -> float:
     """Return the job's end, else the time of its last status (unix seconds)."""
     start = unix(status.get("startTime"))
-    seconds = float(status.get("seconds") or 0.0)
-    return unix(status.get("completionTime")) or (now if start is None else start + seconds)
+    seconds = status.get("seconds")
+    spent = float(seconds) if isinstance(seconds, int | float) else 0.0
+    return unix(status.get("completionTime")) or (now if start is None else start + spent)
 
 
 def plan_of(manifest: dict[str, Any], unrecorded: list[str]) -> JobPlan | None:
@@ -153,8 +175,9 @@ def _device_seconds(status: Json, plan: JobPlan | None) -> float | None:
     rows = items(nested(status, "ledger"), "roles")
     if plan is None or not rows:
         return None
-    total = sum((_devices(plan, row["name"]) or 0.0) * sum(nested(row, "accounts").values()) for row in rows)
-    return round(total, 3)
+    held = [(_devices(plan, str(row.get("name"))) or 0.0, nested(row, "accounts").values()) for row in rows]
+    known = [(each, [one for one in accounts if isinstance(one, int | float)]) for each, accounts in held]
+    return round(sum(each * sum(accounts) for each, accounts in known), 3)
 
 
 def placement_part(plan: JobPlan | None, status: Json, history: JobHistory | None) -> dict[str, Any] | None:

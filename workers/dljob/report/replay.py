@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dljob.errors import JournalError, NotFoundError, UsageError
 from dljob.master.persistence.changes import Written
 from dljob.master.persistence.codec import decode_event, decode_state, encode_state
@@ -31,6 +33,8 @@ from dljob.runtime.journal.code_version import code_version
 from dljob.spec.model import DLJobManifest
 from dljob.telemetry.reasons import current
 from dljob.telemetry.records import Record
+
+_NO_STATE = "the job never started, or the files of its journal were not copied with its folder"
 
 
 @dataclass(slots=True)
@@ -75,7 +79,7 @@ class Past:
         self.folder = folder
         self.core = code_version() if core is None else core
         self.parts = _parts(folder)
-        self.manifest = _manifest(folder)
+        self.manifest = _manifest(folder, self.cores)
         self._uid = str(_read(folder / "status.json").get("uid") or _read(folder / "job.json").get("uid") or "")
         self._plan = plan(self.manifest)
 
@@ -84,7 +88,7 @@ class Past:
         """The oldest moment that is kept."""
         for found in self._fold(0):
             return found
-        raise NotFoundError(f"the journal in {self.folder} is empty", hint="the job never started: it has no past")
+        raise self._empty()
 
     @property
     def cut(self) -> bool:
@@ -150,8 +154,12 @@ class Past:
 
     def last(self) -> PastMoment:
         """Return the last state."""
-        (found,) = deque(self._fold(self._start(len(self.parts) - 1)), maxlen=1)
-        return found
+        for found in deque(self._fold(self._start(len(self.parts) - 1)), maxlen=1):
+            return found
+        raise self._empty()
+
+    def _empty(self) -> NotFoundError:
+        return NotFoundError(f"the journal in {self.folder} has no state of the job", hint=_NO_STATE)
 
     @property
     def _hint(self) -> str:
@@ -191,11 +199,16 @@ class Past:
 
     def _fold(self, index: int) -> Iterator[PastMoment]:
         reader = _PartReader(self)
+        last = 0
         for part in self.parts[index:]:
             found = journal_files.content(part)
-            yield from reader.read(part, found)
+            for moment in reader.read(part, found):
+                yield moment
+                last = moment.seq
             if found.damage is not None:
-                raise found.damage
+                before = f"\n  the last event before it: dljob replay {self.folder} --event {last}" if last else ""
+                hint = f"{found.damage.hint}{before}"
+                raise JournalError(found.damage.message, offset=found.damage.offset, hint=hint)
 
     def initial(self, at: float, *, own_nodes: bool) -> JobState:
         """Return the job's first state."""
@@ -326,7 +339,7 @@ def _parts(folder: Path) -> list[JournalPart]:
     if damage:
         raise damage[0]
     if not found:
-        raise NotFoundError(f"the journal in {journal} is empty", hint="the job never started: there is no past of it")
+        raise NotFoundError(f"the journal in {journal} is empty", hint=_NO_STATE)
     return found
 
 
@@ -334,13 +347,19 @@ def _shown(at: float) -> str:
     return str(rfc3339(at))
 
 
-def _manifest(folder: Path) -> DLJobManifest:
-    file = folder / "spec.json"
+def _manifest(folder: Path, cores: list[str]) -> DLJobManifest:
+    file, why = folder / "spec.json", "the job's spec cannot be read"
     try:
         return DLJobManifest.model_validate(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        message = f"{file}: the job's spec cannot be read: {error}"
+    except OSError as error:
+        message = f"{file}: {why}: {error.strerror}"
         raise NotFoundError(message, hint="a replay needs spec.json beside the journal") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        message = f"{file}: {why}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise NotFoundError(message, hint=f"use the dljob that wrote it: {', '.join(cores)}") from error
+    except ValueError as error:
+        raise NotFoundError(f"{file}: {why}: {error}", hint="the file is damaged: copy the folder again") from error
 
 
 def _read(file: Path) -> dict[str, Any]:

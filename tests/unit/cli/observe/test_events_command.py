@@ -87,3 +87,12 @@ def test_an_entry_of_another_version_or_with_escapes_is_one_plain_line() -> None
     assert timeline.line(odd, 0.0) == "        -  A B                -              [L M] "
     bad = {"seq": 1, "time": 5.0, "reason": "R", "target": "w/0", "message": "a\n\x1b[31mred\x1b]0;x\x07 \u202eevil"}
     assert timeline.line(bad, 10.0) == "    -5.0s  R                  w/0            a red\\x1b]0;x\\x07 \\u202eevil"
+
+
+def test_a_folder_without_a_timeline_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path)
+    (tmp_path / "events.jsonl").unlink()
+    assert main.run(["events", f"{tmp_path}/"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{tmp_path} has no events.jsonl: the job never started, or the file was not copied" in printed.err

@@ -210,3 +210,9 @@ def test_a_cluster_without_a_volume_says_where_it_would_be_kept(
     add_job(kube, "early", phase="Pending")
     code, _, err = dljob("ledger", "early", "-n", "team")
     assert (code, "nothing of job early in namespace team runs yet" in err) == (3, True)
+
+
+@pytest.mark.parametrize("ledger", [7, [LEDGER], "x"])
+def test_a_ledger_that_cannot_be_read_is_not_called_an_empty_one(ledger: Any) -> None:
+    told = "no time to account for: the ledger is damaged, or of another version"
+    assert spending.lines(accounts(status(ledger=ledger)), 80)[1:] == [told]

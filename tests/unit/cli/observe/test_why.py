@@ -289,3 +289,11 @@ def test_a_job_on_a_cluster_without_failures_asks_nobody_for_evidence(
     add_head(kube)
     kube.head["status"] = lambda _query: pytest.fail("asked")
     assert dljob("why", "hello", "-n", "team")[0] == 0
+
+
+def test_faults_that_cannot_be_read_are_not_called_none() -> None:
+    kind, lines = explained(status("Failed", faults={"a": 1}))  # type: ignore[arg-type]
+    assert (kind, lines[1:]) == (
+        CauseKind.UNKNOWN,
+        ["first cause: unreadable: the status is damaged, or of another version", "next: dljob events ppo -n team"],
+    )

@@ -131,8 +131,11 @@ def in_folder(folder: Path) -> Overview:
     try:
         status: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         record = RegistryEntry(str(status["name"]), str(status["uid"]), str(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except FileNotFoundError as error:
         hint = "the folder of a job has job.json, status.json, events.jsonl and journal; dljob status lists jobs"
+        raise NotFoundError(f"{file}: no status of a job: there is no such file", hint=hint) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = f"copy the folder again; dljob replay {folder} reads the journal instead"
         raise NotFoundError(f"{file}: no status of a job: {type(error).__name__}: {error}", hint=hint) from error
     return overview(record, status)
 

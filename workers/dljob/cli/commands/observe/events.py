@@ -48,8 +48,11 @@ def events(
 def _in_folder(folder: Path, tail: int | None) -> tuple[float, Iterable[Mapping[str, Any]]]:
     """Return the begin of a folder's timeline, and its entries."""
     from dljob.runtime.journal.job_record import last_notes, notes
+    from dljob.runtime.journal.timeline import EVENTS
 
     begun = kept.begun(folder)  # which refuses a folder of no job
+    if not (folder / EVENTS).is_file():
+        output.say(f"{folder} has no {EVENTS}: the job never started, or the file was not copied")
     return begun, notes(folder) if tail is None else last_notes(folder, tail)
 
 
