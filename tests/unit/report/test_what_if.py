@@ -14,12 +14,14 @@ from past_kit import WORKERS, PastJob, past_of
 from dljob.errors import SpecError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.events import CheckpointCommitted, Event, HostLost, NodesSeen, RankEnded, RankReady, Stepped
+from dljob.master.state.views import HostId
 from dljob.report import what_if
 from dljob.report.record import record_of
 from dljob.report.replay import Past
 from dljob.report.what_if import best_what_ifs, changed, predict
+from dljob.testing.simulate import forecast
 from dljob.testing.simulate.drive import Case
-from dljob.testing.simulate.forecast import Forecast
+from dljob.testing.simulate.forecast import USUAL_SPREAD, Forecast, JobPace
 from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import FaultMove
 
@@ -221,3 +223,40 @@ def test_spares_and_what_heartbeats_tell_are_read_from_a_journal(tmp_path: Path)
     assert "worker" in record.pace.stepping
     assert record.pace.repeats["worker"]
     assert record.pace.runs["driver"] == (pytest.approx(300.0, abs=5.0),)
+
+
+def test_the_uncertainty_has_a_part_for_starts_that_take_longer_or_shorter(
+    job: PastJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = what_if.Predictor(Past(job.folder))
+    rule = changed(Past(job.folder).manifest, ["roles.worker.restartPolicy.level=Process"])
+    first_up = dict.fromkeys(predictor.record.pace.first_up, 100.0)
+    up = {"worker": ((1.0,),)}
+    pace = dataclasses.replace(predictor.record.pace, first_up=first_up, up=up)
+    predictor.record = predictor.record._replace(pace=pace)
+    wide = predictor.predict("x", rule, 4)
+    monkeypatch.setattr(forecast, "USUAL_SPREAD", 0.0)
+    narrow = predictor.predict("x", rule, 4)
+    assert wide.difference == pytest.approx(narrow.difference)
+    # A start of 100 s beside 290 s of work: at a quarter more or less of it, the goodput moves by 4 points.
+    assert 0.06 < wide.uncertainty - narrow.uncertainty < 0.12
+    # Restarts of which one took four times as long as the other tell it, too.
+    predictor.record = predictor.record._replace(pace=dataclasses.replace(pace, up={"worker": ((1.0,), (4.0,))}))
+    assert predictor.predict("x", rule, 4).uncertainty > wide.uncertainty
+
+
+def test_a_slower_machine_takes_longer_for_all_starts_and_for_nothing_else() -> None:
+    pace = JobPace(
+        9.0,
+        first_up={HostId("w", 0): 2.0},
+        first_set_up={("w", 0): 3.0},
+        up={"w": ((1.0, 2.0), ())},
+        set_up={"w": (4.0,)},
+        spared={"w": (5.0,)},
+        repeats={"w": ((1.0, 2.0),)},
+    )
+    slow = pace.with_starts(2.0)
+    assert (slow.work, slow.repeats) == (pace.work, pace.repeats)
+    assert (slow.first_up, slow.first_set_up) == ({HostId("w", 0): 4.0}, {("w", 0): 6.0})
+    assert (slow.up, slow.set_up, slow.spared) == ({"w": ((2.0, 4.0), ())}, {"w": (8.0,)}, {"w": (10.0,)})
+    assert pace.start_spread == pytest.approx(USUAL_SPREAD)

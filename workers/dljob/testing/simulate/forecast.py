@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log, sqrt
 from random import Random
+from statistics import mean
 from typing import Any, NamedTuple, TypeAlias
 
 from dljob.master.failure import ending
@@ -46,6 +48,9 @@ GONE_S = 1.2
 BOOT_S = 2.0
 """Seconds until a killed PrimeMaster is back: meanwhile the ranks go on."""
 FIRST_BOOT_S = 0.01
+USUAL_SPREAD = 0.25
+"""Deviation of the logarithm of a start's duration where a record tells none (docs/adr/0078-what-if.md)."""
+_SHORTEST_S = 0.01
 _TAKES: Mapping[type, float] = {Arrive: 0.01, Carry: 0.01, PollNodes: 0.1}
 
 Spans: TypeAlias = tuple[float, ...]
@@ -77,6 +82,35 @@ class JobPace:
     """Seconds between two checkpoints; None: the job saved none."""
     runs: Mapping[str, Spans] = field(default_factory=dict[str, Spans])
     """Role that ends by itself -> from readiness to the end of its ranks."""
+
+    @property
+    def start_spread(self) -> float:
+        """Deviation of the logarithm of a start's duration, from one run of a job to another.
+
+        A record has one first start, so that its restarts tell: by role, the mean of each group that was ordered
+        together. A record with few of them tells little; `USUAL_SPREAD` counts as two restarts more.
+        """
+        squares, freedom = 2 * USUAL_SPREAD**2, 2
+        for groups in self.up.values():
+            logs = [log(max(mean(group), _SHORTEST_S)) for group in groups if group]
+            squares += sum((own - mean(logs)) ** 2 for own in logs)
+            freedom += max(0, len(logs) - 1)
+        return sqrt(squares / freedom)
+
+    def with_starts(self, factor: float) -> JobPace:
+        """Return the pace on a machine whose starts take `factor` times as long."""
+
+        def times(own: Spans) -> Spans:
+            return tuple(factor * span for span in own)
+
+        return replace(
+            self,
+            first_up={key: factor * span for key, span in self.first_up.items()},
+            first_set_up={key: factor * span for key, span in self.first_set_up.items()},
+            up={role: tuple(times(group) for group in groups) for role, groups in self.up.items()},
+            set_up={role: times(own) for role, own in self.set_up.items()},
+            spared={role: times(own) for role, own in self.spared.items()},
+        )
 
 
 class Strike(NamedTuple):
