@@ -63,7 +63,7 @@ def everything() -> DLJobManifest:
         .env({"B": 2}, C="3").config({"own": True}).node_group("big").not_driver().depends_on("B", "Complete")
         .resource(accelerator=0.5, cpu="500m", memory="1Gi", custom={"disk": 0.5}).visibility("Isolated")
         .comm(backend="gloo", timeout_seconds=60, init_process_group=False, pre_check=False, virtual_local_rank=True)
-        .restart(level="Role", max_restarts=2, memory_factor="1.2", max_memory="2Gi")
+        .restart(level="Role", max_restarts=2, memory_factor="1.2", max_memory="2Gi", along=["C"])
     )  # fmt: skip
     builder.role("b").module("train.py").total(2).resource(accelerator="0.5")
     builder.role("c").command("sleep", "1").total(2).elastic(1, 3).comm(sub_master="ring")

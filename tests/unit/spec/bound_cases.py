@@ -43,6 +43,7 @@ WHOLE: Json = {
                 "level": "Role",
                 "maxRestarts": 1,
                 "outOfMemory": {"memoryFactor": "1.5", "maxMemory": "2Gi"},
+                "with": ["b"],
             },
             "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
         },
@@ -162,6 +163,7 @@ CROSS = {
     ".master.journal.path", ".master.placement", ".gcsFaultTolerance.backend",
     ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
     ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
+    ".roles[].restartPolicy.with", ".roles[].restartPolicy.with[]",
     ".collectives.groups[].roles", ".collectives.groups[].roles[]", ".roles[].reserve",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""

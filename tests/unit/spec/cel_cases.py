@@ -271,6 +271,14 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(type="Elastic", restartPolicy={"level": "InProcess"})]},
         {"roles": [role(restartPolicy={"level": "InProcess"})]},
     ),
+    *(
+        case(
+            cel.RESTART_WITH,
+            {"roles": [role(restartPolicy={"with": ["b"]}), role("b", restartPolicy={"with": ["a"]})]},
+            {"roles": [role(restartPolicy={"with": wrong}), role("b")]},
+        )
+        for wrong in (["a"], ["b", "c"])
+    ),
     case(
         cel.OUT_OF_MEMORY,
         {"roles": [role(resources={"memory": "4Gi"}, restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},

@@ -172,6 +172,7 @@ ROWS: dict[str, Plan | Code] = {
         "policy.max_memory",
         f"{MEMORY}::test_memory_grows_up_to_max_memory_and_stays_there",
     ),
+    "spec.roles[].restartPolicy.with[]": Plan("spec.roles.0.restartPolicy", {"with": ["script"]}),
     "spec.roles[].reserve": Plan("spec.roles.2.reserve", "Quota", "declared"),
     "spec.roles[].annotations": Plan("spec.roles.3.annotations", {"scheduling.dljob.io/accelerator": "NPU"}),
     "spec.collocations[].name": Plan("spec.collocations.0.name", "pair"),

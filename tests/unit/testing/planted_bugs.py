@@ -8,7 +8,7 @@ import pytest
 from immutables import Map
 
 from dljob.master import transition
-from dljob.master.failure import budget, ending, moving, restart
+from dljob.master.failure import budget, coupling, ending, moving, restart
 from dljob.master.persistence import codec
 from dljob.master.placement import admission, commands, reissue, resizing
 from dljob.master.start import spares, standby, starting
@@ -317,3 +317,9 @@ def skips_a_count(patch):
         d.put_unit(name, new)
 
     patch.setattr(StateTransaction, "set_unit", set_unit)
+
+
+@bug
+def leaves_a_coupled_role_alone(patch):
+    """Who cannot live without a role goes on when it restarts."""
+    patch.setattr(coupling, "joining", lambda d, role, members: ())

@@ -35,6 +35,7 @@ FOUND = {
     "begins_before_it_ends": ("two ranks", "two hosts"),
     "starts_unchecked": ("checks", "check"),
     "skips_a_count": ("two nodes", "count"),
+    "leaves_a_coupled_role_alone": ("a coupled pair", "coupled"),
     "takes_those_along_who_stay": ("a resize in process", "elastic"),
     "ends_who_goes_at_work": ("a resize in process", "elastic"),
 }

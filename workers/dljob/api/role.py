@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Self
 
 from dljob.api.unsupported import UnsupportedCalls
@@ -252,6 +252,7 @@ class RoleSetters(UnsupportedCalls):
         max_restarts: int | None = None,
         max_memory: str | None = None,
         memory_factor: str | None = None,
+        along: Sequence[str] | None = None,
     ) -> Self:
         """Set what restarts when a rank fails; settings left out stay as they were.
 
@@ -260,6 +261,7 @@ class RoleSetters(UnsupportedCalls):
             max_restarts: restarts allowed in a window.
             max_memory: a rank that ran out of memory restarts with more, at most this much ("64Gi").
             memory_factor: factor of each such increase, "1.5".
+            along: roles whose ranks all restart whenever ranks of this role do.
         """
         if level is not None and level not in (levels := choices("RestartPolicy", "level")):
             raise UsageError(f"{self._call('restart')}: level {level!r}", hint=suggestion(level, levels))
@@ -269,7 +271,8 @@ class RoleSetters(UnsupportedCalls):
         had = self._workload.restart_policy
         # Merged at both levels: a later call that gives only one of the two memory settings keeps the other.
         grown = {**had.get("outOfMemory", {}), **{k: v for k, v in more.items() if v is not None}}
-        given = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None}
+        others = None if along is None else [name.lower() for name in along]
+        given = {"level": level, "maxRestarts": max_restarts, "outOfMemory": grown or None, "with": others}
         self._workload.restart_policy = {**had, **{k: v for k, v in given.items() if v is not None}}
         return self
 

@@ -139,9 +139,16 @@ class _Layout:
         }
 
 
+def _with(role: RolePlan) -> dict[str, list[str]]:
+    """Return the roles that restart with a role, where there are any."""
+    return {"with": list(role.restart_with)} if role.restart_with else {}
+
+
 def _role_row(role: RolePlan) -> tuple[str, ...]:
     kind = ("Elastic" if role.elastic else "Actor") + (", driver" if role.driver else "")
     restarts = f"{role.restart_level} x {role.max_restarts}"
+    if role.restart_with:
+        restarts += f", with {', '.join(role.restart_with)}"
     groups = f"{role.groups} of {role.group_size}"
     ranks = _range(0, role.replicas)
     takes = resources_text(role.per_rank) if role.quota is None else f"quota: {resources_text(role.quota)}"
@@ -191,7 +198,7 @@ def _role_data(role: RolePlan) -> dict[str, Any]:
         "eachRank": _amounts(role.per_rank),
         **({} if role.quota is None else {"quota": _amounts(role.quota)}),
         "dependsOn": [{"role": name, "condition": condition} for name, condition in role.depends_on],
-        "restartPolicy": {"level": role.restart_level, "maxRestarts": role.max_restarts},
+        "restartPolicy": {"level": role.restart_level, "maxRestarts": role.max_restarts, **_with(role)},
         "comm": role.comm_backend,
     }
 

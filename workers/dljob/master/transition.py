@@ -104,6 +104,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     d = StateTransaction(state, now)
     _HANDLERS[type(event)](d, event)
     # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
+    # Ranks of coupled roles start again once all of them have ended.
+    starting.follow_stops(d)
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.

@@ -70,6 +70,8 @@ class RolePlan:
     # A new field is marked LATER too, or the digests of all jobs change and void their journals.
     virtual_local_rank: bool = field(default=False, metadata=LATER)
     """Whether LOCAL_RANK is 0 in each rank, which then sees only its own devices, whatever Ray's switches say."""
+    restart_with: tuple[str, ...] = field(default=(), metadata=LATER)
+    """Roles that its restartPolicy.with names: they restart as a whole whenever any of its ranks does."""
 
     @property
     def resizes(self) -> bool:

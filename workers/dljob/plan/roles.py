@@ -51,6 +51,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         node_group=role.node_group or "",
         restart_level=role.restart_policy.level or _restart_level(role),
         max_restarts=role.restart_policy.max_restarts,
+        restart_with=role.restart_policy.with_,
         comm_backend=comm,
         comm_timeout_s=role.comm.timeout_seconds,
         init_process_group=role.comm.init_process_group and comm is not None,

@@ -52,6 +52,12 @@ DEPENDS_ON = CelRule(
     " || r.dependsOn.all(d, d.role != r.name && self.roles.exists(x, x.name == d.role)))",
     "dependsOn must name other roles",
 )
+# A longer way back to the role itself is no mistake: roles that name each other restart together.
+RESTART_WITH = CelRule(
+    "self.roles.all(r, !has(r.restartPolicy) || !has(r.restartPolicy.with)"
+    " || r.restartPolicy.with.all(n, n != r.name && self.roles.exists(x, x.name == n)))",
+    "restartPolicy.with must name other roles",
+)
 GROUP_ROLES = CelRule(
     "!has(self.collectives) || !has(self.collectives.groups)"
     " || self.collectives.groups.all(g, g.roles.all(n, self.roles.exists(r, r.name == n)))",
@@ -224,7 +230,7 @@ REF_SPARES = CelRule(
 )
 
 SPEC = (
-    *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, GROUP_ROLES, NODE_GROUP),
+    *(DRIVER, COLLOCATED_ROLES, ONE_COLLOCATION, SHARES, SHARERS, DEPENDS_ON, RESTART_WITH, GROUP_ROLES, NODE_GROUP),
     *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_SUSPEND, REF_MASTER, REF_SPARES),
 )
 ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)

@@ -63,6 +63,9 @@ class RestartPolicy(Model):
     out_of_memory: OutOfMemory | None = None
     """Growth of the memory of ranks that ran out of it, where nodes have more; left out: they restart with the memory
     they had."""
+    with_: Annotated[tuple[RoleName, ...], Field(alias="with", max_length=32, json_schema_extra=SET)] = ()
+    """Roles that cannot live on without this one: all their ranks restart whenever ranks of this role do, at any level,
+    and so do the roles that those name; this role's budget pays for all. Empty: none."""
 
 
 class Backoff(Model):

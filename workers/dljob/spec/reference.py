@@ -59,6 +59,7 @@ _TAIL = """## Rules that only the loader checks
 The API server cannot check these rules; `dljob validate`, `plan`, `run` and `submit` do, and so does the operator:
 
 - `dependsOn` without cycles; a cycle is shown as `a -> b -> a`
+- roles that `restartPolicy.with` names do not wait for each other to complete, and its own role's level is not Job
 - roles that share a host or a device: group counts equal or one divides the other, one node group, one kind of device
 - the devices of one rank, and those of one role group, fit on one host of a declared node group
 - TPU, HPU and Neuron devices are assigned whole, TPU in 1, 2, 4 or 8 chips; `visibility: Shared` is for GPU, NPU, HPU

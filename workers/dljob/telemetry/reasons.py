@@ -41,6 +41,7 @@ SPARE_POOL_DEGRADED = "SparePoolDegraded"  # a process spare could not be made t
 
 # Failing and recovering.
 RESTARTING = "Restarting"  # ranks restart; the level says which
+RESTARTED_WITH = "RestartedWith"  # all ranks of a role restart because those of a coupled role do (restartPolicy.with)
 ESCALATED = "Escalated"  # a restart level did not help or has no budget left; the next higher one is tried
 RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
 HANG_FOUND = "HangFound"  # a rank or a whole role hangs; the note names the file with all stacks

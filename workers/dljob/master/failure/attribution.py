@@ -81,7 +81,9 @@ def late(d: StateTransaction, role: str, rank: int, incarnation: int, outcome: O
     # Only the present process and the one before it can have caused the latest fault.
     if outcome.ok or not now - 1 <= incarnation <= now or _is_recorded(d, name, incarnation):
         return
-    mine = [f for f in d.faults if f.rank.startswith(f"{role}/") and d.now - f.detected <= limits.JOIN_S]
+    # A coupled role may have been taken down for the echo of a failure that was its own.
+    roles = {role, *(name for name, facts in d.job.roles.items() if role in facts.coupled)}
+    mine = [f for f in d.faults if f.rank.rpartition("/")[0] in roles and d.now - f.detected <= limits.JOIN_S]
     if not mine:
         return
     failure = _classify(d, (role, rank), incarnation, outcome, _node(d, role, rank))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dljob.master.failure import attribution, budget, ending, memory, repeats
+from dljob.master.failure import attribution, budget, coupling, ending, memory, repeats
 from dljob.master.failure.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
 from dljob.master.failure.restart import RestartOrder, begin
 from dljob.master.start import spares, starting
@@ -101,6 +101,9 @@ def _restart(d: StateTransaction, failure: Failure, ranks: tuple[int, ...], deci
     level = decision.level
     if outcome.reason in _NODE_OR_FREEZE and not decision.counts:
         _refund(d, failure)
+    if level is not Level.JOB and (by := coupling.covered(d, role, ranks)):
+        d.because(f"{cause}; {role} restarts with {by} already")
+        return
     # A failure that belongs to a counted one costs nothing, and joins the backoff that is already running.
     if _joined(d, failure):
         wait = _left_of_backoff(d, role, ranks)
@@ -121,7 +124,8 @@ def _restart(d: StateTransaction, failure: Failure, ranks: tuple[int, ...], deci
         level = Level.ROLE_GROUP  # all ranks of the role in that unit were ended with it
     begin(d, RestartOrder(level, role, ranks, reason, cause, wait=wait, fresh=fresh, failure=failure))
     if level is not Level.JOB:
-        memory.follow(d, {other: theirs for other, theirs in ended.items() if other != role}, failure.name)
+        restarted = (role, *d.facts(role).coupled)
+        memory.follow(d, {other: theirs for other, theirs in ended.items() if other not in restarted}, failure.name)
 
 
 def _why(d: StateTransaction, role: str, level: Level, decision: Restart, wait: float) -> str:

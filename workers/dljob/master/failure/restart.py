@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dljob.master.failure import attribution
+from dljob.master.failure import attribution, coupling
 from dljob.master.start import starting
 from dljob.master.state import limits
 from dljob.master.state.actions import KillHost, LeaveGroup, StopRanks
@@ -51,7 +52,9 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     """End the processes of a restart's members, and start them again at once or after the backoff."""
     if order.level is not Level.JOB and starting.ahead(d, order.role):
         return  # the role has not begun: it starts in its present size when its turn comes
-    members = _members(d, order)
+    own = _members(d, order)
+    along = () if order.level is Level.JOB else coupling.joining(d, order.role, own)
+    members = (*own, *along)
     fresh = order.fresh or order.level is Level.JOB  # a restart of the job keeps no process
     number = d.next_serial()
     target = _target(d, order)
@@ -63,8 +66,8 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
     if order.level is Level.JOB:
         _reset_roles(d, later)
-    elif len(members) == d.facts(order.role).plan.replicas:
-        starting.new_life(d, order.role)
+    else:
+        _begin_lives(d, order.role, own, along)
     due = d.now + (GATHER_S if order.gathers else order.wait)
     d.incidents = d.incidents.set(
         number,
@@ -83,7 +86,8 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
         ),
     )
     if not order.without_fault:
-        d.count_restart(order.level, "" if order.level is Level.JOB else order.role)
+        roles = () if order.level is Level.JOB else dict.fromkeys((order.role, *(name for name, _ in along)))
+        d.count_restart(order.level, *roles)
     wait = f" in {order.wait:g} s" if order.wait else ""
     d.note(
         reasons.RESTARTING,
@@ -91,6 +95,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
         f"{order.cause}{follows}; restarting {counted(len(members), 'rank')}{wait}",
         level=order.level.value,
     )
+    coupling.report(d, order.role, target, along)
     # Held until the backoff is over: a torch world must not start while some of its ranks still wait.
     _hold(d, d.incidents[number], 1)
     # Processes end at once even if the backoff lasts: peers of a dead rank would only wait for it.
@@ -100,6 +105,16 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
         d.wake_at(due)
     else:
         launch(d, number)
+
+
+def _begin_lives(d: StateTransaction, role: str, own: Sequence[RankKey], along: Sequence[RankKey]) -> None:
+    """Begin new lives of the roles that restart as a whole, and order the start of those that restart together."""
+    taken = dict.fromkeys(name for name, _ in along if name != role)
+    if role in (name for name, _ in along) or len(own) == d.facts(role).plan.replicas:
+        starting.new_life(d, role)
+    for name in taken:
+        starting.new_life(d, name)
+    coupling.start_in_order(d, (role, *taken))
 
 
 def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
@@ -178,7 +193,8 @@ def _staying(d: StateTransaction, order: RestartOrder, members: tuple[RankKey, .
     return frozenset(
         key
         for key in members
-        if (phase := d.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed)
+        if key[0] == order.role
+        and ((phase := d.ranks[key].phase).live or (phase is RankPhase.WAITING and key[1] not in failed))
     )
 
 
@@ -205,15 +221,21 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
         if d.facts(role).world and incident.fresh:
             kill(d, HostId(role, STORE))
     if stopping:
-        within = limits.LEAVE_S if staying else limits.STOP_S + _grace(incident.reason)
-        stop_by = d.now + within
+        stop_by = d.now + _time_to_stop(d, incident, staying=bool(staying))
         d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
         d.wake_at(stop_by)
 
 
+def _time_to_stop(d: StateTransaction, incident: Incident, *, staying: bool) -> float:
+    """Return the seconds after which hosts are killed whose ranks have neither ended nor left their group."""
+    scripts = {role for role, _ in incident.members if d.facts(role).ranks_per_host > 1}
+    ends = (limits.STOP_S + _grace(coupling.reason_of(incident, role)) for role in scripts)
+    return max([limits.LEAVE_S if staying else 0.0, *ends])
+
+
 def _wait(d: StateTransaction, key: RankKey, number: int) -> None:
     """Mark a rank as waiting for a new process, as a member of an incident."""
-    reason = d.incidents[number].reason
+    reason = coupling.reason_of(d.incidents[number], key[0])
     old = d.ranks[key]
     d.set_rank(key, evolve(old, phase=RankPhase.WAITING, incident=number, pid=0, restart_reason=reason))
 
@@ -224,7 +246,7 @@ def _stop(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> b
     for rank in ranks:
         old = d.ranks[host.role, rank]
         if old.phase.live:
-            reason = d.incidents[number].reason
+            reason = coupling.reason_of(d.incidents[number], host.role)
             stopping = evolve(old, phase=RankPhase.STOPPING, incident=number, restart_reason=reason)
             d.set_rank((host.role, rank), stopping)
             live.append(rank)

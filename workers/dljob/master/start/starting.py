@@ -81,6 +81,29 @@ def on_hold(d: StateTransaction, rank: RankState) -> bool:
     return incident is not None and not incident.launched
 
 
+def _mates_stop(d: StateTransaction, rank: RankState) -> bool:
+    """Whether ranks that restart together with this one are still being stopped: all end before one starts again.
+
+    Otherwise a new rank of a coupled role would meet an old one of the other role.
+    """
+    incident = d.incidents.get(rank.incident)
+    if incident is None or not incident.role:
+        return False
+    coupled = d.facts(incident.role).coupled
+    return any(d.roles[name].stopping for name in (incident.role, *coupled)) if coupled else False
+
+
+def follow_stops(d: StateTransaction) -> None:
+    """Start the ranks that waited until the last rank of a coupled role was stopped."""
+    if d.roles is d.base.roles or not d.phase.active:
+        return
+    for name, facts in d.job.roles.items():
+        if facts.mates and d.base.roles[name].stopping and not d.roles[name].stopping:
+            for mate in facts.mates:
+                if dependencies_met(d, mate):
+                    start_waiting(d, mate)
+
+
 def _has_work(d: StateTransaction, host: HostId) -> bool:
     """Whether a host has ranks to start; for a store host, whether its role has unfinished ranks."""
     role = d.roles[host.role]
@@ -137,6 +160,8 @@ def start_world(d: StateTransaction, role: str) -> None:
     facts, state = d.facts(role), d.roles[role]
     # While a backoff holds some of its ranks back, a torch world cannot start as a whole.
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
+    if whole and facts.mates:
+        whole = not any(_mates_stop(d, d.ranks[role, rank]) for rank in range(facts.plan.replicas))
     store = d.hosts[HostId(role, STORE)]
     # The check is asked before the store, so that it runs while the store's process still imports torch.
     if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
@@ -158,7 +183,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
     started: list[int] = []
     for rank in mine:
         old = d.ranks[host.role, rank]
-        if old.phase is RankPhase.WAITING and not on_hold(d, old):
+        if old.phase is RankPhase.WAITING and not on_hold(d, old) and not _mates_stop(d, old):
             new = evolve(
                 old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now, ready_at=0.0
             )

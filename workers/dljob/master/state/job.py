@@ -29,6 +29,12 @@ class RoleFacts:
     """Roles whose `dependsOn` names this role."""
     first_wave: bool
     """Whether it waits for no role to complete, even indirectly. The job runs once all such roles are ready."""
+    coupled: tuple[str, ...] = ()
+    """Roles that restart as a whole whenever any of its ranks restarts: those that its restartPolicy.with names, and
+    those that these name in turn. The role itself is one of them where the names lead back to it."""
+    mates: tuple[str, ...] = ()
+    """Roles that may be in one coupled restart with it, as those that restart first or as those that are taken along;
+    itself among them."""
 
     @cached_property
     def world(self) -> bool:
@@ -90,12 +96,15 @@ class Job:
         """The facts of each role, in the order of the spec."""
         plans = self.plan.roles
         late = _late(plans)
+        coupled = {name: _coupled(plans, name) for name in plans}
         return {
             name: RoleFacts(
                 plan=role,
                 series=self.plan.units.of_role(name).name,
                 dependents=tuple(other for other, p in plans.items() if any(name == dep for dep, _ in p.depends_on)),
                 first_wave=name not in late,
+                coupled=coupled[name],
+                mates=_mates(coupled, name),
             )
             for name, role in plans.items()
         }
@@ -128,3 +137,19 @@ def _late(plans: Mapping[str, RolePlan]) -> frozenset[str]:
         if not more:
             return frozenset(late)
         late |= more
+
+
+def _coupled(plans: Mapping[str, RolePlan], role: str) -> tuple[str, ...]:
+    """Return the roles that restart with a role, in the order of the plan."""
+    found: set[str] = set()
+    more = set(plans[role].restart_with)
+    while more:
+        found |= more
+        more = {name for each in more for name in plans[each].restart_with} - found
+    return tuple(name for name in plans if name in found)
+
+
+def _mates(coupled: Mapping[str, tuple[str, ...]], role: str) -> tuple[str, ...]:
+    """Return the roles of all coupled restarts that a role can be in."""
+    groups = [{name, *others} for name, others in coupled.items() if others and role in (name, *others)]
+    return tuple(name for name in coupled if any(name in group for group in groups))

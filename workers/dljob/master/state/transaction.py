@@ -277,9 +277,9 @@ class StateTransaction:
         wanted = frozenset(numbers)
         self.faults = tuple(evolve(f, recovered=self.now) if f.id in wanted else f for f in self.faults)
 
-    def count_restart(self, level: Level, role: str = "") -> None:
-        """Count a restart of a level, and of its role where one is named."""
+    def count_restart(self, level: Level, *roles: str) -> None:
+        """Count a restart of a level once, and for each of the roles whose ranks restart, where they are named."""
         self.restarts = self.restarts.set(level.value, self.restarts.get(level.value, 0) + 1)
-        if role:
+        for role in roles:
             state = self.roles[role]
             self.set_role(role, evolve(state, restarts=state.restarts + 1))

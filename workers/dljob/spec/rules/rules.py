@@ -10,6 +10,7 @@ from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.policy import Rule
 from dljob.spec.rules.annotations import annotation_findings, spoken, written_at
 from dljob.spec.rules.collectives import COLLECTIVE_RULES
+from dljob.spec.rules.coupled import COUPLED_RULES
 from dljob.spec.rules.elastic import ELASTIC_RULES
 from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.rules.head import HEAD_RULES
@@ -219,6 +220,7 @@ RULES: tuple[Check, ...] = (
     *TEMPLATE_RULES,
     *REFERENCE_RULES,
     *REJOIN_RULES,
+    *COUPLED_RULES,
     *MEMORY_RULES,
     *COLLECTIVE_RULES,
     *QUOTA_RULES,

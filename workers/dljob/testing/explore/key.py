@@ -52,6 +52,7 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.watched.items()),
         frozenset(w.owner.items()),
         frozenset(w.hung),
+        frozenset(w.met),
         frozenset(w.started.items()),
         frozenset(w.reserving),
         w.reported_nodes,

@@ -59,6 +59,7 @@ def _group(name: str, size: int, **fields: object) -> dict[str, Any]:
 # A budget of one restart: two faults use it up.
 _ONE = role("a", restartPolicy={"maxRestarts": 1})
 _WAITS = role("b", dependsOn=[{"role": "a"}])
+_ENGINE = role("a", 2, driver=False, restartPolicy={"with": ["b"]})
 # 5 of the 8 CPUs of a node, so each rank needs a node of its own.
 _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, comm={"preCheck": True})
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
@@ -71,6 +72,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("two ranks", job(role("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("two drivers", job(role("a"), role("b")), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a role that waits", job(role("a", driver=False), _WAITS), (KILL, *CRASHES)), 1),
+    Bounded(Small("a coupled pair", job(_ENGINE, _WAITS), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("a role group", job(_group("a", 2)), (KILL, ERROR, *CRASHES), PROMPT), 2),
     Bounded(Small("a torch world", job(_WORLD), (KILL, ERROR, *CRASHES), PROMPT), 1),
     Bounded(Small("checks", job(_CHECKED, nodes=3), (*BAD, KILL, NODES[2], *FEW), PROMPT), 1),

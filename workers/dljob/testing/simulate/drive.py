@@ -100,7 +100,8 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     made = manifest
     if made is None:
         # Each feature draws from a random source of its own, so that older choices of a seed stay as they were.
-        made = elastic.with_bounds(seed, jobs.with_spares(seed, checks.asked_for(seed, jobs.small(rng))))
+        made = jobs.with_spares(seed, checks.asked_for(seed, jobs.with_coupling(seed, jobs.small(rng))))
+        made = elastic.with_bounds(seed, made)
     return Case(
         seed,
         made,

@@ -69,6 +69,8 @@ class Surroundings:
         """(role, generation) -> actor -> its number of live ranks; entries without live ranks are removed."""
         self.hung: set[Running] = set()
         """Ranks that hang: they make no step and never end by themselves."""
+        self.met: set[tuple[Running, Running]] = set()
+        """(rank, peer) that ran at one time, where the rank's role is coupled to the peer's and restarts with it."""
         self.started: dict[RankKey, int] = {}
         """The latest incarnation that was started of each rank."""
         self.reserving: set[tuple[str, int]] = set()
@@ -140,6 +142,8 @@ class Surroundings:
             self.running.pop(key, None)
         self._count(running, actor, -1)
         self.hung.discard(running)
+        if self.met:
+            self.met = {pair for pair in self.met if pair[0] != running}
 
     def take(self, node: str, unit: str, times: int, given: Given = ()) -> bool:
         """Take a unit's resources from a node, or with `times` -1 give them back; False where there is no room."""

@@ -26,7 +26,7 @@ from dljob.master.state.actions import (
 from dljob.master.state.events import RankEnded, RelaunchTold, Released, UnitRefused, UnitReserved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, Outcome, Reason
-from dljob.testing.world import checks, invariants, leaving
+from dljob.testing.world import checks, coupling_invariants, invariants, leaving
 from dljob.testing.world.model import (
     Arrive,
     Carry,
@@ -209,6 +209,7 @@ def _enter(w: WorldState, actor: str, running: Running) -> None:
     if this in process.begun:
         return
     invariants.may_start(w, running)
+    coupling_invariants.meet(w, running)
     w.processes[actor] = evolve(process, ranks=(*process.ranks, running), begun=(*process.begun, this))
     w.start_running(actor, running)
     w.later(SetUp(actor, running))

@@ -18,7 +18,14 @@ from dljob.master.state.ledger import Account
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase, homeless_units
 from dljob.master.state.views import HostId
 from dljob.master.transition import transition
-from dljob.testing.world import checks, domain_invariants, elastic, repeat_invariants, spare_invariants
+from dljob.testing.world import (
+    checks,
+    coupling_invariants,
+    domain_invariants,
+    elastic,
+    repeat_invariants,
+    spare_invariants,
+)
 from dljob.testing.world.model import Process, Running, spare_actor
 from dljob.testing.world.state import WorldState
 
@@ -96,6 +103,7 @@ def may_start(w: WorldState, running: Running) -> None:
     if w.job.roles[running.role].world:
         w.problems.extend(_mixed(w, running))
         w.problems.extend(checks.unfit(w, running))
+    w.problems.extend(coupling_invariants.outlived(w, running))
     for other, kind in w.job.roles[running.role].plan.depends_on:
         there = w.was_ready if kind == "Ready" else w.ended
         everybody = ((other, rank) for rank in range(w.job.roles[other].plan.replicas))

@@ -12,6 +12,8 @@ CLASS = {"class": "pkg.Class"}
 MODULE = {"module": "train"}
 SPARED = 0.4
 """The share of jobs with spare nodes."""
+COUPLED = 0.5
+"""The share of jobs, among those with roles that run at the same time, in which a role restarts with another one."""
 
 
 def small(rng: Random) -> dict[str, Any]:
@@ -84,3 +86,20 @@ def with_spares(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     policy = spec["faultTolerance"]
     spares = {**policy["spares"], "nodes": rng.choice((1, 1, 2))}
     return {**manifest, "spec": {**spec, "faultTolerance": {**policy, "spares": spares}}}
+
+
+def with_coupling(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the manifest, for some seeds with roles that restart together; the choice has a random source of its own.
+
+    Jobs in which a role waits for another one to complete are left as they are: `spec.rules.coupled` refuses a pair of
+    which one ends before the other begins. So does it a role of level Job.
+    """
+    rng, roles = chance(f"coupling {seed}"), manifest["spec"]["roles"]
+    able = [role for role in roles if role["restartPolicy"].get("level") != "Job"]
+    waits = any(each["condition"] == "Complete" for role in roles for each in role.get("dependsOn", ()))
+    if waits or len(roles) < 2 or not able or rng.random() > COUPLED:
+        return manifest
+    for one in rng.sample(able, rng.randint(1, len(able))):
+        others = [role["name"] for role in roles if role is not one]
+        one["restartPolicy"] = {**one["restartPolicy"], "with": [rng.choice(others)]}
+    return manifest

@@ -1,0 +1,74 @@
+"""Coupled restarts: `restartPolicy.with` takes other roles along, whole, whenever ranks of a role restart.
+
+They join the incident of those ranks, so the restart has one cause, one backoff and one level, and is charged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dljob.master.start import starting
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import Incident, RankKey
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+
+def joining(d: StateTransaction, role: str, members: Sequence[RankKey]) -> tuple[RankKey, ...]:
+    """Return the ranks of coupled roles that restart with members of a role, beyond these.
+
+    A role that has not begun, or that has completed, has nothing to restart. A rank that another restart of the same
+    event has taken down is not taken down again: its host would have two generations in one event (docs/adr/0034).
+    """
+    own = frozenset(members)
+    return tuple(
+        key
+        for name in d.facts(role).coupled
+        if not starting.ahead(d, name) and not starting.completed(d, name)
+        for rank in range(d.facts(name).plan.replicas)
+        if (key := (name, rank)) not in own and not _taken_down(d, key)
+    )
+
+
+def covered(d: StateTransaction, role: str, ranks: Iterable[int]) -> str:
+    """Return the coupled restart of this event that has taken these ranks along already; empty if there is none.
+
+    A lost node takes ranks of several roles. Those of a coupled one need no restart, and no budget, of their own.
+    """
+    found = {d.ranks[role, rank].incident for rank in ranks if _taken_down(d, (role, rank))}
+    incidents = [d.incidents[number] for number in found]
+    if not incidents or any(not incident.role or role not in d.facts(incident.role).coupled for incident in incidents):
+        return ""
+    return incidents[0].target if all(_taken_down(d, (role, rank)) for rank in ranks) else ""
+
+
+def _taken_down(d: StateTransaction, key: RankKey) -> bool:
+    """Whether a restart that began in this transition has the rank."""
+    return d.ranks[key].incident > d.base.serial and d.ranks[key].incident in d.incidents
+
+
+def start_in_order(d: StateTransaction, roles: Iterable[str]) -> None:
+    """Have roles that restart together start in the order of their `dependsOn`, as at the start of the job."""
+    together = tuple(roles)
+    for name in together:
+        if any(other in together for other in d.facts(name).dependents):
+            d.set_role(name, evolve(d.roles[name], was_ready=False))
+
+
+def reason_of(incident: Incident, role: str) -> str:
+    """Return the restart reason of a role's ranks: the incident's, unless they were only taken along."""
+    return incident.reason if incident.role in ("", role) else reasons.RESTARTED_WITH
+
+
+def report(d: StateTransaction, role: str, target: str, along: Iterable[RankKey]) -> None:
+    """Add to the timeline which roles were taken along, and by whose `restartPolicy.with`."""
+    ranks: dict[str, int] = {}
+    for name, _ in along:
+        ranks[name] = ranks.get(name, 0) + 1
+    within = (role, *d.facts(role).coupled)
+    for name, count in ranks.items():
+        # The nearest role that names it: the failed one, or one that was taken along itself.
+        by = next(other for other in within if name in d.facts(other).plan.restart_with)
+        words = f"{counted(count, 'rank')} restarting with {target}: restartPolicy.with of {by} names {name}"
+        d.note(reasons.RESTARTED_WITH, name, words)
