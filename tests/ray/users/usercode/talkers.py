@@ -24,6 +24,10 @@ class Talker(dljob.Worker):
         self.seen.append(batch)
         return batch * factor if hasattr(batch, "shape") else [factor * x for x in batch]
 
+    @rpc
+    def why(self):
+        return self.context.restart_reason
+
     @rpc(collect="as_completed")
     def finish(self, slow_rank):
         time.sleep(0.4 if self.rank == slow_rank else 0)
@@ -109,6 +113,10 @@ class Boss(dljob.Worker):
             if all(number == 2 for number, _ in again):
                 break
         heard["restarted"] = sorted({number for number, _ in first} | {number for number, _ in again})
+        listeners = RoleGroup("listener").options(idempotent=True)
+        while any(number == 1 for number, _ in listeners.incarnation()):
+            pass  # they are coupled to the talkers, and are taken down with them
+        heard["coupled"] = listeners.why()
         heard["after"] = talkers.double([1, 2, 3])
         heard["streamed"] = list(talkers.count(10))
         return heard
