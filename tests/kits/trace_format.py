@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 KEYS = {
@@ -61,8 +60,13 @@ def _slices(events: list[dict[str, Any]], threads: dict[Thread, str]) -> dict[st
             name = threads[event["pid"], event["tid"]]
             found[name].append((event["ts"], event["ts"] + event["dur"], event["name"]))
     for own in found.values():
-        # A viewer may draw slices of one thread inside each other, never across.
-        assert all(before[1] <= after[0] for before, after in pairwise(sorted(own)))
+        # A viewer draws slices of one thread inside each other, and drops those that lie across.
+        around: list[tuple[int, int, str]] = []
+        for begin, end, what in sorted(own, key=lambda one: (one[0], -one[1])):
+            while around and around[-1][1] <= begin:
+                around.pop()
+            assert not around or end <= around[-1][1], (what, around[-1])
+            around.append((begin, end, what))
     return dict(found)
 
 

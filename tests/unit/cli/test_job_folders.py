@@ -14,6 +14,7 @@ import pytest
 import dljob
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
+from dljob.calls.trace_rows import VARIABLE
 from dljob.cli import main
 from dljob.cli.job_file import Overrides, manifest_of
 from dljob.errors import UsageError
@@ -162,6 +163,12 @@ def test_flags_change_a_file_for_one_run(tmp_path: Path) -> None:
     assert (made.spec.roles[0].replicas, made.spec.roles[0].args) == (4, ("--lr", "1e-3"))
     assert made.spec.fault_tolerance.max_restarts == 3
     assert {each.name: each.value for each in made.spec.env} == {"MODE": "fast=1", "EMPTY": ""}
+
+
+def test_tracing_of_calls_is_a_variable_of_every_role(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(FILE)
+    made = manifest_of(tmp_path / "job.yaml", changes=Overrides(trace_calls=True))
+    assert {each.name: each.value for each in made.spec.env} == {VARIABLE: "1"}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from simulated_folder import simulated
 from trace_format import parse
 
+from dljob.calls.trace_rows import CallerRow, encode, header
 from dljob.cli import main
 from dljob.testing.simulate.drive import case_of
 
@@ -36,6 +37,22 @@ def test_a_trace_of_a_folder_has_its_ranks_and_incidents(
     assert made.spans
     assert made.flows
     assert len(file.read_text().splitlines()) == len(json.loads(file.read_text())["traceEvents"]) + 2
+
+
+def test_traced_calls_are_in_the_trace_and_what_is_missing_is_told(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trace.json"
+    assert run("trace", f"{folder}/", "-o", file) == 0
+    role, _, rank = min(parse(file.read_text()).threads.values()).rpartition("/")
+    begin = min(json.loads(line)["time"] for line in (folder / "events.jsonl").read_text().splitlines())
+    (folder / "calls").mkdir()
+    row = CallerRow("ab:1", role, 0, "m", begin, 0.0, 1.0, 1, begin, "ok", 0, 1, 1)
+    (folder / "calls" / f"{role}-{rank}.ab.jsonl").write_text(header(role, int(rank)) + encode(row) + '["c","to')
+    assert run("trace", f"{folder}/", "-o", file, "--force") == 0
+    assert f"call {role}.m" in {name for _, _, name in parse(file.read_text()).slices[f"{role}/{rank} calls"]}
+    assert "calls: 1 damaged line left out" in capsys.readouterr().err
+    assert "calls: 1 damaged line" in json.loads(file.read_text())["otherData"]["unrecorded"][-1]
 
 
 def test_a_trace_that_is_there_is_kept_without_force(folder: Path, tmp_path: Path) -> None:

@@ -41,6 +41,10 @@ class Overrides:
             negative="", show_default=False, help="NAME=VALUE for the environment of every role; may be repeated."
         ),
     ] = ()
+    trace_calls: Annotated[
+        bool,
+        Parameter(negative="", help="record the calls between roles, a sample of them, for dljob trace."),
+    ] = False
 
 
 UNCHANGED = Overrides()
@@ -55,6 +59,7 @@ def manifest_of(
         UsageError: the file cannot be read, or a flag names something that does not exist.
         SpecError: the spec is wrong; the error has every problem.
     """
+    from dljob.calls.trace_rows import VARIABLE
     from dljob.spec.loading.load import load_file, parse
 
     manifest = load_file(file, rules=partial(missing_code, file) if here else None)
@@ -69,7 +74,7 @@ def manifest_of(
         spec["backend"] = {**(spec.get("backend") or {}), "name": backend}
     for text in changes.set:
         _assign(spec, text)
-    for text in changes.env:
+    for text in (*changes.env, *[f"{VARIABLE}=1"] * changes.trace_calls):
         name, value = _split(text, "--env", "NAME=VALUE")
         # The last value of a name counts, also over the file's.
         rest = [each for each in spec.get("env", []) if each["name"] != name]

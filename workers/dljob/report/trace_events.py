@@ -1,7 +1,8 @@
 """A job's trace in the Chrome trace event format, which Perfetto opens: made of the page's data. No I/O.
 
 Processes are nodes, threads are ranks, and the accounts of the ledger are slices. An incident is a slice of the process
-`job`, with a flow from the rank that failed to each rank that it restarted. Metrics of `progress` are counters.
+`job`, with a flow from the rank that failed to each rank that it restarted. Metrics of `progress` are counters. Traced
+calls are slices of threads beside those of their ranks (`traced_calls`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
+
+from dljob.calls.trace_rows import TracedFile
+from dljob.report import traced_calls
 
 JOB = 1
 """Process id of what belongs to no node."""
@@ -20,13 +24,16 @@ Json = Mapping[str, Any]
 RankKey = tuple[str, int]
 
 
-def trace(data: Json, nodes: Mapping[RankKey, str], until: float) -> Iterator[dict[str, Any]]:
+def trace(
+    data: Json, nodes: Mapping[RankKey, str], until: float, calls: Sequence[TracedFile] = ()
+) -> Iterator[dict[str, Any]]:
     """Yield the events of a trace.
 
     Args:
         data: the page's data (`page_data`), with lanes.
         nodes: rank -> the name of the node that it was last on.
         until: end of the record, in unix seconds.
+        calls: the traced calls, by process of a rank.
     """
     lanes: Mapping[str, Sequence[Sequence[float]]] = data["lanes"] or {}
     ranks = [(role, rank) for role, rows in lanes.items() for rank in range(len(rows))]
@@ -37,6 +44,7 @@ def trace(data: Json, nodes: Mapping[RankKey, str], until: float) -> Iterator[di
         yield from _slices(lanes[role][rank], data["accounts"], threads[role, rank], start, until)
     yield from _incidents(data["incidents"], threads, start, until)
     yield from _counters(data.get("samples") or {}, start)
+    yield from traced_calls.events(calls, threads, start)
 
 
 def _threads(ranks: Iterable[RankKey], nodes: Mapping[RankKey, str]) -> dict[RankKey, tuple[int, int]]:
@@ -58,7 +66,8 @@ def _names(threads: Mapping[RankKey, tuple[int, int]], nodes: Mapping[RankKey, s
             yield _name("process_name", pid, 0, nodes.get(key, _UNPLACED))
         yield _name("thread_name", pid, tid, f"{key[0]}/{key[1]}")
         # Without it, threads would be sorted by their names as text.
-        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
+        index = traced_calls.THREADS * tid
+        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": index}}
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:

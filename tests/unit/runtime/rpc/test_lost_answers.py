@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from ray import exceptions as rx
 
+from dljob.calls.trace_rows import CallerRow, decode
 from dljob.errors import CallError, PeerLostError
 from dljob.runtime.process.messages import CLOSE, PULL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client
+from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.client import RpcClient
 
 NODE_LOST = rx.ObjectLostError("ff", None, "")
@@ -132,6 +136,43 @@ async def test_calls_sent_again_and_lost_are_counted() -> None:
     with pytest.raises(PeerLostError):
         await calls._run(RankCall("t", 0, "other", b"", 60.0, False, id="2"), ())
     assert calls.counts.methods == {"t.score": [0, 0, 1, 0], "t.other": [0, 0, 0, 1]}
+
+
+def callers_in(folder: Path) -> list[CallerRow]:
+    found = [own for own in (decode(file.read_bytes().splitlines()) for file in folder.glob("*.jsonl")) if own]
+    return [row for own in found for row in own.rows if isinstance(row, CallerRow)]
+
+
+async def traced(host: Host, tmp_path: Path, *calls: RankCall) -> list[CallerRow]:
+    """Make calls, of which none is sampled, in a client that traces; return their rows."""
+    trace = RankTrace(tmp_path, "w", 0, 100_000)
+    trace.level = 1
+    client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0", trace)
+    client._master, client._handles["a"] = Master(), host
+    client._idempotent["t", "other"] = False
+    for call in calls:
+        with suppress(PeerLostError):
+            await client._run(call, ())
+    trace.flush(1.0)
+    return callers_in(tmp_path)
+
+
+async def test_calls_sent_again_and_lost_are_traced_though_not_sampled(tmp_path: Path) -> None:
+    host = Host(Reply(payload=b"1"), NODE_LOST, Reply(payload=b"1"), NODE_LOST)
+    usual, again = (RankCall("t", 0, "score", b"", 60.0, True, id=number) for number in "12")
+    lost = RankCall("t", 0, "other", b"", 60.0, False, id="3")
+    rows = await traced(host, tmp_path, usual, again, lost)
+    assert [(row.method, row.sends, row.outcome) for row in rows] == [("score", 2, "ok"), ("other", 1, "PeerLostError")]
+    assert [call.traced for call in host.called] == [False, False, True, False]
+
+
+def test_an_answer_that_a_thread_fetched_itself_is_traced(tmp_path: Path) -> None:
+    trace, call = RankTrace(tmp_path, "w", 0, 100_000), RankCall("t", 0, "score", b"", 60.0, True, id="1")
+    client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0", trace)
+    trace.begin(call, 1)
+    client._direct_answer(call, Reply(error_type="ValueError"))
+    trace.flush(1.0)
+    assert [row.outcome for row in callers_in(tmp_path)] == ["ValueError"]
 
 
 async def test_call_that_waits_for_its_callee_is_counted_as_parked() -> None:

@@ -253,6 +253,8 @@ class Call:
     """Whether the value is not wanted, so that an empty answer will do."""
     window: int = 0
     """For a stream: how many items may be produced ahead of the caller."""
+    traced: bool = False
+    """Whether the caller records it for `dljob trace`, so that the callee does, too."""
 
     def packed(self, payload: bytes) -> bytes:
         """Encode as bytes, arguments included: Ray takes three times as long to pickle one object."""

@@ -32,6 +32,24 @@ FOR_ANSWER = "for its answer"
 """Name of the thing that a sent call waits for, as a part of the error at its deadline."""
 
 
+@dataclass(slots=True)
+class CallSpan:
+    """What is measured of a call for `dljob trace`, in monotonic seconds."""
+
+    level: int
+    """The level at which the call was sampled; -1: it was not, and is recorded only if it meets trouble."""
+    sends: int = 0
+    sent: float = 0.0
+    """When it was last sent."""
+    parked: float = 0.0
+    """How long it waited for its callee to be there."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the callee records it, too."""
+        return self.level >= 0 or self.sends > 1
+
+
 @dataclass(slots=True, eq=False)
 class RankCall:
     """One call to one rank: the caller's request, then the progress of the call.
@@ -70,6 +88,8 @@ class RankCall:
     """An earlier send was lost, and the method may have run there."""
     lost: str = ""
     """Why the answer was lost, where the callee's process did not die."""
+    span: CallSpan | None = None
+    """What is measured of it; None where it is not traced."""
 
     @property
     def name(self) -> str:

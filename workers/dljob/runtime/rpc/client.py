@@ -19,11 +19,13 @@ import ray
 from ray import exceptions as rx
 
 from dljob.calls.pending import Fate
+from dljob.calls.trace_rows import OK
 from dljob.errors import CallError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
 from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
 from dljob.runtime.rpc import storage_actors
+from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
 from dljob.runtime.rpc.large_args import LargeArguments, Payload
 
@@ -88,9 +90,10 @@ class CallCounts:
 class RpcClient:
     """Carries the calls of one process over Ray; `caller` names the calling rank."""
 
-    def __init__(self, job: JobInfo, caller: str) -> None:
+    def __init__(self, job: JobInfo, caller: str, trace: RankTrace | None = None) -> None:
         self._job = job
         self._caller = caller
+        self._trace = trace
         self.counts = CallCounts()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -111,7 +114,10 @@ class RpcClient:
 
         This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
         """
-        call.id = f"{self._caller}:{self._process}:{next(self._ids)}"
+        number = next(self._ids)
+        call.id = f"{self._caller}:{self._process}:{number}"
+        if self._trace is not None:
+            self._trace.begin(call, number)
         self.counts.add(call, SENT)
         # In the calling thread: storing large arguments on the loop would hold up all other calls.
         payload = self._large.stored_for(call)
@@ -120,13 +126,12 @@ class RpcClient:
         # Looking up a callee, or waiting for a restart, takes long: that is for the loop.
         if peer is None or handle is None or known_dead(handle):
             return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
-        call.waiting = FOR_ANSWER
-        answer = invoke(handle, call.method, self._message(call, peer, payload), payload)
+        answer = self._invoke(handle, call, peer, payload)
         direct = DirectCall(
             answer,
             call,
             lambda future: self._take_over(future, call, peer, payload),
-            lambda reply: self._learn(call, reply),
+            lambda reply: self._direct_answer(call, reply),
         )
         self._unasked.add(direct, self._running_loop())
         return direct
@@ -135,6 +140,11 @@ class RpcClient:
         """Return the storage actor at an address, for code that passes it object references itself."""
         self.counts.stores.add(address)
         return storage_actors.storage_actor(self._job, address)[1]
+
+    def _direct_answer(self, call: RankCall, reply: Reply) -> None:
+        self._learn(call, reply)
+        if self._trace is not None:
+            self._trace.ended(call, reply.error_type or OK, len(reply.payload))
 
     def _learn(self, call: RankCall, reply: Reply) -> None:
         # Remembered for a later loss, when the callee that knows it is gone.
@@ -191,6 +201,20 @@ class RpcClient:
         self, call: RankCall, payload: Payload, peer: Peer | None = None, answer: Awaitable[Any] | None = None
     ) -> Reply:
         """Send a call to one incarnation after another until one answers; `answer`: it was sent to `peer` already."""
+        if self._trace is None:
+            return await self._sent_until_answered(call, payload, peer, answer)
+        self._trace.follow(call, is_sent=answer is not None)
+        try:
+            reply = await self._sent_until_answered(call, payload, peer, answer)
+        except BaseException as error:
+            self._trace.ended(call, type(error).__name__)
+            raise
+        self._trace.ended(call, reply.error_type or OK, len(reply.payload))
+        return reply
+
+    async def _sent_until_answered(
+        self, call: RankCall, payload: Payload, peer: Peer | None, answer: Awaitable[Any] | None
+    ) -> Reply:
         try:
             while True:
                 if peer is None or answer is None:
@@ -221,7 +245,13 @@ class RpcClient:
         if handle is None or known_dead(handle):
             self._forget(call, peer)
             return None
+        return self._invoke(handle, call, peer, payload)
+
+    def _invoke(self, handle: Any, call: RankCall, peer: Peer, payload: Payload) -> Any:
         call.waiting = FOR_ANSWER
+        if call.span is not None:
+            call.span.sends += 1
+            call.span.sent = time.monotonic()
         return invoke(handle, call.method, self._message(call, peer, payload), payload)
 
     def _message(self, call: RankCall, peer: Peer, payload: Payload) -> bytes:
@@ -235,6 +265,7 @@ class RpcClient:
             again=call.again,
             quiet=call.quiet,
             window=call.window,
+            traced=call.span is not None and call.span.is_shown,
         ).packed(b"" if payload else call.payload)
 
     async def _answered(self, call: RankCall, peer: Peer, answer: Awaitable[Any]) -> Reply | None:
@@ -340,10 +371,13 @@ class RpcClient:
         if call.role.startswith(KEEPER):
             return await self._storage_actor(call)
         self.counts.add(call, PARKED)
+        begun = time.monotonic()
         try:
             return await self._ready_peer(call, key)
         finally:
             self.counts.add(call, PARKED, -1)
+            if call.span is not None:
+                call.span.parked += time.monotonic() - begun
 
     async def _ready_peer(self, call: RankCall, key: tuple[str, int]) -> Peer:
         # Parked in PrimeMaster, not polled: the answer comes as soon as the rank is ready.

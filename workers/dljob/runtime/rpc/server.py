@@ -17,6 +17,7 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
+from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
 from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, StreamProducer
 
@@ -30,6 +31,8 @@ class RpcServer:
 
     def __init__(self, role: str) -> None:
         self._role = role
+        self.trace: RankTrace | None = None
+        """Where its calls are recorded; None where they are not traced."""
         # One lock for all: what a call waits for (setup, the end, a cancel) is changed under it.
         self._changed = threading.Condition()
         self._open = False
@@ -77,10 +80,17 @@ class RpcServer:
             if not self._pending.begin(call.id):
                 return _cancelled(name)
             self._running += 1
-            return None
+        if call.traced and self.trace is not None:
+            self.trace.began(call)
+        return None
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
         """Run a call; returns a Reply whatever the method does. Its timeout includes waiting for `setup` and a turn."""
+        if call.traced and self.trace is not None:
+            return self.trace.serve(call, lambda: self._answer(call, payload, common, stale=stale))
+        return self._answer(call, payload, common, stale=stale)
+
+    def _answer(self, call: Call, payload: bytes, common: bytes, *, stale: bool) -> Reply:
         name = f"{self._role}/{call.rank}"
         if stale:
             return _refuse(NotRun.ENDED, f"{name} is another process now")

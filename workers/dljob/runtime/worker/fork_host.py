@@ -31,6 +31,7 @@ from dljob.runtime.process.logfile import open_log
 from dljob.runtime.process.messages import Call, HostSpec, NotRun, Reply, StartOrder, StopOrder
 from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
+from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.worker import numa
 from dljob.runtime.worker.heartbeat import Steps
@@ -73,6 +74,7 @@ class ForkHost(Host):
         self._lock = threading.RLock()
         self._ranks: dict[int, _Rank] = {}
         self._calls: dict[int, RpcClient] = {}
+        self._traces = CallTraces(spec.job, spec.role)
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
@@ -283,7 +285,8 @@ class ForkHost(Host):
         with self._lock:
             # One client per rank, not per connection: a rank's forks share its callees and their descriptors.
             if number not in self._calls:
-                self._calls[number] = RpcClient(self.spec.job, f"{self.spec.role.name}/{number}")
+                name, trace = f"{self.spec.role.name}/{number}", self._traces.of(number)
+                self._calls[number] = RpcClient(self.spec.job, name, trace)
             return self._calls[number]
 
     # -- calls and steps

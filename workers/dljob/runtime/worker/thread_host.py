@@ -34,6 +34,7 @@ from dljob.runtime.process.worker_context import (
     renew,
     with_device,
 )
+from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import last_save, numa, torch_group
@@ -60,6 +61,7 @@ class ThreadHost(Host):
         """The last start, with the devices that this process sees."""
         self._progress = ProgressCounter()
         self._stopping = Stopping()
+        self._traces = CallTraces(spec.job, spec.role)
         self._callee = RpcServer(spec.role.name)
         self._life: Lifecycle | None = None
         self._calls: RpcClient | None = None
@@ -98,6 +100,7 @@ class ThreadHost(Host):
             if self._start is not None:
                 self._renew()
             self._start, self._order = start, order
+            self._callee.trace = self._traces.of(start.rank)
         threading.Thread(target=self._live, args=(order, start), name="user", daemon=True).start()
 
     def stop_ranks(self, order: StopOrder) -> None:
@@ -302,7 +305,8 @@ class ThreadHost(Host):
     def _client(self, start: RankStart) -> RpcClient:
         """Return the rank's client of other roles, which a restart in process keeps."""
         if self._calls is None:
-            self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{start.rank}")
+            trace = self._traces.of(start.rank)
+            self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{start.rank}", trace)
         return self._calls
 
     def _ready(self, start: RankStart, instance: Any) -> None:

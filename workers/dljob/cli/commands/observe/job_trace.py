@@ -30,14 +30,14 @@ def trace(
     """Write a job's trace in Chrome's format: nodes, ranks, their accounts over time, and incidents.
 
     Perfetto (ui.perfetto.dev) and chrome://tracing open it. It is made of the journal, so the job's folder or a copy of
-    it must be on this machine.
+    it must be on this machine. Calls between roles are in it if the job ran with --trace-calls.
 
     Args:
         job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy.
         output_file: the file to write.
         force: replace a file that is there.
     """
-    from dljob.report import job_folder, trace_events
+    from dljob.report import call_files, job_folder, trace_events
     from dljob.report.page_data import page_data
 
     files.refuse_existing(output_file, force=force)
@@ -51,9 +51,13 @@ def trace(
     nodes = {
         (row["role"], row["rank"]): str(row.get("nodeName") or row["node"]) for row in items(record.status, "ranks")
     }
-    events = trace_events.trace(data, nodes, until)
+    calls, unread = call_files.load(folder)
+    data["unrecorded"] += unread
+    events = trace_events.trace(data, nodes, until, calls)
     about = {"job": data["job"]["name"], "uid": data["job"]["uid"], "unrecorded": data["unrecorded"]}
     size = files.write(output_file, _text(events, about), force=force)
+    for line in unread:
+        output.say(line)
     output.say(f"wrote {output_file} ({size // 1000} kB); open it at https://ui.perfetto.dev")
 
 

@@ -1,0 +1,248 @@
+"""The recording of calls: what a rank writes of its calls, within bounds, whatever the folder does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dljob.calls.trace_rows import CalleeRow, CallerRow, RowsDropped, TracedFile, decode, is_sampled
+from dljob.runtime.process import guard
+from dljob.runtime.process.messages import DESCRIBE, Call, NotRun, Reply
+from dljob.runtime.process.worker_context import CallSpan, RankCall
+from dljob.runtime.rpc import call_trace
+from dljob.runtime.rpc.call_trace import CallTraces, RankTrace, trim
+from dljob.runtime.rpc.server import RpcServer
+
+AWAY = 3
+"""A number that level 1 leaves out."""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> RankTrace:
+    return RankTrace(tmp_path / "calls", "w", 2, 100_000)
+
+
+def call(number: int = 1, role: str = "t", method: str = "m") -> RankCall:
+    return RankCall(role, 0, method, b"12345", 60.0, idempotent=False, id=f"w/2:ab:{number}")
+
+
+def request(number: int = 1, **more: Any) -> Call:
+    return Call(f"c/0:ab:{number}", 2, 1, "m", 60.0, "c/0", traced=True, **more)
+
+
+def written(folder: Path) -> TracedFile:
+    (path,) = folder.rglob("*.jsonl")
+    with path.open("rb") as lines:
+        found = decode(lines)
+    assert found is not None
+    return found
+
+
+def made(trace: RankTrace, number: int, outcome: str = "ok") -> None:
+    one = call(number)
+    trace.begin(one, number)
+    trace.ended(one, outcome, 7)
+
+
+def test_a_call_is_written_with_its_times_by_the_wall_clock(trace: RankTrace, tmp_path: Path) -> None:
+    one = call()
+    trace.begin(one, 1)
+    assert one.span == CallSpan(0)
+    one.span.sends, one.span.sent, one.span.parked = 1, one.started + 0.25, 0.125
+    trace.ended(one, "ok", 7)
+    trace.flush(1.0)
+    (row,) = written(tmp_path).rows
+    assert isinstance(row, CallerRow)
+    assert row.start == pytest.approx(time.time(), abs=60)
+    assert row.sent - row.start == pytest.approx(0.25, abs=0.001)
+    assert row[:4] == ("ab:1", "t", 0, "m")
+    assert (row.parked, row.sends, row.outcome, row.argument_bytes, row.answer_bytes) == (0.125, 1, "ok", 5, 7)
+
+
+def test_a_call_that_is_run_is_written_with_its_wait(trace: RankTrace, tmp_path: Path) -> None:
+    def answer() -> Reply:
+        time.sleep(0.01)
+        trace.began(request())
+        return Reply()
+
+    assert trace.serve(request(), answer) == Reply()
+    assert trace.serve(request(2), lambda: Reply(error_type="CallError", refused=NotRun.ENDED)).refused
+    with pytest.raises(SystemExit):
+        trace.serve(request(3), sys.exit)
+    trace.flush(1.0)
+    ran, refused, broken = written(tmp_path).rows
+    assert isinstance(ran, CalleeRow)
+    assert (ran.caller, ran.id, ran.method, ran.outcome) == ("c/0", "ab:1", "m", "ok")
+    assert 0.01 <= ran.waited <= ran.seconds
+    assert isinstance(refused, CalleeRow)
+    assert (refused.outcome, refused.waited) == ("ended", refused.seconds)
+    assert isinstance(broken, CalleeRow)
+    assert broken.outcome == "error"
+
+
+def test_calls_that_are_not_sampled_are_written_only_in_trouble(trace: RankTrace, tmp_path: Path) -> None:
+    assert not is_sampled(AWAY, 1)
+    trace.level = 1
+    for number, outcome in ((AWAY, "ok"), (AWAY, "PeerLostError")):
+        one = call(number)
+        trace.begin(one, number)
+        assert one.span is None
+        trace.follow(one, is_sent=True)
+        assert one.span == CallSpan(-1, 1, one.started)
+        assert not one.span.is_shown
+        trace.ended(one, outcome)
+    trace.ended(call(), "ok")
+    trace.flush(1.0)
+    assert [row.outcome for row in written(tmp_path).rows if isinstance(row, CallerRow)] == ["PeerLostError"]
+
+
+def test_a_callee_with_many_callers_writes_a_part_of_them(trace: RankTrace, tmp_path: Path) -> None:
+    trace.level = 1
+    for own in (request(AWAY), request(AWAY, again=True)):
+        assert trace.serve(own, Reply) == Reply()
+    trace.flush(1.0)
+    assert len(written(tmp_path).rows) == 1
+
+
+@pytest.mark.parametrize("own", [call(method=DESCRIBE), call(role=":queue:q")])
+def test_calls_to_hosts_and_storage_actors_are_not_traced(trace: RankTrace, own: RankCall) -> None:
+    trace.begin(own, 1)
+    trace.follow(own, is_sent=False)
+    assert own.span is None
+
+
+def test_a_burst_is_bounded_and_raises_the_level(trace: RankTrace, tmp_path: Path) -> None:
+    for number in range(call_trace.ROOM + 5):
+        made(trace, number)
+    trace.flush(1.0)
+    found = written(tmp_path)
+    assert found.rows[-1] == RowsDropped(5)
+    assert len(found.rows) == call_trace.ROOM + 1
+    assert trace.level == 5
+    for _ in range(5):
+        trace.flush(1.0)
+    assert trace.level == 0
+
+
+def test_a_file_stays_within_its_room_over_many_rows(tmp_path: Path) -> None:
+    trace = RankTrace(tmp_path / "calls", "w", 2, 20_000)
+    for number in range(3000):
+        made(trace, number)
+        if number % 10 == 9:
+            trace.flush(1.0)
+    (path,) = (tmp_path / "calls").iterdir()
+    assert path.stat().st_size <= 20_000
+    found = written(tmp_path)
+    numbers = [int(row.id.split(":")[1]) for row in found.rows if isinstance(row, CallerRow)]
+    assert min(numbers) < 100
+    assert max(numbers) > 2900
+    assert sum(row.calls for row in found.rows if isinstance(row, RowsDropped)) > 100
+
+
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("fails", ["open", "write"])
+def test_a_folder_that_cannot_be_written_is_told_once_and_rows_are_counted(
+    trace: RankTrace, tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(call_trace.os, fails, full)
+        for number in (1, 2):
+            made(trace, number)
+            trace.flush(1.0)
+    assert capsys.readouterr().err.count("calls are not recorded: No space left on device") == 1
+    made(trace, 3)
+    trace.flush(1.0)
+    found = written(tmp_path)
+    assert sum(row.calls for row in found.rows if isinstance(row, RowsDropped)) == 2
+    assert [row.id for row in found.rows if isinstance(row, CallerRow)] == ["ab:3"]
+
+
+def test_a_row_that_a_full_disk_tore_costs_no_later_one(
+    trace: RankTrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(trace, 1)
+    trace.flush(1.0)
+    write = os.write
+    made(trace, 2)
+    with monkeypatch.context() as broken:
+        broken.setattr(call_trace.os, "write", lambda out, text: write(out, text[: max(1, len(text) // 2)]))
+        trace.flush(1.0)
+    made(trace, 3)
+    trace.flush(1.0)
+    found = written(tmp_path)
+    assert [row.id for row in found.rows if isinstance(row, CallerRow)] == ["ab:1", "ab:3"]
+    assert found.damaged == 1
+
+
+def test_a_file_that_another_process_deleted_is_begun_anew(trace: RankTrace, tmp_path: Path) -> None:
+    for number in (1, 2):
+        made(trace, number)
+        trace.flush(1.0)
+        if number == 1:
+            trim(tmp_path / "calls", 0)
+    assert [row.id for row in written(tmp_path).rows if isinstance(row, CallerRow)] == ["ab:2"]
+    trace._thin()
+    trim(tmp_path / "calls", 0)
+    trace._thin()
+
+
+def test_files_of_the_past_go_oldest_first(tmp_path: Path) -> None:
+    for age, name in enumerate(["c", "a", "b"]):
+        (tmp_path / f"{name}.jsonl").write_text("x" * 100)
+        os.utime(tmp_path / f"{name}.jsonl", (1000 - age, 1000 - age))
+    trim(tmp_path, 200)
+    assert {path.stem for path in tmp_path.iterdir()} == {"c", "a"}
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CallTraces]]:
+    """Make the recording of a host with an environment; all of them end with the test."""
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(guard, "at_end", ends.append)
+    job: Any = SimpleNamespace(dir=str(tmp_path), roles=(("w", 3), ("t", 1)))
+    yield lambda **env: CallTraces(job, cast("Any", SimpleNamespace(name="w", env=tuple(env.items()))))
+    for end in ends:
+        end()
+
+
+@pytest.mark.parametrize("env", [{}, {"DLJOB_TRACE_CALLS": "0"}, {"DLJOB_TRACE_CALLS": ""}])
+def test_a_role_that_is_not_traced_records_nothing(
+    host: Callable[..., CallTraces], tmp_path: Path, env: dict[str, str]
+) -> None:
+    assert host(**env).of(0) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
+    host: Callable[..., CallTraces], tmp_path: Path
+) -> None:
+    traces = host(DLJOB_TRACE_CALLS="1")
+    for rank in (0, 1):
+        own = traces.of(rank)
+        assert own is not None
+        assert traces.of(rank) is own
+        assert own._most == call_trace.MOST_BYTES // 8
+        made(own, 1)
+    traces._end()
+    assert sorted(path.name.split(".")[0] for path in (tmp_path / "calls").iterdir()) == ["w-0", "w-1"]
+
+
+def test_an_answer_of_a_traced_server_says_when_it_began(trace: RankTrace, tmp_path: Path) -> None:
+    served = RpcServer("w")
+    served.open(None)
+    served.trace = trace
+    assert served.answer(request(), b"").refused is NotRun.NO_METHOD
+    trace.flush(1.0)
+    (row,) = written(tmp_path).rows
+    assert isinstance(row, CalleeRow)
+    assert row.outcome == "no method"

@@ -1,0 +1,31 @@
+"""The traced calls in a job's folder, or in its record on a checkpoint volume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dljob.calls.trace_rows import FOLDER, RowsDropped, TracedFile, decode
+from dljob.telemetry.wording import counted
+
+
+def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
+    """Return the traced calls, by process of a rank, and what is missing of them, for a reader."""
+    found, unread = list[TracedFile](), list[str]()
+    for path in sorted((folder / FOLDER).glob("*.jsonl")):
+        try:
+            with path.open("rb") as lines:
+                own = decode(lines)
+        except OSError as error:
+            unread.append(f"calls: {path.name}: {error.strerror}")
+            continue
+        if own is None:
+            unread.append(f"calls: {path.name} is damaged, or of another version of dljob")
+        else:
+            found.append(own)
+    dropped = sum(row.calls for own in found for row in own.rows if isinstance(row, RowsDropped))
+    damaged = sum(own.damaged for own in found)
+    if dropped:
+        unread.append(f"calls: {dropped} sampled ones were dropped: there was no room for them")
+    if damaged:
+        unread.append(f"calls: {counted(damaged, 'damaged line')} left out, as a killed process leaves them")
+    return found, unread
