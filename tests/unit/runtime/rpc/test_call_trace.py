@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,11 +15,12 @@ from typing import Any, cast
 import pytest
 
 from dljob.calls.trace_rows import CalleeRow, CallerRow, RowsDropped, TracedFile, decode, is_sampled
-from dljob.runtime.process import guard
+from dljob.runtime.process import guard, wire
 from dljob.runtime.process.messages import DESCRIBE, Call, NotRun, Reply
 from dljob.runtime.process.worker_context import CallSpan, RankCall
 from dljob.runtime.rpc import call_trace
 from dljob.runtime.rpc.call_trace import CallTraces, RankTrace, trim
+from dljob.runtime.rpc.rpc import rpc
 from dljob.runtime.rpc.server import RpcServer
 
 AWAY = 3
@@ -237,12 +240,22 @@ def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
     assert sorted(path.name.split(".")[0] for path in (tmp_path / "calls").iterdir()) == ["w-0", "w-1"]
 
 
-def test_an_answer_of_a_traced_server_says_when_it_began(trace: RankTrace, tmp_path: Path) -> None:
+class Slow:
+    @rpc(concurrency=1)
+    def once(self) -> None:
+        """Take no time."""
+
+
+def test_the_wait_for_setup_is_told_apart_from_the_run(trace: RankTrace, tmp_path: Path) -> None:
     served = RpcServer("w")
-    served.open(None)
     served.trace = trace
-    assert served.answer(request(), b"").refused is NotRun.NO_METHOD
+    asked = replace(request(), method="once")
+    opens = threading.Timer(0.05, lambda: served.open(Slow()))
+    opens.start()
+    assert not trace.serve(asked, lambda: served.answer(asked, wire.dump(((), {}), ""))).error_type
+    opens.join()
     trace.flush(1.0)
     (row,) = written(tmp_path).rows
     assert isinstance(row, CalleeRow)
-    assert row.outcome == "no method"
+    assert 0.04 <= row.waited <= row.seconds
+    assert row.outcome == "ok"

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from dljob.master.state.views import Outcome
 from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import ProgressCounter, RankCall, Stopping, renew
+from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.client import RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import lifecycle, thread_host, torch_group
@@ -418,6 +420,16 @@ class Served:
         self.begun.set()
         self.go.wait(30)
         raise RuntimeError("connection closed by peer")
+
+
+def test_calls_that_their_callers_trace_are_recorded(host: ThreadHost, tmp_path: Path) -> None:
+    trace = host._callee.trace = RankTrace(tmp_path, "t", 0, 100_000)
+    host._callee.close(Outcome(ok=True))
+    for traced in (True, False):
+        assert host.answer(Call("c/0:ab:1", 0, 1, "m", None, "c/0", traced=traced), b"").refused is NotRun.ENDED
+    trace.flush(1.0)
+    (file,) = tmp_path.iterdir()
+    assert len(file.read_text().splitlines()) == 2
 
 
 def test_a_call_that_is_broken_off_is_told_as_such_and_waited_for():

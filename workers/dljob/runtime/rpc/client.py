@@ -126,7 +126,8 @@ class RpcClient:
         # Looking up a callee, or waiting for a restart, takes long: that is for the loop.
         if peer is None or handle is None or known_dead(handle):
             return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
-        answer = self._invoke(handle, call, peer, payload)
+        self._sends(call)
+        answer = invoke(handle, call.method, self._message(call, peer, payload), payload)
         direct = DirectCall(
             answer,
             call,
@@ -245,14 +246,15 @@ class RpcClient:
         if handle is None or known_dead(handle):
             self._forget(call, peer)
             return None
-        return self._invoke(handle, call, peer, payload)
+        self._sends(call)
+        return invoke(handle, call.method, self._message(call, peer, payload), payload)
 
-    def _invoke(self, handle: Any, call: RankCall, peer: Peer, payload: Payload) -> Any:
+    def _sends(self, call: RankCall) -> None:
+        """Note that a call is being sent."""
         call.waiting = FOR_ANSWER
         if call.span is not None:
             call.span.sends += 1
             call.span.sent = time.monotonic()
-        return invoke(handle, call.method, self._message(call, peer, payload), payload)
 
     def _message(self, call: RankCall, peer: Peer, payload: Payload) -> bytes:
         return Call(

@@ -86,11 +86,6 @@ class RpcServer:
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"", *, stale: bool = False) -> Reply:
         """Run a call; returns a Reply whatever the method does. Its timeout includes waiting for `setup` and a turn."""
-        if call.traced and self.trace is not None:
-            return self.trace.serve(call, lambda: self._answer(call, payload, common, stale=stale))
-        return self._answer(call, payload, common, stale=stale)
-
-    def _answer(self, call: Call, payload: bytes, common: bytes, *, stale: bool) -> Reply:
         name = f"{self._role}/{call.rank}"
         if stale:
             return _refuse(NotRun.ENDED, f"{name} is another process now")

@@ -355,7 +355,10 @@ class ThreadHost(Host):
         start = self._start
         # A caller may still hold the address of an earlier incarnation in the same process.
         mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)
-        return self._callee.answer(call, payload, common, stale=mismatch)
+        callee = self._callee
+        if call.traced and callee.trace is not None:
+            return callee.trace.serve(call, lambda: callee.answer(call, payload, common, stale=mismatch))
+        return callee.answer(call, payload, common, stale=mismatch)
 
     def take_steps(self) -> Steps:
         """Return the rank's last step, if it is new."""
