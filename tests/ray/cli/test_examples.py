@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from page_reader import PageReader
 from patience import patience
+from trace_format import parse
 
 from dljob.runtime.journal.samples import read
 
@@ -74,7 +76,8 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     shorten(example / "dljob.yaml", {"iterations: 60": "iterations: 20"})
     shorten(example / "faults.yaml", {"step: 15": "step: 4", "step: 25": "step: 8", "step: 35": "step: 12"})
     with PageReader(tmp_path) as reader:
-        last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml"))
+        files = str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml")
+        last = dljob_run(tmp_path, *files, "--trace-calls")
     assert last["iterations"] == 20
     assert last["restarts"] == NOTHING | {"process": 1, "role_group": 1, "master": 1}
     assert last["pids_kept"] is True
@@ -88,6 +91,7 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     saved = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))
     assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
     page_tells_the_faults(next(tmp_path.glob("jobs/grpo-tiny-*")), reader)
+    trace_has_the_calls(next(tmp_path.glob("jobs/grpo-tiny-*")))
 
 
 @pytest.mark.torch
@@ -100,6 +104,7 @@ def test_ppo_tiny_learns_on_shares_of_pretended_devices(tmp_path: Path) -> None:
     assert last["restarts"] == NOTHING
     assert last["iterations"] == 40
     assert last["score"] > 0.6, "it begins at 0.1"
+    assert not list(tmp_path.glob("jobs/*/calls")), "it was not asked to trace its calls"
 
 
 def test_ray_data_feeds_a_trainer_from_cpus_that_no_role_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +124,34 @@ def test_a_sub_master_of_somebody_elses_closes_its_ring_again_when_a_rank_dies(t
     assert last["restarts"] == NOTHING | {"role_group": 1}
     assert (last["ranks"], last["generation"]) == (3, 2)
     assert last["sums"] == [3 * number + 3 for number in range(20)]
+
+
+def trace_has_the_calls(folder: Path) -> None:
+    """Read the trace of the ended job: calls within the lives of their ranks, arrows, and what the faults did."""
+    # The caller was killed while it wrote.
+    with next(folder.glob("calls/coordinator-0.*.jsonl")).open("a") as torn:
+        torn.write('["c","ab12:9","rollout",1,"gen')
+    file = folder.parent / "trace.json"
+    command = [sys.executable, "-m", "dljob.cli", "trace", f"{folder}/", "-o", str(file)]
+    done = subprocess.run(command, check=True, timeout=patience(60), capture_output=True, text=True)
+    assert "calls: 1 damaged line left out" in done.stderr
+    made = parse(file.read_text())
+    assert [name.partition(" ")[2] for name, _, _ in made.spans] == ["rollout/1", "trainer", "master"]
+    spans = {name: (min(own)[0], max(end for _, end, _ in own)) for name, own in made.slices.items()}
+    drawn = {name: own for name, own in made.slices.items() if " calls" in name}
+    for name, own in drawn.items():
+        begin, end = spans[name.partition(" calls")[0]]
+        assert all(begin <= first <= last <= end for first, last, _ in own), name
+    calls = [(end - begin, what) for own in drawn.values() for begin, end, what in own]
+    counts = Counter(what for _, what in calls)
+    assert counts["call rollout.generate"] == 40, "20 iterations, two rollouts"
+    # A process that was killed takes its last second along.
+    assert 20 <= counts["run generate"] <= 42
+    assert max(length for length, what in calls if what == "parked") > 300_000, "while the trainers restarted"
+    arrows = Counter(flow for flow in made.flows if flow[0] == "rollout.generate")
+    assert {start.partition(" calls")[0] for _, start, _ in arrows} == {"coordinator/0"}
+    assert {end.partition(" calls")[0] for _, _, end in arrows} == {"rollout/0", "rollout/1"}
+    assert sum(arrows.values()) == counts["run generate"]
 
 
 def page_tells_the_faults(folder: Path, reader: PageReader) -> None:
