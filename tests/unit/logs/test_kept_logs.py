@@ -10,7 +10,7 @@ import pytest
 
 from dljob.api.logs import LogTail
 from dljob.logs import archive, cut
-from dljob.logs.archive import keep, keep_all
+from dljob.logs.archive import keep, keep_all, register_calls, trim
 from dljob.master.state.actions import RankStart
 from dljob.runtime.process.logfile import open_log
 from dljob.runtime.process.messages import JobInfo
@@ -122,3 +122,37 @@ def test_a_volume_that_is_not_there_is_said(home: Path, volume: Path) -> None:
     writes(home, 1, "one")
     volume.parents[2].write_text("in the way")
     assert keep(home / "jobs" / "j-01234567" / "logs") == "logs are not kept: Not a directory"
+
+
+def test_traced_calls_are_followed_and_copied_anew_once_they_were_thinned(home: Path, volume: Path) -> None:
+    job, place = home / "jobs" / "j-01234567", volume.parents[1] / "calls" / "attempt-2"
+    writes(home, 1, "one")
+    register_calls(job / "calls", place)
+    file, copy = job / "calls" / "w-0.ab.jsonl", place / "w-0.ab.jsonl"
+    for text in ("one\n", "one\ntwo\n", "one\ntwo\n", "three\nfour\nfive\n", "x\n", ""):
+        file.write_text(text)
+        assert keep_all(home) == ""
+        assert copy.read_text() == text
+    assert copy.stat().st_mode & 0o077 == 0
+
+
+def test_traced_calls_of_all_attempts_have_one_bound(home: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "CALLS_BYTES", 100)
+    place = volume.parents[1] / "calls"
+    writes(home, 1, "one")
+    register_calls(home / "jobs" / "j-01234567" / "calls", place / "attempt-2")
+    (home / "jobs" / "j-01234567" / "calls" / "new.jsonl").write_text("x" * 60)
+    (place / "attempt-1").mkdir(parents=True)
+    for age, name in ((3, "oldest"), (2, "older")):
+        (place / "attempt-1" / f"{name}.jsonl").write_text("x" * 30)
+        os.utime(place / "attempt-1" / f"{name}.jsonl", (1000 - age, 1000 - age))
+    assert keep_all(home) == ""
+    assert {path.stem for path in place.rglob("*.jsonl")} == {"older", "new"}
+
+
+def test_files_that_vanish_meanwhile_are_no_error(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trim([tmp_path / "gone"], 0)
+    writes(home, 1, "one")
+    register_calls(home / "jobs" / "j-01234567" / "calls", tmp_path / "kept")
+    (home / "jobs" / "j-01234567" / "calls" / "a.jsonl").symlink_to(tmp_path / "gone")
+    assert keep_all(home) == ""

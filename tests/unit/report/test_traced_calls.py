@@ -97,3 +97,12 @@ def test_files_are_read_and_what_is_missing_is_told(tmp_path: Path) -> None:
         "calls: 3 sampled ones were dropped: there was no room for them",
         "calls: 1 damaged line left out, as a killed process leaves them",
     ]
+
+
+def test_calls_on_a_volume_are_those_of_the_attempt(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        (tmp_path / "calls" / f"attempt-{attempt}").mkdir(parents=True)
+        (tmp_path / "calls" / f"attempt-{attempt}" / "t-0.a.jsonl").write_text(header("t", attempt))
+    (tmp_path / "attempt").write_text("2")
+    assert [own.rank for own in call_files.load(tmp_path)[0]] == [2]
+    assert [own.rank for own in call_files.load(tmp_path / "earlier" / "attempt-1")[0]] == [1]

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_type_hints
 
 VARIABLE = "DLJOB_TRACE_CALLS"
 """The variable of a role's `env` that switches the recording on; `--trace-calls` sets it for all roles."""
-FOLDER = "calls"
-"""Folder of the files in the job's folder."""
 FORMAT = 1
 """Version of the format, in the first line of each file."""
 RATE = 50

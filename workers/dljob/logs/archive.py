@@ -1,6 +1,7 @@
 """Whole logs of ranks on the volume of the job's checkpoints, where they outlive pods; copied there from time to time.
 
     <checkpoint path>/<job>-<uid8>/logs/attempt-1/<role>-<rank>.<incarnation>.log
+    <checkpoint path>/<job>-<uid8>/calls/attempt-1/<role>-<rank>.<process>.jsonl     traced calls, beside them
 
 A rank writes to a file of its pod, so that a hanging volume stops nobody. A file beside the log records where each
 incarnation begins. The node's agent appends the missing part to the volume every half minute, and the preStop command
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +26,10 @@ FREE_SHARE, FREE_BYTES = 20, 10 << 30
 """Free space that a volume must keep, as a share (1/20) or in bytes, whichever is less: checkpoints matter more."""
 PIECE = 1 << 20
 PARTS = ".parts"
+CALLS, PLACE = "calls", ".place"
+"""The folder of traced calls in a job's folder, and the file in it that names the folder on the volume."""
+CALLS_BYTES = 50_000_000
+"""Most bytes of a job's traced calls, on a volume those of all attempts together."""
 
 
 def root(path: str, name: str, uid: str) -> Path:
@@ -53,6 +58,7 @@ def keep(folder: Path) -> str:
                 for place, incarnation, start, end in _ranges(log, parts):
                     place.mkdir(parents=True, exist_ok=True)
                     _append(log, start, end, place / f"{log.stem}.{incarnation}.log")
+            _keep_calls(folder.parent / CALLS)
     except OSError as error:
         return f"logs are not kept: {error.strerror or error}"
     return ""
@@ -114,6 +120,55 @@ def _copy(source: int, out: int, start: int, have: int, most: int) -> None:
             break
         os.pwrite(out, piece, at)
         at += len(piece)
+
+
+def register_calls(folder: Path, place: Path) -> None:
+    """Record that the traced calls in a folder are to be kept at `place`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PLACE).write_text(str(place), encoding="utf-8")
+
+
+def _keep_calls(folder: Path) -> None:
+    with suppress(FileNotFoundError):  # the job's calls are not traced
+        place = Path((folder / PLACE).read_text(encoding="utf-8"))
+        place.mkdir(parents=True, exist_ok=True)
+        for source in sorted(folder.glob("*.jsonl")):
+            with suppress(FileNotFoundError):  # to make room
+                _follow(source, place / source.name)
+        trim(place.parent.glob("*/*.jsonl"), CALLS_BYTES)
+
+
+def _follow(source: Path, kept: Path) -> None:
+    """Append the new bytes of a file; one that was thinned since is copied whole."""
+    out = os.open(kept, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with source.open("rb") as own:
+            have, size = os.fstat(out).st_size, os.fstat(own.fileno()).st_size
+            # Rows have times, so no two ends are the same.
+            before = max(0, have - 64)
+            if os.pread(out, have - before, before) != os.pread(own.fileno(), have - before, before):
+                os.ftruncate(out, 0)
+                have = 0
+            if have < size:
+                check_room(kept, size - have)
+                _copy(own.fileno(), out, 0, have, size)
+    finally:
+        os.close(out)
+
+
+def trim(files: Iterable[Path], most: int) -> None:
+    """Delete the files that were written longest ago, until all take at most `most` bytes."""
+    found: list[tuple[float, int, Path]] = []
+    for file in files:
+        with suppress(FileNotFoundError):  # another process makes room, too
+            stat = file.stat()
+            found.append((stat.st_mtime, stat.st_size, file))
+    total = sum(size for _, size, _ in found)
+    for _, size, file in sorted(found):
+        if total <= most:
+            return
+        file.unlink(missing_ok=True)
+        total -= size
 
 
 def check_room(kept: Path, wanted: int) -> None:

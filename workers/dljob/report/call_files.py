@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from dljob.calls.trace_rows import FOLDER, RowsDropped, TracedFile, decode
+from dljob.calls.trace_rows import RowsDropped, TracedFile, decode
+from dljob.logs.archive import CALLS
+from dljob.runtime.journal.kept_record import ATTEMPT, EARLIER
 from dljob.telemetry.wording import counted
 
 
 def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
     """Return the traced calls, by process of a rank, and what is missing of them, for a reader."""
     found, unread = list[TracedFile](), list[str]()
-    for path in sorted((folder / FOLDER).glob("*.jsonl")):
+    for path in sorted(_place(folder).glob("*.jsonl")):
         try:
             with path.open("rb") as lines:
                 own = decode(lines)
@@ -29,3 +32,12 @@ def load(folder: Path) -> tuple[list[TracedFile], list[str]]:
     if damaged:
         unread.append(f"calls: {counted(damaged, 'damaged line')} left out, as a killed process leaves them")
     return found, unread
+
+
+def _place(folder: Path) -> Path:
+    """Return the folder of the traced calls: on a volume each attempt has its own."""
+    if folder.parent.name == EARLIER:
+        return folder.parents[1] / CALLS / folder.name
+    with suppress(OSError, ValueError):  # no record on a volume
+        return folder / CALLS / f"attempt-{int((folder / ATTEMPT).read_text(encoding='utf-8'))}"
+    return folder / CALLS

@@ -15,14 +15,17 @@ from typing import Any, cast
 import pytest
 
 from dljob.calls.trace_rows import CalleeRow, CallerRow, RowsDropped, TracedFile, decode, is_sampled
+from dljob.logs import archive
+from dljob.logs.archive import keep, trim
 from dljob.runtime.process import guard, wire
 from dljob.runtime.process.messages import DESCRIBE, Call, NotRun, Reply
 from dljob.runtime.process.worker_context import CallSpan, RankCall
 from dljob.runtime.rpc import call_trace
-from dljob.runtime.rpc.call_trace import CallTraces, RankTrace, trim
+from dljob.runtime.rpc.call_trace import CallTraces, RankTrace
 from dljob.runtime.rpc.rpc import rpc
 from dljob.runtime.rpc.server import RpcServer
 
+UID = "0123456789abcdef" * 2
 AWAY = 3
 """A number that level 1 leaves out."""
 
@@ -192,19 +195,11 @@ def test_a_file_that_another_process_deleted_is_begun_anew(trace: RankTrace, tmp
         made(trace, number)
         trace.flush(1.0)
         if number == 1:
-            trim(tmp_path / "calls", 0)
+            trim((tmp_path / "calls").iterdir(), 0)
     assert [row.id for row in written(tmp_path).rows if isinstance(row, CallerRow)] == ["ab:2"]
     trace._thin()
-    trim(tmp_path / "calls", 0)
+    trim((tmp_path / "calls").iterdir(), 0)
     trace._thin()
-
-
-def test_files_of_the_past_go_oldest_first(tmp_path: Path) -> None:
-    for age, name in enumerate(["c", "a", "b"]):
-        (tmp_path / f"{name}.jsonl").write_text("x" * 100)
-        os.utime(tmp_path / f"{name}.jsonl", (1000 - age, 1000 - age))
-    trim(tmp_path, 200)
-    assert {path.stem for path in tmp_path.iterdir()} == {"c", "a"}
 
 
 @pytest.fixture
@@ -212,7 +207,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     """Make the recording of a host with an environment; all of them end with the test."""
     ends: list[Callable[[], None]] = []
     monkeypatch.setattr(guard, "at_end", ends.append)
-    job: Any = SimpleNamespace(dir=str(tmp_path), roles=(("w", 3), ("t", 1)))
+    job: Any = SimpleNamespace(name="j", uid=UID, attempt=2, dir=str(tmp_path), roles=(("w", 3), ("t", 1)))
     yield lambda **env: CallTraces(job, cast("Any", SimpleNamespace(name="w", env=tuple(env.items()))))
     for end in ends:
         end()
@@ -234,7 +229,7 @@ def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
         own = traces.of(rank)
         assert own is not None
         assert traces.of(rank) is own
-        assert own._most == call_trace.MOST_BYTES // 8
+        assert own._most == call_trace.CALLS_BYTES // 8
         made(own, 1)
     traces._end()
     assert sorted(path.name.split(".")[0] for path in (tmp_path / "calls").iterdir()) == ["w-0", "w-1"]
@@ -259,3 +254,19 @@ def test_the_wait_for_setup_is_told_apart_from_the_run(trace: RankTrace, tmp_pat
     assert isinstance(row, CalleeRow)
     assert 0.04 <= row.waited <= row.seconds
     assert row.outcome == "ok"
+
+
+def test_traced_calls_are_copied_to_the_volume_of_the_checkpoints(
+    host: Callable[..., CallTraces], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLJOB_CHECKPOINT", str(tmp_path / "ckpt"))
+    monkeypatch.setattr(archive, "check_room", lambda *_: None)
+    traces = host(DLJOB_TRACE_CALLS="1")
+    own = traces.of(0)
+    assert own is not None
+    made(own, 1)
+    traces._end()
+    (tmp_path / "logs").mkdir()
+    assert keep(tmp_path / "logs") == ""
+    (file,) = (tmp_path / "calls").glob("*.jsonl")
+    assert (tmp_path / "ckpt" / "j-01234567" / "calls" / "attempt-2" / file.name).read_bytes() == file.read_bytes()

@@ -19,14 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from dljob.calls import trace_rows
-from dljob.calls.trace_rows import FOLDER, OK, PARKED_S, VARIABLE, CalleeRow, CallerRow, RowsDropped, TracedRow
+from dljob.calls.trace_rows import OK, PARKED_S, VARIABLE, CalleeRow, CallerRow, RowsDropped, TracedRow
+from dljob.logs import archive
+from dljob.logs.archive import CALLS_BYTES
 from dljob.plan.role import RolePlan
 from dljob.runtime.process import guard
 from dljob.runtime.process.messages import GROUPS, KEEPER, Call, JobInfo, Reply
 from dljob.runtime.process.worker_context import CallSpan, RankCall
 
-MOST_BYTES = 50_000_000
-"""Most bytes of a job's traced calls."""
 FLUSH_S = 1.0
 END_S = 0.2
 """Most seconds that the end of a process waits for its last rows."""
@@ -38,11 +38,14 @@ class CallTraces:
     """The recording of one host; does nothing where the role is not traced."""
 
     def __init__(self, job: JobInfo, role: RolePlan) -> None:
-        self._folder = Path(job.dir) / FOLDER
+        self._folder = Path(job.dir) / archive.CALLS
         self._role = role.name
         self._is_on = dict(role.env).get(VARIABLE, "0") not in ("", "0")
         # Half: files of processes that ended may take the other half (`trim`).
-        self._most = MOST_BYTES // 2 // max(1, sum(ranks for _, ranks in job.roles))
+        self._most = CALLS_BYTES // 2 // max(1, sum(ranks for _, ranks in job.roles))
+        volume = os.environ.get(archive.CHECKPOINT)
+        root = archive.root(volume, job.name, job.uid) if volume else None
+        self._place = root and root / archive.CALLS / f"attempt-{job.attempt}"
         self._lock = threading.Lock()
         self._ranks: dict[int, RankTrace] = {}
         self._wake, self._done = threading.Event(), threading.Event()
@@ -61,7 +64,9 @@ class CallTraces:
 
     def _run(self) -> None:
         with suppress(OSError):  # the first write reports it
-            trim(self._folder, MOST_BYTES // 2)
+            if self._place is not None:
+                archive.register_calls(self._folder, self._place)
+            archive.trim(self._folder.glob("*.jsonl"), CALLS_BYTES // 2)
         ends, last = False, time.monotonic()
         while not ends:
             ends = self._wake.wait(FLUSH_S)
@@ -216,14 +221,3 @@ class RankTrace:
 
 def _is_method(call: RankCall) -> bool:
     return call.method not in GROUPS and not call.role.startswith(KEEPER)
-
-
-def trim(folder: Path, most: int) -> None:
-    """Delete the files of traced calls that were written longest ago, until all take at most `most` bytes."""
-    found = [(file.stat(), file) for file in folder.glob("*.jsonl")]
-    total = sum(stat.st_size for stat, _ in found)
-    for stat, file in sorted(found, key=lambda each: each[0].st_mtime):
-        if total <= most:
-            return
-        file.unlink(missing_ok=True)
-        total -= stat.st_size
