@@ -57,6 +57,7 @@ SCRIPTS = (
     "goodput",
     "what_ifs",
     "calls",
+    "traced_calls",
     "weights",
     "checkpoint",
     "heads",

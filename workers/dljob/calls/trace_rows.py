@@ -79,6 +79,7 @@ class RowsDropped(NamedTuple):
 
 TracedRow: TypeAlias = CallerRow | CalleeRow | RowsDropped
 _KINDS: dict[str, type[TracedRow]] = {"c": CallerRow, "s": CalleeRow, "d": RowsDropped}
+_DENSE = json.JSONEncoder(separators=(",", ":"))
 _TYPES = {
     kind: tuple((int, float) if wanted is float else wanted for wanted in get_type_hints(kind).values())
     for kind in _KINDS.values()
@@ -123,7 +124,7 @@ def header(role: str, rank: int) -> str:
 def encode(row: TracedRow) -> str:
     """Return the line of a row."""
     values = (round(value, 6) if isinstance(value, float) else value for value in row)
-    return json.dumps([_LETTERS[type(row)], *values], separators=(",", ":")) + "\n"
+    return _DENSE.encode([_LETTERS[type(row)], *values]) + "\n"
 
 
 class TracedFile(NamedTuple):
