@@ -189,7 +189,18 @@ class CallTimeoutError(CallError):
 
 
 class PeerLostError(CallError):
-    """The callee's process died during the call, or its answer was lost with a node: it may have run, or not."""
+    """The callee's process died during the call, or its answer was lost with a node: it may have run, or not.
+
+    `incarnation` is that of the callee, 0 where it is not known. `died` is false where its process is not known to have
+    died with the call in it.
+    """
+
+    def __init__(
+        self, message: str, *, role: str, rank: int, incarnation: int = 0, died: bool = True, hint: str = ""
+    ) -> None:
+        super().__init__(message, role=role, rank=rank, hint=hint)
+        self.incarnation = incarnation
+        self.died = died
 
 
 class RemoteError(CallError):

@@ -65,6 +65,10 @@ class FakeMaster:
     async def peers(self, role: str) -> RoleTable:
         return RoleTable(role, 1, tuple(p for (r, _), p in sorted(self.table.items()) if r == role))
 
+    async def callees(self, role: str) -> list[tuple[int, int, bool, bool]]:
+        found = sorted((rank, peer) for (name, rank), peer in self.table.items() if name == role)
+        return [(rank, peer.incarnation, peer.ready, bool(peer.gone)) for rank, peer in found]
+
     async def await_peer(self, role: str, rank: int, after: int) -> Peer:
         while True:
             peer = self.table.get((role, rank))

@@ -18,6 +18,7 @@ FOR_EVER_S = 1e9
 """Seconds from which there is no deadline, as with None: a lock cannot wait for much longer."""
 DISPATCHES = ("all", "rank0", "each", "shard", "round_robin", "least_loaded", "owner", "hash:<parameter>")
 COLLECTS = ("list", "first", "concat", "sum", "mean", "max", "as_completed", "none")
+RESUMES = ("prefix",)
 UNPADDED = ("concat", "none")
 """Collects that work with `pad="auto"`: `concat` can remove the padded rows of the answer, `none` discards it."""
 
@@ -34,6 +35,8 @@ class RpcMark:
     pad: Pad = "uneven"
     timeout_s: float | None = DEFAULT_TIMEOUT_S
     stream: bool = False
+    resume: str | None = None
+    """Streams only: "prefix": after a loss the method is called again, elsewhere, with the items that came before."""
     parameters: tuple[str, ...] = ()
     """Names of the method's parameters after `self`, in which `hash:<parameter>` finds the position of its key."""
 
@@ -67,6 +70,12 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
         raise UsageError(f"dispatch={made.dispatch!r}: wanted the name of a parameter, as in 'hash:session'")
     _one_of("collect", made.collect, (*COLLECTS, *collects))
     _one_of("pad", made.pad, PADS)
+    if made.resume is not None:
+        _one_of("resume", made.resume, RESUMES)
+        if not made.stream:
+            raise UsageError(
+                f"resume={made.resume!r}: only a stream resumes", hint="@rpc(stream=True, resume='prefix')"
+            )
     if made.pad == "auto" and made.collect not in UNPADDED:
         raise UsageError(
             f"pad='auto' with collect={made.collect!r}: repeated rows can be taken off a joined answer alone",

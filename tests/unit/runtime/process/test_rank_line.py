@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pytest
 from ray.exceptions import ObjectStoreFullError
 
-from dljob import CallError, CallTimeoutError, NotFoundError, RemoteError, RoleGroup, UnreachableError
+from dljob import CallError, CallTimeoutError, NotFoundError, PeerLostError, RemoteError, RoleGroup, UnreachableError
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import install
@@ -171,6 +171,11 @@ def test_refusals_and_errors_keep_their_class_and_words(line):
         refused.result(timeout=10)
     with pytest.raises(CallTimeoutError, match="too late\n  look there"):
         late.result(timeout=10)
+    lost = RoleGroup("w")[0].call("c")
+    line.sent.get(timeout=10)[1].set_exception(PeerLostError("gone", role="w", rank=0, incarnation=4, died=False))
+    with pytest.raises(PeerLostError, match="gone") as told:
+        lost.result(timeout=10)
+    assert (told.value.incarnation, told.value.died) == (4, False)
 
 
 def test_a_call_that_cannot_be_sent_fails_alone(line, monkeypatch):

@@ -127,6 +127,46 @@ async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method: str) -
     assert len(host.called) == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "died"),
+    [
+        (rx.ActorDiedError(), True),
+        (NODE_LOST, False),
+        (Reply(refused=NotRun.ENDED), False),
+        (Reply(refused=NotRun.CUT_OFF), False),
+        (Reply(refused=NotRun.NOT_AGAIN), False),
+    ],
+)
+async def test_a_call_that_its_caller_sends_again_itself_goes_nowhere_else(answer: Any, died: bool) -> None:
+    calls, host = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0"), Host(answer)
+    calls._master, calls._handles["a"] = Master(), host
+    with pytest.raises(PeerLostError) as caught:
+        await calls._run(RankCall("t", 0, "tokens", b"", 60.0, False, id="1", once=True), ())
+    assert (caught.value.incarnation, caught.value.died, len(host.called)) == (3, died, 1)
+
+
+async def test_a_process_known_to_be_dead_was_not_killed_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    calls._master, calls._handles["a"] = Master(), Host()
+    monkeypatch.setattr(client, "known_dead", lambda _: True)
+    with pytest.raises(PeerLostError) as caught:
+        await calls._run(RankCall("t", 0, "tokens", b"", 60.0, False, id="1", once=True), ())
+    assert not caught.value.died
+
+
+async def test_a_call_for_one_process_does_not_wait_for_a_later_one() -> None:
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    host = Host(Reply(payload=b"1"))
+    calls._master, calls._handles["a"] = Master(), host
+    calls._peers["t", 0] = Peer("t", 0, 3, "a", ready=True)
+    pull = RankCall("t", 0, PULL, b"", 60.0, False, id="1", only=3)
+    assert (await calls._run(pull, ())).payload == b"1"
+    pull.only = 2
+    with pytest.raises(PeerLostError, match="incarnation 2"):
+        await calls._run(pull, ())
+    assert len(host.called) == 1
+
+
 async def test_calls_sent_again_and_lost_are_counted() -> None:
     calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
     host = Host(NODE_LOST, Reply(payload=b"1"), NODE_LOST)

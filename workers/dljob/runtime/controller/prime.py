@@ -166,6 +166,12 @@ class MasterServer:
         """Return all ranks of a role."""
         return role_table((await self._ready()).state, role)
 
+    async def callees(self, role: str) -> list[tuple[int, int, bool, bool]]:
+        """Return rank, incarnation, whether it is ready, whether it is gone for good, of all ranks of a role."""
+        found = role_table((await self._ready()).state, role).peers
+        # Plain values: ranks that are scripts ask for it through their hosts.
+        return [(peer.rank, peer.incarnation, peer.ready and bool(peer.actor), bool(peer.gone)) for peer in found]
+
     async def await_peer(self, role: str, rank: int, after: int) -> Peer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         shell = await self._ready()

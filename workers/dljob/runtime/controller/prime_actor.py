@@ -44,6 +44,10 @@ class PrimeMaster:
         """Return all ranks of a role."""
         return await self._own.peers(role)
 
+    async def callees(self, role: str) -> list[tuple[int, int, bool, bool]]:
+        """Return rank, incarnation, whether it is ready, whether it is gone for good, of all ranks of a role."""
+        return await self._own.callees(role)
+
     async def await_peer(self, role: str, rank: int, after: int) -> Peer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         return await self._own.await_peer(role, rank, after)

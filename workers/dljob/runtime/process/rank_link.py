@@ -181,7 +181,9 @@ class RankLink:
 def _error(head: Mapping[str, Any], call: RankCall) -> CallError:
     """Return the host's error as an exception of the same class in this process."""
     kind = getattr(dljob.errors, head["kind"], CallError)
-    return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"])
+    # What only some kinds have, as whether the callee died.
+    more = {name: head[name] for name in ("incarnation", "died") if name in head}
+    return kind(head["message"], role=call.role, rank=call.rank, hint=head["hint"], **more)
 
 
 def connect(path: str) -> WorkerContext:

@@ -26,7 +26,20 @@ from dljob.runtime.process.step_counters import Count, StepCounter, StepCounters
 if TYPE_CHECKING:
     from dljob.master.state.views import Outcome
 
-ASKED = ("role", "rank", "method", "timeout_s", "idempotent", "quiet", "window", "label", "ranks")
+ASKED = (
+    "role",
+    "rank",
+    "method",
+    "timeout_s",
+    "idempotent",
+    "quiet",
+    "window",
+    "label",
+    "ranks",
+    "after",
+    "only",
+    "once",
+)
 """The fields of a RankCall that a script rank sends to its host beside the arguments; the host makes the same call."""
 FOR_ANSWER = "for its answer"
 """Name of the thing that a sent call waits for, as a part of the error at its deadline."""
@@ -74,6 +87,10 @@ class RankCall:
     """The name of the call in errors, where that is not its method."""
     ranks: int = 0
     """Number of ranks of the role as the caller knows it; 0: the call does not depend on it."""
+    only: int = 0
+    """The one incarnation of the callee that it is for; 0: whichever lives."""
+    once: bool = False
+    """A lost call is not sent again: its caller decides where it goes next."""
     id: str = ""
     started: float = field(default_factory=time.monotonic)
     after: int = 0
@@ -90,6 +107,8 @@ class RankCall:
     """Why the answer was lost, where the callee's process did not die."""
     span: CallSpan | None = None
     """What is measured of it; None where it is not traced."""
+    died: bool = True
+    """Whether a loss means that the callee died with the call: not where it refused the call, or was dead before."""
 
     @property
     def name(self) -> str:
@@ -100,6 +119,10 @@ class RankCall:
     def left(self) -> float | None:
         """Seconds to the deadline, negative after it; None without one."""
         return None if self.timeout_s is None else self.timeout_s - (time.monotonic() - self.started)
+
+    def fits(self, incarnation: int) -> bool:
+        """Whether the call may go to an incarnation of its rank."""
+        return incarnation > self.after and self.only in (0, incarnation)
 
     def late(self, at: float, hint: str) -> CallTimeoutError:
         """Return the caller's error for a deadline that passed at `at`, in seconds of the monotonic clock."""
@@ -116,6 +139,8 @@ class RankCall:
             f"{self.name}: {how}: it may have run, or not",
             role=self.role,
             rank=self.rank,
+            incarnation=peer.incarnation,
+            died=self.died,
             hint="call again if that does no harm, or declare the method @rpc(idempotent=True)",
         )
 

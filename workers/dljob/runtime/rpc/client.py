@@ -124,7 +124,7 @@ class RpcClient:
         peer = self._peers.get((call.role, call.rank))
         handle = None if peer is None else self._handles.get(peer.actor)
         # Looking up a callee, or waiting for a restart, takes long: that is for the loop.
-        if peer is None or handle is None or known_dead(handle):
+        if peer is None or handle is None or known_dead(handle) or not call.fits(peer.incarnation):
             return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
         self._sends(call)
         answer = invoke(handle, call.method, self._message(call, peer, payload), payload)
@@ -225,7 +225,7 @@ class RpcClient:
                 # Awaited once: from here on a further turn sends the call again.
                 answer = None
                 # A stream lives in one incarnation: its later calls have no other to go to.
-                if reply is None and call.method in (PULL, CLOSE):
+                if reply is None and (call.once or call.method in (PULL, CLOSE)):
                     raise call.lost_with(peer)
                 if reply is not None:
                     # A refusal says nothing about the method: its `idempotent` is only the default.
@@ -244,6 +244,7 @@ class RpcClient:
         handle = await self._in_time(self._handle(peer), call)
         # Known without a send: a call to a dead actor would only come back as lost, and count as tried.
         if handle is None or known_dead(handle):
+            call.died = False
             self._forget(call, peer)
             return None
         self._sends(call)
@@ -318,16 +319,19 @@ class RpcClient:
         """Return the reply for the caller; None when the call must go to a later incarnation."""
         match reply.refused:
             case NotRun.ENDED:
+                call.died = False
                 self._forget(call, peer)
                 return None
             case NotRun.LATE:
                 call.waiting = reply.message
                 raise LateError
             case NotRun.CUT_OFF:
+                call.died = False
                 self._may_go_again(call, peer)
                 self._forget(call, peer)
                 return None
             case NotRun.NOT_AGAIN:
+                call.died = False
                 raise call.lost_with(peer)
             case _:
                 return reply
@@ -339,6 +343,7 @@ class RpcClient:
         """
         # A death needs no further words; any other loss is reported with Ray's.
         died = isinstance(error, rx.RayActorError)
+        call.died = died
         call.lost = "" if died else f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
         self._may_go_again(call, peer)
         if died and not isinstance(error, rx.ActorUnavailableError):
@@ -354,7 +359,7 @@ class RpcClient:
         A method that never answered this process is not known to be either: the callee decides (`Call.again`).
         """
         idempotent = call.idempotent or self._idempotent.get((call.role, call.method))
-        if idempotent is False:
+        if idempotent is False or call.once:
             self._forget(call, peer)
             raise call.lost_with(peer)
         # `again` asks the callee to refuse what is not idempotent; a caller that declared it so overrides the method.
@@ -368,10 +373,13 @@ class RpcClient:
         key = (call.role, call.rank)
         known = self._peers.get(key)
         # Not the incarnation that the call was lost with, which another call may have named meanwhile.
-        if known is not None and known.incarnation > call.after:
+        if known is not None and call.fits(known.incarnation):
             return known
         if call.role.startswith(KEEPER):
             return await self._storage_actor(call)
+        # Its incarnation was lost by another call: there is no other to wait for.
+        if call.only:
+            raise call.lost_with(Peer(call.role, call.rank, call.only, "", ready=False))
         self.counts.add(call, PARKED)
         begun = time.monotonic()
         try:

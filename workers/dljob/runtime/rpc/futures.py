@@ -19,6 +19,7 @@ from dljob.calls.mark import RpcMark, seconds
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import Reply
+from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc.arrivals import Arrivals
 from dljob.telemetry.wording import counted
 
@@ -36,6 +37,10 @@ class Invocation:
     futures: tuple[Future[Reply], ...]
     left: Future[None] | None = None
     """Streams under `least_loaded` only: completed when the stream ends, as it loads its rank until then."""
+    requests: tuple[RankCall, ...] = ()
+    """The requests as they were sent."""
+    prefix: tuple[bytes, ...] = ()
+    """Streams that resume only: items, still pickled, that the caller had before the call."""
 
     @property
     def name(self) -> str:

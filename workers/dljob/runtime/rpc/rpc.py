@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from dljob.calls import collect as collects
 from dljob.calls import dispatch as dispatches
 from dljob.calls.batch import Pad
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, changed
+from dljob.calls.resumption import RECEIVED
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.worker_context import WorkerContext
@@ -42,6 +43,7 @@ def rpc(
     timeout: float | None = DEFAULT_TIMEOUT_S,
     idempotent: bool = False,
     stream: bool | int = False,
+    resume: Literal["prefix"] | None = None,
     concurrency: int | None = None,
 ) -> Callable[[F], F]: ...
 def rpc(method: Any = None, **options: Any) -> Any:
@@ -58,18 +60,38 @@ def rpc(method: Any = None, **options: Any) -> Any:
             `idempotent`: a call that was lost with its process may run again in the next one.
             `stream`: the method is a generator whose items go to the caller as they are produced; a number: how many
             items a rank produces ahead of its caller (True: 8).
+            `resume`: "prefix": a stream whose callee is lost goes on elsewhere; the method is called again, with the
+            items that the caller has in its parameter `received`. None: the caller gets PeerLostError.
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
             limit of its own. A rank holds 64 running or queued calls of all methods; later ones wait for a place.
     """
-    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "concurrency"))
+    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "concurrency"))
 
     def write(function: Any) -> Any:
         if not callable(function):
             raise UsageError(f"@rpc goes on a method, got {type(function).__name__}")
+        if mark.resume:
+            _check_resumes(function)
         setattr(function, _MARK, mark)
         return function
 
     return write if method is None else write(method)
+
+
+def _check_resumes(function: Any) -> None:
+    """Raise UsageError for a method that cannot resume its stream."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    said = f"@rpc(resume='prefix') on {name}"
+    if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+        raise UsageError(
+            f"{said}: it is no generator", hint="it is to yield its items, from the first one that is missing"
+        )
+    found = inspect.signature(function).parameters.get(RECEIVED)
+    if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
+        raise UsageError(
+            f"{said}: it has no parameter {RECEIVED!r}",
+            hint=f"as in: def {function.__name__}(self, prompt, *, {RECEIVED}=()); it gets the items that came before",
+        )
 
 
 def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:

@@ -18,6 +18,7 @@ from dljob.runtime.process.messages import DESCRIBE, Reply
 from dljob.runtime.process.service_descriptor import DescriptorVersion
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation, then
+from dljob.runtime.rpc.resuming import split_prefix, with_prefix
 
 AHEAD = 8
 """Number of items that a rank produces ahead of a stream's caller, by default."""
@@ -125,12 +126,12 @@ def begin(
     try:
         mark = target.mark(descriptor, method, spent_s)
         _check_kind(mark, method, known=method in descriptor.methods, stream=stream)
+        prefix, kwargs = split_prefix(mark, kwargs)
         sent = plan(target, descriptor, mark, args, kwargs, expected=rows)
-        calls = target.context.calls
-        futures = tuple(calls.send(call) for call in _rank_calls(target, method, mark, sent))
-        begun.set_result(
-            Invocation(target.role, method, mark, sent, futures, _count(target, method, mark, futures, sent))
-        )
+        requests = _rank_calls(target, method, mark, with_prefix(mark, sent, prefix))
+        futures = tuple(target.context.calls.send(call) for call in requests)
+        left = _count(target, method, mark, futures, sent)
+        begun.set_result(Invocation(target.role, method, mark, sent, futures, left, tuple(requests), prefix.packed))
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
         begun.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))
@@ -199,12 +200,13 @@ def _rank_calls(target: CallTarget, method: str, mark: RpcMark, sent: Dispatched
             method,
             payloads[one.arguments],
             mark.timeout_s,
-            mark.idempotent,
+            mark.idempotent and not mark.resume,
             common,
             quiet=one.quiet,
             window=AHEAD if mark.stream is True else int(mark.stream),
             # The callee's size must still be that of the plan; a call of a single rank does not depend on it.
             ranks=0 if target.rank is not None else target.ranks,
+            once=bool(mark.resume),
         )
         for one in sent.sends
     ]
@@ -219,12 +221,22 @@ def _count(
     """
     left: Future[None] | None = None
     if mark.dispatch == "least_loaded":
-        left = Future() if mark.stream else None
+        rank = sent.sends[0].rank
         # A stream counts until its end, an answer until it arrives.
-        target.context.descriptors.count(target.role, sent.sends[0].rank, left or futures[0])
+        if mark.stream:
+            left = load(target, rank)
+        else:
+            target.context.descriptors.count(target.role, rank, futures[0])
     if mark.collect == "none" and not mark.stream:
         for future in futures:
             future.add_done_callback(lambda done: _forgotten(target, f"{target.name}.{method}", done))
+    return left
+
+
+def load(target: CallTarget, rank: int) -> Future[None]:
+    """Count a stream as loading a rank until the returned future is completed."""
+    left: Future[None] = Future()
+    target.context.descriptors.count(target.role, rank, left)
     return left
 
 

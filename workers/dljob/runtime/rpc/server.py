@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dljob.calls.batch import Arguments
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.calls.pending import PendingCalls
+from dljob.calls.resumption import RECEIVED
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
@@ -19,7 +21,7 @@ from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, PULL, Call, 
 from dljob.runtime.process.outcome import user_traceback
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
-from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, StreamProducer
+from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, Stamp, StreamProducer
 
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LAPSED = 1000
@@ -214,7 +216,7 @@ class RpcServer:
             return refused
         ended = functools.partial(self._ended, slot)
         if mark.stream:
-            return self._open_stream(call, args, kwargs, name, ended)
+            return self._open_stream(mark, call, (args, kwargs), ended)
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
             # The caller discards it, and a result that cannot be pickled is no error then.
@@ -239,11 +241,11 @@ class RpcServer:
             return _refuse(NotRun.CUT_OFF, f"{name} starts again; {said}", trace)
         return Reply(error_type=type(error).__name__, message=said, traceback=trace, idempotent=idempotent)
 
-    def _open_stream(
-        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, ended: Callable[[], None]
-    ) -> Reply:
+    def _open_stream(self, mark: RpcMark, call: Call, arguments: Arguments, ended: Callable[[], None]) -> Reply:
         """Start a stream; the answer is the key by which its items are pulled."""
+        name = f"{self._role}/{call.rank}"
         what = f"an item of {name}.{call.method}"
+        args, kwargs = arguments
         try:
             items = getattr(self._object, call.method)(*args, **kwargs)
             if not (hasattr(items, "__anext__") or hasattr(items, "__iter__")):
@@ -256,16 +258,19 @@ class RpcServer:
         def lapsed(error: BaseException) -> None:
             self._lapse(call.id, self._failed(error, name, idempotent=False))
 
+        def pack(item: Any) -> bytes:
+            return wire.dump(item, what)
+
+        stamped = Stamp(len(kwargs.get(RECEIVED, ())), pack) if mark.resume else pack
         with self._changed:
-            stream = StreamProducer(
-                items, max(1, call.window), lambda item: wire.dump(item, what), ended, patience, lapsed=lapsed
-            )
+            stream = StreamProducer(items, max(1, call.window), stamped, ended, patience, lapsed=lapsed)
             self._streams[call.id] = stream
             # Both may have happened while the generator was made: nothing else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
         if closed or unwanted:
             stream.close(cut=closed)
-        return Reply(payload=wire.dump(call.id, what))
+        key = (call.id, call.incarnation) if mark.resume else call.id
+        return Reply(payload=wire.dump(key, what))
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:
         if mark.concurrency is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 from dljob.runtime.process.loop import settle
@@ -30,7 +30,7 @@ class StreamProducer:
         self,
         items: Any,
         window: int,
-        pack: Callable[[Any], bytes],
+        pack: Callable[[Any], Any],
         ended: Callable[[], None],
         patience_s: float,
         *,
@@ -43,7 +43,7 @@ class StreamProducer:
         self._patience_s = patience_s
         self._lapsed = lapsed
         self._changed = threading.Condition()
-        self._buffer: deque[bytes] = deque()
+        self._buffer: deque[Any] = deque()
         self._handed = 0
         self._exhausted = False
         self._closed = False
@@ -55,7 +55,7 @@ class StreamProducer:
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="dljob-stream", daemon=True).start()
 
-    def take(self, timeout_s: float | None) -> tuple[list[bytes], bool] | None:
+    def take(self, timeout_s: float | None) -> tuple[list[Any], bool] | None:
         """Take the items that are ready, at least one: `(items, whether the stream is over)`; None after the timeout.
 
         A caller that takes has used the items of its last take, so that room for as many is free. It receives half a
@@ -150,6 +150,23 @@ class StreamProducer:
             self._moved = time.monotonic()
             self._changed.notify_all()
         self._ended()
+
+
+class Stamp:
+    """Packs the items of a stream that resumes, each with its position and the version that made it."""
+
+    def __init__(
+        self, first: int, pack: Callable[[Any], bytes], version: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        self._next = first
+        self._pack = pack
+        self._version = version
+
+    def __call__(self, item: Any) -> tuple[int, Mapping[str, int], bytes]:
+        """Return an item as it travels (`dljob.calls.resumption.WireItem`)."""
+        packed = self._pack(item)
+        self._next += 1
+        return self._next - 1, self._version(), packed
 
 
 def _iterate(items: Any) -> Iterator[Any]:

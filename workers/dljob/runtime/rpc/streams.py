@@ -7,18 +7,21 @@ import contextlib
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from dljob.errors import RemoteError
+from dljob.calls.resumption import StreamSegment
+from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CLOSE, PULL, Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import sending
 from dljob.runtime.rpc.arrivals import Arrivals
 from dljob.runtime.rpc.futures import Invocation
+from dljob.runtime.rpc.resuming import ResumingRequest, StreamItem
 
 
 class Stream:
@@ -36,6 +39,8 @@ class Stream:
         self._arrivals = Arrivals()
         self._pulls: dict[int, Future[Reply]] = {}
         self._ids: dict[int, str] = {}
+        self._resuming: dict[int, ResumingRequest] = {}
+        """Requests that go on elsewhere when their callee is lost; none unless the method resumes."""
         self._turn: deque[int] = deque()
         """Requests whose ready items are all in this process: each rank is asked for more once these are used up."""
         self._closed = False
@@ -48,6 +53,10 @@ class Stream:
         return self
 
     def __next__(self) -> Any:
+        return _value(self._next())
+
+    def _next(self) -> Any:
+        """Wait for the next item, still pickled; raises StopIteration at the end."""
         if self._closed:
             raise StopIteration
         if self._started is None:
@@ -60,6 +69,9 @@ class Stream:
         return self
 
     async def __anext__(self) -> Any:
+        return _value(await self._anext())
+
+    async def _anext(self) -> Any:
         if self._closed:
             raise StopAsyncIteration
         if self._started is None:
@@ -74,18 +86,27 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def items(self) -> StreamItems:
+        """Return the iterator over items with their position, version and callee, of a stream that resumes."""
+        return StreamItems(self)
+
+    @property
+    def segments(self) -> tuple[StreamSegment, ...]:
+        """The parts of which the items so far consist, each of one process and version; of a stream that resumes."""
+        return tuple(segment for one in self._resuming.values() for segment in one.progress.segments if segment.count)
+
     def close(self) -> None:
         """End the stream: its generators are closed in the callees. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
         if self._started is None:
-            self._opened.add_done_callback(_close_all(self._send))
+            self._opened.add_done_callback(self._close_unbegun)
         # Generators whose key is known are closed now, those still opening once their key arrives.
         for number, key in self._ids.items():
             self._send(number, CLOSE, key)
         for number in self._pulls.keys() - self._ids.keys():
-            self._pulls[number].add_done_callback(_close_one(self._send, number))
+            self._pulls[number].add_done_callback(functools.partial(self._close_opened, number))
         # Items that have arrived are dropped: a closed stream gives none.
         for kept in (self._ids, self._pulls, self._items, self._turn):
             kept.clear()
@@ -98,6 +119,11 @@ class Stream:
 
     def _begin(self, started: Invocation) -> None:
         self._started = started
+        if started.mark.resume:
+            context, own_rank = self._target.context, self._target.rank is not None
+            self._resuming = {
+                n: ResumingRequest(context, started, n, own_rank=own_rank) for n in range(len(started.requests))
+            }
         for number, opening in enumerate(started.futures):
             self._pulls[number] = opening
             self._arrivals.add(number, opening)
@@ -116,16 +142,21 @@ class Stream:
     def _item(self, end: Exception) -> Any:
         if not self._items:
             raise end
-        return wire.load(self._items.popleft())
+        return self._items.popleft()
 
     def _arrived(self, number: int) -> None:
         """Handle a rank's answer: the key of its new generator, or items."""
         started, answer = self._started, self._pulls.pop(number, None)
         if started is None or answer is None:
             return
+        resuming = self._resuming.get(number)
         try:
             said = started.read(number, answer.result())
+            if resuming is not None:
+                said = self._taken(number, resuming, said)
         except BaseException as error:
+            if self._goes_on(number, error):
+                return
             if isinstance(error, RemoteError):  # other errors leave the generator open: `close` sends CLOSE by its id
                 self._ids.pop(number, None)
             self.close()
@@ -136,9 +167,8 @@ class Stream:
             self._turn.append(number)
             return
         items, over = said
-        if not started.sent.sends[
-            number
-        ].quiet:  # a quiet rank works in step with the others, and its items are discarded
+        # A quiet rank works in step with the others, and its items are discarded.
+        if not started.sent.sends[number].quiet:
             self._items.extend(items)
         if over:
             del self._ids[number]
@@ -147,16 +177,108 @@ class Stream:
         else:
             self._turn.append(number)
 
+    def _taken(self, number: int, resuming: ResumingRequest, said: Any) -> Any:
+        """Return what a callee of a stream that resumes says, as that of a plain one would: a key, or items."""
+        if number not in self._ids:
+            return self._moved(number, said)
+        items, over = said
+        return resuming.take(items), over
+
+    def _goes_on(self, number: int, error: BaseException) -> bool:
+        """Whether a request goes on elsewhere after an error; its new opening is under way then.
+
+        Raises:
+            PeerLostError: it was lost once too often.
+        """
+        resuming = self._resuming.get(number)
+        if resuming is None or not resuming.is_loss(error):
+            return False
+        resuming.lost(error, opened=number in self._ids)
+        if resuming.given_up is not None:
+            self.close()
+            raise resuming.given_up from error
+        key = self._ids.pop(number, None)
+        # Its process may live, and would keep the items for a while.
+        if key is not None:
+            self._send(number, CLOSE, key)
+        self._pulls[number] = resuming.go_on(error)
+        self._arrivals.add(number, self._pulls[number])
+        return True
+
     def _send(self, number: int, what: str, key: str) -> Future[Reply]:
         # Each pull has the method's whole timeout: it bounds the wait for an item, not the stream.
         rank, timeout = self._of.sent.sends[number].rank, self._of.mark.timeout_s
-        out = RankCall(self._of.role, rank, what, key.encode(), timeout, idempotent=False, label=self._method)
+        # Of a stream that resumes, pulls wait for no later process: it goes on elsewhere meanwhile.
+        only = self._resuming[number].incarnation if self._resuming else 0
+        out = RankCall(
+            *(self._of.role, rank, what, key.encode(), timeout), idempotent=False, label=self._method, only=only
+        )
         return self._target.context.calls.send(out)
+
+    def _moved(self, number: int, said: Any) -> str:
+        """Note which rank has taken the request up; returns the generator's key there."""
+        resuming, started = self._resuming[number], self._of
+        sends = started.sent.sends
+        if resuming.rank != sends[number].rank:
+            now = (*sends[:number], replace(sends[number], rank=resuming.rank), *sends[number + 1 :])
+            _leave(started)
+            left = None if started.left is None else sending.load(self._target, resuming.rank)
+            self._started = replace(started, sent=replace(started.sent, sends=now), left=left)
+        return resuming.opened(said)
+
+    def _close_unbegun(self, done: Future[Invocation]) -> None:
+        """Close a stream that was dropped before its requests were sent."""
+        if done.exception() is None:
+            started = done.result()
+            _leave(started)
+            self._begin(started)
+            for number, answer in enumerate(started.futures):
+                answer.add_done_callback(functools.partial(self._close_opened, number))
+
+    def _close_opened(self, number: int, done: Future[Reply]) -> None:
+        """Close the generator of one request, once its key is known."""
+        if done.exception() is None and not done.result().error_type:
+            key = wire.load(done.result().payload)
+            self._send(number, CLOSE, self._moved(number, key) if self._resuming else key)
+            # It may have moved after the stream was left.
+            _leave(self._started)
 
     @property
     def _of(self) -> Invocation:
         """The invocation, once its requests are sent."""
         return self._started or self._opened.result()
+
+
+def _value(item: Any) -> Any:
+    """Return an item as it was yielded."""
+    return wire.load(item if isinstance(item, bytes) else item.item.packed)
+
+
+class StreamItems:
+    """Iterator over the items of a stream that resumes, each with its position, its version and its callee."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> StreamItems:
+        return self
+
+    def __next__(self) -> StreamItem:
+        return _origin(self._stream._next())
+
+    def __aiter__(self) -> StreamItems:
+        return self
+
+    async def __anext__(self) -> StreamItem:
+        return _origin(await self._stream._anext())
+
+
+def _origin(item: Any) -> StreamItem:
+    if isinstance(item, bytes):
+        raise UsageError(
+            "items(): only a stream that resumes knows its items' origin", hint="@rpc(stream=True, resume='prefix')"
+        )
+    return item.read()
 
 
 @functools.cache
@@ -173,33 +295,8 @@ def _forgotten() -> SimpleQueue[Stream]:
     return streams
 
 
-_Send = Callable[[int, str, str], object]
-
-
 def _leave(started: Invocation | None) -> None:
     """Mark the stream as ended for `least_loaded`."""
     if started is not None and started.left is not None:
         with contextlib.suppress(InvalidStateError):  # it has ended already
             started.left.set_result(None)
-
-
-def _close_all(send: _Send) -> Callable[[Future[Invocation]], None]:
-    """Return the callback that closes a stream which was dropped before its requests were sent."""
-
-    def opened(done: Future[Invocation]) -> None:
-        if done.exception() is None:
-            _leave(done.result())
-            for number, answer in enumerate(done.result().futures):
-                answer.add_done_callback(_close_one(send, number))
-
-    return opened
-
-
-def _close_one(send: _Send, number: int) -> Callable[[Future[Reply]], None]:
-    """Return the callback that closes one rank's generator, once its key is known."""
-
-    def pass_on(done: Future[Reply]) -> None:
-        if done.exception() is None and not done.result().error_type:
-            send(number, CLOSE, wire.load(done.result().payload))
-
-    return pass_on

@@ -24,7 +24,7 @@ _WORD_MASK = (1 << 64) - 1
 
 
 class StateBuckets(Sequence[Sequence[memoryview]]):
-    """The buffers of a state in buckets. Only device tensors and non-contiguous ones are copied, when a bucket is taken.
+    """The buffers of a state in buckets. Only device tensors and non-contiguous ones are copied, as a bucket is taken.
 
     Buffers on a GPU pass through one bucket of page-locked memory, so that no second copy of a large state is held: a
     bucket is valid until the next one is taken. `whole` returns buckets that stay.

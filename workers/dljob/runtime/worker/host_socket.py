@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from dljob.errors import CallError
+from dljob.errors import CallError, PeerLostError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
@@ -160,6 +160,8 @@ def _answer(line: Frames, about: dict[str, Any], done: Future[Reply]) -> None:
             line.send({"op": "reply", **about, "refused": reply.refused, **said}, reply.payload)
         else:
             known = isinstance(error, CallError)
-            said = {"message": error.message if known else f"{type(error).__name__}: {error}"}
+            said: dict[str, Any] = {"message": error.message if known else f"{type(error).__name__}: {error}"}
             said |= {"kind": type(error).__name__ if known else "CallError", "hint": error.hint if known else ""}
+            if isinstance(error, PeerLostError):
+                said |= {"incarnation": error.incarnation, "died": error.died}
             line.send({"op": "error", **about, **said})

@@ -66,6 +66,7 @@ def rpc(
     timeout: float | None = DEFAULT_TIMEOUT_S,
     idempotent: bool = False,
     stream: bool | int = False,
+    resume: Literal["prefix"] | None = None,
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[..., R_co]]: ...
 @overload
@@ -78,6 +79,7 @@ def rpc(
     timeout: float | None = DEFAULT_TIMEOUT_S,
     idempotent: bool = False,
     stream: bool | int = False,
+    resume: Literal["prefix"] | None = None,
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[P, R_co]]: ...
 def rpc(method: Any = None, **options: Any) -> Any:

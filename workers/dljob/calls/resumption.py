@@ -1,0 +1,146 @@
+"""Decisions of a stream that resumes: which items are new, where a lost one goes on, and when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+RECEIVED = "received"
+"""Name of the keyword parameter by which a method of `@rpc(resume="prefix")` gets the items that came before."""
+POISONED = 3
+"""Number of callees that die in a row, with the stream no further, from which its request counts as their cause."""
+FREE = ("round_robin", "least_loaded")
+"""Dispatches that mean no particular rank: a lost stream goes on at another. All others name the rank that serves."""
+
+
+class WireItem(NamedTuple):
+    """An item on its way: its position in the whole stream, the version that made it, the pickled value."""
+
+    position: int
+    version: Mapping[str, int]
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSegment:
+    """A part of a stream that one process made with one version."""
+
+    callee: str
+    """The rank, as in "rollout/1"."""
+    incarnation: int
+    version: Mapping[str, int]
+    """Version of each weight channel that the callee held; empty where it holds none."""
+    first: int
+    """Position of its first item."""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CalleeLoss:
+    """The end of a stream at one callee, before the stream was over."""
+
+    rank: int
+    incarnation: int
+    """0 where it is not known."""
+    position: int
+    """Number of items that had come by then."""
+    died: bool
+    """Whether the callee's process died; false where it ended by order."""
+    opened: bool
+    """Whether the callee had taken the stream up; otherwise it may have been dead before the stream came."""
+    why: str
+
+
+class CalleeRank(NamedTuple):
+    """A rank of the callee's role, as PrimeMaster sees it."""
+
+    rank: int
+    incarnation: int
+    ready: bool
+    gone: bool
+
+
+class ResumePlace(NamedTuple):
+    """Where a stream goes on: a rank, in an incarnation above `after`."""
+
+    rank: int
+    after: int
+
+
+class GapError(Exception):
+    """Items are missing between those that came and those that arrive now."""
+
+
+@dataclass(slots=True)
+class StreamProgress:
+    """What came of one request of a stream, and from whom."""
+
+    received: list[bytes] = field(default_factory=list[bytes])
+    segments: list[StreamSegment] = field(default_factory=list[StreamSegment])
+    losses: list[CalleeLoss] = field(default_factory=list[CalleeLoss])
+
+    def begin(self, callee: str, incarnation: int) -> None:
+        """Note that a process has taken the stream up."""
+        self.segments.append(StreamSegment(callee, incarnation, {}, len(self.received)))
+
+    def take(self, items: Sequence[WireItem]) -> list[WireItem]:
+        """Add items; returns those that are new.
+
+        Raises:
+            GapError: the callee began behind the items that came; none of these items is taken.
+        """
+        new = [item for item in items if item.position >= len(self.received)]
+        for number, item in enumerate(new, len(self.received)):
+            if item.position != number:
+                raise GapError(f"item {item.position} came where item {number} was due")
+        for item in new:
+            self.received.append(item.packed)
+            self._add_to_segment(item)
+        return new
+
+    def _add_to_segment(self, item: WireItem) -> None:
+        last = self.segments[-1]
+        if not last.count:
+            last = replace(last, version=item.version)
+        elif last.version != item.version:
+            self.segments.append(last := replace(last, version=item.version, first=item.position, count=0))
+        self.segments[-1] = replace(last, count=last.count + 1)
+
+    def poisoned(self, window: int) -> tuple[CalleeLoss, ...]:
+        """Return the deaths that the request itself seems to cause; empty where there are too few.
+
+        Deaths in a row at which the stream came no further than the items under way: a callee that got further was
+        not killed by the same item. Callees that did not take the stream up count half: those of a machine that died
+        are found dead one after the other, and a request that kills at once leaves no time for an answer.
+        """
+        deaths: dict[tuple[int, int], CalleeLoss] = {}
+        for loss in reversed(self.losses):
+            if not loss.died or self.losses[-1].position - loss.position > max(1, window):
+                break
+            deaths[loss.rank, loss.incarnation] = loss
+        weight = sum(1 if loss.opened else 0.5 for loss in deaths.values())
+        return tuple(reversed(deaths.values())) if weight >= POISONED else ()
+
+
+def choose(
+    callees: Sequence[CalleeRank], lost: Sequence[CalleeLoss], busy: Mapping[int, int], turn: int
+) -> ResumePlace | None:
+    """Return where a stream goes on that any rank may serve; None when all ranks are gone for good.
+
+    A ready rank that has not lost it yet, the least loaded; else the next incarnation of the rank that lost it last.
+    """
+    highest: dict[int, int] = {}
+    for loss in lost:
+        highest[loss.rank] = max(loss.incarnation, highest.get(loss.rank, 0))
+    there = [callee for callee in callees if not callee.gone]
+    # A rank that lost it in an unknown incarnation may still look ready: it is asked only when there is no other.
+    ready = [c for c in there if c.ready and (c.rank not in highest or 0 < highest[c.rank] < c.incarnation)]
+    if ready:
+        order = ready[turn % len(ready) :] + ready[: turn % len(ready)]
+        best = min(order, key=lambda callee: busy.get(callee.rank, 0))
+        return ResumePlace(best.rank, highest.get(best.rank, 0))
+    waits = next((loss.rank for loss in reversed(lost) if any(c.rank == loss.rank for c in there)), None)
+    if waits is None:
+        waits = there[0].rank if there else None
+    return None if waits is None else ResumePlace(waits, highest.get(waits, 0))
