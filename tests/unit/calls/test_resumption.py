@@ -103,6 +103,11 @@ class TestChoice:
         assert choose(callees, [loss(0, incarnation=0)], {1: 9}, 0) == ResumePlace(1, 0)
         assert choose(callees[:1], [loss(0, incarnation=0)], {}, 0) == ResumePlace(0, 0)
 
+    def test_a_rank_that_refused_it_is_passed_over_and_no_other_is_waited_for(self) -> None:
+        callees = [CalleeRank(0, 1, ready=False, gone=False), CalleeRank(1, 1, ready=True, gone=False)]
+        assert choose(callees, [loss(0)], {}, 0, {2: ""}) == ResumePlace(1, 0)
+        assert choose(callees, [loss(0)], {}, 0, {1: ""}) is None
+
     @given(
         st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=1, max_size=5),
         st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=6),

@@ -99,7 +99,7 @@ class Fleet:
                 *(call.id, call.rank, process.incarnation, call.method, call.timeout_s, "me"), window=call.window
             )
             reply = process.server.answer(said, call.payload, call.common)
-            if not process.dead and reply.refused is None:
+            if not process.dead and reply.refused in (None, NotRun.OTHER_VERSION):
                 return reply
             if process.dead or call.once or call.method in (PULL, CLOSE):
                 call.died = process.dead

@@ -19,6 +19,7 @@ FOR_EVER_S = 1e9
 DISPATCHES = ("all", "rank0", "each", "shard", "round_robin", "least_loaded", "owner", "hash:<parameter>")
 COLLECTS = ("list", "first", "concat", "sum", "mean", "max", "as_completed", "none")
 RESUMES = ("prefix",)
+VERSIONS = ("any", "same")
 UNPADDED = ("concat", "none")
 """Collects that work with `pad="auto"`: `concat` can remove the padded rows of the answer, `none` discards it."""
 
@@ -34,6 +35,8 @@ class RpcMark:
     mesh: str | None = None
     pad: Pad = "uneven"
     timeout_s: float | None = DEFAULT_TIMEOUT_S
+    versions: str = "any"
+    """Streams that resume only: "same": a lost one goes on only where the version is the one that it began with."""
     stream: bool = False
     resume: str | None = None
     """Streams only: "prefix": after a loss the method is called again, elsewhere, with the items that came before."""
@@ -70,6 +73,7 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
         raise UsageError(f"dispatch={made.dispatch!r}: wanted the name of a parameter, as in 'hash:session'")
     _one_of("collect", made.collect, (*COLLECTS, *collects))
     _one_of("pad", made.pad, PADS)
+    _one_of("versions", made.versions, VERSIONS)
     if made.resume is not None:
         _one_of("resume", made.resume, RESUMES)
         if not made.stream:

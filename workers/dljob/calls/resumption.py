@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+WANTED = ":wanted"
+"""Name of the argument by which a callee is asked for a version and a code; it never reaches the method."""
 RECEIVED = "received"
 """Name of the keyword parameter by which a method of `@rpc(resume="prefix")` gets the items that came before."""
 POISONED = 3
@@ -18,7 +21,7 @@ class WireItem(NamedTuple):
     """An item on its way: its position in the whole stream, the version that made it, the pickled value."""
 
     position: int
-    version: Mapping[str, int]
+    version: Any
     packed: bytes
 
 
@@ -29,11 +32,13 @@ class StreamSegment:
     callee: str
     """The rank, as in "rollout/1"."""
     incarnation: int
-    version: Mapping[str, int]
-    """Version of each weight channel that the callee held; empty where it holds none."""
+    version: Any
+    """Version of each weight channel that the callee held, empty where it holds none; or its own `weights_version`."""
     first: int
     """Position of its first item."""
     count: int = 0
+    code: str = ""
+    """Digest of the code of the callee's class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,19 @@ class StreamProgress:
     segments: list[StreamSegment] = field(default_factory=list[StreamSegment])
     losses: list[CalleeLoss] = field(default_factory=list[CalleeLoss])
 
-    def begin(self, callee: str, incarnation: int) -> None:
+    @property
+    def made_by(self) -> StreamSegment | None:
+        """The segment of the last item; None before the first."""
+        return next((segment for segment in reversed(self.segments) if segment.count), None)
+
+    def begin(self, callee: str, incarnation: int, code: str = "") -> None:
         """Note that a process has taken the stream up."""
-        self.segments.append(StreamSegment(callee, incarnation, {}, len(self.received)))
+        self.segments.append(StreamSegment(callee, incarnation, {}, len(self.received), code=code))
+
+    def of_one_version(self, items: Sequence[WireItem]) -> Sequence[WireItem]:
+        """Return the items before the first of another version than the last one that came."""
+        wanted = items[0].version if self.made_by is None and items else self.made_by and self.made_by.version
+        return list(itertools.takewhile(lambda item: item.version == wanted, items))
 
     def take(self, items: Sequence[WireItem]) -> list[WireItem]:
         """Add items; returns those that are new.
@@ -124,22 +139,34 @@ class StreamProgress:
 
 
 def choose(
-    callees: Sequence[CalleeRank], lost: Sequence[CalleeLoss], busy: Mapping[int, int], turn: int
+    callees: Sequence[CalleeRank],
+    lost: Sequence[CalleeLoss],
+    busy: Mapping[int, int],
+    turn: int,
+    refused: Collection[int] = (),
 ) -> ResumePlace | None:
-    """Return where a stream goes on that any rank may serve; None when all ranks are gone for good.
+    """Return where a stream goes on that any rank may serve; None when there is no such rank.
 
-    A ready rank that has not lost it yet, the least loaded; else the next incarnation of the rank that lost it last.
+    A ready rank that has not lost it yet, the least loaded; else, unless some refused it, the next incarnation of the
+    rank that lost it last.
     """
     highest: dict[int, int] = {}
     for loss in lost:
         highest[loss.rank] = max(loss.incarnation, highest.get(loss.rank, 0))
     there = [callee for callee in callees if not callee.gone]
     # A rank that lost it in an unknown incarnation may still look ready: it is asked only when there is no other.
-    ready = [c for c in there if c.ready and (c.rank not in highest or 0 < highest[c.rank] < c.incarnation)]
+    ready = [
+        c
+        for c in there
+        if c.ready and c.rank not in refused and (c.rank not in highest or 0 < highest[c.rank] < c.incarnation)
+    ]
     if ready:
         order = ready[turn % len(ready) :] + ready[: turn % len(ready)]
         best = min(order, key=lambda callee: busy.get(callee.rank, 0))
         return ResumePlace(best.rank, highest.get(best.rank, 0))
+    # Not parked at one of them: whoever refused it, or another, may have what it asks for earlier.
+    if refused:
+        return None
     waits = next((loss.rank for loss in reversed(lost) if any(c.rank == loss.rank for c in there)), None)
     if waits is None:
         waits = there[0].rank if there else None

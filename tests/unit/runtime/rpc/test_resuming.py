@@ -10,11 +10,13 @@ import pytest
 from life_kit import context
 from rpc_fleet import Fleet
 
-from dljob import CallError, PeerLostError, RemoteError, RoleGroup, UsageError, rpc, whole
+from dljob import CallError, CallTimeoutError, PeerLostError, RemoteError, RoleGroup, UsageError, rpc, whole
 from dljob.calls.resumption import StreamSegment
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.messages import CLOSE
+from dljob.runtime.rpc import versions
 from dljob.runtime.rpc.stream_producer import StreamProducer
+from dljob.runtime.rpc.versions import code_of
 
 
 class Engine:
@@ -98,6 +100,11 @@ def fleet_of(kind: type, ranks: int = 2) -> Fleet:
     return made
 
 
+@pytest.fixture(autouse=True)
+def no_channels(monkeypatch):
+    monkeypatch.setattr(versions, "held_versions", {})
+
+
 @pytest.fixture
 def fleet():
     made = fleet_of(Engine)
@@ -114,7 +121,7 @@ def group(fleet) -> RoleGroup:
 def test_an_undisturbed_stream_is_of_one_segment(group, fleet):
     stream = group.tokens(PROMPT, 50)
     assert list(stream) == expected(50)
-    assert stream.segments == (StreamSegment("talker/0", 1, {}, 0, 50),)
+    assert stream.segments == (StreamSegment("talker/0", 1, {}, 0, 50, code_of(Engine)),)
     assert fleet[0].began == [[]]
 
 
@@ -297,6 +304,103 @@ def test_ranks_that_work_in_step_do_not_resume():
 
 def test_a_whole_argument_stays_whole_beside_the_prefix(group):
     assert sorted(group.own(whole(10))) == sorted(2 * list(range(10, 20)))
+
+
+class TestVersions:
+    """Engines whose weights change while they stream."""
+
+    def test_by_default_it_goes_on_with_any_and_segments_tell_which(self, group, fleet):
+        fleet[0].weights_version, fleet[1].weights_version = 3, 4
+        stream = group.tokens(PROMPT, 60)
+        got = [next(stream) for _ in range(10)]
+        fleet.kill(0)
+        assert got + list(stream) == expected(60)
+        assert [(part.callee, part.version) for part in stream.segments] == [("talker/0", 3), ("talker/1", 4)]
+
+    def test_channels_that_the_process_received_are_the_version(self, group, fleet, monkeypatch):
+        monkeypatch.setitem(versions.held_versions, "policy", 7)
+        assert next(group.tokens(PROMPT, 3).items()).version == {"policy": 7}
+
+    def test_the_same_version_is_looked_for_among_all(self):
+        fleet = fleet_of(Engine, 4)
+        for rank, version in enumerate((3, 4, 5, 3)):
+            fleet[rank].weights_version = version
+        stream = RoleGroup("talker").options(versions="same").tokens(PROMPT, 60)
+        got = [next(stream) for _ in range(10)]
+        fleet.kill(0)
+        assert got + list(stream) == expected(60)
+        assert [part.callee for part in stream.segments] == ["talker/0", "talker/3"]
+        assert fleet[1].began == fleet[2].began == []
+
+    def test_it_waits_until_a_callee_has_loaded_its_version(self, group, fleet):
+        fleet[0].weights_version = 3
+        stream = group[0].options(versions="same").tokens(PROMPT, 60)
+        got = [next(stream) for _ in range(10)]
+        fleet.kill(0)
+        fleet.revive(0)
+        threading.Timer(0.3, lambda: setattr(fleet[0], "weights_version", 3)).start()
+        assert got + list(stream) == expected(60)
+        assert [(part.incarnation, part.version) for part in stream.segments] == [(1, 3), (2, 3)]
+
+    def test_a_deadline_ends_the_wait_and_names_who_has_what(self, group, fleet):
+        fleet[0].weights_version, fleet[1].weights_version = 3, 4
+        stream = group.options(versions="same", timeout=0.3).tokens(PROMPT, 60)
+        next(stream)
+        fleet.kill(0)
+        words = r"nobody could go on within 0\.3 s: talker/1 holds version 4, and the stream began with 3"
+        with pytest.raises(CallTimeoutError, match=words):
+            list(stream)
+        assert list(stream) == []
+
+    def test_whoever_leaves_the_stream_ends_the_wait(self, group, fleet):
+        fleet[0].weights_version, fleet[1].weights_version = 3, 4
+        stream = group.options(versions="same", timeout=None).tokens(PROMPT, 60)
+        next(stream)
+        fleet.kill(0)
+        reader = threading.Thread(target=lambda: list(stream), daemon=True)
+        reader.start()
+        resuming = stream._resuming[0]
+        while not any(call.rank == 1 for call in fleet.sent):
+            time.sleep(0.01)
+        stream.close()
+        assert resuming.left.is_set()
+        while any(thread.name == "dljob-resume" for thread in threading.enumerate()):
+            time.sleep(0.01)
+
+    def test_weights_that_change_in_mid_stream_are_another_version(self, group, fleet):
+        fleet[0].weights_version, fleet[1].weights_version = 3, 3
+        stream = group.options(versions="same").tokens(PROMPT, 60)
+        got = [next(stream) for _ in range(10)]
+        fleet[0].weights_version = 4
+        assert got + list(stream) == expected(60)
+        assert [(part.callee, part.version) for part in stream.segments] == [("talker/0", 3), ("talker/1", 3)]
+        mixed = group.options(versions="any").tokens(PROMPT, 60)
+        got = [next(mixed) for _ in range(10)]
+        fleet[0].weights_version = fleet[1].weights_version = 5
+        assert got + list(mixed) == expected(60)
+        assert [part.version for part in mixed.segments] in ([3, 5], [4, 5])
+
+    def test_other_code_is_refused_with_the_same_version_and_warned_of_without(self, group, fleet, monkeypatch, caplog):
+        streams = [group[0].options(versions=which, timeout=0.3).tokens(PROMPT, 60) for which in ("any", "same")]
+        got = [[next(stream)] for stream in streams]
+        fleet.kill(0)
+
+        class Later(Engine):
+            def _tokens(self, prompt, count, received):
+                return super()._tokens(prompt, count, received)
+
+        fleet._make = Later
+        fleet.revive(0)
+        assert got[0] + list(streams[0]) == expected(60)
+        first, second = streams[0].segments
+        assert first.code != second.code
+        assert "tokens: talker/0 goes on with other code than talker/0 ran, from item" in caplog.text
+        with pytest.raises(CallTimeoutError, match="talker/0 runs other code of Later"):
+            list(streams[1])
+
+    def test_an_unknown_choice_is_refused(self, group):
+        with pytest.raises(UsageError, match="versions='some': unknown"):
+            group.options(versions="some")
 
 
 @pytest.mark.parametrize(

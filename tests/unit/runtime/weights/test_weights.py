@@ -19,7 +19,7 @@ from dljob import CallError, CallTimeoutError, UsageError, WeightChannel, tasks
 from dljob.calls.backlog import Who
 from dljob.runtime.process import context
 from dljob.runtime.process.messages import Call, Reply
-from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.process.worker_context import RankCall, held_versions
 from dljob.runtime.queues.storage_client import StorageClient
 from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import buckets as weights_data
@@ -298,6 +298,7 @@ async def test_a_twin_answers_and_raises_as_its_method(line):
         await channel.aio.publish(1, {})
     await channel.aio.publish(2, {"step": 2})
     assert await reader.aio.receive(60) == (2, {"step": 2})
+    assert held_versions["policy"] == 2
 
 
 async def test_a_version_that_a_cancelled_receive_found_is_received_by_the_next(line, monkeypatch):
@@ -333,6 +334,7 @@ def test_a_published_version_is_received(line):
     channel.publish(2, {"step": 2})
     channel.publish(3, {"step": 3})
     assert reader.receive(60) == (3, {"step": 3})
+    assert held_versions["policy"] == 3
     assert channel.latest() == 3
     with pytest.raises(UsageError, match=r"WeightChannel\('policy'\).publish: version 3 was published already"):
         channel.publish(3, {})

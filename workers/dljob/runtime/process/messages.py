@@ -293,6 +293,8 @@ class NotRun(StrEnum):
     """The arguments cannot be unpickled in the callee's process."""
     NOT_AGAIN = "not again"
     """The call, or its answer, was lost with an earlier process, and its method is not idempotent."""
+    OTHER_VERSION = "other version"
+    """A stream that goes on asks for another version of weights or code than the callee has."""
     CUT_OFF = "cut off"
     """The call was broken off because the rank restarts in its process: it may have had an effect, or not."""
 

@@ -190,6 +190,8 @@ class Stopping(threading.Event):
 
 HELD, PUBLISHED, DEVICE = "held:", "published:", "device"
 """Names of noted values: the version of a weight channel that the rank holds, or published, and its device's MiB."""
+held_versions: dict[str, int] = {}
+"""Weight channel -> the version that this process received last; a restart in process keeps them, as the object."""
 DEVICE_S = 10.0
 """Least seconds between two looks at the memory of the device."""
 

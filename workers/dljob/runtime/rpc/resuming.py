@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeGuard
@@ -13,6 +14,7 @@ from dljob.calls.mark import RpcMark
 from dljob.calls.resumption import (
     FREE,
     RECEIVED,
+    WANTED,
     CalleeLoss,
     CalleeRank,
     GapError,
@@ -21,15 +23,17 @@ from dljob.calls.resumption import (
     WireItem,
     choose,
 )
-from dljob.errors import CallError, PeerLostError, UsageError
+from dljob.errors import CallError, CallTimeoutError, PeerLostError, UsageError
 from dljob.runtime.process import wire
-from dljob.runtime.process.messages import Reply
+from dljob.runtime.process.messages import NotRun, Reply
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation
 from dljob.telemetry.wording import counted
 
 RESUMPTIONS = 20
 """Most resumptions of a stream."""
+VERSION_POLL_S = 0.2
+"""Seconds until callees that had another version are asked again."""
 ASK_S = 30.0
 """Seconds for PrimeMaster to say which callees are ready, if the call has no earlier deadline."""
 
@@ -78,8 +82,8 @@ class StreamItem:
     value: Any
     position: int
     """Its number in the whole stream, from 0."""
-    version: Mapping[str, int]
-    """Version of each weight channel that its callee held; empty where it holds none."""
+    version: Any
+    """Version of each weight channel that its callee held, empty where it holds none; or its own `weights_version`."""
     callee: str
     """The rank that made it, as in "rollout/1"."""
 
@@ -106,7 +110,10 @@ class ResumingRequest:
         # A handle of one rank means that rank, whatever the method's dispatch.
         self._free = not own_rank and started.mark.dispatch in FREE
         self.progress = StreamProgress(list(started.prefix))
+        self._same = started.mark.versions == "same"
         self.given_up: PeerLostError | None = None
+        self.left = threading.Event()
+        """Set when nobody wants the stream any more."""
 
     @property
     def rank(self) -> int:
@@ -123,16 +130,24 @@ class ResumingRequest:
         """The incarnation of that rank, once it has taken the stream up."""
         return self.progress.segments[-1].incarnation
 
-    def opened(self, said: tuple[str, int]) -> str:
+    def opened(self, said: tuple[str, int, str]) -> str:
         """Note who has taken the stream up; returns the stream's key there."""
-        key, incarnation = said
-        self.progress.begin(self.callee, incarnation)
+        key, incarnation, code = said
+        before = self.progress.made_by
+        if before is not None and before.code != code:
+            said_code = f"{self._call.method}: {self.callee} goes on with other code than {before.callee} ran"
+            self._context.log.warning("%s, from item %d on", said_code, len(self.progress.received))
+        self.progress.begin(self.callee, incarnation, code)
         return key
 
     def take(self, items: Sequence[Any]) -> list[ItemOrigin]:
         """Add items as they came; returns the new ones."""
+        came = [WireItem(*item) for item in items]
+        wanted = self.progress.of_one_version(came) if self._same else came
         try:
-            return [ItemOrigin(self.callee, item) for item in self.progress.take([WireItem(*item) for item in items])]
+            if came and not wanted:
+                raise GapError(f"its version changed to {came[0].version!r}")
+            return [ItemOrigin(self.callee, item) for item in self.progress.take(wanted)]
         except GapError as error:
             # As if its callee were lost: it goes on from what came.
             call = self._call
@@ -177,33 +192,59 @@ class ResumingRequest:
 
     def _open(self, error: CallError, answer: Future[Reply]) -> None:
         try:
-            place = self._place()
-            if place is None:
-                self._nowhere = True
-                raise error
-            self._call = self._again(place)
-            answer.set_result(self._context.calls.send(self._call).result())
+            answer.set_result(self._reopened(error))
         except BaseException as failed:  # noqa: BLE001 - whoever waits for the stream gets it
             answer.set_exception(failed)
 
-    def _place(self) -> ResumePlace | None:
-        call = self._call
+    def _reopened(self, error: CallError) -> Reply:
+        """Ask one callee after another, again and again where none has the version, until one takes the stream up."""
+        timeout_s = self._first.timeout_s
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        refused: dict[int, str] = {}
+        while True:
+            place = self._place(refused)
+            if place is None and not refused:
+                self._nowhere = True
+                raise error
+            if place is None:
+                if end is not None and time.monotonic() >= end:
+                    raise self._no_version(tuple(refused.values()))
+                # No process tells another when it loads weights; whoever leaves the stream ends the wait.
+                if self.left.wait(VERSION_POLL_S):
+                    raise error
+                refused.clear()
+                continue
+            self._call = self._again(place, None if end is None else max(0.001, end - time.monotonic()))
+            reply = self._context.calls.send(self._call).result()
+            if reply.refused is not NotRun.OTHER_VERSION:
+                return reply
+            refused[place.rank] = reply.message
+
+    def _no_version(self, said: Sequence[str]) -> CallTimeoutError:
+        call, timeout_s = self._call, self._first.timeout_s
+        whole = f"{call.role}.{call.method}: nobody could go on within {timeout_s:g} s: {'; '.join(said)}"
+        return CallTimeoutError(whole, role=call.role, rank=call.rank, hint="versions='any' goes on with another one")
+
+    def _place(self, refused: Collection[int]) -> ResumePlace | None:
+        call, losses = self._call, self.progress.losses
         if not self._free:
-            return ResumePlace(call.rank, self.progress.losses[-1].incarnation)
+            return None if call.rank in refused else ResumePlace(call.rank, losses[-1].incarnation)
         wait_s = ASK_S if call.timeout_s is None else min(ASK_S, call.timeout_s)
         told = self._context.calls.ask("callees", [call.role], wait_s).result()
         descriptors = self._context.descriptors
-        callees = [CalleeRank(*each) for each in told]
-        return choose(callees, self.progress.losses, descriptors.in_flight(call.role), descriptors.turn(call.role))
+        busy, turn = descriptors.in_flight(call.role), descriptors.turn(call.role)
+        return choose([CalleeRank(*each) for each in told], losses, busy, turn, refused)
 
-    def _again(self, place: ResumePlace) -> RankCall:
+    def _again(self, place: ResumePlace, timeout_s: float | None) -> RankCall:
         """Return the request with the items that came, for another callee."""
-        old = self._first
+        old, made_by = self._first, self.progress.made_by
         args, kwargs = wire.arguments(old.payload, old.common)
         kwargs[RECEIVED] = ReceivedItems(tuple(self.progress.received))
+        if self._same and made_by is not None:
+            kwargs[WANTED] = made_by.version, made_by.code
         payload = wire.dump((args, kwargs), f"{old.name}: the items that came before")
         return RankCall(
-            *(old.role, place.rank, old.method, payload, old.timeout_s),
+            *(old.role, place.rank, old.method, payload, timeout_s),
             idempotent=False,
             window=old.window,
             after=place.after,

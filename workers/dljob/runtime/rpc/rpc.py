@@ -26,7 +26,9 @@ from dljob.runtime.rpc.streams import Stream
 _MARK = "__dljob_rpc__"
 _ANY = RpcMark(collect="concat")
 """A mark that accepts every value of every option: stands for a method whose mark is not known yet."""
-_OPTIONS = ("timeout", "idempotent", "dispatch", "collect", "mesh", "pad")
+_OPTIONS = ("timeout", "idempotent", "versions", "dispatch", "collect", "mesh", "pad")
+_RANK_OPTIONS = _OPTIONS[:3]
+"""Those that concern a call to one rank."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +46,7 @@ def rpc(
     idempotent: bool = False,
     stream: bool | int = False,
     resume: Literal["prefix"] | None = None,
+    versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
 ) -> Callable[[F], F]: ...
 def rpc(method: Any = None, **options: Any) -> Any:
@@ -62,6 +65,8 @@ def rpc(method: Any = None, **options: Any) -> Any:
             items a rank produces ahead of its caller (True: 8).
             `resume`: "prefix": a stream whose callee is lost goes on elsewhere; the method is called again, with the
             items that the caller has in its parameter `received`. None: the caller gets PeerLostError.
+            `versions`: "same": it goes on only at a callee with the version of weights and the code that it began with,
+            and waits for one until its timeout; "any": at any, and `Stream.segments` tells who made what.
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
             limit of its own. A rank holds 64 running or queued calls of all methods; later ones wait for a place.
     """
@@ -180,8 +185,8 @@ class Rank(_Handle):
         def __getattr__(self, method: str) -> Method: ...
 
     def options(self, **changes: Any) -> Rank:
-        """Return the same rank with other options: `timeout` in seconds (None: no deadline), `idempotent`."""
-        return Rank(self._context, self.role, self.rank, _merge_options(self._target.options, changes, _OPTIONS[:2]))
+        """Return the same rank with other options: `timeout` in seconds (None: none), `idempotent`, `versions`."""
+        return Rank(self._context, self.role, self.rank, _merge_options(self._target.options, changes, _RANK_OPTIONS))
 
 
 class RoleGroup(_Handle):
@@ -215,7 +220,7 @@ class RoleGroup(_Handle):
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
         # A rank takes only what concerns its call: dispatch, collect and mesh say how to treat several ranks.
-        own = {name: value for name, value in self._target.options.items() if name in _OPTIONS[:2]}
+        own = {name: value for name, value in self._target.options.items() if name in _RANK_OPTIONS}
         return Rank(self._context, self.role, index % len(self), own)
 
     def __iter__(self) -> Iterator[Rank]:

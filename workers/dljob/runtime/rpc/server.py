@@ -13,7 +13,7 @@ from typing import Any
 from dljob.calls.batch import Arguments
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.calls.pending import PendingCalls
-from dljob.calls.resumption import RECEIVED
+from dljob.calls.resumption import RECEIVED, WANTED
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
@@ -22,6 +22,7 @@ from dljob.runtime.process.outcome import user_traceback
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
 from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, Stamp, StreamProducer
+from dljob.runtime.rpc.versions import code_of, version_of
 
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LAPSED = 1000
@@ -246,6 +247,11 @@ class RpcServer:
         name = f"{self._role}/{call.rank}"
         what = f"an item of {name}.{call.method}"
         args, kwargs = arguments
+        first = len(kwargs.get(RECEIVED, ()))
+        if (refused := self._check_version(name, kwargs.get(WANTED))) is not None:
+            ended()
+            return refused
+        kwargs = {key: value for key, value in kwargs.items() if key != WANTED}
         try:
             items = getattr(self._object, call.method)(*args, **kwargs)
             if not (hasattr(items, "__anext__") or hasattr(items, "__iter__")):
@@ -261,7 +267,7 @@ class RpcServer:
         def pack(item: Any) -> bytes:
             return wire.dump(item, what)
 
-        stamped = Stamp(len(kwargs.get(RECEIVED, ())), pack) if mark.resume else pack
+        stamped = Stamp(first, pack, lambda: version_of(self._object)) if mark.resume else pack
         with self._changed:
             stream = StreamProducer(items, max(1, call.window), stamped, ended, patience, lapsed=lapsed)
             self._streams[call.id] = stream
@@ -269,8 +275,18 @@ class RpcServer:
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
         if closed or unwanted:
             stream.close(cut=closed)
-        key = (call.id, call.incarnation) if mark.resume else call.id
+        key = (call.id, call.incarnation, code_of(type(self._object))) if mark.resume else call.id
         return Reply(payload=wire.dump(key, what))
+
+    def _check_version(self, name: str, wanted: tuple[Any, str] | None) -> Reply | None:
+        """Return the refusal of a stream that goes on with another version or code than this process has."""
+        if wanted is None or wanted == (version_of(self._object), code_of(type(self._object))):
+            return None
+        version, code = wanted
+        if code != code_of(type(self._object)):
+            return _refuse(NotRun.OTHER_VERSION, f"{name} runs other code of {type(self._object).__name__}")
+        held = version_of(self._object)
+        return _refuse(NotRun.OTHER_VERSION, f"{name} holds version {held!r}, and the stream began with {version!r}")
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:
         if mark.concurrency is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from dljob.runtime.process.loop import settle
@@ -155,14 +155,12 @@ class StreamProducer:
 class Stamp:
     """Packs the items of a stream that resumes, each with its position and the version that made it."""
 
-    def __init__(
-        self, first: int, pack: Callable[[Any], bytes], version: Callable[[], Mapping[str, int]] = dict
-    ) -> None:
+    def __init__(self, first: int, pack: Callable[[Any], bytes], version: Callable[[], Any]) -> None:
         self._next = first
         self._pack = pack
         self._version = version
 
-    def __call__(self, item: Any) -> tuple[int, Mapping[str, int], bytes]:
+    def __call__(self, item: Any) -> tuple[int, Any, bytes]:
         """Return an item as it travels (`dljob.calls.resumption.WireItem`)."""
         packed = self._pack(item)
         self._next += 1

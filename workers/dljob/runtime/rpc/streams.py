@@ -102,6 +102,8 @@ class Stream:
         self._closed = True
         if self._started is None:
             self._opened.add_done_callback(self._close_unbegun)
+        for one in self._resuming.values():
+            one.left.set()
         # Generators whose key is known are closed now, those still opening once their key arrives.
         for number, key in self._ids.items():
             self._send(number, CLOSE, key)
@@ -182,7 +184,9 @@ class Stream:
         if number not in self._ids:
             return self._moved(number, said)
         items, over = said
-        return resuming.take(items), over
+        taken = resuming.take(items)
+        # Left out: items of another version than the caller wants, which somebody else makes again.
+        return taken, over and len(taken) == len(items)
 
     def _goes_on(self, number: int, error: BaseException) -> bool:
         """Whether a request goes on elsewhere after an error; its new opening is under way then.

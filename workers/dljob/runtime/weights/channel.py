@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
-from dljob.runtime.process.worker_context import HELD, PUBLISHED
+from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.runtime.weights.buckets import checksum, flat, load_state
 from dljob.runtime.weights.model import Mark, Version
@@ -120,6 +120,7 @@ class WeightChannel:
         """
         # The mark only after a whole version: one that failed half-way is received again.
         self._mark, version, state = self._newest(timeout)
+        held_versions[self.name] = version
         current_worker().note(f"{HELD}{self.name}", version)
         return version, state
 
@@ -216,6 +217,7 @@ class AsyncChannel:
         channel, got = self._channel, Handover[tuple[Mark, int, Any]]()
         newest = await got.run(lambda: got.offer(channel._newest(timeout, lambda: got.cancelled)))
         channel._mark, version, state = newest  # not in the thread: a cancelled call has received nothing
+        held_versions[channel.name] = version
         current_worker().note(f"{HELD}{channel.name}", version)
         return version, state
 

@@ -67,6 +67,7 @@ def rpc(
     idempotent: bool = False,
     stream: bool | int = False,
     resume: Literal["prefix"] | None = None,
+    versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[..., R_co]]: ...
 @overload
@@ -80,6 +81,7 @@ def rpc(
     idempotent: bool = False,
     stream: bool | int = False,
     resume: Literal["prefix"] | None = None,
+    versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[P, R_co]]: ...
 def rpc(method: Any = None, **options: Any) -> Any:
