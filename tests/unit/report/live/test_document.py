@@ -49,6 +49,24 @@ def test_a_reader_gets_changed_parts_and_further_events_alone(made: LiveDocument
     assert found == {"job": {"phase": "Failed"}, "since": known, "version": made.version, "events": [{"seq": 2}]}
 
 
+def test_the_newest_events_are_kept_and_the_others_are_counted(
+    made: LiveDocument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "EVENTS", 3)
+    versions = [made.version]
+    for number in (2, 3, 4):
+        made.put({}, [{"seq": number}])
+        versions.append(made.version)
+    assert [event["seq"] for event in made.whole()["events"]] == [2, 3, 4]
+    assert made.whole()["eventsLeftOut"] == 1
+    assert [event["seq"] for event in answer(made, versions[1])["events"]] == [3, 4]
+    made.put({"ledger": 9}, [{"seq": 5}])
+    assert [event["seq"] for event in answer(made, versions[1])["events"]] == [3, 4, 5]
+    # The event behind the first version is not kept any more: its reader begins anew.
+    assert "since" not in answer(made, versions[0])
+    assert answer(made, f"d.1.{made.told}")["events"] == []
+
+
 def test_ends_of_lanes_make_the_same_page_as_the_whole(made: LiveDocument) -> None:
     whole, known = json.loads(json.dumps(made.whole())), made.version
     made.put({}, tails=[LaneTail("a", 0, 2, [5.0, 1]), LaneTail("b", 1, 0, [6.0, 2])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,12 @@ from dljob.report.live.document import LiveDocument
 from dljob.report.live.feed import JobFeed, in_thread
 from dljob.report.live.page_app import PageApp
 from dljob.report.live.server import PageRequest
-from dljob.report.live.sources import SourceSilentError
+from dljob.report.live.sources import OlderEvents, SourceSilentError
+from dljob.runtime.journal.event_file import EarlierEvents
+
+
+def none_older(asked: OlderEvents) -> EarlierEvents:
+    raise AssertionError(asked)
 
 
 class Counting:
@@ -29,6 +35,7 @@ class Counting:
         self.error: Exception | None = None
         self.silent = ""
         self.news = threading.Event()
+        self.older = none_older
 
     def look(self, document: LiveDocument) -> bool:
         self.looks += 1
@@ -144,6 +151,39 @@ def test_the_page_itself_has_the_policy_of_a_live_one_and_unknown_paths_have_not
         assert "frame-ancestors 'none'" in policy
         assert b'"value":0' in said.body
         assert (await PageApp(feed)(PageRequest("/token", {}))).status == 404
+
+    run(check)
+
+
+def test_earlier_events_are_asked_for_with_the_filter_of_the_page() -> None:
+    asked: list[OlderEvents] = []
+
+    def older(question: OlderEvents) -> EarlierEvents:
+        asked.append(question)
+        return EarlierEvents([{"seq": 3, "message": "\udcff"}], 3)
+
+    async def check(feed: JobFeed, source: Counting) -> None:
+        app = PageApp(feed)
+        source.older = older
+        query = {"before": "9", "words": "killed  gpu", "reason": "Restarting", "from": "-Infinity", "to": "7.5"}
+        said = await app(PageRequest("/older", query))
+        assert json.loads(said.body) == {"events": [{"seq": 3, "message": "?"}], "before": 3}
+        assert (await app(PageRequest("/older", {"before": "2"}))).status == 200
+        assert asked == [OlderEvents(9, ("killed", "gpu"), "Restarting", -math.inf, 7.5), OlderEvents(2)]
+        for wrong in ({}, {"before": "x"}, {"before": "1", "from": "early"}):
+            assert (await app(PageRequest("/older", wrong))).status == 400
+
+    run(check)
+
+
+def test_earlier_events_of_a_job_that_does_not_answer_are_told_to_be_away() -> None:
+    def older(_: OlderEvents) -> EarlierEvents:
+        raise UnreachableError("the head is gone")
+
+    async def check(feed: JobFeed, source: Counting) -> None:
+        source.older = older
+        said = await PageApp(feed)(PageRequest("/older", {"before": "9"}))
+        assert (said.status, json.loads(said.body)) == (503, {"error": "the head is gone"})
 
     run(check)
 

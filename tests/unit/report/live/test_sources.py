@@ -15,10 +15,11 @@ from simulated_folder import UID
 from dljob.api.local import views
 from dljob.api.shown_job import Overview, Page
 from dljob.report import job_folder, lanes, page_data
+from dljob.report.live import document as documents
 from dljob.report.live import sources
 from dljob.report.live.document import LiveDocument
 from dljob.report.live.journal_tail import JournalTail
-from dljob.report.live.sources import AskedSource, FolderSource, SourceSilentError
+from dljob.report.live.sources import AskedSource, FolderSource, OlderEvents, SourceSilentError
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
 from dljob.runtime.journal.samples import Samples
 
@@ -99,6 +100,36 @@ def test_torn_and_damaged_events_wait_or_are_left_out(growing: GrowingFolder) ->
     file.write_bytes(whole + b"[]\n{\n" + whole.splitlines(keepends=True)[0])
     source.look(document)
     assert [note["seq"] for note in document.events] == list(range(1, count + 1))
+
+
+def test_a_long_record_begins_with_its_newest_events_and_pages_the_others(
+    growing: GrowingFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while growing.left:
+        growing.step(1000)
+    every = page_of(growing.path)["events"]
+    size = (growing.path / "events.jsonl").stat().st_size
+    monkeypatch.setattr(sources, "BEGIN_BYTES", size // 2)
+    monkeypatch.setattr(sources, "OLDER", 3)
+    source, document = source_of(growing.path), LiveDocument("d")
+    source.look(document)
+    page = shown(document)
+    first = page["events"][0]["seq"]
+    assert page["eventsLeftOut"] == first - 1 > 3
+    assert page["events"] == every[first - 1 :]
+    assert page["older"] == "older"
+    found = source.older(OlderEvents(first))
+    assert found.events == every[first - 4 : first - 1]
+    assert found.before == first - 3
+    assert not source.look(document)
+
+
+def test_a_filter_for_earlier_events_is_that_of_the_page() -> None:
+    event = {"seq": 1, "time": 5.0, "reason": "Restarting", "target": "rollout/1", "message": "was Killed"}
+    for asked in (("killed", "rollout"), "Restarting", 5.0, 5.0), ((),), (("restarting", "process"),):
+        assert OlderEvents(9, *asked).wants({**event, "level": "Process"})
+    for asked in (("killed", "process"),), ((), "Restart"), ((), "", 5.1), ((), "", 0.0, 4.9):
+        assert not OlderEvents(9, *asked).wants(event)
 
 
 def test_too_many_lanes_are_thinned_and_made_anew_from_time_to_time(
@@ -200,6 +231,20 @@ def test_a_job_elsewhere_is_asked_and_its_page_changes_with_the_answer() -> None
     assert [note["reason"] for note in document.events] == ["A", "B"]
     assert source.over
     assert document.parts["live"] is False
+
+
+def test_earlier_events_of_a_job_elsewhere_are_those_of_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "EVENTS", 2)
+    monkeypatch.setattr(sources, "OLDER", 2)
+    job = Elsewhere()
+    source, document = AskedSource(job, lambda seen: [seen.phase]), LiveDocument("d")  # type: ignore[arg-type]
+    job.events = [{"time": float(number), "reason": "A"} for number in range(6)]
+    source.look(document)
+    assert (document.whole()["eventsLeftOut"], document.parts["older"]) == (4, "older")
+    assert [event["seq"] for event in source.older(OlderEvents(5)).events] == [3, 4]
+    assert source.older(OlderEvents(5)).before == 3
+    assert source.older(OlderEvents(3)).before == 1
+    assert source.older(OlderEvents(5, reason="B")) == ([], 1)
 
 
 def test_samples_are_read_the_more_seldom_the_more_they_cost(

@@ -127,3 +127,71 @@ def test_a_used_up_link_is_told_with_the_way_out(live: browser.Browser) -> None:
     _reply(live, 401)
     assert "the terminal gives a new one" in live.run(STATE)
     assert live.run("asked.length") == 1
+
+
+def _older(*events: dict[str, Any], before: int) -> dict[str, Any]:
+    return {
+        "events": [{"time": page_jobs.BEGIN, "target": "job", "message": "", **own} for own in events],
+        "before": before,
+    }
+
+
+def test_earlier_events_are_asked_for_and_put_before_those_on_the_page(live: browser.Browser) -> None:
+    button = "document.getElementById('earlier')"
+    first = live.run("page.data.events[0].seq")
+    assert live.run(f"{button}.hidden")
+    _reply(live, 200, {"since": 7, "version": 8, "events": [], "older": "older", "eventsLeftOut": 5000})
+    live.run("page.data.events.forEach((event) => { event.seq += 5000; }); findEvents()")
+    assert live.run(f"{button}.textContent") == "show some of 5,000 earlier"
+    live.run(f"{button}.click()")
+    _until(live, "asked.at(-1).url.startsWith('older?')")
+    assert f"before={first + 5000}&words=&reason=&" in live.run("asked.at(-1).url")
+    assert live.run(f"{button}.textContent") == "searching 5,000 earlier: stop"
+    _answer(live, _older({"seq": 4999, "reason": "A"}, {"seq": 5000, "reason": "B"}, before=4999))
+    assert live.run("[events.all.length, events.all[0].reason, events.all[1].reason]") == [52, "A", "B"]
+    assert live.run("events.scroller.scrollTop") == 60  # what was read stays where it was
+    assert live.run(f"{button}.textContent") == "show some of 4,998 earlier"
+    live.run("document.querySelector('.events-scroll').scrollTop = 0")
+    _until(live, "document.querySelector('[data-event=\"0\"]')")
+    live.run("document.querySelector('[data-event=\"0\"]').click()")
+    assert live.run("document.getElementById('drawer-title').textContent") == "Event 4999: A"
+    assert live.complaints() == []
+
+
+def test_a_filter_searches_earlier_events_until_one_is_found(live: browser.Browser) -> None:
+    button = "document.getElementById('earlier')"
+    live.run("update({...page.data, older: 'older', eventsLeftOut: 5000})")
+    live.run("changeFilter({text: 'Killed gpu', reason: 'Restarting'})")
+    assert live.run(f"{button}.textContent") == "search 5,000 earlier"
+    live.run(f"{button}.click()")
+    _until(live, "asked.at(-1).url.startsWith('older?')")
+    assert "words=killed+gpu&reason=Restarting" in live.run("asked.at(-1).url")
+    _answer(live, _older(before=2000), "before=2000")
+    found = {"seq": 1200, "reason": "Restarting", "message": "killed on gpu-1"}
+    _answer(live, _older(found, before=1100))
+    assert live.run("[events.found.length, events.all[events.found[0]].seq]") == [1, 1200]
+    assert live.run(f"{button}.textContent") == "search 1,099 earlier"
+    live.run("changeFilter({text: 'killed'})")  # found by another filter: not all that this one would find
+    assert live.run("events.all.length") == 50
+    live.run(f"{button}.click()")
+    live.run(f"{button}.click()")
+    assert live.run(f"{button}.textContent") == "search 5,000 earlier"
+    live.run(f"{button}.click()")
+    _until(live, "asked.at(-1).url.startsWith('older?')")
+    live.run("reply(503, {error: 'the head is gone'})")
+    _until(live, f"{button}.textContent === 'the head is gone: try again'")
+
+
+def _answer(page: browser.Browser, body: dict[str, Any], then: str = "") -> None:
+    """Answer a question for earlier events; `then` is in the next one, else the search is over."""
+    page.run(f"reply(200, {json.dumps(body)})")
+    _until(page, f"asked.at(-1).url.includes({json.dumps(then)})" if then else "!earlier.asking")
+    page.settle()
+
+
+def test_a_page_that_is_open_for_days_keeps_the_newest_events(live: browser.Browser) -> None:
+    live.run("update({...page.data, older: 'older', eventsLeftOut: 5})")
+    event = "({seq: 1000 + i, time: page.end, reason: 'A', target: ''})"
+    events = f"Array.from({{length: KEPT_EVENTS}}, (_, i) => {event})"
+    live.run(f"update(merge(page.data, {{since: 7, version: 8, events: {events}}}))")
+    assert live.run("[page.data.events.length, page.data.eventsLeftOut]") == [10_000, 10_055]

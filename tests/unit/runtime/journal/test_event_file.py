@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dljob.runtime.journal import event_file
-from dljob.runtime.journal.event_file import each_event, last_events
+from dljob.runtime.journal.event_file import each_event, events_before, last_events
 
 
 def event(seq: int, message: str = "") -> dict[str, Any]:
@@ -70,6 +70,75 @@ def test_the_last_events_are_whole_and_in_order_whatever_the_file_holds(
         if not torn and seqs(growing) == sorted(set(seqs(growing))):
             assert found == growing[max(0, len(growing) - count) :]
             assert list(each_event(file)) == growing
+
+
+def every(_: object) -> bool:
+    return True
+
+
+def every_nth(number: int) -> Any:
+    return lambda one: one["seq"] % number == 0
+
+
+def pages_before(file: Path, seq: int, count: int, wanted: Any = every) -> list[list[int]]:
+    """Numbers of the events of all pages before an event, the last page first."""
+    found: list[list[int]] = []
+    while seq > 1:
+        page = events_before(file, seq, count, wanted)
+        assert page.before < seq
+        found.append(seqs(page.events))
+        seq = page.before
+    return found
+
+
+def test_pages_of_earlier_events_are_found_without_reading_what_is_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(text(*(event(n, "x" * 100) for n in range(1, 20_001))))
+    read: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(event_file.os, "pread", lambda fd, size, at: read.append(size) or pread(fd, size, at))
+    page = events_before(file, 10_000, 100, every)
+    assert (seqs(page.events), page.before) == (list(range(9_900, 10_000)), 9_900)
+    assert sum(read) <= 12 * event_file.BLOCK, "a bisection of 48 blocks, and the events themselves"
+    assert [len(one) for one in pages_before(file, 2_001, 900)] == [900, 900, 200]
+    assert events_before(file, 1, 10, every) == ([], 1)
+    assert events_before(tmp_path / "none", 5, 10, every) == ([], 1)
+
+
+def test_a_search_for_few_events_ends_early_and_goes_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_file, "SEARCHED", 100_000)
+    monkeypatch.setattr(event_file, "BLOCK", 4096)
+    file = tmp_path / "events.jsonl"
+    file.write_text(text(*(event(n, "x" * 100) for n in range(1, 5_001))))
+    pages = pages_before(file, 5_001, 10, lambda one: one["seq"] in (7, 4_000, 4_001))
+    assert [one for page in pages for one in page[::-1]] == [4_001, 4_000, 7]
+    assert len(pages) > 5
+
+
+@settings(deadline=None)
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 49), st.integers(1, 50)), max_size=5),
+       st.integers(20, 400), st.integers(1, 20), st.integers(1, 9))  # fmt: skip
+@example(50, [(38, 3)], 100, 20, 7)
+def test_each_earlier_event_is_on_one_page_whatever_a_fenced_master_wrote_late(
+    count: int, late: list[tuple[int, int]], block: int, at_once: int, each: int
+) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in (("BLOCK", block), ("SEARCHED", 500), ("LATE", 8)):
+            patch.setattr(event_file, name, value)
+        lines: list[Any] = [event(n) for n in range(1, count + 1)]
+        for place, number in sorted(late, reverse=True):
+            if number <= place < len(lines):
+                lines.insert(place, event(number, "late"))
+        file = Path(folder) / "events.jsonl"
+        file.write_text(text(*lines, '{"seq": 4, "ti'))
+        found = [one for page in pages_before(file, count + 1, at_once, every_nth(each)) for one in page[::-1]]
+        assert found == [number for number in range(count, 0, -1) if number % each == 0]
 
 
 def test_events_that_two_masters_wrote_count_once(tmp_path: Path) -> None:

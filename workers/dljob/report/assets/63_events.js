@@ -1,6 +1,8 @@
-// Events: all of them, filtered as one types; only the rows within the scrolled box are elements.
+// Events: all of them, filtered as one types; only the rows within the scrolled box are elements. A live page begins
+// with the newest ones; 63_earlier.js asks for those before them.
 
-const events = { text: "", reason: "", inWindow: false, found: [], words: null, of: null };
+// `all`: the events that the page has, oldest first; `found`: the places in it of those that the filter lets through.
+const events = { text: "", reason: "", inWindow: false, found: [], words: null, all: [], of: null };
 
 function buildEvents() {
   const all = page.data.events;
@@ -21,26 +23,31 @@ function buildEvents() {
   page.watchers.push(() => {
     if (events.inWindow) findEvents();
   });
+  const more = buildEarlier();
   findEvents();
   return [el("div", { class: "controls" },
     el("label", { for: "filter" }, "Filter ", el("kbd", null, "/")), input, el("label", { for: "filter-reason", class: "hidden" }, "Reason"), select,
-    el("label", { class: "check" }, within, "in the window of the timeline"), events.count), events.scroller];
+    el("label", { class: "check" }, within, "in the window of the timeline"), events.count, more), events.scroller];
 }
 
 function changeFilter(changes) {
   Object.assign(events, changes);
+  stopEarlier();
   findEvents();
 }
 
 const rowHeight = () => (innerWidth < 640 ? 58 : 30);
 
 function findEvents() {
-  const all = page.data.events || [];
-  if (events.of !== all) {
+  const held = page.data.events || [];
+  const before = earlierList();
+  if (!events.of || events.of[0] !== held || events.of[1] !== before) {
+    events.all = before.length ? [...before, ...held] : held;
     // One text of each event, made once: a filter is then one search in each.
-    events.words = all.map((event) => `${event.reason} ${event.target} ${event.message} ${event.level || ""}`.toLowerCase());
-    events.of = all;
+    events.words = events.all.map((event) => `${event.reason} ${event.target} ${event.message} ${event.level || ""}`.toLowerCase());
+    events.of = [held, before];
   }
+  const all = events.all;
   const wanted = events.text.toLowerCase().split(/\s+/).filter(Boolean);
   events.found = [];
   for (let i = 0; i < all.length; i += 1) {
@@ -49,8 +56,9 @@ function findEvents() {
     if (events.inWindow && (event.time < page.from || event.time > page.to)) continue;
     if (wanted.every((word) => events.words[i].includes(word))) events.found.push(i);
   }
-  const left = page.data.eventsLeftOut;
+  const left = page.data.older ? 0 : page.data.eventsLeftOut;
   replace(events.count, `${grouped(events.found.length)} of ${plural(all.length, "event")}${left ? `; ${grouped(left)} more are in the job's folder` : ""}`);
+  showEarlier();
   const height = Math.max(rowHeight(), events.found.length * rowHeight());
   events.rows.style.height = `${height}px`;
   events.scroller.style.height = `${Math.min(height, 480) + 2}px`;
@@ -72,7 +80,7 @@ function drawEvents() {
 }
 
 function eventRow(index, at, each) {
-  const event = page.data.events[index];
+  const event = events.all[index];
   const made = el("div", { class: "event", role: "listitem", "aria-posinset": String(at + 1), "aria-setsize": String(events.found.length), title: `Event ${event.seq ?? index + 1}. Source: events.jsonl` },
     el("button", { type: "button", class: "event-open", "aria-label": visible(`Event ${event.seq ?? index + 1}, ${event.reason} of ${event.target}: details`), onclick: () => openEvent(index) },
       moment(event.time)),
@@ -84,7 +92,7 @@ function eventRow(index, at, each) {
 }
 
 function openEvent(index) {
-  const event = page.data.events[index];
+  const event = events.all[index];
   const source = `events.jsonl, event ${event.seq ?? index + 1}`;
   openDrawer(`Event ${event.seq ?? index + 1}: ${event.reason}`, [
     el("div", { class: "panel-tools" }, el("button", { type: "button", class: "tool", onclick: () => {

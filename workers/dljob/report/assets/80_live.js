@@ -28,8 +28,18 @@ function merge(old, fresh) {
     while (lanes[role].length <= rank) lanes[role].push([]);
     lanes[role][rank].splice(keep, Infinity, ...values);
   }
-  return { ...old, ...parts, lanes: tails ? lanes : parts.lanes ?? old.lanes, events: added && added.length ? [...(old.events || []), ...added] : old.events };
+  return { ...old, ...parts, lanes: tails ? lanes : parts.lanes ?? old.lanes, ...longer(old, added || []) };
 }
+
+// A page that stays open for days keeps the newest events; it can ask for the others again.
+function longer(old, added) {
+  if (!added.length) return {};
+  const all = [...(old.events || []), ...added];
+  const dropped = old.older && all.length > KEPT_EVENTS ? all.length - KEPT_EVENTS / 2 : 0;
+  return { events: dropped ? all.slice(dropped) : all, eventsLeftOut: (old.eventsLeftOut || 0) + dropped };
+}
+
+const KEPT_EVENTS = 20000;
 
 async function ask() {
   const answer = await fetch(`${page.data.source}?after=${encodeURIComponent(page.data.version ?? "")}`, { cache: "no-store", credentials: "same-origin" });

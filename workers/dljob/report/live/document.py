@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 TAILS = 20_000
 """Changes of lanes that are kept for readers; one that is further behind gets whole lanes."""
+EVENTS = 2000
+"""Newest events that are kept, and that a page begins with; it asks for earlier ones when its reader wants them."""
 ANSWERS = 16
 """Encoded answers that are kept: most readers ask for the same version."""
 
@@ -34,6 +36,9 @@ class LiveDocument:
         self.revision = 0
         self.parts: dict[str, Any] = {}
         self.events: list[Mapping[str, Any]] = []
+        """The last EVENTS of them."""
+        self.told = 0
+        """Number of the events that it was given."""
         self._changed: dict[str, int] = {}
         self._tails: deque[tuple[int, LaneTail]] = deque()
         self._tails_since = 0
@@ -43,7 +48,7 @@ class LiveDocument:
     @property
     def version(self) -> str:
         """The present version."""
-        return f"{self._name}.{self.revision}.{len(self.events)}"
+        return f"{self._name}.{self.revision}.{self.told}"
 
     def put(
         self,
@@ -59,7 +64,8 @@ class LiveDocument:
         self.revision += 1
         self.parts.update(changed)
         self._changed.update(dict.fromkeys(changed, self.revision))
-        self.events += fresh
+        self.events = [*self.events, *fresh][-EVENTS:]
+        self.told += len(fresh)
         if "lanes" in changed:
             self._tails.clear()
             self._tails_since = self.revision
@@ -78,7 +84,8 @@ class LiveDocument:
 
     def whole(self) -> dict[str, Any]:
         """Return all data, for a page that begins."""
-        return {**self.parts, "events": self.events, "version": self.version}
+        left_out = self.events[0].get("seq", 1) - 1 if self.events else 0
+        return {**self.parts, "events": self.events, "eventsLeftOut": left_out, "version": self.version}
 
     def answer(self, known: str) -> bytes | None:
         """Return what changed since a version, as JSON; None if nothing did."""
@@ -97,11 +104,13 @@ class LiveDocument:
         if name != self._name or not revision.isdecimal() or not events.isdecimal():
             return None
         base, count = int(revision), int(events)
-        if base > self.revision or count > len(self.events):
+        # Of a reader that slept too long, the events between are not kept any more.
+        if base > self.revision or not self.told - len(self.events) <= count <= self.told:
             return None
         parts = {key: self.parts[key] for key, at in self._changed.items() if at > base}
         if self._tails_since > base and "lanes" not in parts and "lanes" in self.parts:
             parts["lanes"] = self.parts["lanes"]
         elif "lanes" not in parts and (tails := [tail for at, tail in self._tails if at > base]):
             parts["tails"] = tails
-        return {**parts, "since": known, "version": self.version, "events": self.events[count:]}
+        fresh = self.events[len(self.events) - (self.told - count) :]
+        return {**parts, "since": known, "version": self.version, "events": fresh}

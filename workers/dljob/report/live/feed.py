@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from dljob.errors import DLJobError
 from dljob.report.live.document import LiveDocument
-from dljob.report.live.sources import LiveSource, SourceSilentError
+from dljob.report.live.sources import LiveSource, OlderEvents, SourceSilentError
+from dljob.runtime.journal.event_file import EarlierEvents
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class JobFeed:
         self._away: dict[str, str] = {}
         """Question -> why it has no answer now."""
         self._changed = asyncio.Condition()
+        self._searching = asyncio.Lock()
         self._woken, self._looked, self._asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._asked_at = time.monotonic()
 
@@ -79,6 +81,11 @@ class JobFeed:
         if known == self.document.version and self.trouble:
             raise SourceSilentError(self.trouble)
         return self.document.answer(known)
+
+    async def older(self, asked: OlderEvents) -> EarlierEvents:
+        """Return earlier events. One question at a time: each may read megabytes."""
+        async with self._searching:
+            return await in_thread(lambda: self._source.older(asked))
 
     async def _look(self) -> None:
         try:

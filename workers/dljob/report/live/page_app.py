@@ -1,13 +1,16 @@
-"""Answers of a live page: the page itself, and what changed since the version that a reader has."""
+"""Answers of a live page: the page itself, what changed since the version that a reader has, and earlier events."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from http import HTTPStatus
 
+from dljob.errors import DLJobError
 from dljob.report import page
 from dljob.report.live.feed import JobFeed
 from dljob.report.live.server import PageAnswer, PageRequest, as_json, trouble
-from dljob.report.live.sources import SourceSilentError
+from dljob.report.live.sources import OlderEvents, SourceSilentError
 
 
 class PageApp:
@@ -29,4 +32,23 @@ class PageApp:
             except SourceSilentError as error:
                 return trouble(str(error))
             return PageAnswer(HTTPStatus.NO_CONTENT) if found is None else as_json(found)
+        if request.path == "/older":
+            return await self._older(request.query)
         return PageAnswer(HTTPStatus.NOT_FOUND)
+
+    async def _older(self, query: Mapping[str, str]) -> PageAnswer:
+        try:
+            asked = OlderEvents(
+                int(query["before"]),
+                tuple(query.get("words", "").split()),
+                query.get("reason", ""),
+                float(query.get("from", "-inf")),
+                float(query.get("to", "inf")),
+            )
+        except (KeyError, ValueError):
+            return PageAnswer(HTTPStatus.BAD_REQUEST)
+        try:
+            found = await self._feed.older(asked)
+        except (DLJobError, OSError) as error:
+            return trouble(str(error))
+        return as_json(json.dumps(found._asdict(), ensure_ascii=False).encode(errors="replace"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dljob.api.shown_job import Overview, ShownJob
 from dljob.report import incidents, job_folder, lanes, page_data, series
@@ -16,6 +18,7 @@ from dljob.report.live.journal_tail import JournalTail
 from dljob.runtime.control_socket import messages
 from dljob.runtime.control_socket.client import NoAnswerError, SocketLine
 from dljob.runtime.journal import samples
+from dljob.runtime.journal.event_file import EarlierEvents, events_before
 from dljob.runtime.journal.timeline import EVENTS, STATUS
 from dljob.spec.redaction import without_values
 from dljob.spec.status import TERMINAL
@@ -32,6 +35,10 @@ SAMPLES_S, SAMPLES_SHARE = 5.0, 100.0
 """Interval, in seconds, at which samples are read, and the least multiple of the time that it takes."""
 SETTLED_S = 60.0
 """Seconds after a recovery in which its incident may still change: the log lines, the first step."""
+BEGIN_BYTES = 2 << 20
+"""Bytes of events that a page begins with: those of a long job are not all read."""
+OLDER = 1000
+"""Earlier events in one answer."""
 ENDED = (*TERMINAL, "Suspended", "Lost")
 
 Explain = Callable[[Overview], Sequence[str]]
@@ -40,6 +47,24 @@ Explain = Callable[[Overview], Sequence[str]]
 
 class SourceSilentError(Exception):
     """The job's PrimeMaster, or its head, does not answer now, for the reason in the message."""
+
+
+class OlderEvents(NamedTuple):
+    """A question for events before the one with number `before`, of those that the filter of the page lets through."""
+
+    before: int
+    words: tuple[str, ...] = ()
+    """Lower-case words that must all occur."""
+    reason: str = ""
+    start: float = -math.inf
+    end: float = math.inf
+
+    def wants(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event has the words, the reason and a time within; as the page's script decides it."""
+        if (self.reason and event.get("reason") != self.reason) or not self.start <= event.get("time", 0.0) <= self.end:
+            return False
+        text = " ".join(str(event.get(key) or "") for key in ("reason", "target", "message", "level")).lower()
+        return all(word in text for word in self.words)
 
 
 class LiveSource(Protocol):
@@ -51,6 +76,10 @@ class LiveSource(Protocol):
 
     def wait(self) -> None:
         """Wait until there may be news, for NEWS_S at most. Raises SourceSilentError."""
+        ...
+
+    def older(self, asked: OlderEvents) -> EarlierEvents:
+        """Return events that the document does not have any more."""
         ...
 
     @property
@@ -129,6 +158,7 @@ class FolderSource:
         return {
             "format": page_data.FORMAT,
             "source": "data",
+            "older": "older",
             "accounts": list(ACCOUNTS),
             "spec": without_values(self._spec) if self._spec else None,
             "lanes": None,
@@ -201,11 +231,13 @@ class FolderSource:
         found: list[dict[str, Any]] = []
         try:
             with (self._folder / EVENTS).open("rb") as file:
+                if not self._seq:
+                    self._events_at = max(self._events_at, file.seek(0, os.SEEK_END) - BEGIN_BYTES)
                 file.seek(self._events_at)
                 text = file.read()
         except OSError:
             return []
-        # The last line may be in the making.
+        # The last line may be in the making, and the first one may have begun before: that is no JSON then.
         whole = text[: text.rfind(b"\n") + 1]
         self._events_at += len(whole)
         for line in whole.splitlines():
@@ -219,6 +251,15 @@ class FolderSource:
                 self._seq = seq
         return [*with_current_reasons(found)]
 
+    def older(self, asked: OlderEvents) -> EarlierEvents:
+        """Search the file backwards."""
+
+        def wanted(event: dict[str, Any]) -> bool:
+            return asked.wants(with_current_reasons([event])[0])
+
+        found = events_before(self._folder / EVENTS, asked.before, OLDER, wanted)
+        return EarlierEvents(with_current_reasons(found.events), found.before)
+
 
 class AskedSource:
     """A job without a folder here: its place is asked as `dljob status` and `dljob events` ask it."""
@@ -226,6 +267,8 @@ class AskedSource:
     def __init__(self, job: ShownJob, explain: Explain, pause: Callable[[float], object] = time.sleep) -> None:
         self._job, self._explain, self._pause = job, explain, pause
         self._phase = ""
+        self._events: list[dict[str, Any]] = []
+        """All events of the last answer."""
 
     @property
     def over(self) -> bool:
@@ -245,5 +288,13 @@ class AskedSource:
         data = page_data.page_data(record, now, version="dljob open", cause=self._explain(shown.overview))
         # When the page was made is no news.
         made = document.parts.get("made", data["made"])
-        events = data.pop("events")[len(document.events) :]
-        return document.put({**data, "made": made, "live": not self.over, "source": "data"}, events)
+        self._events = record.events
+        parts = {key: value for key, value in data.items() if key not in ("events", "eventsLeftOut")}
+        parts |= {"made": made, "live": not self.over, "source": "data", "older": "older"}
+        return document.put(parts, self._events[document.told :])
+
+    def older(self, asked: OlderEvents) -> EarlierEvents:
+        """Return earlier ones of the last answer: it had all that the job's place can tell."""
+        found = [event for event in self._events if event["seq"] < asked.before and asked.wants(event)]
+        left = found[max(0, len(found) - OLDER) :]
+        return EarlierEvents(left, left[0]["seq"] if len(found) > OLDER else 1)

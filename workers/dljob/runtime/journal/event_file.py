@@ -1,4 +1,4 @@
-"""Reading of `events.jsonl`: from its beginning, line by line, or its last events, in blocks from its end.
+"""Reading of `events.jsonl`: from its beginning, line by line, or in blocks backwards, from its end or from an event.
 
 A file may have a million events, torn lines, and events that two masters wrote; memory never holds more of it than is
 asked for.
@@ -9,16 +9,27 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 BLOCK = 64 << 10
 LATE = 256
 """Events read beyond those asked for: so many may a fenced master have appended behind those of its successor."""
 LINE_BYTES = 1 << 20
 """Longest line that is kept together: a longer one is no event."""
+SEARCHED = 8 << 20
+"""Bytes that one question for earlier events reads, at most: its asker goes on where it ended."""
+
+
+class EarlierEvents(NamedTuple):
+    """Events before one, oldest first."""
+
+    events: list[dict[str, Any]]
+    before: int
+    """Number of the earliest event that was looked at, where the next question goes on; 1: there is none before it."""
 
 
 def each_event(file: Path, after_seq: int = 0) -> Iterator[dict[str, Any]]:
@@ -43,23 +54,87 @@ def each_event(file: Path, after_seq: int = 0) -> Iterator[dict[str, Any]]:
 def last_events(file: Path, count: int) -> list[dict[str, Any]]:
     """Return the last `count` events, oldest first, each once; of a large file only its end is read."""
     found: dict[int, dict[str, Any]] = {}
-    read = 0
     with suppress(OSError):  # as above: there are no events either way
-        # O_NONBLOCK: a FIFO in place of the file would block for ever.
-        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = _opened(file)
         try:
-            info = os.fstat(fd)
-            for line in _lines_backwards(fd, info.st_size) if stat.S_ISREG(info.st_mode) else ():
-                event = _parsed(line.decode("utf-8", "replace"))
-                if event is None:
-                    continue
+            for read, (event, _) in enumerate(_events_backwards(fd, _size(fd)), 1):
                 found[event["seq"]] = event  # of two, the one that was written first
-                read += 1
                 if read >= count + LATE:
                     break
         finally:
             os.close(fd)
     return [found[seq] for seq in sorted(found)[max(0, len(found) - count) :]]
+
+
+def events_before(file: Path, seq: int, count: int, wanted: Callable[[dict[str, Any]], bool]) -> EarlierEvents:
+    """Return the last `count` wanted events with a smaller number, of those within about SEARCHED bytes before it."""
+    found: dict[int, dict[str, Any]] = {}
+    latest: deque[int] = deque(maxlen=LATE)
+    begin, looked, whole = None, 0, True
+    with suppress(OSError):  # as above
+        fd = _opened(file)
+        try:
+            for event, left in _events_backwards(fd, _offset_of(fd, seq)):
+                if event["seq"] >= seq:
+                    continue
+                begin = left if begin is None else begin
+                looked += 1
+                latest.append(event["seq"])
+                if wanted(event):
+                    found[event["seq"]] = event  # of two, the one that was written first
+                if len(found) >= count + LATE or (begin - left > SEARCHED and looked > 2 * LATE):
+                    whole = False
+                    break
+        finally:
+            os.close(fd)
+    # Events that a fenced master wrote late, with small numbers, do not say how far back was read.
+    before = 1 if whole else max(latest)
+    numbers = [number for number in sorted(found) if number >= before]
+    if len(numbers) > count:
+        numbers = numbers[len(numbers) - count :]
+        before = numbers[0]
+    return EarlierEvents([found[number] for number in numbers], before)
+
+
+def _opened(file: Path) -> int:
+    # O_NONBLOCK: a FIFO in place of the file would block for ever.
+    return os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _size(fd: int) -> int:
+    """Return the size of a regular file; 0 of anything else."""
+    info = os.fstat(fd)
+    return info.st_size if stat.S_ISREG(info.st_mode) else 0
+
+
+def _offset_of(fd: int, seq: int) -> int:
+    """Return an offset behind all events with a smaller number, close to the first of the others: by bisection."""
+    low, high = 0, _size(fd)
+    while high - low > BLOCK:
+        middle = (low + high) // 2
+        # The first whole event behind the middle; where a block has none, the search ends early.
+        event = next(_events_in(os.pread(fd, BLOCK, middle)), None)
+        if event is None:
+            break
+        if event["seq"] >= seq:
+            high = middle
+        else:
+            low = middle
+    return min(high + BLOCK, _size(fd))
+
+
+def _events_in(block: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the events whose lines begin and end in a block; its first line may have begun before it."""
+    for line in block.split(b"\n")[1:-1]:
+        if (event := _parsed(line.decode("utf-8", "replace"))) is not None:
+            yield event
+
+
+def _events_backwards(fd: int, end: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the events before an offset, the last one first, each with the offset down to which the file was read."""
+    for line, left in _lines_backwards(fd, end):
+        if (event := _parsed(line.decode("utf-8", "replace"))) is not None:
+            yield event, left
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
@@ -71,8 +146,8 @@ def _parsed(line: str) -> dict[str, Any] | None:
         return None
 
 
-def _lines_backwards(fd: int, end: int) -> Iterator[bytes]:
-    """Yield the lines of a file from its end, without their line ends."""
+def _lines_backwards(fd: int, end: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines before an offset, the last one first, without line ends, and the offset that was read down to."""
     # Pieces of the line that begins before `end`, the last piece first.
     rest: list[bytes] = []
     while end > 0:
@@ -80,10 +155,10 @@ def _lines_backwards(fd: int, end: int) -> Iterator[bytes]:
         first, *lines = os.pread(fd, end - begin, begin).split(b"\n")
         end = begin
         if lines:
-            yield b"".join([lines.pop(), *reversed(rest)])
-            yield from reversed(lines)
+            yield b"".join([lines.pop(), *reversed(rest)]), end
+            yield from ((line, end) for line in reversed(lines))
             rest = []
         rest.append(first)
         if len(rest) * BLOCK > LINE_BYTES:
             rest = []  # its beginning alone is no JSON, and is skipped as a torn line
-    yield b"".join(reversed(rest))
+    yield b"".join(reversed(rest)), 0
