@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from dljob.master.persistence.codec import event_record, snapshot_records
 from dljob.master.status import status
 from dljob.master.transition import transition
 from dljob.runtime.controller.rebuild import change_record
+from dljob.runtime.journal.record_files import record_news
 from dljob.runtime.journal.timeline import write_atomically
 from dljob.telemetry.records import Header, Record, encode_header, encode_line
 from dljob.testing.simulate.drive import Case, Driver
@@ -74,3 +76,10 @@ class GrowingFolder:
             file.write(data)
         self.lines += len(records)
         self.size += len(data)
+
+
+def record_answer(folder: Path, question: dict[str, int]) -> dict[str, Any]:
+    """Return what a gateway answers of a folder."""
+    news = record_news(str(folder), question)
+    parts = [{"file": p.name, "from": p.offset, "data": base64.b64encode(p.data).decode()} for p in news.parts]
+    return {"files": news.files, "parts": parts}

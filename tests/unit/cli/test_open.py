@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from fake_kube import TOKEN, FakeKube, add_head, add_job
+from growing_folder import record_answer
 from simulated_folder import simulated
 
 from dljob.api.local import dashboard
@@ -100,6 +101,22 @@ def test_a_job_of_a_cluster_is_served_too(kube: FakeKube, monkeypatch: pytest.Mo
     visitor = Visitor(monkeypatch)
     assert main.run(["open", "hello", "-k", "--no-browser"]) == 0
     assert data_of(visitor.page)["live"]
+
+
+def test_a_job_of_a_cluster_is_served_with_the_lanes_of_its_record(
+    kube: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated(tmp_path / "job", case_of(5))
+    add_job(kube, "hello", phase="Running", submissionId="s")
+    add_head(kube)
+    kube.head["record"] = lambda query: record_answer(
+        tmp_path / "job", {name: int(size) for name, size in re.findall(r"([^,:]+):(\d+)", query["have"])}
+    )
+    visitor = Visitor(monkeypatch)
+    assert main.run(["open", "hello", "-k", "--no-browser"]) == 0
+    found = data_of(visitor.page)
+    assert found["lanes"]
+    assert found["job"]["name"] == "hello"
 
 
 def test_rays_dashboard_is_served_without_its_token(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,11 @@ class GatewayClient:
             raise refused(reply, f"log of {role}/{rank}")
         return reply.text()
 
+    async def record(self, job: str, have: Mapping[str, int]) -> Json:
+        """Return `files` of a job's record with their sizes, and `parts` of those that the caller has in part."""
+        query = {"have": ",".join(f"{name}:{size}" for name, size in have.items())}
+        return await self._get(f"/v1/jobs/{job}/record", query, 20.0, large=True)
+
     async def stacks(self, job: str, target: str) -> Mapping[str, str]:
         """Return the stacks by rank (`role/rank`) as text; targets are those of commands."""
         return (await self._get(f"/v1/jobs/{job}/stacks", {"target": target}, 25.0))["stacks"]

@@ -18,6 +18,7 @@ import pytest
 from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
 
 from dljob.api.kubernetes.handle import KubernetesJob
+from dljob.api.kubernetes.timeline import EventFeed
 from dljob.cli import main
 from dljob.errors import JobFailedError, JobStoppedError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Response
@@ -182,6 +183,34 @@ def test_stacks_come_from_the_jobs_head_as_text_or_json(kube: FakeKube, dljob: R
     assert json.loads(dljob("stack", "hello", "-k", "-o", "json")[1])["worker/1"] == "no stack: why\n"
     assert KubernetesJob.named("hello").stacks("worker/1") == {"worker/1": "no stack: why\n"}
     assert dljob("stack", "hello", "-k", "-o", "yaml")[1].startswith('worker/0: "thread')
+
+
+# -- record
+
+
+def test_a_record_comes_from_the_jobs_head_with_new_events_about_the_job(kube: FakeKube) -> None:
+    job = add_job(kube, phase="Running", submissionId="s", attempt=2)
+    add_head(kube)
+    add_event(kube, job, "Admitted", "it was admitted", "2026-01-01T00:00:01Z")
+    kube.head["record"] = lambda query: {"files": {"events.jsonl": 9}, "parts": [], "asked": query["have"]}
+    feed, handle = EventFeed(own=False), KubernetesJob.named("hello")
+    found = handle.record(feed, {"events.jsonl": 4, "status.json": 0})
+    assert (found.attempt, found.overview.phase, found.silent) == (2, "Running", "")
+    assert found.news == {"files": {"events.jsonl": 9}, "parts": [], "asked": "events.jsonl:4,status.json:0"}
+    assert [event["reason"] for event in found.events] == ["Admitted"]
+    assert not handle.record(feed, {}).events
+
+
+def test_a_head_without_records_and_one_that_is_away_are_told_apart(kube: FakeKube) -> None:
+    add_job(kube, phase="Pending")
+    feed, handle = EventFeed(own=False), KubernetesJob.named("hello")
+    assert handle.record(feed, {})[3:] == (None, "")
+    kube.update("hello", phase="Running", submissionId="s")
+    assert "has no head pod now" in handle.record(feed, {}).silent
+    add_head(kube)
+    assert "does not answer" in handle.record(feed, {}).silent
+    kube.head["record"] = lambda _query: Response(404, b'{"error": "Not Found"}')
+    assert handle.record(feed, {})[3:] == (None, "")
 
 
 # -- logs

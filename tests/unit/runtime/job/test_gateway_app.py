@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.runtime.job import gateway_app
 from dljob.runtime.job.gateway_app import CommandRequest, LogPart, make_app, serve
+from dljob.runtime.journal.record_files import RecordNews, RecordPart
 
 UID = "0123456789abcdef" * 2
 TOKEN = "c0ffee" * 10
@@ -69,6 +70,10 @@ class Source:
     ) -> LogPart:
         return await self._answer(("master", uid, offset, limit, since, older), LogPart("why\n", 4, end=False))
 
+    async def record(self, uid: str, have: Any) -> Any:
+        parts = [RecordPart("events.jsonl", 4, b"\xff\n")]
+        return await self._answer(("record", uid, have), RecordNews({"status.json": 7}, parts))
+
     async def stacks(self, uid: str, target: str) -> Any:
         return await self._answer(("stacks", uid, target), {"a/0": "x"})
 
@@ -105,6 +110,11 @@ async def error_of(answer: ClientResponse) -> str:
         (f"{JOB}/stacks", ("stacks", UID, "job"), {"stacks": {"a/0": "x"}}),
         (f"{JOB}/stacks?target=a/0", ("stacks", UID, "a/0"), {"stacks": {"a/0": "x"}}),
         (f"{JOB}/logs", ("tails", UID, 600 << 10), {"logs": {"a/0": "x"}, "cut": []}),
+        (
+            f"{JOB}/record?have=events.jsonl:4,samples/000001-2.10.z:0",
+            ("record", UID, {"events.jsonl": 4, "samples/000001-2.10.z": 0}),
+            {"files": {"status.json": 7}, "parts": [{"file": "events.jsonl", "from": 4, "data": "/wo="}]},
+        ),
         (f"{JOB}/logs?bytes=9", ("tails", UID, 9), {"logs": {"a/0": "x"}, "cut": []}),
         (
             f"{JOB}/logs?role=a&rank=2&follow=1&from=5&bytes=8",
@@ -252,6 +262,10 @@ async def test_errors_are_json_with_their_code(error: Exception, code: int, said
         ("GET", f"{JOB}/status?timeout=1e9", 400),
         ("GET", f"{JOB}/status?ranks=2", 400),
         ("GET", f"{JOB}/logs?bytes=999999999", 400),
+        ("GET", f"{JOB}/record?have=spec.json:0", 400),
+        ("GET", f"{JOB}/record?have=samples/../x:0", 400),
+        ("GET", f"{JOB}/record?have=events.jsonl:-1", 400),
+        ("GET", f"{JOB}/record?have=events.jsonl", 400),
         ("GET", f"{JOB}/logs?role=a&rank=x", 400),
         ("GET", f"{JOB}/logs?role=a&master=1", 400),
         ("GET", f"{JOB}/logs?master=2", 400),

@@ -317,6 +317,29 @@ def nodes_that_answer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+async def test_the_record_comes_from_the_masters_node_and_after_the_end_from_the_folder_here(
+    cluster: Cluster, jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = nodes_that_answer(monkeypatch)
+    (cluster.dir / "events.jsonl").write_text("one\ntwo\n")
+    for _ in range(2):
+        news = await jobs.record(UID, {"events.jsonl": 4})
+        assert (news.files, news.parts) == ({"events.jsonl": 8}, [("events.jsonl", 4, b"two\n")])
+    assert asked == ["m", "m"]
+    assert cluster.master
+    assert [call[0] for call in cluster.master.calls] == ["brief"], "the node is known then"
+
+    async def silent(*_: object) -> None:
+        raise OSError("the node is gone")
+
+    monkeypatch.setattr(Readers, "ask", silent)
+    with pytest.raises(UnreachableError, match="the record on node m cannot be read: the node is gone"):
+        await jobs.record(UID, {})
+    cluster.end()
+    await jobs.brief(UID, 0, 0.0)  # as the operator asks
+    assert "status.json" in (await jobs.record(UID, {})).files
+
+
 async def test_the_masters_log_comes_from_its_node_also_after_the_end_and_while_it_is_away(
     cluster: Cluster, jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,10 @@ class JobGateway:
         """Return the stacks by rank. Raises NotFoundError when there is no such target, or the job is over."""
         return await self._await_answer(self.gateway.stacks(self.job, target))
 
+    async def record(self, have: Mapping[str, int]) -> Json:
+        """Return the files of the job's record, and new parts. Raises NotFoundError where it has no records."""
+        return await self._await_answer(self.gateway.record(self.job, have))
+
     async def piece(self, role: str, rank: int, start: int) -> Piece:
         """Return a piece of a rank's log from byte `start` on. Raises NotFoundError when there is no log."""
         return await self._await_answer(self.gateway.follow(self.job, role, rank, start))

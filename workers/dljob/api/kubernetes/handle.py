@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO, TypeVar, Unpack, cast
 
 from dljob.api.any_job import LogSelection
 from dljob.api.kubernetes import (
@@ -38,6 +38,19 @@ T = TypeVar("T")
 
 KEPT = "Kubernetes keeps them for an hour"
 WITHOUT = "without PrimeMaster's own notes: "
+
+
+class RecordAnswer(NamedTuple):
+    """One look at a job and at its record."""
+
+    overview: Overview
+    attempt: int
+    """The attempt of the record; 0: none has begun, or is between two."""
+    events: Sequence[Json]
+    news: Json | None = None
+    """Answer of the gateway; None where there is none."""
+    silent: str = ""
+    """Why the gateway does not answer, although the job has begun."""
 
 
 class KubernetesJob(ShownJob):
@@ -213,6 +226,22 @@ class KubernetesJob(ShownJob):
             )
 
         return self._about(gather)
+
+    def record(self, events: timeline.EventFeed, have: Mapping[str, int]) -> RecordAnswer:
+        """Return the job by its DLJob, new Events about it, and news of its record from the node of its PrimeMaster."""
+
+        async def look(kube: Kube, job: Json) -> RecordAnswer:
+            seen, attempt = views.overview(job), jobs.begun(job)
+            fresh = await events.new_entries(kube, job)
+            try:
+                return RecordAnswer(seen, attempt, fresh, await (await gateway.reach(kube, job)).record(have))
+            except (gateway.NotYetError, NotFoundError):
+                # Nothing runs yet, PrimeMaster has only begun, or the gateway is of a dljob that gives no record.
+                return RecordAnswer(seen, attempt, fresh)
+            except UnreachableError as error:
+                return RecordAnswer(seen, attempt, fresh, silent=error.message)
+
+        return self._about(look)
 
     def watch(self, show: Callable[[Sequence[JobSummary]], None]) -> None:
         """Show the job at every change until it has ended."""

@@ -9,7 +9,7 @@ const earlier = { older: null, asking: null, trouble: "", box: null };
 function earlierList() {
   const old = earlier.older;
   if (!old) return NO_EVENTS;
-  const first = (page.data.events || [])[0];
+  const first = firstNumbered();
   const whole = !old.text && !old.reason;
   const unbound = old.from === -Infinity && old.to === Infinity;
   const fits = (whole || (old.text === events.text && old.reason === events.reason)) && (unbound || (events.inWindow && old.from <= page.from && old.to >= page.to));
@@ -20,6 +20,9 @@ function earlierList() {
   }
   return old.list;
 }
+
+// Events of Kubernetes have no number.
+const firstNumbered = () => (page.data.events || []).find((event) => event.seq);
 
 const earlierLeft = () => (earlier.older ? earlier.older.before - 1 : page.data.eventsLeftOut || 0);
 
@@ -61,7 +64,7 @@ async function askEarlier() {
 async function askOnce(mine) {
   earlierList(); // forgets what does not fit any more
   const old = earlier.older;
-  const first = page.data.events[0];
+  const first = firstNumbered();
   const { text, reason, inWindow } = events;
   // A window that reaches into the events that the page has may move on.
   const [from, to] = [inWindow ? page.from : -Infinity, inWindow && page.to < first.time ? page.to : Infinity];

@@ -50,6 +50,15 @@ class LiveDocument:
         """The present version."""
         return f"{self._name}.{self.revision}.{self.told}"
 
+    def restart(self) -> None:
+        """Forget all parts and events: readers begin anew with what follows."""
+        self._name += "+"
+        self.revision = self.told = 0
+        self.parts, self.events, self._changed = {}, [], {}
+        self._tails.clear()
+        self._tails_since = 0
+        self._answers.clear()
+
     def put(
         self,
         parts: Mapping[str, Any],
@@ -84,7 +93,8 @@ class LiveDocument:
 
     def whole(self) -> dict[str, Any]:
         """Return all data, for a page that begins."""
-        left_out = self.events[0].get("seq", 1) - 1 if self.events else 0
+        # Events of Kubernetes have no number.
+        left_out = next((event["seq"] - 1 for event in self.events if "seq" in event), 0)
         return {**self.parts, "events": self.events, "eventsLeftOut": left_out, "version": self.version}
 
     def answer(self, known: str) -> bytes | None:

@@ -41,6 +41,7 @@ OLDER = 1000
 """Earlier events in one answer."""
 ENDED = (*TERMINAL, "Suspended", "Lost")
 
+Events = list[Mapping[str, Any]]
 Explain = Callable[[Overview], Sequence[str]]
 """Returns the lines of `dljob why`."""
 
@@ -134,9 +135,13 @@ class FolderSource:
             self._stamp = None
             raise SourceSilentError(f"PrimeMaster does not answer: {error}") from error
 
-    def look(self, document: LiveDocument) -> bool:
-        """Read what the files have new."""
-        fresh = self._new_events()
+    def refresh(self) -> None:
+        """Ask for the status again, although its file is the same."""
+        self._stamp = None
+
+    def look(self, document: LiveDocument, merged: Callable[[Events], Events] = lambda fresh: fresh) -> bool:
+        """Read what the files have new; `merged` adds events of other sources."""
+        fresh = merged(self._new_events())
         for record in self._tail.read():
             self._reader.take(record)
         parts = self._by_status()
@@ -227,7 +232,7 @@ class FolderSource:
         touched.clear()
         return tails
 
-    def _new_events(self) -> list[Mapping[str, Any]]:
+    def _new_events(self) -> Events:
         found: list[dict[str, Any]] = []
         try:
             with (self._folder / EVENTS).open("rb") as file:

@@ -6,6 +6,7 @@ text.
 
 from __future__ import annotations
 
+import base64
 import hmac
 import json
 import re
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from dljob.errors import DeadlineError, DLJobError, NotFoundError, UnreachableError, UsageError
+from dljob.runtime.journal.record_files import NAME, RecordNews
 from dljob.telemetry.exposition import CONTENT_TYPE
 
 BODY_BYTES = 64 << 10
@@ -101,6 +103,10 @@ class Jobs(Protocol):
         """Return PrimeMaster's log in the same way; with `older` the file before the last rotation."""
         ...
 
+    async def record(self, uid: str, have: Mapping[str, int]) -> RecordNews:
+        """Return the files of the job's record, and what is new in those that the caller has in part."""
+        ...
+
     async def stacks(self, uid: str, target: str) -> dict[str, str]:
         """Return rank -> the stacks of its process as text."""
         ...
@@ -165,6 +171,7 @@ def make_app(jobs: Jobs, token: str | None, about: Mapping[str, str]) -> web.App
     app.router.add_post("/v1/jobs/{uid}/commands", routes.command)
     app.router.add_get("/v1/jobs/{uid}/placement", routes.placement)
     app.router.add_get("/v1/jobs/{uid}/logs", routes.logs)
+    app.router.add_get("/v1/jobs/{uid}/record", routes.record)
     app.router.add_get("/v1/jobs/{uid}/stacks", routes.stacks)
     return app
 
@@ -217,6 +224,15 @@ class _Routes:
         """Answer the stacks of a rank, a role or the job."""
         return _json({"stacks": await self._jobs.stacks(_uid(request), request.query.get("target", "job")[:128])})
 
+    async def record(self, request: web.Request) -> web.Response:
+        """Answer the files of the job's record with their sizes, and new bytes of the files in `have`."""
+        news = await self._jobs.record(_uid(request), _have(request))
+        parts = [
+            {"file": part.name, "from": part.offset, "data": base64.b64encode(part.data).decode()}
+            for part in news.parts
+        ]
+        return _json({"files": news.files, "parts": parts})
+
     async def logs(self, request: web.Request) -> web.Response:
         """Answer the ends of all logs, or a part of one: a rank's, or PrimeMaster's."""
         uid = _uid(request)
@@ -263,6 +279,17 @@ def _integer(request: web.Request, name: str, default: int, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
         raise UsageError(f"{name} is {text[:64]!r}; it must be a whole number from 0 to {most}")
     return int(text)
+
+
+def _have(request: web.Request) -> dict[str, int]:
+    """Return the files that a caller has, and how much of each. Raises UsageError for what is no file of a record."""
+    found: dict[str, int] = {}
+    for text in filter(None, request.query.get("have", "").split(",")):
+        name, _, size = text.rpartition(":")
+        if not NAME.fullmatch(name) or not (size.isascii() and size.isdigit() and len(size) < 20):
+            raise UsageError(f"have has {text[:64]!r}; it must be name:bytes, of files of the record")
+        found[name] = int(size)
+    return found
 
 
 def _timeout(request: web.Request) -> float:

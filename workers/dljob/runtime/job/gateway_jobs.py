@@ -22,6 +22,7 @@ from dljob.runtime.backend.interface import ActorCallError, ActorLostError, Acto
 from dljob.runtime.job import versions
 from dljob.runtime.job.gateway_app import CommandRequest, LogPart
 from dljob.runtime.journal.job_record import FINAL, REGISTRY, JobRecord, bring, master_name, read_notes, read_status
+from dljob.runtime.journal.record_files import RecordNews, record_news
 from dljob.runtime.journal.timeline import STATUS
 from dljob.runtime.node import log_tails as tails
 from dljob.runtime.node.readers import Readers
@@ -35,6 +36,8 @@ GRACE_S = 3.0
 """Seconds beyond the caller's timeout, for a master that restarts and for the answer of a busy one."""
 SCRAPE_S = 2.0
 """Seconds that a master has to answer for metrics and for the list of jobs: one slow job must not hide others."""
+RECORD_S = 15.0
+"""Seconds that the node of PrimeMaster has to read files of a job's record; its first question starts a process."""
 STACKS_S = 15.0
 """Seconds for all nodes together to take stacks of their ranks."""
 ENDED_SHOWN = 100
@@ -149,6 +152,26 @@ class RayJobs:
                 raise
             return known, False
         return str(seen.get("masterNode") or ""), seen["phase"] in FINAL
+
+    async def record(self, uid: str, have: Mapping[str, int]) -> RecordNews:
+        """Return the files of the job's record, and what is new in those that the caller has in part.
+
+        Raises:
+            UnreachableError: the node of its PrimeMaster does not answer.
+        """
+        folder = str(await self._folder(uid))
+        # Of the last snapshot where there is one: the operator asks for these all the time.
+        node, over = self._nodes_of_masters.get(uid, ""), False
+        if not node:
+            node, over = await self._master_node(uid)
+        if over or not node:
+            return await asyncio.to_thread(record_news, folder, have)
+        try:
+            async with asyncio.timeout(RECORD_S):
+                return await self._readers.ask(node, record_news, folder, have)
+        except Exception as error:
+            why = str(error).strip() or f"nothing within {RECORD_S:g} s"
+            raise UnreachableError(f"the record on node {node[:8]} cannot be read: {why[:200]}") from error
 
     async def stacks(self, uid: str, target: str) -> dict[str, str]:
         """Return rank -> stacks as text. Raises NotFoundError for an ended job and for an unknown target."""

@@ -48,12 +48,14 @@ def open(  # noqa: A001 - the name of the command
             if ray:
                 asyncio.run(_serve_ray(_dashboard(found), browser=browser))
             else:
-                asyncio.run(_serve(_source(found, job), browser=browser))
+                with tempfile.TemporaryDirectory(prefix="dljob-open-") as folder:
+                    asyncio.run(_serve(_source(found, job, Path(folder)), browser=browser))
         except KeyboardInterrupt:
             output.say("the page is closed")
 
 
-def _source(job: ShownJob, name: str) -> LiveSource:
+def _source(job: ShownJob, name: str, folder: Path) -> LiveSource:
+    """Return what follows a job; `folder` is for copies."""
     from dljob.api.handle import JobHandle
     from dljob.api.local import views
     from dljob.cli import diagnosis
@@ -66,6 +68,10 @@ def _source(job: ShownJob, name: str) -> LiveSource:
     if isinstance(job, JobHandle) and (job.record.runner or job.record.over):
         record = job.record
         return FolderSource(record.folder, record.uid, lambda: views.overview(record, views.filed(record)), explain)
+    if not isinstance(job, JobHandle):
+        from dljob.report.live.cluster_source import ClusterSource
+
+        return ClusterSource(cast("KubernetesJob", job), folder, explain)
     return AskedSource(job, explain)
 
 
