@@ -40,8 +40,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
         thread.join()
 
 
-def record(**environment: str) -> RegistryEntry:
-    return RegistryEntry("x", "u" * 32, "/d", "127.0.0.1:6379", tuple(environment.items()))
+def record(address: str = "127.0.0.1:6379", **environment: str) -> RegistryEntry:
+    return RegistryEntry("x", "u" * 32, "/d", address, tuple(environment.items()))
 
 
 @pytest.mark.usefixtures("served")
@@ -53,6 +53,15 @@ def test_the_token_goes_to_the_dashboard_and_redirects_are_not_followed(tmp_path
     assert ask("/away")[0] == 302
     assert dashboard_of(record(RAY_AUTH_TOKEN="other"))("/") == (200, b"/ Bearer other")
     assert dashboard_of(record(RAY_AUTH_TOKEN_PATH=str(tmp_path / "none")))("/") == (200, b"/ None")
+
+
+@pytest.mark.usefixtures("served")
+def test_a_head_of_this_machine_may_have_its_dashboard_on_the_loopback_alone() -> None:
+    # Another address of this machine, where nothing listens.
+    assert dashboard_of(record("127.0.0.2:6379"))("/a")[0] == 200
+    # An address of another machine, which no packet reaches.
+    with pytest.raises(UnreachableError, match=r"no dashboard answers at 0\.0\.0\.1"):
+        dashboard_of(record("0.0.0.1:6379"))("/a")
 
 
 def test_a_job_with_a_ray_of_its_own_has_no_dashboard() -> None:

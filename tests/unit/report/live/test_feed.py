@@ -108,11 +108,20 @@ def test_silence_is_told_to_those_who_wait_and_ends_with_an_answer() -> None:
         with pytest.raises(SourceSilentError, match="PrimeMaster does not answer"):
             await feed.answer(feed.document.version)
         said = await PageApp(feed)(PageRequest("/data", {"after": feed.document.version}))
-        assert (said.status, json.loads(said.body)) == (503, {"error": "PrimeMaster does not answer"})
+        told = json.loads(said.body)
+        assert (said.status, told["error"]) == (503, "PrimeMaster does not answer")
+        await until(lambda: feed.away_since is not None)
+        first = feed.away_since
+        # A change meanwhile does not begin the time anew.
+        source.value = 5
+        await until(lambda: feed.document.parts["value"] == 5)
+        known = {"after": feed.document.version}
+        again = json.loads((await PageApp(feed)(PageRequest("/data", known))).body)
+        assert again == {"error": "PrimeMaster does not answer", "since": round(first or 0.0, 3)}
         # A reader who has an older version gets the present one all the same.
         assert (await PageApp(feed)(PageRequest("/data", {}))).status == 200
         source.silent = ""
-        await until(lambda: not feed.trouble)
+        await until(lambda: not feed.trouble and feed.away_since is None)
 
     run(check)
 

@@ -242,3 +242,21 @@ def test_it_listens_on_the_loopback_alone_and_closes() -> None:
         await PageServer(answer).close()
 
     run(check)
+
+
+def test_connections_that_browsers_keep_open_say_nothing_when_the_command_ends() -> None:
+    complaints: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        server = PageServer(answer)
+        await server.start()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(10):
+            while not server._open:  # noqa: ASYNC110 - it has no event for that
+                await asyncio.sleep(0.005)
+        await server.close()
+        writer.close()
+
+    asyncio.run(main())
+    assert complaints == []

@@ -110,8 +110,9 @@ def test_a_silent_server_is_told_until_it_answers(live: browser.Browser) -> None
     assert live.run(STATE).startswith("not answering since ")
     assert live.run(STATE).endswith(": the command that served this page")
     _until(live, "asked.length > 1")
-    live.run("reply(503, {error: 'PrimeMaster restarts'})")
+    live.run("reply(503, {error: 'PrimeMaster restarts', since: 0})")
     _until(live, f"{STATE}.endswith(': PrimeMaster restarts')".replace("endswith", "endsWith"))
+    assert live.run(STATE) == "not answering since 00:00:00 UTC: PrimeMaster restarts"
     _until(live, "asked.length > 2")
     _reply(live, 204)
     assert live.run(STATE) == "live"

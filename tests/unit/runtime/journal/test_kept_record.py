@@ -153,6 +153,7 @@ async def test_master_keeps_its_record_while_it_runs_and_at_its_end(
 ) -> None:
     monkeypatch.setenv(archive.CHECKPOINT, str(tmp_path / "volume"))
     monkeypatch.setattr(kept_record, "KEEP_S", 0.02)
+    monkeypatch.setattr(kept_record, "FIRST_S", 0.01)
     world = World(tmp_path / "job")
     await until(running(world.master()))
     place = tmp_path / "volume" / f"j-{UID[:8]}"

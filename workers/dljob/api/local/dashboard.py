@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dljob.errors import UnreachableError, UsageError
 
 PORT = 8265
 """Ray's default port of its dashboard."""
+LOOPBACK = "127.0.0.1"
 ASK_S = 20.0
 
 
@@ -34,13 +36,14 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
             f"the Ray of job {record.name} is one of its own, which has no dashboard",
             hint=f"dljob open {record.uid[:8]} shows the job; on a Ray started by `ray start` there is a dashboard",
         )
-    host = record.address.rpartition(":")[0] or "127.0.0.1"
+    host = record.address.rpartition(":")[0] or LOOPBACK
     token = _token(dict(record.environment))
     # No proxy of the environment may see the token either.
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
 
-    def ask(target: str) -> tuple[int, bytes]:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def ask_at(host: str, target: str) -> tuple[int, bytes]:
         request = urllib.request.Request(f"http://{host}:{PORT}{target}", headers=headers)
         try:
             with opener.open(request, timeout=ASK_S) as answer:
@@ -48,6 +51,16 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()
+
+    def ask(target: str) -> tuple[int, bytes]:
+        try:
+            try:
+                return ask_at(host, target)
+            except OSError:
+                # A head of this machine: unless it was told otherwise, its dashboard listens on the loopback alone.
+                if not _is_here(host):
+                    raise
+                return ask_at(LOOPBACK, target)
         except (OSError, HTTPException) as error:
             raise UnreachableError(
                 f"no dashboard answers at {host}:{PORT}: {error}",
@@ -55,6 +68,17 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
             ) from error
 
     return ask
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address is one of this machine, and not the loopback, which was asked already."""
+    if host == LOOPBACK:
+        return False
+    try:
+        with socket.create_server((host, 0)):
+            return True
+    except OSError:
+        return False
 
 
 def _token(environment: dict[str, str]) -> str:

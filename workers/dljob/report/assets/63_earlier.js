@@ -70,7 +70,7 @@ async function askOnce(mine) {
   const [from, to] = [inWindow ? page.from : -Infinity, inWindow && page.to < first.time ? page.to : Infinity];
   const query = new URLSearchParams({ before: old ? old.before : first.seq, words: text.toLowerCase(), reason, from, to });
   const answer = await fetch(`${page.data.older}?${query}`, { cache: "no-store", credentials: "same-origin" });
-  if (!answer.ok) throw new Error(await why(answer));
+  if (!answer.ok) throw await trouble(answer);
   const found = await answer.json();
   if (earlier.asking !== mine) return true;
   earlier.older = { list: [...found.events, ...(old ? old.list : [])], before: found.before, until: old ? old.until : first.seq, text, reason, from, to };

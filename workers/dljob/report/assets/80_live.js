@@ -14,7 +14,9 @@ function showLive() {
   }
   box.hidden = false;
   box.className = `live ${live.state}`;
-  const text = { on: "live", off: `not answering since ${clock(live.failedAt)} UTC${live.trouble ? `: ${live.trouble}` : ""}`, over: "ended", refused: "this link is used up: the terminal gives a new one" }[live.state] || "connecting";
+  // It was served a moment ago; the first answer comes with the first change, and of a job that has ended none.
+  const begin = page.data.live === false ? "ended" : location.protocol.startsWith("http") ? "live" : "connecting";
+  const text = { on: "live", off: `not answering since ${clock(live.failedAt)} UTC${live.trouble ? `: ${live.trouble}` : ""}`, over: "ended", refused: "this link is used up: the terminal gives a new one" }[live.state] || begin;
   replace(box, text);
   box.title = "Source: the command that serves this page";
 }
@@ -45,32 +47,33 @@ async function ask() {
   const answer = await fetch(`${page.data.source}?after=${encodeURIComponent(page.data.version ?? "")}`, { cache: "no-store", credentials: "same-origin" });
   if (answer.status === 401 || answer.status === 403) return "refused";
   if (answer.status === 204) return page.data.live === false ? "over" : "on";
-  if (!answer.ok) throw new Error(await why(answer));
+  if (!answer.ok) throw await trouble(answer);
   update(merge(page.data, await answer.json()));
   return page.data.live === false ? "over" : "on";
 }
 
-// The command answers, and says why the job does not.
-async function why(answer) {
-  try {
-    return (await answer.json()).error || `HTTP ${answer.status}`;
-  } catch {
-    return `HTTP ${answer.status}`;
-  }
+// Why the job does not answer, and since when: the page may have had changes meanwhile.
+async function trouble(answer) {
+  const said = await answer.json().catch(() => ({}));
+  return Object.assign(new Error(said.error || `HTTP ${answer.status}`), { since: said.since });
 }
 
+
 async function follow() {
+  if (page.data.live === false) live.state = "over";
   while (page.data.source && live.state !== "over" && live.state !== "refused") {
     try {
       live.state = await ask();
       live.failedAt = null;
       live.wait = 0;
     } catch (error) {
-      live.trouble = error instanceof TypeError ? "the command that served this page" : error.message;
-      // PrimeMaster, the head or the command may be gone for a while; the page goes on asking, less and less often.
+      // PrimeMaster or the head may be gone for a while, which the command tells; the command itself is asked less and
+      // less often.
+      const gone = error instanceof TypeError;
       live.state = "off";
-      live.failedAt = live.failedAt ?? Date.now() / 1000;
-      live.wait = Math.min(10, live.wait ? live.wait * 2 : 0.5);
+      live.trouble = gone ? "the command that served this page" : error.message;
+      live.failedAt = error.since ?? live.failedAt ?? Date.now() / 1000;
+      live.wait = gone && live.wait ? Math.min(10, live.wait * 2) : 0.5;
     }
     showLive();
     if (live.wait) await new Promise((done) => setTimeout(done, live.wait * 1000));

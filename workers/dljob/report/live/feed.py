@@ -36,6 +36,8 @@ class JobFeed:
         self.document = document
         self._away: dict[str, str] = {}
         """Question -> why it has no answer now."""
+        self.away_since: float | None = None
+        """Since when there is trouble (unix seconds)."""
         self._changed = asyncio.Condition()
         self._searching = asyncio.Lock()
         self._woken, self._looked, self._asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -94,6 +96,10 @@ class JobFeed:
             self._away["status"] = str(error)
         else:
             self._away.pop("status", None)
+        if not self._away:
+            self.away_since = None
+        elif self.away_since is None:
+            self.away_since = time.time()
         async with self._changed:
             self._changed.notify_all()
 

@@ -30,7 +30,7 @@ class PageApp:
             try:
                 found = await self._feed.answer(request.query.get("after", ""))
             except SourceSilentError as error:
-                return trouble(str(error))
+                return trouble(str(error), self._feed.away_since)
             return PageAnswer(HTTPStatus.NO_CONTENT) if found is None else as_json(found)
         if request.path == "/older":
             return await self._older(request.query)

@@ -94,7 +94,8 @@ class PageServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+            # Cancelled: by the end of the command, with connections that browsers keep open; asyncio would print each.
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while self._open <= CONNECTIONS and await self._one(reader, writer):
                     pass
         finally:
@@ -182,6 +183,7 @@ def as_json(body: bytes) -> PageAnswer:
     return PageAnswer(200, body, "application/json")
 
 
-def trouble(message: str) -> PageAnswer:
-    """Return an answer for a reader of a job that does not answer now."""
-    return PageAnswer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps({"error": message}).encode(), "application/json")
+def trouble(message: str, since: float | None = None) -> PageAnswer:
+    """Return an answer for a reader of a job that does not answer, since a time (unix seconds) if it is known."""
+    said = {"error": message, **({} if since is None else {"since": round(since, 3)})}
+    return PageAnswer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps(said).encode(), "application/json")

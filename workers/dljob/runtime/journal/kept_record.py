@@ -33,6 +33,8 @@ log = logging.getLogger(__package__)
 
 KEEP_S = 30.0
 """Seconds between two copies, as for the logs."""
+FIRST_S = 5.0
+"""Seconds until the first copy: an attempt that ends with its head after a few seconds leaves a record, too."""
 END_S = 10.0
 """Most seconds that the end of a job waits for its last copy."""
 JOURNAL, CLOSED, EARLIER, ATTEMPT = "journal", "journal/closed", "earlier", "attempt"
@@ -51,8 +53,10 @@ class KeptRecord:
 
     async def run(self) -> None:
         """Copy again and again; returns at once without a volume."""
+        pause = FIRST_S
         while self._place is not None:
-            await asyncio.sleep(KEEP_S * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the writes of all jobs
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the writes of all jobs
+            pause = KEEP_S
             await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, self._place)
 
     async def end(self) -> None:
