@@ -51,6 +51,10 @@ IN_RANKS = {
     "DLJOB_INCARNATION": "how many times this rank has been started, from 1",
     "DLJOB_RESTART_REASON": "why this process was started again; empty at its first start",
 }
+IN_SERVERS = {
+    "DLJOB_HOST": "address on which to listen: loopback on a laptop, that of the pod on Kubernetes",
+    "DLJOB_PORT_<NAME>": "number of the port of that name, in capitals and with `_` for `-`",
+}
 IN_ELASTIC_RANKS = {
     "RANK": "number of the rank in the world",
     "WORLD_SIZE": "number of ranks of the world",
@@ -241,6 +245,7 @@ def environment() -> list[str]:
     text = ["# Environment variables", ""]
     text += ["This page is for authors of user code and for administrators: what ranks find, and what dljob reads.", ""]
     text += ["## In every rank", "", *table("variable|value", _rows(IN_RANKS))]
+    text += ["## In ranks of a role with ports", "", *table("variable|value", _rows(IN_SERVERS))]
     text += [
         "## In ranks of an Elastic role",
         "",

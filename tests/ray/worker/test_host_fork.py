@@ -13,6 +13,7 @@ from host_kit import Job, alive, eventually, parent_of
 from role_kit import role_plan
 
 from dljob.master.state.views import Reason
+from dljob.plan.serving import ProbePlan
 from dljob.runtime.worker.fork_host import ForkHost
 
 pytestmark = pytest.mark.ray
@@ -140,3 +141,31 @@ def test_nothing_is_left_of_the_socket_of_a_killed_host(job, tmp_path):
     assert name in Path("/proc/net/unix").read_text()
     os.kill(host.hello().pid, signal.SIGKILL)
     eventually(lambda: name not in Path("/proc/net/unix").read_text())
+
+
+def test_a_server_is_ready_when_its_probe_says_so_and_keeps_its_port(job, tmp_path):
+    served = {"ports": (("http", 0),), "readiness": ProbePlan("http", port="http", path="/health", period_s=1)}
+    host = forked(job, "serve", **served)
+    host.start(0, 1)
+    log = tmp_path / "logs" / "w-0.log"
+    eventually(lambda: "GET /health" in log.read_text())
+    assert host.heard == []
+    (tmp_path / "well").touch()
+    pids = {report.rank: report.pid for report in host.ready(2)}
+    (port,) = listening(pids[0])
+    os.kill(pids[0], signal.SIGKILL)
+    host.ends()
+    host.start(0, incarnation=2)
+    assert listening(host.ready()[0].pid) == [port], "the same port, as nobody took it"
+    late = forked(job, "serve", **{**served, "ports": (("http", port),)})
+    late.start(0, incarnation=1)
+    said = late.ends()[0].outcome
+    assert said.error_type == "PortTakenError"
+    assert f"port {port} (http) is taken by pid " in said.message
+
+
+def listening(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens."""
+    found = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in found]

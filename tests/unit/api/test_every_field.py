@@ -67,7 +67,12 @@ def everything() -> DLJobManifest:
     )  # fmt: skip
     builder.role("b").module("train.py").total(2).resource(accelerator="0.5")
     builder.role("c").command("sleep", "1").total(2).elastic(1, 3).comm(sub_master="ring")
-    builder.role("q").module("main.py").quota()
+    (
+        builder.role("q").module("main.py").quota().port("http").port("rpc", 9000)
+        .probe("readiness", port="http", path="/health", scheme="HTTPS", headers={"A": "b"}, initial_delay_seconds=1,
+               period_seconds=2, timeout_seconds=3, success_threshold=2, failure_threshold=4)
+    )  # fmt: skip
+    builder.role("t").run("m.D").port("http").probe("readiness", port="http")
     if "annotations" in role_fields():
         builder.role("d").run("m.D").annotation("scheduling.dljob.io/label-selector", '{"rack": "r1"}')
     draft = builder.with_collocation("a", "b", name="pair").build()

@@ -46,8 +46,10 @@ WHOLE: Json = {
                 "with": ["b"],
             },
             "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
+            "ports": [{"name": "http", "port": 0}],
+            "readinessProbe": {"httpGet": {"path": "/", "port": 8000, "httpHeaders": [{"name": "A", "value": "b"}]}},
         },
-        {"name": "b", "entrypoint": {"command": ["ls"]}},
+        {"name": "b", "entrypoint": {"command": ["ls"]}, "readinessProbe": {"tcpSocket": {"port": 8000}}},
         {"name": "c", "entrypoint": {"class": "app.A"}},
     ],
     "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
@@ -130,6 +132,9 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.METRIC_PATTERN: (lambda n: "a" * n, "9"),
     scalars.BACKEND_PATTERN: (lambda n: "A" * n, "a-b"),
     scalars.HOST_PORT_PATTERN: (lambda n: "a" * (n - 5) + ":6379", "redis"),
+    scalars.URL_PATH_PATTERN: (lambda n: "/" + "a" * (n - 1), "a"),
+    scalars.HEADER_PATTERN: (lambda n: "A" * n, "A:"),
+    scalars.LINE_PATTERN: (lambda n: "a" * n, "a\r\nb"),
     quantity.FACTOR_PATTERN: (lambda n: "1." + "2" * (n - 2), "1.00"),
     "": (lambda n: "a" * n, ""),
 }
@@ -139,6 +144,7 @@ QUANTITIES = {
     quantity.MEMORY_PATTERN: ("8191Pi", "1GB"),
     quantity.CUSTOM_PATTERN: ("999999999.9999", "1Gi"),
     quantity.DEVICES_PATTERN: ("0.0001", "1.5"),
+    scalars.PORT_PATTERN: ("65535", "HTTP"),
 }
 SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".roles[].name": ((".roles.0.name", "a"),),
@@ -264,6 +270,7 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
         _set(spec, other, copy.deepcopy(fit))
     for kind, index in (("command", 1), ("class", 2)):
         path = path.replace(f".roles[].entrypoint.{kind}", f".roles.{index}.entrypoint.{kind}")
+    path = path.replace(".roles[].readinessProbe.tcpSocket", ".roles.1.readinessProbe.tcpSocket")
     path = path.replace(".envFrom[].configMapRef", ".envFrom.1.configMapRef")
     if drop:
         parent, _, name = path.rpartition(".")

@@ -291,6 +291,17 @@ RULES: tuple[Case, ...] = (
             ({"command": ["ls"]}, {**role(type="Elastic", reserve="Quota"), "entrypoint": {"module": "train.py"}}),
         )
     ),
+    *(
+        case(
+            cel.PROBE,
+            {"roles": [role(readinessProbe=one)]},
+            {"roles": [role(readinessProbe=wrong)]},
+        )
+        for one, wrong in (
+            ({"tcpSocket": {"port": 80}}, {"periodSeconds": 1}),
+            ({"httpGet": {"port": "80"}}, {"httpGet": {"port": 80}, "tcpSocket": {"port": 80}}),
+        )
+    ),
     case(
         cel.ESCALATION,
         {

@@ -82,6 +82,26 @@ class Code:
     test: str = ""
 
 
+def probe_rows(key: str) -> dict[str, Plan | Code]:
+    """Rows of one probe of a role; each value differs from having no probe, and from another value."""
+    return {
+        f"spec.roles[].{key}.{field}": Plan(f"spec.roles.3.{key}", probe)
+        for field, probe in {
+            "httpGet.path": {"httpGet": {"port": 80, "path": "/health"}},
+            "httpGet.port": {"httpGet": {"port": 81}},
+            "httpGet.scheme": {"httpGet": {"port": 80, "scheme": "HTTPS"}},
+            "httpGet.httpHeaders[].name": {"httpGet": {"port": 80, "httpHeaders": [{"name": "A", "value": "b"}]}},
+            "httpGet.httpHeaders[].value": {"httpGet": {"port": 80, "httpHeaders": [{"name": "A", "value": "c"}]}},
+            "tcpSocket.port": {"tcpSocket": {"port": 80}},
+            "initialDelaySeconds": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 1},
+            "periodSeconds": {"tcpSocket": {"port": 80}, "periodSeconds": 1},
+            "timeoutSeconds": {"tcpSocket": {"port": 80}, "timeoutSeconds": 2},
+            "successThreshold": {"tcpSocket": {"port": 80}, "successThreshold": 2},
+            "failureThreshold": {"tcpSocket": {"port": 80}, "failureThreshold": 2},
+        }.items()
+    }
+
+
 ROWS: dict[str, Plan | Code] = {
     "apiVersion": Code(
         "dljob.spec.loading.load",
@@ -160,6 +180,9 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
     "spec.roles[].comm.virtualLocalRank": Plan("spec.roles.0.comm.virtualLocalRank", True),
     "spec.roles[].comm.subMaster": Plan("spec.roles.0.comm", {"subMaster": "ring"}),
+    "spec.roles[].ports[].name": Plan("spec.roles.3.ports", [{"name": "http"}]),
+    "spec.roles[].ports[].port": Plan("spec.roles.3.ports", [{"name": "http", "port": 80}]),
+    **probe_rows("readinessProbe"),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
     "spec.roles[].restartPolicy.outOfMemory.memoryFactor": Code(

@@ -21,13 +21,14 @@ from dljob.api.values import (
     span,
     suggestion,
 )
-from dljob.api.workload import Workload, choices
+from dljob.api.workload import Workload, choices, pruned
 from dljob.errors import UsageError
 from dljob.plan.devices import all_left_alone
 from dljob.spec.devices import KUBERNETES
 
 DEVICES = {kind.lower(): kind for kind in KUBERNETES}
 """Keywords of `.resource()` that name a device kind, with the accelerator type of the spec."""
+_PROBES = ("readiness",)
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
 
 
@@ -243,6 +244,59 @@ class RoleSetters(UnsupportedCalls):
         given |= {"subMaster": sub_master, "virtualLocalRank": virtual_local_rank}
         # Not by truth: False is a setting too.
         self._workload.comm = {**self._workload.comm, **{k: v for k, v in given.items() if v is not None}}
+        return self
+
+    def port(self, name: str, number: int = 0) -> Self:
+        """Add a port on which each rank listens; 0: a free one, in the rank's variable DLJOB_PORT_<NAME>."""
+        check_count(number, self._call("port"), least=0)
+        others = [port for port in self._workload.ports if port["name"] != name]
+        self._workload.ports = [*others, pruned({"name": name, "port": number or None})]
+        return self
+
+    def probe(
+        self,
+        which: Literal["readiness"],
+        *,
+        port: str | int | None = None,
+        path: str | None = None,
+        scheme: Literal["HTTP", "HTTPS"] | None = None,
+        headers: Mapping[str, str] | None = None,
+        initial_delay_seconds: int | None = None,
+        period_seconds: int | None = None,
+        timeout_seconds: int | None = None,
+        success_threshold: int | None = None,
+        failure_threshold: int | None = None,
+    ) -> Self:
+        """Set a probe of each rank.
+
+        Args:
+            which: readiness: the rank is ready when it succeeds.
+            port: name or number of the port; without a path the probe only connects.
+            path: path of a GET request.
+            scheme: HTTP or HTTPS.
+            headers: headers of the request.
+            initial_delay_seconds: time to the first probe.
+            period_seconds: time between two probes.
+            timeout_seconds: time for an answer.
+            success_threshold: successes in a row that count.
+            failure_threshold: failures in a row that count.
+
+        Raises:
+            UsageError: for an unknown probe.
+        """
+        if which not in _PROBES:
+            raise UsageError(f"{self._call('probe')}: {which!r}", hint=suggestion(which, _PROBES))
+        sent = [{"name": name, "value": value} for name, value in (headers or {}).items()]
+        http = {"path": path, "port": port, "scheme": scheme, "httpHeaders": sent}
+        numbers = {
+            "initialDelaySeconds": initial_delay_seconds,
+            "periodSeconds": period_seconds,
+            "timeoutSeconds": timeout_seconds,
+            "successThreshold": success_threshold,
+            "failureThreshold": failure_threshold,
+        }
+        kind = {"tcpSocket": {"port": port}} if path is None else {"httpGet": http}
+        setattr(self._workload, f"{which}_probe", pruned({**kind, **numbers}))
         return self
 
     def restart(

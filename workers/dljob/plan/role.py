@@ -9,6 +9,7 @@ from typing import Any
 
 from dljob.plan.amounts import Amount, Resources
 from dljob.plan.digest import LATER
+from dljob.plan.serving import ProbePlan
 
 
 class HostKind(StrEnum):
@@ -72,6 +73,10 @@ class RolePlan:
     """Whether LOCAL_RANK is 0 in each rank, which then sees only its own devices, whatever Ray's switches say."""
     restart_with: tuple[str, ...] = field(default=(), metadata=LATER)
     """Roles that its restartPolicy.with names: they restart as a whole whenever any of its ranks does."""
+    ports: tuple[tuple[str, int], ...] = field(default=(), metadata=LATER)
+    """(name, number or 0) of each port on which a rank listens."""
+    readiness: ProbePlan | None = field(default=None, metadata=LATER)
+    """Says whether a rank is ready; None: it is ready once it has started."""
 
     @property
     def resizes(self) -> bool:

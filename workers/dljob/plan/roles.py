@@ -8,7 +8,8 @@ from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import HostKind, RolePlan
-from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Role
+from dljob.plan.serving import ProbePlan
+from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Probe, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds
@@ -66,6 +67,26 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         spread=spreads(role),
         numa_binding=_NUMA[role.accelerator.numa_binding] if role.accelerator and not quota else "",
         virtual_local_rank=elastic and role.comm.virtual_local_rank,
+        ports=tuple((port.name, port.port) for port in role.ports),
+        readiness=_probe(role.readiness_probe),
+    )
+
+
+def _probe(probe: Probe | None) -> ProbePlan | None:
+    if probe is None:
+        return None
+    http, tcp = probe.http_get, probe.tcp_socket
+    return ProbePlan(
+        kind="http" if http else "tcp",
+        port=http.port if http else tcp.port if tcp else "",
+        path=http.path if http else "",
+        tls=http is not None and http.scheme == "HTTPS",
+        headers=tuple((header.name, header.value) for header in http.http_headers) if http else (),
+        delay_s=probe.initial_delay_seconds,
+        period_s=probe.period_seconds,
+        timeout_s=probe.timeout_seconds,
+        successes=probe.success_threshold,
+        failures=probe.failure_threshold,
     )
 
 

@@ -152,6 +152,10 @@ ENTRYPOINT = CelRule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
 )
+PROBE = CelRule(
+    "[has(self.httpGet), has(self.tcpSocket)].filter(x, x).size() == 1",
+    "exactly one of httpGet, tcpSocket",
+)
 ENV_FROM = CelRule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
 # A claim is mounted at the path.
 JOURNAL = CelRule("!has(self.claimName) || has(self.path)", "claimName needs path")

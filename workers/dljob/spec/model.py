@@ -55,6 +55,7 @@ from dljob.spec.scalars import (
     RoleName,
     Text,
 )
+from dljob.spec.serving import Port, Probe
 
 # The models are spread over several modules; all others import them from here.
 __all__ = [
@@ -88,6 +89,8 @@ __all__ = [
     "NodePolicy",
     "ObjectRef",
     "OutOfMemory",
+    "Port",
+    "Probe",
     "RestartLevel",
     "RestartPolicy",
     "Role",
@@ -156,6 +159,12 @@ class Role(Model):
     """Roles that must be ready or complete before this one starts; empty: it starts at once."""
     comm: Comm = Comm()
     """Torch process group of the ranks; only for Elastic."""
+    ports: Annotated[tuple[Port, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    """Ports on which each rank listens, at the address in DLJOB_HOST: loopback on a laptop, that of the pod on
+    Kubernetes; empty by default."""
+    readiness_probe: Probe | None = None
+    """The probe that says whether a rank is ready; left out: it is ready once its script has started or its `setup` is
+    done."""
     restart_policy: RestartPolicy = RestartPolicy()
     """Level and budget of restarts."""
     reserve: Literal["Placement", "Quota"] = "Placement"

@@ -29,6 +29,11 @@ KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 METRIC_PATTERN = r"^[A-Za-z_][-A-Za-z0-9_./]*$"
 BACKEND_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 HOST_PORT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?:[0-9]{1,5}$"
+# A port by its name or its number.
+PORT_PATTERN = r"^([a-z]([-a-z0-9]*[a-z0-9])?|[1-9][0-9]{0,4})$"
+URL_PATH_PATTERN = r"^/[\x21-\x7e]*$"
+HEADER_PATTERN = r"^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"
+LINE_PATTERN = r"^[^\x00\r\n]*$"
 
 WORDS = {
     NAME_PATTERN: "lower-case letters, digits and '-', a letter first, no '-' last",
@@ -46,6 +51,10 @@ WORDS = {
     METRIC_PATTERN: "letters, digits, '_', '-', '.' and '/', a letter or '_' first",
     BACKEND_PATTERN: "letters, digits and '_', a letter first",
     HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
+    PORT_PATTERN: "the name of a port, or a number from 1 to 65535",
+    URL_PATH_PATTERN: 'a path such as "/health", without spaces',
+    HEADER_PATTERN: "the name of an HTTP header",
+    LINE_PATTERN: "one line of text",
     quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
 }
 """Pattern -> description for error messages."""

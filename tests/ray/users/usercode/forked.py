@@ -63,3 +63,17 @@ elif what == "socket":
 elif what == "stay":
     print("armed", flush=True)
     time.sleep(1000)
+elif what == "serve":
+    import http.server
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        """Healthy once there is a file for it, ill once there is another one."""
+
+        def do_GET(self) -> None:
+            well = Path(me.job_dir, "well").exists() and not Path(me.job_dir, "ill").exists()
+            self.send_response(200 if well else 503)
+            self.end_headers()
+            self.wfile.write(b"well" if well else b"not well")
+
+    where = (os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"]))
+    http.server.ThreadingHTTPServer(where, Handler).serve_forever()

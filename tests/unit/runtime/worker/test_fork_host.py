@@ -24,6 +24,7 @@ def bare() -> Any:
 def test_the_end_of_a_rank_is_reported_once() -> None:
     host, reports = bare(), list[Any]()
     host.reports = SimpleNamespace(add=lambda *said: reports.append(said) or len(reports))
+    host._serving = SimpleNamespace(ended=lambda _rank: None)
     rank = SimpleNamespace(
         start=START, pid=7, ended=threading.Event(), progress=SimpleNamespace(with_last_step=lambda outcome: outcome)
     )

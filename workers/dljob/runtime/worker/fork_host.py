@@ -33,11 +33,13 @@ from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
+from dljob.runtime.serving.ports import PortTakenError
 from dljob.runtime.worker import numa
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.helper import Event, Helper
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.host_socket import HostSocket
+from dljob.runtime.worker.serving import HostServing, port_taken
 
 UP_S = 120.0
 """Seconds for the fork server to come up, the import of torch included."""
@@ -79,6 +81,7 @@ class ForkHost(Host):
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         self._cores = numa.Cores(spec.role.numa_binding)
+        self._serving = HostServing(spec.role, spec.job.uid, ray.util.get_node_ip_address, self._ready)
         self._leaving = False
         self._last_report = 0
         # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
@@ -113,6 +116,11 @@ class ForkHost(Host):
         if spec.role.quota is not None:
             # Beneath the rank's own variables: what the role's `env` says about Ray wins.
             env = {**self._for_driver(start, fd if log else 2), **env}
+        taken = None
+        try:
+            env |= self._serving.environment(start)
+        except PortTakenError as error:
+            taken = port_taken(error)
         env[SOCKET_ENV] = self._socket.path
         paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -126,9 +134,11 @@ class ForkHost(Host):
             slot = len(self._ranks) if old is None else old.slot
             progress = ProgressCounter(self.counters.slots[slot], start.rank, start.incarnation)
             facts = self._facts(order, start)
-            self._ranks[start.rank] = _Rank(
-                start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress
-            )
+            rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress)
+            self._ranks[start.rank] = rank
+        if taken is not None:
+            self._ended(rank, taken)
+            return
         self._helper.order(
             "fork",
             start.rank,
@@ -206,11 +216,16 @@ class ForkHost(Host):
             return
         if event["event"] == "started":
             rank.pid = event["pid"]
-            self.reports.add(rank.start.rank, rank.start.incarnation, rank.pid, None)
+            self._serving.started(rank.start.rank, rank.start.incarnation)
         else:
             self._ended(rank, self._outcome(rank, event))
 
+    def _ready(self, number: int, incarnation: int) -> None:
+        self.reports.add(number, incarnation, self._ranks[number].pid, None)
+
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
+        # Before the report: nothing about this incarnation may follow its end.
+        self._serving.ended(rank.start.rank)
         with self._lock:
             if not rank.ended.is_set():
                 said = rank.progress.with_last_step(outcome)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import ray
+
 from dljob.errors import UsageError
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
@@ -37,10 +39,12 @@ from dljob.runtime.process.worker_context import (
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer
+from dljob.runtime.serving.ports import PortTakenError
 from dljob.runtime.worker import last_save, numa, torch_group
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
+from dljob.runtime.worker.serving import HostServing, port_taken
 
 LEFT = Outcome(ok=True, message="left its torch group, as ordered")
 
@@ -74,6 +78,7 @@ class ThreadHost(Host):
         self._report = 0
         self._killed = ""
         self._cores = numa.Cores(spec.role.numa_binding)
+        self._serving = HostServing(spec.role, spec.job.uid, ray.util.get_node_ip_address, self._report_ready)
         super().__init__(spec)
         self._preload = preload.in_background(preload.modules(spec.role, spec.job.code_dir))
 
@@ -210,6 +215,8 @@ class ThreadHost(Host):
             outcome = recall.run(lambda: self._live_on(order, start))
         except numa.BindingError as error:
             outcome = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, message=str(error), fatal=True)
+        except PortTakenError as error:
+            outcome = port_taken(error)
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
         if os.getpid() != pid:  # a child that user code forked returned to here: it must report nothing
@@ -235,7 +242,7 @@ class ThreadHost(Host):
         fd, log = open_log(spec.job, spec.role.name, start)
         self.logs.begin(log, os.lseek(fd, 0, os.SEEK_END) if log else 0)
         redirect_output(fd)
-        env = environment.rank_environment(spec, order, start)
+        env = {**environment.rank_environment(spec, order, start), **self._serving.environment(start)}
         environment.apply(env)
         environment.enter_code_dir(spec.job.code_dir)
         self._bind(start)
@@ -311,10 +318,14 @@ class ThreadHost(Host):
 
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
-        self.reports.add(start.rank, start.incarnation, os.getpid(), None)
+        self._serving.started(start.rank, start.incarnation)
+
+    def _report_ready(self, rank: int, incarnation: int) -> None:
+        self.reports.add(rank, incarnation, os.getpid(), None)
 
     def _ended(self, start: RankStart, outcome: Outcome) -> int:
         """Report the end of an incarnation, only the first time. Returns the number of that report."""
+        self._serving.ended(start.rank)
         with self._lock:
             if not self._done.is_set():
                 said = self._progress.with_last_step(outcome)

@@ -20,6 +20,7 @@ from dljob.spec.rules.outside import OUTSIDE_RULES
 from dljob.spec.rules.quota import QUOTA_RULES
 from dljob.spec.rules.reference import REFERENCE_RULES
 from dljob.spec.rules.rejoin import REJOIN_RULES
+from dljob.spec.rules.serving import SERVING_RULES
 from dljob.spec.rules.templates import TEMPLATE_RULES
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
@@ -224,5 +225,6 @@ RULES: tuple[Check, ...] = (
     *MEMORY_RULES,
     *COLLECTIVE_RULES,
     *QUOTA_RULES,
+    *SERVING_RULES,
 )
 """All rules in the order of their checks; the loader sorts the findings by their place in the file."""

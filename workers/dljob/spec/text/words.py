@@ -91,6 +91,9 @@ def aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def _unknown(loc: Loc, root: type[BaseModel]) -> str:
     word, here = str(loc[-1]), aliases(_model(loc[:-1], root))
+    # Kubernetes has the field; a probe that goes elsewhere says nothing about the rank.
+    if word == "host" and str(loc[-2]) in ("httpGet", "tcpSocket"):
+        return "a probe goes to the rank itself: take host out"
     # First names from other tools, then misspellings, then fields of another object.
     field, example = _OTHER_NAMES.get(_plain(word), ("", ""))
     if field in here:

@@ -1,0 +1,73 @@
+"""What is refused of ports and probes, and with which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dljob.errors import SpecError
+from dljob.spec.loading.load import parse
+
+ELSEWHERE = "a probe goes to the rank itself: take host out"
+
+
+def problems(**role: Any) -> list[str]:
+    own = {"name": "r", "entrypoint": {"module": "serve.py"}, **role}
+    document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
+    try:
+        parse({**document, "spec": {"roles": [own]}})
+    except SpecError as error:
+        return [f"{one.path}: {one.message}; {one.hint}" for one in error.problems]
+    return []
+
+
+def http(**more: Any) -> dict[str, Any]:
+    return {"readinessProbe": {"httpGet": {"port": "http", **more}}}
+
+
+def test_a_probe_may_name_a_port_or_its_number() -> None:
+    assert problems(ports=[{"name": "http"}], **http()) == []
+    assert problems(readinessProbe={"tcpSocket": {"port": 8000}}) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        (http(), "spec.roles[0].readinessProbe.httpGet.port: r has no port http; give the role ports"),
+        (
+            {"ports": [{"name": "rpc"}], **http()},
+            "spec.roles[0].readinessProbe.httpGet.port: r has no port http; there is rpc",
+        ),
+        (
+            {"readinessProbe": {"tcpSocket": {"port": 70000}}},
+            "spec.roles[0].readinessProbe.tcpSocket.port: a port is at most 65535; ",
+        ),
+        (
+            {"ports": [{"name": "http"}], **http(host="example.com")},
+            "spec.roles[0].readinessProbe.httpGet.host: unknown field; a probe goes to the rank itself: take host out",
+        ),
+        (
+            {"readinessProbe": {"tcpSocket": {"port": 1, "host": "example.com"}}},
+            "spec.roles[0].readinessProbe.tcpSocket.host: unknown field; " + ELSEWHERE,
+        ),
+        (
+            {"ports": [{"name": "a"}, {"name": "a"}]},
+            "spec.roles[0].ports[1].name: two ports of one name: a; the first is spec.roles[0].ports[0]",
+        ),
+        (
+            {"ports": [{"name": "a", "port": 80}, {"name": "b", "port": 80}]},
+            "spec.roles[0].ports[1].port: 80 is the number of a already; port: 0 takes a free one",
+        ),
+        (
+            {"readinessProbe": {}},
+            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket; here none; ",
+        ),
+        (
+            {"readinessProbe": {"httpGet": {"port": 1}, "tcpSocket": {"port": 1}}},
+            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket; here httpGet and tcpSocket; ",
+        ),
+    ],
+)
+def test_what_is_wrong_with_ports_and_probes_is_told(role: dict[str, Any], said: str) -> None:
+    assert problems(**role) == [said]

@@ -1,0 +1,4 @@
+"""Ranks that serve: `ports` chooses and reserves their ports, `probes` asks one question, `tally` counts the answers.
+
+`monitor` runs the probes of a host's ranks. Hosts of ranks use them; nothing here knows Ray.
+"""

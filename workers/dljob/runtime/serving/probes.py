@@ -1,0 +1,128 @@
+"""One probe of one rank: a request, and what its answer says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import urljoin, urlsplit
+
+from dljob.plan.serving import ProbePlan
+
+MOST_BYTES = 10_000
+"""Bytes of an answer that are read."""
+SHOWN_BYTES = 200
+"""Bytes of an answer that are shown as evidence."""
+MOST_REDIRECTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """Where a rank listens."""
+
+    address: str
+    ports: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def port_of(self, probe: ProbePlan) -> int:
+        """Return the number of a probe's port."""
+        return int(probe.port) if probe.port.isdecimal() else self.ports[probe.port]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a probe found; `words` say it for people, with the status and the beginning of the answer."""
+
+    ok: bool
+    words: str
+
+
+async def ask(probe: ProbePlan, target: ProbeTarget) -> Answer:
+    """Probe a rank once. Never raises: whatever goes wrong is a failure of the probe."""
+    where = f"{target.address}:{target.port_of(probe)}"
+    what = f"GET {probe.path} at {where}" if probe.kind == "http" else f"TCP {where}"
+    try:
+        async with asyncio.timeout(probe.timeout_s):
+            if probe.kind == "http":
+                return await _http(probe, target, what)
+            _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
+            writer.close()
+            return Answer(ok=True, words=f"{what}: connected")
+    except TimeoutError:
+        return Answer(ok=False, words=f"{what}: no answer within {probe.timeout_s:g} s")
+    except OSError as error:
+        return Answer(ok=False, words=f"{what}: {error.strerror or error}")
+    except (ValueError, EOFError) as error:
+        return Answer(ok=False, words=f"{what}: no HTTP answer: {error}")
+
+
+async def _http(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+    own = f"{'https' if probe.tls else 'http'}://{target.address}:{target.port_of(probe)}"
+    path = probe.path
+    for _ in range(MOST_REDIRECTS):
+        status, headers, body = await _get(replace(probe, path=path), target)
+        words = f"{what}: status {status}" + (f", {_shown(body)}" if body else "")
+        if status not in (301, 302, 303, 307, 308) or "location" not in headers:
+            return Answer(ok=200 <= status < 400, words=words)
+        found = urlsplit(urljoin(own + path, headers["location"]))
+        if f"{found.scheme}://{found.netloc}" != own:
+            return Answer(ok=False, words=f"{words}: redirects to {headers['location'][:SHOWN_BYTES]}, not followed")
+        path = found.path + (f"?{found.query}" if found.query else "")
+    return Answer(ok=False, words=f"{what}: more than {MOST_REDIRECTS} redirects")
+
+
+async def _get(probe: ProbePlan, target: ProbeTarget) -> tuple[int, dict[str, str], bytes]:
+    """Send one request; return status, headers by small name, and the beginning of the body."""
+    port = target.port_of(probe)
+    context = _unverified() if probe.tls else None
+    reader, writer = await asyncio.open_connection(target.address, port, ssl=context, limit=MOST_BYTES)
+    try:
+        headers = {"host": f"{target.address}:{port}", "user-agent": "dljob-probe", "accept": "*/*"}
+        headers |= {name.lower(): value for name, value in probe.headers} | {"connection": "close"}
+        lines = [f"GET {probe.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        writer.write("\r\n".join(lines).encode())
+        head = await _head(reader)
+        status, fields = _parsed(head)
+        body = await _body(reader, fields, MOST_BYTES - len(head))
+        return status, fields, body
+    finally:
+        # Not closed in order: the rank may have gigabytes left to send.
+        writer.transport.abort()
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise ValueError(f"its headers are longer than {MOST_BYTES} bytes") from None
+
+
+async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str], most: int) -> bytes:
+    """Return the beginning of a body; one that ends early, or never, is no failure: the status counts."""
+    told = fields.get("content-length", "")
+    most = min(most, SHOWN_BYTES, int(told) if told.isdecimal() else most)
+    body = b""
+    with contextlib.suppress(OSError):  # the rank closed the connection; what it sent before counts
+        while len(body) < most and (part := await reader.read(most - len(body))):
+            body += part
+    return body
+
+
+def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    if not version.startswith("HTTP/") or not rest[:3].isdecimal():
+        raise ValueError(f"it begins with {first[:SHOWN_BYTES]!r}")
+    fields = (line.partition(":") for line in lines if ":" in line)
+    return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in fields}
+
+
+def _shown(body: bytes) -> str:
+    return repr(body[:SHOWN_BYTES].decode(errors="replace"))
+
+
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

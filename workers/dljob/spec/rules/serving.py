@@ -1,0 +1,54 @@
+"""The rules about ports and probes of roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.spec import cel
+from dljob.spec.model import DLJobSpec, Probe, Role
+from dljob.spec.rules.findings import Check, Finding, one_each, repeated
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import one_of
+
+
+def _ports(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        loc: Loc = ("spec", "roles", index, "ports")
+        yield from one_each(loc, [port.name for port in role.ports], "ports")
+        numbers = [port.port or f"free {at}" for at, port in enumerate(role.ports)]
+        for at, first, number in repeated(numbers):
+            words = f"{number} is the number of {role.ports[first].name} already"
+            yield Finding((*loc, at, "port"), words, "port: 0 takes a free one")
+
+
+def _probes(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        for key, probe in probes_of(role):
+            yield from _probe(role, probe, ("spec", "roles", index, key))
+
+
+def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
+    kinds = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket}
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        yield Finding(loc, f"{cel.PROBE.message}; here {' and '.join(given) or 'none'}")
+        return
+    target = probe.http_get or probe.tcp_socket
+    names = [port.name for port in role.ports]
+    if target is not None and not target.port.isdecimal() and target.port not in names:
+        yield Finding(
+            (*loc, given[0], "port"),
+            f"{role.name} has no port {target.port}",
+            one_of(target.port, names) if names else "give the role ports",
+        )
+    if target is not None and target.port.isdecimal() and int(target.port) > 65535:
+        yield Finding((*loc, given[0], "port"), "a port is at most 65535")
+
+
+def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
+    """Return key in the file -> probe of a role."""
+    found = (("readinessProbe", role.readiness_probe),)
+    return tuple((key, probe) for key, probe in found if probe is not None)
+
+
+SERVING_RULES: tuple[Check, ...] = (_ports, _probes)

@@ -1,0 +1,91 @@
+"""The models of server roles: their ports, and the probes that tell whether a rank is ready."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from dljob.spec import cel, scalars
+from dljob.spec.scalars import INT_OR_STRING, MAP_BY_NAME, Model
+
+
+def _port_as_text(value: object) -> object:
+    return str(value) if type(value) is int else value
+
+
+PortName = Annotated[str, Field(max_length=15, pattern=scalars.NAME_PATTERN)]
+PortRef = Annotated[
+    str,
+    BeforeValidator(_port_as_text),
+    Field(
+        max_length=15,
+        pattern=scalars.PORT_PATTERN,
+        json_schema_extra={**INT_OR_STRING, "pattern": scalars.PORT_PATTERN},
+    ),
+]
+Seconds = Annotated[int, Field(ge=1, le=86400)]
+Times = Annotated[int, Field(ge=1, le=10000)]
+
+
+class Port(Model):
+    """A port on which each rank of the role listens."""
+
+    name: PortName
+    """Name of the port: at most 15 lower-case letters, digits and '-'. A rank finds its number in DLJOB_PORT_<NAME>,
+    in capitals and with '_' for '-'."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0: each rank gets a free port outside the range from which the kernel takes ports of clients, and keeps it on the
+    same node unless another process took it meanwhile. Another number: that port, which only one rank of a node can
+    have."""
+
+
+class HttpHeader(Model):
+    """A header of a request."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=scalars.HEADER_PATTERN)]
+    """Name of the header."""
+    value: Annotated[str, Field(max_length=4096, pattern=scalars.LINE_PATTERN)] = ""
+    """Value of the header."""
+
+
+class HttpGet(Model):
+    """A GET request to the rank."""
+
+    path: Annotated[str, Field(max_length=1024, pattern=scalars.URL_PATH_PATTERN)] = "/"
+    """Path of the request, with its query."""
+    port: PortRef
+    """Name of a port of the role, or a number."""
+    scheme: Literal["HTTP", "HTTPS"] = "HTTP"
+    """HTTPS: certificates are not verified."""
+    http_headers: Annotated[tuple[HttpHeader, ...], Field(max_length=32, json_schema_extra=MAP_BY_NAME)] = ()
+    """Headers to send; empty by default."""
+
+
+class TcpSocket(Model):
+    """A TCP connection to the rank."""
+
+    port: PortRef
+    """Name of a port of the role, or a number."""
+
+
+class Probe(Model):
+    """A question that the rank's host asks the rank again and again."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.PROBE))
+
+    http_get: HttpGet | None = None
+    """Succeeds with a status from 200 to 399. At most 10 kB of the answer are read. Redirects are followed on the same
+    port of the rank; one to elsewhere is a failure."""
+    tcp_socket: TcpSocket | None = None
+    """Succeeds when a connection can be opened."""
+    initial_delay_seconds: Annotated[int, Field(ge=0, le=86400)] = 0
+    """Seconds from the start of the rank to its first probe."""
+    period_seconds: Seconds = 10
+    """Seconds between two probes; until the first success it is asked more often, first after a tenth of a second."""
+    timeout_seconds: Seconds = 1
+    """Seconds after which a probe without an answer has failed."""
+    success_threshold: Times = 1
+    """Successes in a row after which a failing probe counts as succeeding."""
+    failure_threshold: Times = 3
+    """Failures in a row after which a succeeding probe counts as failing."""
