@@ -55,6 +55,10 @@ IN_SERVERS = {
     "DLJOB_HOST": "address on which to listen: loopback on a laptop, that of the pod on Kubernetes",
     "DLJOB_PORT_<NAME>": "number of the port of that name, in capitals and with `_` for `-`",
 }
+BESIDE_SERVERS = {
+    "DLJOB_ENDPOINTS": "JSON file with the ready ranks of each role with ports; replaced whole at each change",
+    "DLJOB_ENDPOINTS_<ROLE>": "the ready ranks of that role at this start, as `host:port,host:port` of its first port",
+}
 IN_ELASTIC_RANKS = {
     "RANK": "number of the rank in the world",
     "WORLD_SIZE": "number of ranks of the world",
@@ -246,6 +250,7 @@ def environment() -> list[str]:
     text += ["This page is for authors of user code and for administrators: what ranks find, and what dljob reads.", ""]
     text += ["## In every rank", "", *table("variable|value", _rows(IN_RANKS))]
     text += ["## In ranks of a role with ports", "", *table("variable|value", _rows(IN_SERVERS))]
+    text += ["## In all ranks of a job with such a role", "", *table("variable|value", _rows(BESIDE_SERVERS))]
     text += [
         "## In ranks of an Elastic role",
         "",

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dljob.runtime.queues.data_queue import DataQueue
     from dljob.runtime.rpc.futures import CallFuture, FutureSequence
     from dljob.runtime.rpc.streams import Stream
+    from dljob.runtime.serving.endpoints import Endpoint, Endpoints, endpoints
     from dljob.runtime.weights.channel import WeightChannel
     from dljob.runtime.worker.sub_master import SubMaster
     from dljob.runtime.worker.typed import TypedRoleGroup as RoleGroup
@@ -104,6 +105,7 @@ _HOMES = {
     "dljob.runtime.rpc.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.data.shards": ("Shard", "shards"),
     "dljob.runtime.rpc.streams": ("Stream",),
+    "dljob.runtime.serving.endpoints": ("Endpoint", "Endpoints", "endpoints"),
     "dljob.runtime.worker.sub_master": ("SubMaster",),
     "dljob.runtime.weights.channel": ("WeightChannel",),
     "dljob.runtime.worker.worker": ("Worker",),
@@ -125,6 +127,8 @@ __all__ = [
     "DLJobError",
     "DataQueue",
     "DeadlineError",
+    "Endpoint",
+    "Endpoints",
     "FutureSequence",
     "GlobalBatch",
     "JobEvent",
@@ -156,6 +160,7 @@ __all__ = [
     "Workload",
     "checkpoint",
     "current_worker",
+    "endpoints",
     "global_batches",
     "job",
     "jobs",

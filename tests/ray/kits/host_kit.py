@@ -76,6 +76,9 @@ class FakeMaster:
                 return peer
             await self.changed.wait()
 
+    async def endpoints(self, seen: Any) -> dict[str, Any]:
+        return {}
+
     async def pid(self) -> int:
         return os.getpid()
 
@@ -188,7 +191,7 @@ class HostHandle:
 
     def ready(self, count: int = 1, timeout: float = 20.0) -> list[Report]:
         """Return the next reports of ranks that became ready."""
-        return self._take(lambda report: report.outcome is None, count, timeout, 1)
+        return self._take(lambda report: report.outcome is None and report.serves is None, count, timeout, 1)
 
     def _take(self, wanted: Callable[[Report], bool], count: int, timeout: float, epoch: int) -> list[Report]:
         end = time.monotonic() + patience(timeout)

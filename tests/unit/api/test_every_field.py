@@ -72,7 +72,8 @@ def everything() -> DLJobManifest:
         .probe("readiness", port="http", path="/health", scheme="HTTPS", headers={"A": "b"}, initial_delay_seconds=1,
                period_seconds=2, timeout_seconds=3, success_threshold=2, failure_threshold=4)
     )  # fmt: skip
-    builder.role("t").run("m.D").port("http").probe("readiness", port="http")
+    builder.role("t").run("m.D").port("http").probe("readiness", port="http").probe("liveness", command=["true"])
+    builder.role("u").run("m.D").probe("startup", port=80)
     if "annotations" in role_fields():
         builder.role("d").run("m.D").annotation("scheduling.dljob.io/label-selector", '{"rack": "r1"}')
     draft = builder.with_collocation("a", "b", name="pair").build()

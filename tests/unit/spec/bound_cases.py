@@ -15,6 +15,7 @@ from cel_cases import ON_REF, Json, job
 from dljob.spec import quantity, scalars
 from dljob.spec.crd import crd
 
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 WHOLE: Json = {
     "image": "example/image:1",
     "rayVersion": "2.60.0",
@@ -47,10 +48,13 @@ WHOLE: Json = {
             },
             "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
             "ports": [{"name": "http", "port": 0}],
-            "readinessProbe": {"httpGet": {"path": "/", "port": 8000, "httpHeaders": [{"name": "A", "value": "b"}]}},
+            **{
+                key: {"httpGet": {"path": "/", "port": 8000, "httpHeaders": [{"name": "A", "value": "b"}]}}
+                for key in PROBES
+            },
         },
-        {"name": "b", "entrypoint": {"command": ["ls"]}, "readinessProbe": {"tcpSocket": {"port": 8000}}},
-        {"name": "c", "entrypoint": {"class": "app.A"}},
+        {"name": "b", "entrypoint": {"command": ["ls"]}, **{key: {"tcpSocket": {"port": 8000}} for key in PROBES}},
+        {"name": "c", "entrypoint": {"class": "app.A"}, **{key: {"exec": {"command": ["true"]}} for key in PROBES}},
     ],
     "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
     "nodeGroups": [
@@ -170,6 +174,7 @@ CROSS = {
     ".faultTolerance.rules[].onReasons", ".faultTolerance.rules[].action",
     ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
     ".roles[].restartPolicy.with", ".roles[].restartPolicy.with[]",
+    *(f".roles[].{probe}.successThreshold" for probe in ("startupProbe", "livenessProbe")),
     ".collectives.groups[].roles", ".collectives.groups[].roles[]", ".roles[].reserve",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
@@ -270,7 +275,9 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
         _set(spec, other, copy.deepcopy(fit))
     for kind, index in (("command", 1), ("class", 2)):
         path = path.replace(f".roles[].entrypoint.{kind}", f".roles.{index}.entrypoint.{kind}")
-    path = path.replace(".roles[].readinessProbe.tcpSocket", ".roles.1.readinessProbe.tcpSocket")
+    for probe in PROBES:
+        for kind, index in (("tcpSocket", 1), ("exec", 2)):
+            path = path.replace(f".roles[].{probe}.{kind}", f".roles.{index}.{probe}.{kind}")
     path = path.replace(".envFrom[].configMapRef", ".envFrom.1.configMapRef")
     if drop:
         parent, _, name = path.rpartition(".")

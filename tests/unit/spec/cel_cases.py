@@ -292,11 +292,8 @@ RULES: tuple[Case, ...] = (
         )
     ),
     *(
-        case(
-            cel.PROBE,
-            {"roles": [role(readinessProbe=one)]},
-            {"roles": [role(readinessProbe=wrong)]},
-        )
+        case(cel.PROBE, {"roles": [role(**{probe: one})]}, {"roles": [role(**{probe: wrong})]})
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe")
         for one, wrong in (
             ({"tcpSocket": {"port": 80}}, {"periodSeconds": 1}),
             ({"httpGet": {"port": "80"}}, {"httpGet": {"port": 80}, "tcpSocket": {"port": 80}}),

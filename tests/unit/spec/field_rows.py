@@ -93,10 +93,11 @@ def probe_rows(key: str) -> dict[str, Plan | Code]:
             "httpGet.httpHeaders[].name": {"httpGet": {"port": 80, "httpHeaders": [{"name": "A", "value": "b"}]}},
             "httpGet.httpHeaders[].value": {"httpGet": {"port": 80, "httpHeaders": [{"name": "A", "value": "c"}]}},
             "tcpSocket.port": {"tcpSocket": {"port": 80}},
+            "exec.command[]": {"exec": {"command": ["true"]}},
             "initialDelaySeconds": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 1},
             "periodSeconds": {"tcpSocket": {"port": 80}, "periodSeconds": 1},
             "timeoutSeconds": {"tcpSocket": {"port": 80}, "timeoutSeconds": 2},
-            "successThreshold": {"tcpSocket": {"port": 80}, "successThreshold": 2},
+            "successThreshold": {"tcpSocket": {"port": 80}, "successThreshold": 1 + (key == "readinessProbe")},
             "failureThreshold": {"tcpSocket": {"port": 80}, "failureThreshold": 2},
         }.items()
     }
@@ -182,6 +183,8 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.subMaster": Plan("spec.roles.0.comm", {"subMaster": "ring"}),
     "spec.roles[].ports[].name": Plan("spec.roles.3.ports", [{"name": "http"}]),
     "spec.roles[].ports[].port": Plan("spec.roles.3.ports", [{"name": "http", "port": 80}]),
+    **probe_rows("startupProbe"),
+    **probe_rows("livenessProbe"),
     **probe_rows("readinessProbe"),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),

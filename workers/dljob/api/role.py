@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from dljob.api.unsupported import UnsupportedCalls
 from dljob.api.values import (
@@ -28,7 +28,7 @@ from dljob.spec.devices import KUBERNETES
 
 DEVICES = {kind.lower(): kind for kind in KUBERNETES}
 """Keywords of `.resource()` that name a device kind, with the accelerator type of the spec."""
-_PROBES = ("readiness",)
+_PROBES = ("startup", "liveness", "readiness")
 _RESOURCES = ("accelerator", "acc", "cpu", "memory", "mem", "custom", *DEVICES)
 
 
@@ -255,8 +255,9 @@ class RoleSetters(UnsupportedCalls):
 
     def probe(
         self,
-        which: Literal["readiness"],
+        which: Literal["startup", "liveness", "readiness"],
         *,
+        command: Sequence[str] | None = None,
         port: str | int | None = None,
         path: str | None = None,
         scheme: Literal["HTTP", "HTTPS"] | None = None,
@@ -270,7 +271,8 @@ class RoleSetters(UnsupportedCalls):
         """Set a probe of each rank.
 
         Args:
-            which: readiness: the rank is ready when it succeeds.
+            which: startup holds the others back; liveness ends a rank; readiness says when it is ready.
+            command: a command on the rank's machine, instead of a port.
             port: name or number of the port; without a path the probe only connects.
             path: path of a GET request.
             scheme: HTTP or HTTPS.
@@ -295,7 +297,9 @@ class RoleSetters(UnsupportedCalls):
             "successThreshold": success_threshold,
             "failureThreshold": failure_threshold,
         }
-        kind = {"tcpSocket": {"port": port}} if path is None else {"httpGet": http}
+        kind: dict[str, Any] = {"tcpSocket": {"port": port}} if path is None else {"httpGet": http}
+        if command is not None:
+            kind = {"exec": {"command": list(command)}}
         setattr(self._workload, f"{which}_probe", pruned({**kind, **numbers}))
         return self
 

@@ -78,6 +78,20 @@ def peer(state: JobState, role: str, rank: int) -> PeerView:
     return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, _why_ended(state, own.phase))
 
 
+def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
+    """Return role -> its ranks that get requests, for each role with ports, as JSON-able data."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for role, facts in state.job.roles.items():
+        if facts.plan.ports:
+            ranks = ((rank, state.ranks[role, rank]) for rank in range(facts.plan.replicas))
+            found[role] = [
+                {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)}
+                for rank, own in ranks
+                if own.phase is RankPhase.READY and own.serving and state.verdict is None
+            ]
+    return found
+
+
 def _why_ended(state: JobState, phase: RankPhase) -> str:
     """Return why a rank in this phase gets no further process; empty: it may."""
     if state.verdict is not None:

@@ -37,6 +37,7 @@ from dljob.master.state.events import (
     NodeThawed,
     RankEnded,
     RankReady,
+    RankServes,
     RelaunchTold,
     Released,
     ShardsTold,
@@ -257,6 +258,20 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
         ending.role_changed(d, event.role)
 
 
+def _rank_serves(d: StateTransaction, event: RankServes) -> None:
+    """Record where a rank serves, and whether it gets requests; a change after it was ready is told."""
+    key = (event.role, event.rank)
+    rank = d.ranks.get(key)
+    if rank is None or rank.incarnation != event.incarnation:
+        return
+    if rank.phase not in (RankPhase.STARTING, RankPhase.READY):
+        return
+    if rank.phase is RankPhase.READY and rank.serving != event.ready:
+        words = "is ready again" if event.ready else "gets no requests: it is not ready"
+        d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", f"{words} ({event.why})")
+    d.set_rank(key, evolve(rank, addresses=event.addresses, serving=event.ready))
+
+
 def _confirm(d: StateTransaction, host: HostId) -> None:
     """Forget the unconfirmed kills of a host: a rank that started in it proves that they were carried out."""
     state = d.hosts[host]
@@ -340,6 +355,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     SpareLost: _spare_lost,
     NodesChecked: checked.checked,
     RankReady: _rank_ready,
+    RankServes: _rank_serves,
     Stepped: _stepped,
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,

@@ -77,6 +77,15 @@ class RolePlan:
     """(name, number or 0) of each port on which a rank listens."""
     readiness: ProbePlan | None = field(default=None, metadata=LATER)
     """Says whether a rank is ready; None: it is ready once it has started."""
+    startup: ProbePlan | None = field(default=None, metadata=LATER)
+    """Holds the other probes back until it succeeds; a rank that it gives up is ended."""
+    liveness: ProbePlan | None = field(default=None, metadata=LATER)
+    """Ends a rank that it finds unhealthy."""
+
+    @property
+    def probed(self) -> bool:
+        """Whether its ranks have probes."""
+        return any(probe is not None for probe in (self.startup, self.readiness, self.liveness))
 
     @property
     def resizes(self) -> bool:

@@ -69,6 +69,8 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         virtual_local_rank=elastic and role.comm.virtual_local_rank,
         ports=tuple((port.name, port.port) for port in role.ports),
         readiness=_probe(role.readiness_probe),
+        startup=_probe(role.startup_probe),
+        liveness=_probe(role.liveness_probe),
     )
 
 
@@ -77,11 +79,12 @@ def _probe(probe: Probe | None) -> ProbePlan | None:
         return None
     http, tcp = probe.http_get, probe.tcp_socket
     return ProbePlan(
-        kind="http" if http else "tcp",
+        kind="http" if http else "tcp" if tcp else "exec",
         port=http.port if http else tcp.port if tcp else "",
         path=http.path if http else "",
         tls=http is not None and http.scheme == "HTTPS",
         headers=tuple((header.name, header.value) for header in http.http_headers) if http else (),
+        command=probe.exec_.command if probe.exec_ else (),
         delay_s=probe.initial_delay_seconds,
         period_s=probe.period_seconds,
         timeout_s=probe.timeout_seconds,

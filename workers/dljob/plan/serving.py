@@ -7,18 +7,22 @@ from dataclasses import dataclass
 HOST = "DLJOB_HOST"
 """Variable with the address on which a rank listens, where its role has ports."""
 
+ENDPOINTS = "DLJOB_ENDPOINTS"
+"""Variable with the path of the file that has the endpoints of all roles, as JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
     """A probe of a rank, with the numbers of Kubernetes."""
 
     kind: str
-    """http | tcp."""
+    """http | tcp | exec."""
     port: str = ""
     """Name of a port of the role, or its number."""
     path: str = ""
     tls: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    command: tuple[str, ...] = ()
     delay_s: int = 0
     period_s: int = 10
     timeout_s: int = 1
@@ -29,3 +33,8 @@ class ProbePlan:
 def port_variable(name: str) -> str:
     """Return the variable with the number of a rank's port: DLJOB_PORT_HTTP."""
     return f"DLJOB_PORT_{name.upper().replace('-', '_')}"
+
+
+def endpoints_variable(role: str) -> str:
+    """Return the variable with the endpoints of a role: DLJOB_ENDPOINTS_ROLLOUT."""
+    return f"{ENDPOINTS}_{role.upper().replace('-', '_')}"

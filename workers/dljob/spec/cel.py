@@ -153,8 +153,8 @@ ENTRYPOINT = CelRule(
     "exactly one of class, module, command",
 )
 PROBE = CelRule(
-    "[has(self.httpGet), has(self.tcpSocket)].filter(x, x).size() == 1",
-    "exactly one of httpGet, tcpSocket",
+    "[has(self.httpGet), has(self.tcpSocket), has(self.exec)].filter(x, x).size() == 1",
+    "exactly one of httpGet, tcpSocket, exec",
 )
 ENV_FROM = CelRule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
 # A claim is mounted at the path.

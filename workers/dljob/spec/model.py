@@ -162,6 +162,12 @@ class Role(Model):
     ports: Annotated[tuple[Port, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Ports on which each rank listens, at the address in DLJOB_HOST: loopback on a laptop, that of the pod on
     Kubernetes; empty by default."""
+    startup_probe: Probe | None = None
+    """The probe that must succeed before the other two begin; a rank whose startup probe has not succeeded after
+    failureThreshold x periodSeconds is ended, and restarts as after a failure. Left out: they begin at once."""
+    liveness_probe: Probe | None = None
+    """The probe that ends a rank when it fails, which then restarts as after a failure (reason Unhealthy); left out:
+    none."""
     readiness_probe: Probe | None = None
     """The probe that says whether a rank is ready; left out: it is ready once its script has started or its `setup` is
     done."""

@@ -32,6 +32,7 @@ RuleReason = Literal[
     "Network",
     "Hang",
     "Straggler",
+    "Unhealthy",
     "Killed",
     "Unknown",
 ]

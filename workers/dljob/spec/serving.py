@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from dljob.spec import cel, scalars
-from dljob.spec.scalars import INT_OR_STRING, MAP_BY_NAME, Model
+from dljob.spec.scalars import INT_OR_STRING, MAP_BY_NAME, Model, Text
 
 
 def _port_as_text(value: object) -> object:
@@ -69,6 +69,13 @@ class TcpSocket(Model):
     """Name of a port of the role, or a number."""
 
 
+class ExecAction(Model):
+    """A command on the rank's machine, with the rank's environment and working directory."""
+
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=256)]
+    """Program and arguments, executed without a shell."""
+
+
 class Probe(Model):
     """A question that the rank's host asks the rank again and again."""
 
@@ -79,6 +86,9 @@ class Probe(Model):
     port of the rank; one to elsewhere is a failure."""
     tcp_socket: TcpSocket | None = None
     """Succeeds when a connection can be opened."""
+    # `exec` is a builtin of Python, so the field has another name there.
+    exec_: Annotated[ExecAction | None, Field(alias="exec")] = None
+    """Succeeds when the command exits with 0; it is killed after timeoutSeconds."""
     initial_delay_seconds: Annotated[int, Field(ge=0, le=86400)] = 0
     """Seconds from the start of the rank to its first probe."""
     period_seconds: Seconds = 10

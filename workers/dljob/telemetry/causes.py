@@ -76,6 +76,14 @@ RULES: tuple[CauseRule, ...] = (
         "dljob: what watches the progress of ranks",
     ),
     CauseRule(
+        "probe",
+        Source.MONITOR,
+        ("liveness probe failed", "startup probe without success"),
+        "Unhealthy",
+        "liveness probe failed 3 times, last: GET /health at 127.0.0.1:24000: status 500",
+        "dljob: what a host's probes say of a rank",
+    ),
+    CauseRule(
         "pod-oom",
         Source.POD,
         ("oomkilled",),

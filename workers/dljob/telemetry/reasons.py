@@ -33,6 +33,7 @@ PLACEMENT_RESOLVED = "PlacementResolved"  # that group or actor is placed, or wa
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up
+READINESS_CHANGED = "ReadinessChanged"  # the readiness probe of a rank that was ready fails, or succeeds again
 ROLE_COMPLETED = "RoleCompleted"  # all ranks of a role ended
 JOB_RUNNING = "JobRunning"  # all roles are ready, except those that wait for another role's completion
 NODES_CHECKED = "NodesChecked"  # all nodes of a role passed their check

@@ -61,6 +61,9 @@ FAULTS: Mapping[str, Remedy] = {
     "Straggler": Remedy(
         CauseKind.UNKNOWN, "compare the node of the slow rank with others: clocks, temperature, neighbours"
     ),
+    "Unhealthy": Remedy(
+        CauseKind.USER_CODE, "read the probe's last answer in the evidence, and the end of the rank's log"
+    ),
     "Killed": Remedy(
         CauseKind.UNKNOWN, "SIGKILL came from outside the job: ask the node's kernel log and its other users"
     ),

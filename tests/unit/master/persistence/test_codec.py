@@ -55,6 +55,7 @@ views = st.builds(
 lives = st.builds(RunId, st.integers(1, 3), st.integers(1, 3))
 saved = st.builds(CheckpointId, lives, small)
 committed = st.builds(Committed, saved, st.floats(0, 2e9))
+pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 EVENTS = st.one_of(
     st.builds(ev.MasterStarted, small, text, text, st.booleans()),
     st.builds(
@@ -109,6 +110,7 @@ EVENTS = st.one_of(
     st.builds(ev.SpareReady, text, text, small, small, text, small, text),
     st.builds(ev.SpareLost, text, text, small, small),
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
+    st.builds(ev.RankServes, text, small, small, pairs, st.booleans(), text),
     st.builds(ev.Stepped, text, small, small, small),
     st.builds(ev.RankEnded, text, small, small, outcomes),
     st.builds(ev.CauseLearned, text, clues, small, st.none() | outcomes),

@@ -3,42 +3,120 @@
 from __future__ import annotations
 
 import socket
-import threading
+from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
 import pytest
 from role_kit import role_plan
 
+from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan
+from dljob.runtime.serving import monitor as monitor_module
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
-from dljob.runtime.serving.probes import ProbeTarget
+from dljob.runtime.serving.probes import Answer, ProbeTarget
 
 SOON_S = 20.0
+TCP = ProbePlan("tcp", port="http", period_s=1)
+FIRST = ProbedRank(0, 1)
 
 
-def test_a_rank_is_ready_once_its_probe_succeeds() -> None:
-    said: SimpleQueue[ProbedRank] = SimpleQueue()
-    monitor = ProbeMonitor(said.put)
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        target = ProbeTarget("127.0.0.1", {"http": server.getsockname()[1]})
-        role = role_plan("r", ("module", "m"), readiness=ProbePlan("tcp", port="http", period_s=1))
-        monitor.begin(ProbedRank(0, 1), role, target)
-        with pytest.raises(Empty):
-            said.get(timeout=0.2)
-        server.listen()
-        assert said.get(timeout=SOON_S) == ProbedRank(0, 1)
-        monitor.begin(ProbedRank(0, 2), role, target)
-        assert said.get(timeout=SOON_S) == ProbedRank(0, 2)
-        monitor.end(0)
+class Said:
+    """What the monitor said, in its order."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[tuple[ProbedRank, bool | None, str]] = SimpleQueue()
+
+    def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
+        self.queue.put((who, ready, why))
+
+    def dead(self, who: ProbedRank, why: str) -> None:
+        self.queue.put((who, None, why))
+
+    def next(self) -> tuple[ProbedRank, bool | None, str]:
+        return self.queue.get(timeout=SOON_S)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[socket.socket, ProbeTarget]]:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        yield made, ProbeTarget("127.0.0.1", {"http": made.getsockname()[1]})
+
+
+def role(**probes: ProbePlan) -> RolePlan:
+    return role_plan("r", ("module", "m"), **probes)
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *oks: bool) -> None:
+    """Let probes be answered so, and then forever as at last; without pauses."""
+    left = list(oks)
+
+    async def ask(_probe: ProbePlan, _target: ProbeTarget) -> Answer:
+        ok = left.pop(0) if len(left) > 1 else left[0]
+        return Answer(ok=ok, words=f"ok {ok}")
+
+    monkeypatch.setattr(monitor_module, "ask", ask)
+
+
+def test_a_rank_is_ready_once_its_probe_succeeds(server: tuple[socket.socket, ProbeTarget]) -> None:
+    listener, target = server
+    said = Said()
+    monitor = ProbeMonitor(said)
+    monitor.begin(FIRST, role(readiness=TCP), target)
+    with pytest.raises(Empty):
+        said.queue.get(timeout=0.2)
+    listener.listen()
+    assert said.next()[:2] == (FIRST, True)
+    monitor.begin(ProbedRank(0, 2), role(readiness=TCP), target)
+    assert said.next()[:2] == (ProbedRank(0, 2), True)
+    monitor.end(0)
 
 
 def test_a_rank_that_has_ended_is_not_reported_any_more() -> None:
-    said: list[ProbedRank] = []
-    monitor = ProbeMonitor(said.append)
+    said = Said()
+    monitor = ProbeMonitor(said)
     monitor.end(0)
-    role = role_plan("r", ("module", "m"), readiness=ProbePlan("tcp", port="1", delay_s=3600))
-    monitor.begin(ProbedRank(0, 1), role, ProbeTarget("127.0.0.1"))
+    monitor.begin(FIRST, role(readiness=ProbePlan("tcp", port="1", delay_s=3600)), ProbeTarget("127.0.0.1"))
     monitor.end(0)
-    assert said == []
-    assert sum(thread.name == "dljob-probes" for thread in threading.enumerate()) >= 1
+    assert said.queue.empty()
+
+
+def test_readiness_comes_and_goes_with_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, False, True, False, False, True)
+    said, probe = Said(), ProbePlan("tcp", port="1", period_s=0, failures=2)
+    monitor = ProbeMonitor(said)
+    monitor.begin(FIRST, role(readiness=probe), ProbeTarget("127.0.0.1"))
+    assert [said.next()[1:] for _ in range(3)] == [(True, "ok True"), (False, "ok False"), (True, "ok True")]
+    monitor.end(0)
+
+
+def test_a_liveness_probe_ends_a_rank_after_its_failures_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, True, False, True, False)
+    said, probe = Said(), ProbePlan("tcp", port="1", period_s=0, failures=2)
+    ProbeMonitor(said).begin(FIRST, role(liveness=probe), ProbeTarget("127.0.0.1"))
+    assert said.next() == (FIRST, True, "")
+    assert said.next() == (FIRST, None, "liveness probe failed 2 times, last: ok False")
+
+
+def test_no_readiness_is_probed_after_a_failed_liveness_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, False)
+    said, probe = Said(), ProbePlan("tcp", port="1", period_s=0, failures=1)
+    monitor = ProbeMonitor(said)
+    slow = ProbePlan("tcp", port="1", delay_s=3600)
+    monitor.begin(FIRST, role(liveness=probe, readiness=slow), ProbeTarget("127.0.0.1"))
+    assert said.next()[1] is None
+    monitor.end(0)
+
+
+def test_the_other_probes_wait_for_the_startup_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, False, True)
+    said = Said()
+    monitor = ProbeMonitor(said)
+    monitor.begin(FIRST, role(startup=ProbePlan("tcp", port="1")), ProbeTarget("127.0.0.1"))
+    assert said.next() == (FIRST, True, "")
+    answers(monkeypatch, False)
+    probe = ProbePlan("tcp", port="1", period_s=0)
+    monitor.begin(ProbedRank(0, 2), role(startup=probe, readiness=TCP), ProbeTarget("127.0.0.1"))
+    who, ready, why = said.next()
+    assert (who, ready) == (ProbedRank(0, 2), None)
+    assert why == "startup probe without success for 0 s, last: ok False"

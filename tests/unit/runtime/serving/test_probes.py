@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -137,3 +138,27 @@ async def test_a_body_that_breaks_off_is_no_failure(monkeypatch: pytest.MonkeyPa
 
     reader: Any = Broken()
     assert await probes._body(reader, {"content-length": "9"}, 100) == b""
+
+
+@pytest.mark.parametrize(
+    ("script", "ok", "words"),
+    [
+        ("echo well", True, "exit code 0, 'well\\n'"),
+        ("echo bad >&2; exit 3", False, "exit code 3, 'bad\\n'"),
+        ("exit 1", False, "exit code 1"),
+        ('test "$A" = b', True, "exit code 0"),
+        ("yes | head -c 1000000; true", True, "exit code 0"),
+        ("sleep 60", False, "no answer within 0 s"),
+    ],
+)
+async def test_a_command_is_judged_by_its_exit_code(script: str, ok: bool, words: str) -> None:
+    probe = ProbePlan("exec", command=("sh", "-c", script), timeout_s=0 if "sleep" in script else 30)
+    answer = await ask(probe, ProbeTarget("", env={"A": "b", "PATH": os.environ["PATH"]}))
+    assert answer.ok is ok
+    assert words in answer.words
+
+
+async def test_a_command_that_does_not_exist_is_a_failure() -> None:
+    answer = await ask(ProbePlan("exec", command=("/no/such",)), ProbeTarget(""))
+    assert not answer.ok
+    assert "No such file" in answer.words

@@ -28,7 +28,6 @@ from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import lifecycle, thread_host, torch_group
 from dljob.runtime.worker.lifecycle import Lifecycle
 from dljob.runtime.worker.reports import Reports
-from dljob.runtime.worker.serving import HostServing
 from dljob.runtime.worker.thread_host import ThreadHost
 
 
@@ -160,7 +159,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made.spec = SimpleNamespace(role=role)
     made.actor_name = "t/0/1"
     made.reports = Reports()
-    made._serving = HostServing(role, "u", lambda: "127.0.0.1", made._report_ready)
+    made._serving = SimpleNamespace(
+        environment=lambda _start: {},
+        started=lambda start: made.ready(start.rank, start.incarnation),
+        ended=lambda _: None,
+    )
     made.evidence = SimpleNamespace(clues=lambda *_, **__: ())
     made.counters = SimpleNamespace(slots=(None,))
     made._lock, made._done, made._recall = threading.Lock(), threading.Event(), ThreadInterrupt()

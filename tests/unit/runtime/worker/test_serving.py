@@ -2,49 +2,124 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
 import pytest
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
+from dljob.master.state.views import Outcome, Reason
 from dljob.plan.serving import ProbePlan
+from dljob.runtime.process.messages import HostSpec, JobInfo, Serves
+from dljob.runtime.serving.monitor import ProbedRank
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
 from dljob.runtime.worker.serving import HostServing, port_taken
 
 START = RankStart(2, 1, 0, 1, 0)
+NEVER = ProbePlan("tcp", port="1", delay_s=3600)
 
 
-def serving(ready: list[tuple[int, int]], **role: object) -> HostServing:
-    plan = role_plan("r", ("module", "m"), **role)
-    return HostServing(plan, "u", lambda: "127.0.0.1", lambda *who: ready.append(who))
+class Ranks:
+    """A host that notes what is said of its ranks."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def serves(self, rank: int, incarnation: int, news: Serves) -> None:
+        self.said.append((rank, incarnation, news))
+
+    def ready(self, rank: int, incarnation: int) -> None:
+        self.said.append((rank, incarnation, "ready"))
+
+    def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
+        self.said.append((rank, incarnation, outcome))
+
+
+class Line:
+    """PrimeMaster, which knows one server, and never another one."""
+
+    def ask(self, _what: str, args: Any, _timeout_s: float) -> Future[Any]:
+        answer: Future[Any] = Future()
+        if args == (None,):
+            answer.set_result({"a-b": [{"rank": 0, "incarnation": 1, "addresses": {"http": "h:1", "rpc": "h:2"}}]})
+        return answer
+
+
+def serving(
+    ranks: Ranks, *, job_dir: str = "", servers: tuple[str, ...] = (), address: str = "127.0.0.1", **role: Any
+) -> HostServing:
+    job = JobInfo("u", "j", job_dir, "dljob", "m", 30, 0.2, "", (), servers=servers)
+    return HostServing(
+        HostSpec(job, role_plan("r", ("module", "m"), **role), 1), lambda: address, lambda _rank: Line(), ranks
+    )
 
 
 def test_a_rank_finds_its_address_and_its_ports() -> None:
-    env = serving([], ports=(("http", 0), ("side-car", 0))).environment(START)
+    own = serving(Ranks(), ports=(("http", 0), ("side-car", 0)))
+    env = own.environment(START)
     assert set(env) == {"DLJOB_HOST", "DLJOB_PORT_HTTP", "DLJOB_PORT_SIDE_CAR"}
     assert env["DLJOB_HOST"] == "127.0.0.1"
-    assert serving([]).environment(START) == {}
+    assert serving(Ranks()).environment(START) == {}
 
 
-def test_a_rank_without_a_probe_is_ready_at_once() -> None:
-    ready: list[tuple[int, int]] = []
-    own = serving(ready)
-    own.started(2, 1)
+def test_a_rank_finds_the_servers_of_its_job(tmp_path: Path) -> None:
+    env = serving(Ranks(), job_dir=str(tmp_path), servers=("a-b",)).environment(START)
+    assert env["DLJOB_ENDPOINTS_A_B"] == "h:1"
+    (row,) = json.loads(Path(env["DLJOB_ENDPOINTS"]).read_text())["a-b"]
+    assert row["addresses"] == {"http": "h:1", "rpc": "h:2"}
+    assert [each.name for each in Path(env["DLJOB_ENDPOINTS"]).parent.iterdir()] == ["r-2.json"]
+
+
+def test_a_port_of_the_last_process_is_taken_again() -> None:
+    (port,) = (other := HostPorts()).take(0, [("http", 0)], "x", {}).values()
+    other.take(0, [], "x", {})
+    start = RankStart(2, 1, 0, 1, 0, ports=(("http", port),))
+    assert serving(Ranks(), ports=(("http", 0),)).environment(start)["DLJOB_PORT_HTTP"] == str(port)
+
+
+def test_a_rank_without_a_probe_serves_and_is_ready_at_once() -> None:
+    ranks = Ranks()
+    own = serving(ranks, ports=(("http", 0),), address="::1")
+    port = own.environment(START)["DLJOB_PORT_HTTP"]
+    own.started(START)
     own.ended(2)
-    assert ready == [(2, 1)]
+    assert ranks.said == [(2, 1, Serves((("http", f"[::1]:{port}"),), ready=True)), (2, 1, "ready")]
+    plain = Ranks()
+    serving(plain).started(START)
+    assert plain.said == [(2, 1, "ready")], "it serves nowhere"
 
 
 def test_a_rank_with_a_probe_is_not_ready_before_it() -> None:
-    ready: list[tuple[int, int]] = []
-    own = serving(ready, readiness=ProbePlan("tcp", port="1", delay_s=3600))
-    own.started(2, 1)
+    ranks = Ranks()
+    own = serving(ranks, readiness=NEVER)
+    own.started(START, {"A": "b"})
     own.ended(2)
-    assert ready == []
+    assert ranks.said == []
+
+
+def test_a_rank_is_reported_as_ready_once_and_as_serving_at_each_change() -> None:
+    ranks, who = Ranks(), ProbedRank(2, 1)
+    own = serving(ranks, readiness=NEVER)
+    for ready in (True, False, True):
+        own.serves(who, ready=ready, why="said")
+    assert [news if news == "ready" else news.ready for *_, news in ranks.said] == [True, "ready", False, True]
+
+
+def test_a_failed_probe_is_an_end_with_its_evidence() -> None:
+    ranks = Ranks()
+    serving(ranks).dead(ProbedRank(2, 1), "liveness probe failed 3 times, last: GET /: status 500")
+    ((_, _, outcome),) = ranks.said
+    assert outcome.reason is Reason.UNHEALTHY
+    assert [clue.text for clue in outcome.clues] == [outcome.message]
 
 
 def test_a_taken_port_is_the_end_of_a_rank() -> None:
     (port,) = (other := HostPorts()).take(0, [("http", 0)], "x", {}).values()
     with pytest.raises(PortTakenError) as error:
-        serving([], ports=(("http", port),)).environment(START)
+        serving(Ranks(), ports=(("http", port),)).environment(START)
     said = port_taken(error.value)
     assert (said.ok, said.error_type) == (False, "PortTakenError")
     assert f"port {port}" in said.message

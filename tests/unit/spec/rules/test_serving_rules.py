@@ -9,6 +9,7 @@ import pytest
 from dljob.errors import SpecError
 from dljob.spec.loading.load import parse
 
+LIVENESS = "spec.roles[0].livenessProbe"
 ELSEWHERE = "a probe goes to the rank itself: take host out"
 
 
@@ -60,12 +61,16 @@ def test_a_probe_may_name_a_port_or_its_number() -> None:
             "spec.roles[0].ports[1].port: 80 is the number of a already; port: 0 takes a free one",
         ),
         (
+            {"livenessProbe": {"exec": {"command": ["true"]}, "successThreshold": 2}},
+            f"{LIVENESS}.successThreshold: a livenessProbe succeeds at once; leave successThreshold out",
+        ),
+        (
             {"readinessProbe": {}},
-            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket; here none; ",
+            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket, exec; here none; ",
         ),
         (
             {"readinessProbe": {"httpGet": {"port": 1}, "tcpSocket": {"port": 1}}},
-            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket; here httpGet and tcpSocket; ",
+            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket, exec; here httpGet and tcpSocket; ",
         ),
     ],
 )

@@ -185,7 +185,13 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
         old = d.ranks[host.role, rank]
         if old.phase is RankPhase.WAITING and not on_hold(d, old) and not _mates_stop(d, old):
             new = evolve(
-                old, phase=RankPhase.STARTING, incarnation=old.incarnation + 1, pid=0, since=d.now, ready_at=0.0
+                old,
+                phase=RankPhase.STARTING,
+                incarnation=old.incarnation + 1,
+                pid=0,
+                since=d.now,
+                ready_at=0.0,
+                serving=False,
             )
             d.set_rank((host.role, rank), new)
             started.append(rank)
@@ -217,6 +223,7 @@ def order(
                 restart_reason=own.restart_reason,
                 devices=devices,
                 device_index=device_index,
+                ports=tuple((name, int(address.rpartition(":")[2])) for name, address in own.addresses),
             )
         )
     generation = d.roles[host.role].generation

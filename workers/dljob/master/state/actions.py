@@ -75,6 +75,8 @@ class RankStart:
     """(Ray resource, device ids) that the rank may see."""
     device_index: int = 0
     """Index, among the visible devices of the role's kind, of the rank's own (first) device."""
+    ports: tuple[tuple[str, int], ...] = ()
+    """(port name, number) that the rank had in its last process."""
     nodes: int = 1
     """Number of nodes that the role spans. It cannot be computed from group counts: groups may share a node."""
 

@@ -215,6 +215,21 @@ class RankReady:
 
 
 @dataclass(frozen=True, slots=True)
+class RankServes:
+    """A rank's ports are known, or its readiness probe changed its answer."""
+
+    role: str
+    rank: int
+    incarnation: int
+    addresses: tuple[tuple[str, str], ...]
+    """(port name, host:port)."""
+    ready: bool
+    """Whether it is to get requests."""
+    why: str = ""
+    """The last answer to its readiness probe; empty where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stepped:
     """A restarted rank reported its first step, or the first step beyond what its earlier processes reached.
 
@@ -353,6 +368,7 @@ Event = (
     | SpareLost
     | NodesChecked
     | RankReady
+    | RankServes
     | Stepped
     | RankEnded
     | CheckpointCommitted

@@ -164,6 +164,10 @@ class RankState:
     """Whether the present process reported a step below `goal`."""
     ready_at: float = 0.0
     """When the present process became ready (unix seconds); 0: it is not ready yet."""
+    addresses: tuple[tuple[str, str], ...] = ()
+    """(port name, host:port) of the present process, else of the last one."""
+    serving: bool = False
+    """Whether the present process gets requests, as far as its probes say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dljob.errors import NotFoundError
 from dljob.master.placement.previous_attempt import carried
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue
+from dljob.master.status import endpoints as endpoints_of
 from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import Backend, factory
@@ -177,6 +178,12 @@ class MasterServer:
         shell = await self._ready()
         return await self._parked.ready(lambda: shell.state, shell.changed, (role, rank), after)
 
+    async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
+        """Return role -> its ranks that get requests, once that is not `seen`, or after `LONGEST_S`."""
+        shell = await self._ready()
+        await until(shell.changed, lambda: endpoints_of(shell.state) != seen, LONGEST_S)
+        return endpoints_of(shell.state)
+
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""
         return await self._desk.answer(await asyncio.shield(self._started_loop), question, node)
@@ -292,6 +299,7 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         roles=tuple((name, role.replicas) for name, role in made.roles.items()),
         attempt=order.attempt,
         boot=await _boot(order, backend),
+        servers=tuple(name for name, role in made.roles.items() if role.ports),
         **_saving(spec),
     )
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None

@@ -52,6 +52,10 @@ class PrimeMaster:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""
         return await self._own.await_peer(role, rank, after)
 
+    async def endpoints(self, seen: dict[str, Any] | None) -> dict[str, Any]:
+        """Return role -> its ranks that get requests, once that is not `seen`, or after a while."""
+        return await self._own.endpoints(seen)
+
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints."""
         return await self._own.saves(question, node)

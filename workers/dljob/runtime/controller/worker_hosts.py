@@ -354,7 +354,9 @@ def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ..
     )
 
 
-def _event(role: str, report: Report) -> ev.RankReady | ev.RankEnded:
+def _event(role: str, report: Report) -> ev.RankReady | ev.RankServes | ev.RankEnded:
+    if (serves := report.serves) is not None:
+        return ev.RankServes(role, report.rank, report.incarnation, serves.addresses, serves.ready, serves.why)
     if report.outcome is None:
         return ev.RankReady(role, report.rank, report.incarnation, report.pid)
     return ev.RankEnded(role, report.rank, report.incarnation, report.outcome)

@@ -67,6 +67,8 @@ class JobInfo:
     """Seconds for writing them to disk at the end."""
     boot: str = ""
     """The boot id of the one machine that holds the whole cluster, PrimeMaster included; empty: there are several."""
+    servers: tuple[str, ...] = ()
+    """The roles with ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,25 @@ class LeaveOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Serves:
+    """Where a rank serves, (port name, host:port), and whether it is to get requests."""
+
+    addresses: tuple[tuple[str, str], ...]
+    ready: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A rank became ready (`outcome` None) or ended. `seq` numbers the reports of a host."""
+    """A rank became ready (`outcome` None), ended, or `serves`. `seq` numbers the reports of a host."""
 
     seq: int
     rank: int
     incarnation: int
     pid: int
     outcome: Outcome | None
+    serves: Serves | None = None
+    """News about its readiness; `outcome` says nothing then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan
@@ -22,22 +22,30 @@ class ProbedRank:
     incarnation: int
 
 
+class ProbeListener(Protocol):
+    """What is done about the answers to probes. All methods are called in the monitor's thread."""
+
+    def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
+        """A rank became ready, or it is not ready any more."""
+        ...
+
+    def dead(self, who: ProbedRank, why: str) -> None:
+        """The startup or liveness probe of a rank failed for good."""
+        ...
+
+
 class ProbeMonitor:
-    """Probes ranks from their start to their end.
+    """Probes ranks from their start to their end."""
 
-    `on_ready(who)` is called when a rank becomes ready. All callbacks come from the monitor's own thread.
-    """
-
-    def __init__(self, on_ready: Callable[[ProbedRank], None]) -> None:
-        self._on_ready = on_ready
+    def __init__(self, listener: ProbeListener) -> None:
+        self._listener = listener
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: dict[int, tuple[ProbedRank, asyncio.Task[None]]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def begin(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
         """Probe a rank from now on, instead of its earlier incarnation."""
-        loop = self._running()
-        asyncio.run_coroutine_threadsafe(self._begin(who, role, target), loop).result()
+        asyncio.run_coroutine_threadsafe(self._begin(who, role, target), self._running()).result()
 
     def end(self, rank: int) -> None:
         """Stop probing a rank. No callback about it begins after the return."""
@@ -53,25 +61,66 @@ class ProbeMonitor:
 
     async def _begin(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
         await self._end(who.rank)
-        self._tasks[who.rank] = who, asyncio.create_task(self._watch(who, role, target))
+        self._tasks[who.rank] = asyncio.create_task(self._watch(who, role, target))
 
     async def _end(self, rank: int) -> None:
-        _, task = self._tasks.pop(rank, (None, None))
+        task = self._tasks.pop(rank, None)
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
     async def _watch(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
-        if role.readiness is not None:
-            await self._until_ready(role.readiness, target)
-        self._on_ready(who)
+        if role.startup is not None and (why := await _start_up(role.startup, target)):
+            self._listener.dead(who, why)
+            return
+        if role.readiness is None:
+            self._listener.serves(who, ready=True, why="")
+        # As in Kubernetes, both begin once the startup probe has succeeded.
+        async with asyncio.TaskGroup() as probes:
+            if role.readiness is not None:
+                ready = probes.create_task(self._readiness(who, role.readiness, target))
+            if role.liveness is not None:
+                why = await _until_dead(role.liveness, target)
+                if role.readiness is not None:
+                    ready.cancel()
+                self._listener.dead(who, why)
 
-    async def _until_ready(self, probe: ProbePlan, target: ProbeTarget) -> None:
+    async def _readiness(self, who: ProbedRank, probe: ProbePlan, target: ProbeTarget) -> None:
         await asyncio.sleep(probe.delay_s)
-        tally = Tally()
+        tally, told = Tally(), False
         while True:
-            tally = tally.counted(probe, ok=(await ask(probe, target)).ok)
-            if tally.verdict:
-                return
+            answer = await ask(probe, target)
+            tally = tally.counted(probe, ok=answer.ok)
+            if bool(tally.verdict) != told:
+                told = not told
+                self._listener.serves(who, ready=told, why=answer.words)
             await asyncio.sleep(tally.pause_s(probe))
+
+
+async def _start_up(probe: ProbePlan, target: ProbeTarget) -> str:
+    """Probe until the first success, and return ""; after `failures` periods without one, return the last answer."""
+    await asyncio.sleep(probe.delay_s)
+    loop = asyncio.get_running_loop()
+    end, tally = loop.time() + probe.failures * probe.period_s, Tally()
+    while True:
+        answer = await ask(probe, target)
+        if answer.ok:
+            return ""
+        if loop.time() >= end:
+            return f"startup probe without success for {probe.failures * probe.period_s} s, last: {answer.words}"
+        tally = tally.counted(probe, ok=False)
+        await asyncio.sleep(min(tally.pause_s(probe), max(0.0, end - loop.time())))
+
+
+async def _until_dead(probe: ProbePlan, target: ProbeTarget) -> str:
+    """Probe until it has failed as often as it may; return the last answer."""
+    await asyncio.sleep(probe.delay_s)
+    tally = Tally()
+    while True:
+        answer = await ask(probe, target)
+        tally = tally.counted(probe, ok=answer.ok)
+        if tally.verdict is False:
+            return f"liveness probe failed {tally.failures} times, last: {answer.words}"
+        # Never sooner than the period: a server that still starts is not to be ended within a second.
+        await asyncio.sleep(probe.period_s)

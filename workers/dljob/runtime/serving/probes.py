@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +26,10 @@ class ProbeTarget:
 
     address: str
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The environment of commands."""
+    folder: str = "/"
+    """The working directory of commands."""
 
     def port_of(self, probe: ProbePlan) -> int:
         """Return the number of a probe's port."""
@@ -40,10 +46,11 @@ class Answer:
 
 async def ask(probe: ProbePlan, target: ProbeTarget) -> Answer:
     """Probe a rank once. Never raises: whatever goes wrong is a failure of the probe."""
-    where = f"{target.address}:{target.port_of(probe)}"
-    what = f"GET {probe.path} at {where}" if probe.kind == "http" else f"TCP {where}"
+    what = _described(probe, target)
     try:
         async with asyncio.timeout(probe.timeout_s):
+            if probe.kind == "exec":
+                return await _exec(probe, target, what)
             if probe.kind == "http":
                 return await _http(probe, target, what)
             _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
@@ -55,6 +62,35 @@ async def ask(probe: ProbePlan, target: ProbeTarget) -> Answer:
         return Answer(ok=False, words=f"{what}: {error.strerror or error}")
     except (ValueError, EOFError) as error:
         return Answer(ok=False, words=f"{what}: no HTTP answer: {error}")
+
+
+def _described(probe: ProbePlan, target: ProbeTarget) -> str:
+    if probe.kind == "exec":
+        return f"command {' '.join(probe.command)[:SHOWN_BYTES]}"
+    where = f"{target.address}:{target.port_of(probe)}"
+    return f"GET {probe.path} at {where}" if probe.kind == "http" else f"TCP {where}"
+
+
+async def _exec(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+    process = await asyncio.create_subprocess_exec(
+        *probe.command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=target.folder,
+        env=dict(target.env),
+        start_new_session=True,
+    )
+    said = b""
+    try:
+        while process.stdout is not None and (part := await process.stdout.read(MOST_BYTES)):
+            said = (said + part)[:SHOWN_BYTES]
+        code = await process.wait()
+    finally:
+        # The whole session: it may have left children, and at the timeout it still runs.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return Answer(ok=code == 0, words=f"{what}: exit code {code}" + (f", {_shown(said)}" if said else ""))
 
 
 async def _http(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:

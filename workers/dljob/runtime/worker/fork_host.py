@@ -28,7 +28,7 @@ from dljob.runtime.process import environment, guard, preload
 from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log
-from dljob.runtime.process.messages import Call, HostSpec, NotRun, Reply, StartOrder, StopOrder
+from dljob.runtime.process.messages import Call, HostSpec, NotRun, Reply, Serves, StartOrder, StopOrder
 from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
 from dljob.runtime.rpc.call_trace import CallTraces
@@ -62,9 +62,12 @@ class _Rank:
     slot: int
     """The index of the rank's step counter in the host's segment."""
     progress: ProgressCounter
+    env: Mapping[str, str]
     pid: int = 0
     why: str = ""
     """Why it was asked to end; empty as long as it was not."""
+    failed: Outcome | None = None
+    """Its end, where a probe decided it."""
     ended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -81,7 +84,7 @@ class ForkHost(Host):
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         self._cores = numa.Cores(spec.role.numa_binding)
-        self._serving = HostServing(spec.role, spec.job.uid, ray.util.get_node_ip_address, self._ready)
+        self._serving = HostServing(spec, ray.util.get_node_ip_address, self._calls_of, self)
         self._leaving = False
         self._last_report = 0
         # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
@@ -134,7 +137,7 @@ class ForkHost(Host):
             slot = len(self._ranks) if old is None else old.slot
             progress = ProgressCounter(self.counters.slots[slot], start.rank, start.incarnation)
             facts = self._facts(order, start)
-            rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress)
+            rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress, env)
             self._ranks[start.rank] = rank
         if taken is not None:
             self._ended(rank, taken)
@@ -216,12 +219,31 @@ class ForkHost(Host):
             return
         if event["event"] == "started":
             rank.pid = event["pid"]
-            self._serving.started(rank.start.rank, rank.start.incarnation)
+            self._serving.started(rank.start, rank.env)
         else:
             self._ended(rank, self._outcome(rank, event))
 
-    def _ready(self, number: int, incarnation: int) -> None:
-        self.reports.add(number, incarnation, self._ranks[number].pid, None)
+    def ready(self, rank: int, incarnation: int) -> None:
+        """Report a rank as ready."""
+        self.reports.add(rank, incarnation, self._ranks[rank].pid, None)
+
+    def serves(self, rank: int, incarnation: int, news: Serves) -> None:
+        """Report where a rank serves, and whether it gets requests."""
+        self.reports.add(rank, incarnation, self._ranks[rank].pid, None, news)
+
+    def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
+        """End a rank whose probe failed, in a thread of its own: it may need the grace."""
+        with self._lock:
+            own = self._ranks[rank]
+            if own.start.incarnation != incarnation or own.why or own.ended.is_set():
+                return
+            own.failed = outcome
+        threading.Thread(target=self._end_unhealthy, args=(own,), name="dljob-unhealthy", daemon=True).start()
+
+    def _end_unhealthy(self, rank: _Rank) -> None:
+        self._helper.order("term", rank.start.rank, rank.start.incarnation)
+        if not rank.ended.wait(TERM_GRACE_S):
+            self._helper.order("kill", rank.start.rank, rank.start.incarnation)
 
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
         # Before the report: nothing about this incarnation may follow its end.
@@ -235,6 +257,8 @@ class ForkHost(Host):
     def _outcome(self, rank: _Rank, event: Event) -> Outcome:
         """Combine the rank's own report with its true exit code; without a report, the status and its log's tail."""
         bare = from_status(event["status"], detail=_tail(rank))
+        if rank.failed is not None:
+            return replace(rank.failed, code=bare.code, detail=bare.detail)
         words = event["words"]
         # The words are the rank's, the code the kernel's: a script may exit otherwise after it reported an error.
         if words and not bare.ok:

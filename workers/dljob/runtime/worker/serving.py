@@ -1,58 +1,121 @@
-"""A host's part in serving: ports for its ranks, and their readiness by probes."""
+"""A host's part in serving: ports for its ranks, their readiness by probes, and the endpoints of other roles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
 
 from dljob.master.state.actions import RankStart
-from dljob.master.state.views import Outcome, Reason
-from dljob.plan.role import RolePlan
-from dljob.plan.serving import HOST, port_variable
+from dljob.master.state.views import Clue, Outcome, Reason
+from dljob.plan.serving import ENDPOINTS, HOST, endpoints_variable, port_variable
+from dljob.runtime.process.messages import HostSpec, Serves
+from dljob.runtime.serving.endpoints import AsksMaster, EndpointFeed, one_line
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
 from dljob.runtime.serving.probes import ProbeTarget
+from dljob.telemetry.evidence import Source
+
+
+class ServedRanks(Protocol):
+    """A host, as far as serving concerns it."""
+
+    def serves(self, rank: int, incarnation: int, news: Serves) -> None:
+        """Report where a rank serves, and whether it gets requests."""
+        ...
+
+    def ready(self, rank: int, incarnation: int) -> None:
+        """Report a rank as ready, once for an incarnation."""
+        ...
+
+    def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
+        """End a rank whose startup or liveness probe failed."""
+        ...
 
 
 class HostServing:
-    """Ports and probes of a host's ranks.
+    """Ports and probes of a host's ranks. `address()` returns the address on which they listen."""
 
-    `address()` returns the address on which they listen; `ready(rank, incarnation)` is called when one is ready.
-    """
-
-    def __init__(self, role: RolePlan, uid: str, address: Callable[[], str], ready: Callable[[int, int], None]) -> None:
-        self._role = role
-        self._uid = uid
+    def __init__(
+        self, spec: HostSpec, address: Callable[[], str], line: Callable[[int], AsksMaster], ranks: ServedRanks
+    ) -> None:
+        self._spec = spec
         self._address = address
-        self._ready = ready
+        self._line = line
+        self._ranks = ranks
         self._ports = HostPorts()
-        self._probes = ProbeMonitor(lambda who: ready(who.rank, who.incarnation))
+        self._probes = ProbeMonitor(self)
+        self._lock = threading.Lock()
+        self._feed: EndpointFeed | None = None
         self._targets: dict[int, ProbeTarget] = {}
+        self._ready: set[ProbedRank] = set()
 
     def environment(self, start: RankStart) -> dict[str, str]:
-        """Take a rank's ports; return its variables.
+        """Take a rank's ports; return its variables, those about servers of the job included.
 
         Raises:
             PortTakenError: A fixed port is in use.
+            UnreachableError: PrimeMaster did not tell the endpoints of the job.
         """
-        if not self._role.ports:
-            return {}
-        seed = f"{self._uid}/{self._role.name}/{start.rank}"
-        ports = self._ports.take(start.rank, self._role.ports, seed, {})
+        env = self._endpoints(start) if self._spec.job.servers else {}
+        role = self._spec.role
+        self._targets.pop(start.rank, None)
+        if not role.ports:
+            return env
+        seed = f"{self._spec.job.uid}/{role.name}/{start.rank}"
+        ports = self._ports.take(start.rank, role.ports, seed, dict(start.ports))
         address = self._address()
         self._targets[start.rank] = ProbeTarget(address, ports)
-        return {HOST: address, **{port_variable(name): str(port) for name, port in ports.items()}}
+        return {**env, HOST: address, **{port_variable(name): str(port) for name, port in ports.items()}}
 
-    def started(self, rank: int, incarnation: int) -> None:
-        """Note that a rank runs: it is ready at once, or once its probe says so."""
-        if self._role.readiness is None:
-            self._ready(rank, incarnation)
+    def _endpoints(self, start: RankStart) -> dict[str, str]:
+        job = self._spec.job
+        with self._lock:
+            if self._feed is None:
+                # One file for each host, under a name that its successor takes over.
+                path = Path(job.dir) / "endpoints" / f"{self._spec.role.name}-{start.rank}.json"
+                self._feed = EndpointFeed(self._line(start.rank), path)
+                self._file = path
+        table = self._feed.refresh()
+        lines = {endpoints_variable(role): one_line(rows) for role, rows in table.items()}
+        return {ENDPOINTS: str(self._file), **lines}
+
+    def started(self, start: RankStart, env: Mapping[str, str] | None = None) -> None:
+        """Note that a rank runs: it is ready at once, or once its probes say so. `env` is that of its exec probes."""
+        role, who = self._spec.role, ProbedRank(start.rank, start.incarnation)
+        if not role.probed:
+            self.serves(who, ready=True, why="")
             return
-        target = self._targets.get(rank) or ProbeTarget(self._address())
-        self._probes.begin(ProbedRank(rank, incarnation), self._role, target)
+        target = self._targets.get(start.rank) or ProbeTarget(self._address())
+        own = dict(os.environ if env is None else env)
+        where = ProbeTarget(target.address, target.ports, own, self._spec.job.code_dir or "/")
+        self._probes.begin(who, role, where)
 
     def ended(self, rank: int) -> None:
-        """Stop probing a rank: it is not reported as ready any more."""
+        """Stop probing a rank: nothing is reported about it any more."""
         self._probes.end(rank)
+
+    # -- answers to probes
+
+    def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
+        """Report a rank's readiness, and at the first time the rank as ready."""
+        target = self._targets.get(who.rank)
+        if target is not None or why:
+            host = "" if target is None else f"[{target.address}]" if ":" in target.address else target.address
+            ports = {} if target is None else target.ports
+            # Before `ready`: roles that wait for this one find its address.
+            addresses = tuple((name, f"{host}:{port}") for name, port in ports.items())
+            self._ranks.serves(who.rank, who.incarnation, Serves(addresses, ready, why))
+        if ready and who not in self._ready:
+            self._ready.add(who)
+            self._ranks.ready(who.rank, who.incarnation)
+
+    def dead(self, who: ProbedRank, why: str) -> None:
+        """End a rank whose startup or liveness probe failed."""
+        outcome = Outcome(ok=False, reason=Reason.UNHEALTHY, message=why, clues=(Clue(Source.MONITOR, why),))
+        self._ranks.unhealthy(who.rank, who.incarnation, outcome)
 
 
 def port_taken(error: PortTakenError) -> Outcome:

@@ -24,7 +24,7 @@ from dljob.runtime.process import environment, preload
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log, redirect_output
-from dljob.runtime.process.messages import Call, HostSpec, LeaveOrder, Reply, StartOrder, StopOrder
+from dljob.runtime.process.messages import Call, HostSpec, LeaveOrder, Reply, Serves, StartOrder, StopOrder
 from dljob.runtime.process.thread_interrupt import AGAIN_S, ASK_S, PATIENCE_S, ThreadInterrupt
 from dljob.runtime.process.worker_context import (
     ProgressCounter,
@@ -78,7 +78,7 @@ class ThreadHost(Host):
         self._report = 0
         self._killed = ""
         self._cores = numa.Cores(spec.role.numa_binding)
-        self._serving = HostServing(spec.role, spec.job.uid, ray.util.get_node_ip_address, self._report_ready)
+        self._serving = HostServing(spec, ray.util.get_node_ip_address, self._client, self)
         super().__init__(spec)
         self._preload = preload.in_background(preload.modules(spec.role, spec.job.code_dir))
 
@@ -301,7 +301,7 @@ class ThreadHost(Host):
             device_index=environment.device_index(self._kind, start, role),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
-            calls=self._client(start),
+            calls=self._client(start.rank),
             report=with_device(self._progress.put, self._progress.note),
             note=self._progress.note,
             env=env,
@@ -309,19 +309,32 @@ class ThreadHost(Host):
             saver=lambda: saving.place(self.spec, order, start),
         )
 
-    def _client(self, start: RankStart) -> RpcClient:
+    def _client(self, rank: int) -> RpcClient:
         """Return the rank's client of other roles, which a restart in process keeps."""
         if self._calls is None:
-            trace = self._traces.of(start.rank)
-            self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{start.rank}", trace)
+            trace = self._traces.of(rank)
+            self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{rank}", trace)
         return self._calls
 
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
-        self._serving.started(start.rank, start.incarnation)
+        self._serving.started(start)
 
-    def _report_ready(self, rank: int, incarnation: int) -> None:
+    def ready(self, rank: int, incarnation: int) -> None:
+        """Report the rank as ready."""
         self.reports.add(rank, incarnation, os.getpid(), None)
+
+    def serves(self, rank: int, incarnation: int, news: Serves) -> None:
+        """Report where the rank serves, and whether it gets requests."""
+        self.reports.add(rank, incarnation, os.getpid(), None, news)
+
+    def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
+        """End this process, as a probe of its rank failed: a thread cannot be killed."""
+        start = self._start
+        if start is not None and (start.rank, start.incarnation) == (rank, incarnation):
+            threading.Thread(
+                target=self._end_reported, args=(start, outcome, 1, outcome.message), name="dljob-unhealthy"
+            ).start()
 
     def _ended(self, start: RankStart, outcome: Outcome) -> int:
         """Report the end of an incarnation, only the first time. Returns the number of that report."""

@@ -24,11 +24,15 @@ def _ports(spec: DLJobSpec) -> Iterator[Finding]:
 def _probes(spec: DLJobSpec) -> Iterator[Finding]:
     for index, role in enumerate(spec.roles):
         for key, probe in probes_of(role):
-            yield from _probe(role, probe, ("spec", "roles", index, key))
+            loc: Loc = ("spec", "roles", index, key)
+            yield from _probe(role, probe, loc)
+            # One success starts a rank, or shows that it lives; Kubernetes has the same rule.
+            if key != "readinessProbe" and probe.success_threshold != 1:
+                yield Finding((*loc, "successThreshold"), f"a {key} succeeds at once", "leave successThreshold out")
 
 
 def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
-    kinds = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket}
+    kinds = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket, "exec": probe.exec_}
     given = [name for name, value in kinds.items() if value is not None]
     if len(given) != 1:
         yield Finding(loc, f"{cel.PROBE.message}; here {' and '.join(given) or 'none'}")
@@ -47,7 +51,11 @@ def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
 
 def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
     """Return key in the file -> probe of a role."""
-    found = (("readinessProbe", role.readiness_probe),)
+    found = (
+        ("startupProbe", role.startup_probe),
+        ("livenessProbe", role.liveness_probe),
+        ("readinessProbe", role.readiness_probe),
+    )
     return tuple((key, probe) for key, probe in found if probe is not None)
 
 

@@ -1,0 +1,61 @@
+"""Ranks that serve: where they are, and whether they get requests."""
+
+from __future__ import annotations
+
+from master_kit import KILLED, World, host, job
+
+from dljob.master import status
+from dljob.master.state import actions as act
+from dljob.master.state import events as ev
+from dljob.telemetry import reasons
+
+HTTP = (("http", "127.0.0.1:24000"),)
+
+
+def served(*, replicas=1, **role):
+    return World(job({"name": "s", "replicas": replicas, "ports": [{"name": "http"}], **role}, {"name": "w"})).boot()
+
+
+def ready(world):
+    return [(row["rank"], row["incarnation"], row["addresses"]) for row in status.endpoints(world.state)["s"]]
+
+
+def test_a_rank_is_an_endpoint_while_its_probe_says_so():
+    world = served()
+    assert ready(world) == []
+    world.send(ev.RankServes("s", 0, 1, HTTP, ready=True))
+    assert ready(world) == [(0, 1, {"http": "127.0.0.1:24000"})]
+    assert set(status.endpoints(world.state)) == {"s"}, "the other role has no ports"
+    world.send(ev.RankServes("s", 0, 1, HTTP, ready=False, why="status 503"))
+    assert ready(world) == []
+    (_, note) = world.notes(reasons.READINESS_CHANGED)
+    assert (note.target, note.message) == ("s/0", "gets no requests: it is not ready (status 503)")
+
+
+def test_news_of_an_earlier_process_or_of_no_process_change_nothing():
+    world = served()
+    before = world.state
+    world.send(ev.RankServes("s", 0, 9, HTTP, ready=True))
+    world.send(ev.RankServes("s", 7, 1, HTTP, ready=True))
+    assert world.state.ranks == before.ranks
+    world.send(ev.HostLost(host("s", 0), 1, KILLED))
+    world.send(ev.RankServes("s", 0, 1, HTTP, ready=True))
+    assert ready(world) == []
+
+
+def test_a_restarted_rank_is_told_its_ports_and_serves_anew():
+    world = served()
+    world.send(ev.RankServes("s", 0, 1, HTTP, ready=True))
+    world.send(ev.HostLost(host("s", 0), 1, KILLED))
+    assert ready(world) == []
+    world.settle()
+    start = world.of(act.StartRanks)[-1].ranks[0]
+    assert (start.incarnation, start.ports) == (2, (("http", 24000),))
+    assert ready(world) == [], "it has not said yet that it serves"
+
+
+def test_an_ending_job_has_no_endpoints():
+    world = served()
+    world.send(ev.RankServes("s", 0, 1, HTTP, ready=True))
+    world.send(ev.Commanded("1", "stop"))
+    assert ready(world) == []

@@ -1,0 +1,187 @@
+"""The servers of a role: those that are ready now, each change, and the choice of one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError
+from dljob.runtime.process import context
+from dljob.runtime.serving import endpoints as module
+from dljob.runtime.serving.endpoints import (
+    Endpoint,
+    EndpointFeed,
+    Endpoints,
+    chosen_by_key,
+    endpoints,
+    least_loaded,
+    one_line,
+    write_table,
+)
+
+
+class Master:
+    """PrimeMaster: answers each question once its table is not that of the asker."""
+
+    def __init__(self, *ranks: int) -> None:
+        self.lock = threading.Lock()
+        self.waiting: list[tuple[Any, Future[Any]]] = []
+        self.table = table(*ranks)
+        self.errors = 0
+
+    def ask(self, what: str, args: Any, _timeout_s: float) -> Future[Any]:
+        assert what == "endpoints"
+        answer: Future[Any] = Future()
+        with self.lock:
+            if self.errors:
+                self.errors -= 1
+                answer.set_exception(UnreachableError("it restarts"))
+            elif args[0] == self.table:
+                self.waiting.append((args[0], answer))
+            else:
+                answer.set_result(self.table)
+        return answer
+
+    def now(self, *ranks: int, **others: Any) -> None:
+        with self.lock:
+            self.table, waiting = {**table(*ranks), **others}, self.waiting
+            self.waiting = []
+        for _, answer in waiting:
+            answer.set_result(self.table)
+
+
+def table(*ranks: int) -> dict[str, Any]:
+    rows = [{"rank": rank, "incarnation": 1, "addresses": {"http": f"h:{rank}", "rpc": "h:9"}} for rank in ranks]
+    return {"rollout": rows}
+
+
+def found(*ranks: int) -> tuple[Endpoints, Master]:
+    master = Master(*ranks)
+    return Endpoints("rollout", EndpointFeed(master)), master
+
+
+def numbers(ready: Any) -> list[int]:
+    return [one.rank for one in ready]
+
+
+def test_the_ready_ranks_are_those_of_now() -> None:
+    own, master = found(0, 2)
+    assert (numbers(own), len(own)) == ([0, 2], 2)
+    changes = own.changes(timeout=20)
+    assert numbers(next(changes)) == [0, 2]
+    master.now(2)
+    assert numbers(next(changes)) == [2]
+    assert numbers(own.ready()) == [2]
+
+
+def test_changes_end_after_a_time_without_one() -> None:
+    own, _ = found(0)
+    assert [numbers(each) for each in own.changes(timeout=0)] == [[0]]
+
+
+def test_a_change_of_another_role_is_no_change() -> None:
+    own, master = found(0)
+    changes = own.changes(timeout=20)
+    next(changes)
+    later: list[Any] = []
+    thread = threading.Thread(target=lambda: later.append(next(changes)))
+    thread.start()
+    master.now(0, other=[])
+    own._feed.wait(table(0), 20)
+    master.now(0, 1, other=[])
+    thread.join(20)
+    assert numbers(later[0]) == [0, 1]
+
+
+def test_an_endpoint_has_an_address_and_urls() -> None:
+    (one,) = found(3)[0]
+    assert (one.address, one.url("/health"), one.url(port="rpc")) == ("h:3", "http://h:3/health", "http://h:9")
+    assert hash(one) == hash(Endpoint("rollout", 3, 1, {}))
+
+
+def test_an_unknown_role_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(NotFoundError, match="no such role with ports") as error:
+        Endpoints("x", EndpointFeed(Master(0)))
+    assert error.value.hint == "roles with ports: rollout"
+
+
+def test_ranks_are_picked_one_after_another_by_load_or_by_key() -> None:
+    own, _ = found(0, 1)
+    assert numbers([own.pick() for _ in range(4)]) == [0, 1, 0, 1]
+    first = own.pick(without=())
+    assert own.pick(without=[first]) != first
+    assert own.pick(without=list(own)), "all were tried"
+    assert len({own.pick(key="session 7").rank for _ in range(5)}) == 1
+    with own.using() as one, own.using() as two:
+        assert {one.rank, two.rank} == {0, 1}
+        with own.using(), own.using():
+            pass
+    assert own._load == {}
+
+
+def test_few_keys_move_when_a_rank_goes() -> None:
+    ready = list(found(0, 1, 2)[0])
+    keys = [f"k{i}" for i in range(300)]
+    before = {key: chosen_by_key(ready, key).rank for key in keys}
+    after = {key: chosen_by_key(ready[:2], key).rank for key in keys}
+    assert all(after[key] == rank for key, rank in before.items() if rank != 2)
+    assert set(before.values()) == {0, 1, 2}
+
+
+def test_equal_loads_take_turns() -> None:
+    ready = list(found(0, 1, 2)[0])
+    assert [least_loaded(ready, {(0, 1): 1}, turn).rank for turn in range(4)] == [1, 2, 1, 2]
+
+
+def test_a_pick_waits_until_a_rank_is_ready() -> None:
+    own, master = found()
+    picked: list[Endpoint] = []
+    thread = threading.Thread(target=lambda: picked.append(own.pick(timeout=None)))
+    thread.start()
+    master.now(5)
+    thread.join(20)
+    assert numbers(picked) == [5]
+
+
+def test_a_pick_ends_at_its_deadline() -> None:
+    own, _ = found()
+    with pytest.raises(CallTimeoutError, match="no rank of rollout was ready within 0 s"):
+        own.pick(timeout=0)
+    with pytest.raises(CallTimeoutError):
+        own.pick(timeout=0.01)
+
+
+def test_the_last_table_stays_while_the_master_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0)
+    master = Master(0)
+    feed = EndpointFeed(master)
+    assert feed.refresh() == table(0)
+    assert feed.refresh() == table(0), "it is still so"
+    master.errors = 2
+    own = Endpoints("rollout", feed)
+    master.now(0, 1)
+    feed.wait(table(0), 20)
+    assert numbers(own) == [0, 1]
+
+
+def test_the_file_has_the_newest_table(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints" / "r-0.json"
+    feed = EndpointFeed(Master(0), path)
+    feed.table()
+    assert json.loads(path.read_text()) == table(0)
+    write_table(path, table(1))
+    assert json.loads(path.read_text()) == table(1)
+    assert one_line(table(1, 2)["rollout"]) == "h:1,h:2"
+
+
+def test_a_process_has_one_feed_for_all_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_current", cast("Any", type("Rank", (), {"calls": Master(4)})()))
+    monkeypatch.setattr(module, "_feeds", {})
+    one, two = endpoints("rollout"), endpoints("rollout")
+    assert one._feed is two._feed
+    assert numbers(one) == [4]

@@ -1,0 +1,267 @@
+"""`endpoints("rollout")`: the servers of a role that are ready, as PrimeMaster sees them now, and the choice of one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError
+from dljob.runtime.process.context import current_worker
+
+ANSWER_S = 90.0
+"""Seconds for PrimeMaster to answer; it keeps a question for a part of that, until something has changed."""
+RETRY_S = 0.5
+
+Table = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Role -> its ready ranks, each with `rank`, `incarnation` and `addresses` (port name -> host:port)."""
+Policy = Literal["round_robin", "least_loaded"]
+
+
+class AsksMaster(Protocol):
+    """The transport of questions to PrimeMaster."""
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Ask PrimeMaster. The future returns its answer, or raises UnreachableError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A rank that serves."""
+
+    role: str
+    rank: int
+    incarnation: int
+    addresses: Mapping[str, str] = field(hash=False)
+    """Port name -> host:port."""
+
+    @property
+    def address(self) -> str:
+        """host:port of the role's first port."""
+        return next(iter(self.addresses.values()))
+
+    def url(self, path: str = "", port: str = "") -> str:
+        """Return an http URL of the rank; `port` is the name of a port, by default the first."""
+        return f"http://{self.addresses[port] if port else self.address}{path}"
+
+
+class EndpointFeed:
+    """The job's endpoints in this process: one long poll of PrimeMaster for all roles.
+
+    With `path`, each change is also written to that file, atomically.
+    """
+
+    def __init__(self, line: AsksMaster, path: Path | None = None) -> None:
+        self._line = line
+        self._path = path
+        self._changed = threading.Condition()
+        self._table: Table | None = None
+        self._version = 0
+        self._begun = False
+
+    def table(self) -> Table:
+        """Return the present table. The first call asks PrimeMaster and begins to follow changes.
+
+        Raises:
+            UnreachableError: PrimeMaster does not answer.
+        """
+        with self._changed:
+            if self._table is None:
+                self._take(self._line.ask("endpoints", (None,), ANSWER_S).result())
+            if not self._begun:
+                self._begun = True
+                threading.Thread(target=self._follow, name="dljob-endpoints", daemon=True).start()
+            return self._table or {}
+
+    def refresh(self) -> Table:
+        """Ask PrimeMaster, and return the table as it is now."""
+        with self._changed:
+            self._take(self._line.ask("endpoints", (None,), ANSWER_S).result())
+        return self.table()
+
+    def wait(self, seen: Table, seconds: float | None) -> bool:
+        """Wait until the table is not `seen` any more; False after `seconds`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._table != seen, seconds)
+
+    def _take(self, table: Table) -> None:
+        if table == self._table:
+            return
+        self._table = table
+        if self._path is not None:
+            write_table(self._path, table)
+        self._changed.notify_all()
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                table = self._line.ask("endpoints", (self._table,), ANSWER_S).result()
+            except UnreachableError:
+                time.sleep(RETRY_S)  # PrimeMaster restarts; what was known stays
+                continue
+            with self._changed:
+                self._take(table)
+
+
+class Endpoints:
+    """The ready servers of a role; iterable, with a length, always of now."""
+
+    def __init__(self, role: str, feed: EndpointFeed) -> None:
+        self._role = role
+        self._feed = feed
+        self._turns = itertools.count()
+        self._load: Counter[tuple[int, int]] = Counter()
+        self._lock = threading.Lock()
+        self.ready()
+
+    def ready(self) -> tuple[Endpoint, ...]:
+        """Return the ranks that are ready, by rank.
+
+        Raises:
+            NotFoundError: The job has no role of that name with ports.
+            UnreachableError: PrimeMaster does not answer.
+        """
+        return self._of(self._feed.table())
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self.ready())
+
+    def __len__(self) -> int:
+        return len(self.ready())
+
+    def changes(self, timeout: float | None = None) -> Iterator[tuple[Endpoint, ...]]:
+        """Yield the ready ranks, at first those of now, then those after each change.
+
+        Ends when there is no change for `timeout` seconds; without one, never.
+        """
+        seen = self._feed.table()
+        last = self._of(seen)
+        yield last
+        while self._feed.wait(seen, timeout):
+            seen = self._feed.table()
+            if (now := self._of(seen)) != last:
+                last = now
+                yield now
+
+    def pick(
+        self,
+        *,
+        key: str | None = None,
+        policy: Policy = "round_robin",
+        without: Collection[Endpoint] = (),
+        timeout: float | None = 60.0,
+    ) -> Endpoint:
+        """Return a ready rank; wait for one while there is none.
+
+        Args:
+            key: requests of one key go to one rank as long as it is ready.
+            policy: without a key: one after another, or that with the fewest `using` blocks of this process.
+            without: ranks that were tried already; they are taken only where there are no others.
+            timeout: seconds to wait; None: without limit.
+
+        Raises:
+            CallTimeoutError: None was ready in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not (ready := self._of(seen := self._feed.table())):
+            left = None if end is None else end - time.monotonic()
+            if (left is not None and left <= 0) or not self._feed.wait(seen, left):
+                raise CallTimeoutError(
+                    f"no rank of {self._role} was ready within {timeout:g} s",
+                    role=self._role,
+                    rank=-1,
+                    hint="dljob describe shows what its ranks wait for",
+                )
+        fresh = [one for one in ready if one not in without] or list(ready)
+        if key is not None:
+            return chosen_by_key(fresh, key)
+        turn = next(self._turns)
+        if policy == "round_robin":
+            return fresh[turn % len(fresh)]
+        with self._lock:
+            loads = dict(self._load)
+        return least_loaded(fresh, loads, turn)
+
+    @contextlib.contextmanager
+    def using(self, **picked: Any) -> Iterator[Endpoint]:
+        """Pick a rank for the time of a block, which counts as load; the arguments are those of `pick`."""
+        one = self.pick(**{"policy": "least_loaded", **picked})
+        who = one.rank, one.incarnation
+        with self._lock:
+            self._load[who] += 1
+        try:
+            yield one
+        finally:
+            with self._lock:
+                self._load[who] -= 1
+                if not self._load[who]:
+                    del self._load[who]
+
+    def _of(self, table: Table) -> tuple[Endpoint, ...]:
+        if self._role not in table:
+            there = ", ".join(table) or "none"
+            raise NotFoundError(
+                f"endpoints({self._role!r}): there is no such role with ports", hint=f"roles with ports: {there}"
+            )
+        return tuple(Endpoint(self._role, **row) for row in table[self._role])
+
+
+def chosen_by_key(ready: Sequence[Endpoint], key: str) -> Endpoint:
+    """Return the rank of a key by rendezvous hashing: when ranks come or go, few keys move."""
+
+    def weight(one: Endpoint) -> bytes:
+        return hashlib.blake2b(key.encode(), digest_size=8, salt=str(one.rank).encode()).digest()
+
+    return max(ready, key=weight)
+
+
+def least_loaded(ready: Sequence[Endpoint], loads: Mapping[tuple[int, int], int], turn: int) -> Endpoint:
+    """Return the rank with the smallest load; equals take turns."""
+    least = min(loads.get((one.rank, one.incarnation), 0) for one in ready)
+    equal = [one for one in ready if loads.get((one.rank, one.incarnation), 0) == least]
+    return equal[turn % len(equal)]
+
+
+def write_table(path: Path, table: Table) -> None:
+    """Replace the file of endpoints: whoever reads it finds the old table or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(table))
+    beside.replace(path)
+
+
+def one_line(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first port of each ready rank as `host:port,host:port`."""
+    return ",".join(next(iter(row["addresses"].values())) for row in rows)
+
+
+_feed_lock = threading.Lock()
+_feeds: dict[int, EndpointFeed] = {}
+"""Pid -> the feed that all `endpoints` of this process share; a forked child begins its own."""
+
+
+def endpoints(role: str) -> Endpoints:
+    """Return the servers of a role that are ready, always those of now; for ranks of the same job.
+
+    Raises:
+        NotFoundError: The job has no role of that name with ports.
+        UnreachableError: PrimeMaster does not answer.
+        UsageError: This process is no rank of a job.
+    """
+    with _feed_lock:
+        if os.getpid() not in _feeds:
+            _feeds.clear()
+            _feeds[os.getpid()] = EndpointFeed(current_worker().calls)
+        feed = _feeds[os.getpid()]
+    return Endpoints(role, feed)
