@@ -13,7 +13,7 @@ from host_kit import Job, alive, eventually, parent_of
 from role_kit import role_plan
 
 from dljob.master.state.views import Reason
-from dljob.plan.serving import ProbePlan
+from dljob.plan.serving import DrainPlan, ProbePlan
 from dljob.runtime.worker.fork_host import ForkHost
 
 pytestmark = pytest.mark.ray
@@ -143,8 +143,13 @@ def test_nothing_is_left_of_the_socket_of_a_killed_host(job, tmp_path):
     eventually(lambda: name not in Path("/proc/net/unix").read_text())
 
 
-def test_a_server_is_ready_when_its_probe_says_so_and_keeps_its_port(job, tmp_path):
-    served = {"ports": (("http", 0),), "readiness": ProbePlan("http", port="http", path="/health", period_s=1)}
+def test_a_server_is_probed_keeps_its_port_and_is_drained(job, tmp_path):
+    served = {
+        "ports": (("http", 0),),
+        "readiness": ProbePlan("http", port="http", path="/health", period_s=1),
+        "liveness": ProbePlan("http", port="http", path="/health", period_s=1, failures=2, delay_s=5),
+        "drain": DrainPlan(20, post=ProbePlan("post", port="http", path="/drain", timeout_s=20)),
+    }
     host = forked(job, "serve", **served)
     host.start(0, 1)
     log = tmp_path / "logs" / "w-0.log"
@@ -157,11 +162,18 @@ def test_a_server_is_ready_when_its_probe_says_so_and_keeps_its_port(job, tmp_pa
     host.ends()
     host.start(0, incarnation=2)
     assert listening(host.ready()[0].pid) == [port], "the same port, as nobody took it"
+    host.stop(1)
+    host.ends()
+    assert (tmp_path / "drained-1").exists(), "it finished its requests before SIGTERM"
     late = forked(job, "serve", **{**served, "ports": (("http", port),)})
     late.start(0, incarnation=1)
     said = late.ends()[0].outcome
     assert said.error_type == "PortTakenError"
     assert f"port {port} (http) is taken by pid " in said.message
+    (tmp_path / "ill").touch()
+    ill = host.ends()[0].outcome
+    assert ill.reason is Reason.UNHEALTHY
+    assert "status 503, 'not well'" in ill.message
 
 
 def listening(pid: int) -> list[int]:

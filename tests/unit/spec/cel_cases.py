@@ -300,6 +300,11 @@ RULES: tuple[Case, ...] = (
         )
     ),
     case(
+        cel.DRAIN,
+        {"roles": [{"name": "a", "entrypoint": {"module": "a.py"}, "drain": {}}]},
+        {"roles": [role(drain={})]},
+    ),
+    case(
         cel.ESCALATION,
         {
             "roles": [role()],

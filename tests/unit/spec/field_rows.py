@@ -186,6 +186,10 @@ ROWS: dict[str, Plan | Code] = {
     **probe_rows("startupProbe"),
     **probe_rows("livenessProbe"),
     **probe_rows("readinessProbe"),
+    "spec.roles[].drain.signal": Plan("spec.roles.1.drain", {"signal": "SIGUSR1"}),
+    "spec.roles[].drain.httpPost.path": Plan("spec.roles.1.drain", {"httpPost": {"port": 80, "path": "/drain"}}),
+    "spec.roles[].drain.httpPost.port": Plan("spec.roles.1.drain", {"httpPost": {"port": 81}}),
+    "spec.roles[].drain.timeoutSeconds": Plan("spec.roles.1.drain", {"timeoutSeconds": 5}),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
     "spec.roles[].restartPolicy.outOfMemory.memoryFactor": Code(

@@ -303,6 +303,26 @@ class RoleSetters(UnsupportedCalls):
         setattr(self._workload, f"{which}_probe", pruned({**kind, **numbers}))
         return self
 
+    def drain(
+        self,
+        *,
+        signal: str | None = None,
+        path: str | None = None,
+        port: str | int | None = None,
+        timeout_seconds: int | None = None,
+    ) -> Self:
+        """Let each rank finish its requests before it is ended in order.
+
+        Args:
+            signal: SIGUSR1, SIGUSR2, SIGINT, SIGHUP or SIGQUIT: the rank ends once its requests are done.
+            path: path of a POST request that the rank answers once its requests are done.
+            port: name or number of that request's port.
+            timeout_seconds: time until SIGTERM.
+        """
+        post = None if path is None else {"path": path, "port": port}
+        self._workload.drain = pruned({"signal": signal, "httpPost": post, "timeoutSeconds": timeout_seconds})
+        return self
+
     def restart(
         self,
         *,

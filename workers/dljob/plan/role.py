@@ -9,7 +9,7 @@ from typing import Any
 
 from dljob.plan.amounts import Amount, Resources
 from dljob.plan.digest import LATER
-from dljob.plan.serving import ProbePlan
+from dljob.plan.serving import DrainPlan, ProbePlan
 
 
 class HostKind(StrEnum):
@@ -81,11 +81,18 @@ class RolePlan:
     """Holds the other probes back until it succeeds; a rank that it gives up is ended."""
     liveness: ProbePlan | None = field(default=None, metadata=LATER)
     """Ends a rank that it finds unhealthy."""
+    drain: DrainPlan | None = field(default=None, metadata=LATER)
+    """Comes before SIGTERM when a rank is ended in order."""
 
     @property
     def probed(self) -> bool:
         """Whether its ranks have probes."""
         return any(probe is not None for probe in (self.startup, self.readiness, self.liveness))
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds that an orderly end may take longer, since a rank finishes its requests."""
+        return float(self.drain.timeout_s) if self.drain else 0.0
 
     @property
     def resizes(self) -> bool:

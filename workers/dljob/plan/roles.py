@@ -8,8 +8,8 @@ from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import HostKind, RolePlan
-from dljob.plan.serving import ProbePlan
-from dljob.spec.model import DLJobSpec, Entrypoint, NodeGroup, Probe, Role
+from dljob.plan.serving import DrainPlan, ProbePlan
+from dljob.spec.model import DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds
@@ -71,6 +71,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         readiness=_probe(role.readiness_probe),
         startup=_probe(role.startup_probe),
         liveness=_probe(role.liveness_probe),
+        drain=_drain(role.drain),
     )
 
 
@@ -91,6 +92,14 @@ def _probe(probe: Probe | None) -> ProbePlan | None:
         successes=probe.success_threshold,
         failures=probe.failure_threshold,
     )
+
+
+def _drain(drain: Drain | None) -> DrainPlan | None:
+    if drain is None:
+        return None
+    post = drain.http_post
+    request = ProbePlan("post", port=post.port, path=post.path, timeout_s=drain.timeout_seconds) if post else None
+    return DrainPlan(drain.timeout_seconds, drain.signal or "", request)
 
 
 def _entrypoint(entrypoint: Entrypoint) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ class ProbePlan:
     """A probe of a rank, with the numbers of Kubernetes."""
 
     kind: str
-    """http | tcp | exec."""
+    """http | tcp | exec; post for the request of a drain."""
     port: str = ""
     """Name of a port of the role, or its number."""
     path: str = ""
@@ -28,6 +28,15 @@ class ProbePlan:
     timeout_s: int = 1
     successes: int = 1
     failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPlan:
+    """What comes before SIGTERM when a rank is ended in order."""
+
+    timeout_s: int
+    signal: str = ""
+    post: ProbePlan | None = None
 
 
 def port_variable(name: str) -> str:

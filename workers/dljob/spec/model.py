@@ -55,7 +55,7 @@ from dljob.spec.scalars import (
     RoleName,
     Text,
 )
-from dljob.spec.serving import Port, Probe
+from dljob.spec.serving import Drain, Port, Probe
 
 # The models are spread over several modules; all others import them from here.
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "DLJobManifest",
     "DLJobSpec",
     "Dependency",
+    "Drain",
     "Entrypoint",
     "EnvFrom",
     "EnvObject",
@@ -171,6 +172,9 @@ class Role(Model):
     readiness_probe: Probe | None = None
     """The probe that says whether a rank is ready; left out: it is ready once its script has started or its `setup` is
     done."""
+    drain: Drain | None = None
+    """What comes before SIGTERM when a rank is ended in order: a restart, a smaller role, a node that leaves, the end
+    of the job. For a module or command; a class has `shutdown`. Left out: nothing does."""
     restart_policy: RestartPolicy = RestartPolicy()
     """Level and budget of restarts."""
     reserve: Literal["Placement", "Quota"] = "Placement"

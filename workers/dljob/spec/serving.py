@@ -99,3 +99,23 @@ class Probe(Model):
     """Successes in a row after which a failing probe counts as succeeding."""
     failure_threshold: Times = 3
     """Failures in a row after which a succeeding probe counts as failing."""
+
+
+class HttpPost(Model):
+    """A POST request to the rank, without a body."""
+
+    path: Annotated[str, Field(max_length=1024, pattern=scalars.URL_PATH_PATTERN)] = "/"
+    """Path of the request, with its query."""
+    port: PortRef
+    """Name of a port of the role, or a number."""
+
+
+class Drain(Model):
+    """What comes before SIGTERM: the server is out of the endpoints, and finishes its requests, unprobed."""
+
+    signal: Literal["SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP", "SIGQUIT"] | None = None
+    """A signal that asks the rank's process to end once its requests are done; left out: none."""
+    http_post: HttpPost | None = None
+    """A request that the rank answers once its requests are done; SIGTERM follows the answer. Left out: none."""
+    timeout_seconds: Seconds = 30
+    """Seconds after which SIGTERM comes in any case."""

@@ -75,5 +75,10 @@ elif what == "serve":
             self.end_headers()
             self.wfile.write(b"well" if well else b"not well")
 
+        def do_POST(self) -> None:
+            Path(me.job_dir, f"drained-{me.rank}").touch()
+            self.send_response(200)
+            self.end_headers()
+
     where = (os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"]))
     http.server.ThreadingHTTPServer(where, Handler).serve_forever()

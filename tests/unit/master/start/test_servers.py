@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from master_kit import KILLED, World, host, job
+from master_kit import KILLED, World, error, host, job
 
 from dljob.master import status
 from dljob.master.state import actions as act
@@ -59,3 +59,24 @@ def test_an_ending_job_has_no_endpoints():
     world.send(ev.RankServes("s", 0, 1, HTTP, ready=True))
     world.send(ev.Commanded("1", "stop"))
     assert ready(world) == []
+
+
+DRAIN = {"entrypoint": {"module": "s.py"}, "drain": {"timeoutSeconds": 40}}
+
+
+def test_a_server_that_is_restarted_with_its_role_is_drained_first():
+    world = served(replicas=2, restartPolicy={"level": "Role"}, **DRAIN)
+    world.send(ev.RankServes("s", 1, 1, HTTP, ready=True))
+    world.end("s", 0, error())
+    world.deliver()
+    (stop,) = world.of(act.StopRanks)
+    assert (stop.host, stop.ranks) == (host("s", 1), (1,))
+    assert ready(world) == [], "it is out of the endpoints before the order arrives"
+    (incident,) = world.state.incidents.values()
+    assert incident.stop_by - world.now == 10.0 + 30.0 + 40
+
+
+def test_a_job_that_ends_waits_for_the_drain_of_its_servers():
+    world = served(**DRAIN)
+    world.send(ev.Commanded("1", "stop"))
+    assert world.state.verdict.kill_at - world.now == 5.0 + 10.0 + 40

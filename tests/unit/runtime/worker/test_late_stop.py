@@ -23,6 +23,7 @@ def test_an_order_to_stop_means_the_incarnations_it_names(incarnations: tuple[in
         rank: SimpleNamespace(start=RankStart(rank, rank + 1, rank, 2, 0), ended=threading.Event(), why="")
         for rank in (0, 1)
     }
+    host.spec = SimpleNamespace(role=SimpleNamespace(drain=None))
     orders: list[int] = []
 
     def order(kind: str, rank: int, _incarnation: int) -> None:

@@ -124,3 +124,11 @@ def test_a_taken_port_is_the_end_of_a_rank() -> None:
     assert (said.ok, said.error_type) == (False, "PortTakenError")
     assert f"port {port}" in said.message
     other.take(0, [], "x", {})
+
+
+def test_the_request_of_a_drain_goes_to_the_rank() -> None:
+    own = serving(Ranks(), ports=(("http", 0),))
+    port = own.environment(START)["DLJOB_PORT_HTTP"]
+    request = ProbePlan("post", port="http", path="/drain")
+    assert own.post(2, request).words.startswith(f"POST /drain at 127.0.0.1:{port}: ")
+    assert not serving(Ranks()).post(2, ProbePlan("post", port="1")).ok

@@ -9,6 +9,7 @@ import pytest
 from dljob.errors import SpecError
 from dljob.spec.loading.load import parse
 
+RUNS_A_CLASS = "drain is for a module or command: r runs a class, whose shutdown() can wait for its requests"
 LIVENESS = "spec.roles[0].livenessProbe"
 ELSEWHERE = "a probe goes to the rank itself: take host out"
 
@@ -35,6 +36,14 @@ def test_a_probe_may_name_a_port_or_its_number() -> None:
 @pytest.mark.parametrize(
     ("role", "said"),
     [
+        (
+            {"entrypoint": {"class": "m.C"}, "drain": {}},
+            f"spec.roles[0].drain: {RUNS_A_CLASS}; take drain out",
+        ),
+        (
+            {"drain": {"httpPost": {"port": "http"}}},
+            "spec.roles[0].drain.httpPost.port: r has no port http; give the role ports",
+        ),
         (http(), "spec.roles[0].readinessProbe.httpGet.port: r has no port http; give the role ports"),
         (
             {"ports": [{"name": "rpc"}], **http()},

@@ -97,7 +97,8 @@ def end(d: StateTransaction, verdict: Verdict, *, graceful: bool = True) -> None
     d.incidents = Map()  # nothing is restarted any more
     d.note(verdict.reason, "job", verdict.message, seconds=d.now - d.started_at)
     if graceful and d.live:
-        kill_at = d.now + limits.GRACE_S + limits.STOP_S
+        drain_s = max(facts.plan.drain_s for facts in d.job.roles.values())
+        kill_at = d.now + limits.GRACE_S + limits.STOP_S + drain_s
         d.verdict = evolve(verdict, kill_at=kill_at)
         d.wake_at(kill_at)
         _ask_all_to_leave(d, verdict.reason)

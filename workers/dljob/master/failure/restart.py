@@ -207,8 +207,9 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
     stopping = False
     for host, ranks in hosts.items():
         # Three ways: a fork host stops its ranks and stays, the rank of a thread host leaves its group and stays, or
-        # the host is killed.
-        keep = d.facts(host.role).ranks_per_host > 1 and not incident.fresh
+        # the host is killed. A host of one rank stays only if the rank has requests to finish.
+        facts = d.facts(host.role)
+        keep = (facts.ranks_per_host > 1 or facts.plan.drain is not None) and not incident.fresh
         if keep and d.hosts[host].phase is HostPhase.READY:
             stopping = _stop(d, host, ranks, number) or stopping
         elif (host.role, ranks[0]) in staying and d.hosts[host].phase is HostPhase.READY:
@@ -228,8 +229,9 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
 
 def _time_to_stop(d: StateTransaction, incident: Incident, *, staying: bool) -> float:
     """Return the seconds after which hosts are killed whose ranks have neither ended nor left their group."""
-    scripts = {role for role, _ in incident.members if d.facts(role).ranks_per_host > 1}
-    ends = (limits.STOP_S + _grace(coupling.reason_of(incident, role)) for role in scripts)
+    plans = {role: d.facts(role).plan for role, _ in incident.members}
+    asked = {role: plan for role, plan in plans.items() if d.facts(role).ranks_per_host > 1 or plan.drain}
+    ends = (limits.STOP_S + _grace(coupling.reason_of(incident, role)) + plan.drain_s for role, plan in asked.items())
     return max([limits.LEAVE_S if staying else 0.0, *ends])
 
 

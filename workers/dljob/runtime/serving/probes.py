@@ -51,7 +51,7 @@ async def ask(probe: ProbePlan, target: ProbeTarget) -> Answer:
         async with asyncio.timeout(probe.timeout_s):
             if probe.kind == "exec":
                 return await _exec(probe, target, what)
-            if probe.kind == "http":
+            if probe.kind in ("http", "post"):
                 return await _http(probe, target, what)
             _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
             writer.close()
@@ -68,7 +68,11 @@ def _described(probe: ProbePlan, target: ProbeTarget) -> str:
     if probe.kind == "exec":
         return f"command {' '.join(probe.command)[:SHOWN_BYTES]}"
     where = f"{target.address}:{target.port_of(probe)}"
-    return f"GET {probe.path} at {where}" if probe.kind == "http" else f"TCP {where}"
+    return f"TCP {where}" if probe.kind == "tcp" else f"{_method(probe)} {probe.path} at {where}"
+
+
+def _method(probe: ProbePlan) -> str:
+    return "POST" if probe.kind == "post" else "GET"
 
 
 async def _exec(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
@@ -116,7 +120,13 @@ async def _get(probe: ProbePlan, target: ProbeTarget) -> tuple[int, dict[str, st
     try:
         headers = {"host": f"{target.address}:{port}", "user-agent": "dljob-probe", "accept": "*/*"}
         headers |= {name.lower(): value for name, value in probe.headers} | {"connection": "close"}
-        lines = [f"GET {probe.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        headers |= {"content-length": "0"} if probe.kind == "post" else {}
+        lines = [
+            f"{_method(probe)} {probe.path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in headers.items()),
+            "",
+            "",
+        ]
         writer.write("\r\n".join(lines).encode())
         head = await _head(reader)
         status, fields = _parsed(head)

@@ -6,7 +6,10 @@ group, and nothing that a rank started outlives it.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +25,7 @@ from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.model import GRAIN
 from dljob.plan.role import RolePlan
+from dljob.plan.serving import DrainPlan
 from dljob.runtime.backend import ray_drivers
 from dljob.runtime.checkpoint import saving
 from dljob.runtime.process import environment, guard, preload
@@ -40,6 +44,8 @@ from dljob.runtime.worker.helper import Event, Helper
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.host_socket import HostSocket
 from dljob.runtime.worker.serving import HostServing, port_taken
+
+log = logging.getLogger(__package__)
 
 UP_S = 120.0
 """Seconds for the fork server to come up, the import of torch included."""
@@ -192,6 +198,10 @@ class ForkHost(Host):
             # The first reason stays: a second order only repeats what ends the rank.
             rank.why = rank.why or reason
             self._socket.stopping(rank.start.rank, reason)
+        # A grace of 0 is for ranks that would not react.
+        if self.spec.role.drain is not None and grace_s:
+            self._drain(ranks, self.spec.role.drain)
+        for rank in ranks:
             self._helper.order("term", rank.start.rank, rank.start.incarnation)
         deadline = time.monotonic() + grace_s
         for rank in ranks:
@@ -200,6 +210,28 @@ class ForkHost(Host):
                 self._helper.order("kill", rank.start.rank, rank.start.incarnation)
         for rank in ranks:
             rank.ended.wait(KILLED_S)
+
+    def _drain(self, ranks: list[_Rank], drain: DrainPlan) -> None:
+        """Let ranks finish their requests, all at once; PrimeMaster has taken them out of the endpoints."""
+        threads = [threading.Thread(target=self._drain_one, args=(rank, drain), daemon=True) for rank in ranks]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + drain.timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _drain_one(self, rank: _Rank, drain: DrainPlan) -> None:
+        # A server that drains may answer probes as if it were ill.
+        self._serving.ended(rank.start.rank)
+        if drain.signal and rank.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.Signals[drain.signal])
+        if drain.post is None:
+            rank.ended.wait(drain.timeout_s)
+            return
+        answer = self._serving.post(rank.start.rank, drain.post)
+        if not answer.ok:
+            log.warning("%s/%d did not drain: %s", self.spec.role.name, rank.start.rank, answer.words)
 
     def terminated(self) -> None:
         """Pass a SIGTERM from outside on to all ranks, and wait for their end."""

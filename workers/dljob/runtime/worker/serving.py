@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -10,12 +11,12 @@ from typing import Protocol
 
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Clue, Outcome, Reason
-from dljob.plan.serving import ENDPOINTS, HOST, endpoints_variable, port_variable
+from dljob.plan.serving import ENDPOINTS, HOST, ProbePlan, endpoints_variable, port_variable
 from dljob.runtime.process.messages import HostSpec, Serves
 from dljob.runtime.serving.endpoints import AsksMaster, EndpointFeed, one_line
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
-from dljob.runtime.serving.probes import ProbeTarget
+from dljob.runtime.serving.probes import Answer, ProbeTarget, ask
 from dljob.telemetry.evidence import Source
 
 
@@ -96,6 +97,10 @@ class HostServing:
     def ended(self, rank: int) -> None:
         """Stop probing a rank: nothing is reported about it any more."""
         self._probes.end(rank)
+
+    def post(self, rank: int, request: ProbePlan) -> Answer:
+        """Send a rank the request of its drain, and wait for the answer."""
+        return asyncio.run(ask(request, self._targets.get(rank) or ProbeTarget(self._address())))
 
     # -- answers to probes
 

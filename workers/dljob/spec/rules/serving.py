@@ -38,15 +38,29 @@ def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
         yield Finding(loc, f"{cel.PROBE.message}; here {' and '.join(given) or 'none'}")
         return
     target = probe.http_get or probe.tcp_socket
-    names = [port.name for port in role.ports]
-    if target is not None and not target.port.isdecimal() and target.port not in names:
-        yield Finding(
-            (*loc, given[0], "port"),
-            f"{role.name} has no port {target.port}",
-            one_of(target.port, names) if names else "give the role ports",
-        )
-    if target is not None and target.port.isdecimal() and int(target.port) > 65535:
-        yield Finding((*loc, given[0], "port"), "a port is at most 65535")
+    if target is not None:
+        yield from _port(role, target.port, (*loc, given[0], "port"))
+
+
+def _port(role: Role, port: str, loc: Loc) -> Iterator[Finding]:
+    names = [one.name for one in role.ports]
+    if not port.isdecimal() and port not in names:
+        hint = one_of(port, names) if names else "give the role ports"
+        yield Finding(loc, f"{role.name} has no port {port}", hint)
+    if port.isdecimal() and int(port) > 65535:
+        yield Finding(loc, "a port is at most 65535")
+
+
+def _drains(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        if role.drain is None:
+            continue
+        loc: Loc = ("spec", "roles", index, "drain")
+        if role.entrypoint.class_ is not None:
+            words = f"{cel.DRAIN.message}: {role.name} runs a class, whose shutdown() can wait for its requests"
+            yield Finding(loc, words, "take drain out", (loc, ("spec", "roles", index, "entrypoint")))
+        if role.drain.http_post is not None:
+            yield from _port(role, role.drain.http_post.port, (*loc, "httpPost", "port"))
 
 
 def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
@@ -59,4 +73,4 @@ def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
     return tuple((key, probe) for key, probe in found if probe is not None)
 
 
-SERVING_RULES: tuple[Check, ...] = (_ports, _probes)
+SERVING_RULES: tuple[Check, ...] = (_ports, _probes, _drains)

@@ -1,0 +1,98 @@
+"""What a host of scripts does before SIGTERM: the server finishes its requests."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from role_kit import role_plan
+
+from dljob.master.state.actions import RankStart
+from dljob.plan.serving import DrainPlan, ProbePlan
+from dljob.runtime.serving.probes import Answer
+from dljob.runtime.worker import fork_host
+from dljob.runtime.worker.fork_host import ForkHost
+
+
+class Drained:
+    """A host whose ranks end at SIGTERM; `said` has what is done to them, in its order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, drain: DrainPlan, *, answer: Answer | None = None) -> None:
+        self.said: list[str] = []
+        self.answer = answer or Answer(ok=True, words="")
+        self.rank: Any = SimpleNamespace(start=RankStart(0, 1, 0, 1, 0), ended=threading.Event(), why="", pid=77)
+        self.host: Any = ForkHost.__new__(ForkHost)
+        self.host._lock, self.host._ranks = threading.RLock(), {0: self.rank}
+        self.host.spec = SimpleNamespace(role=role_plan("s", ("module", "m"), drain=drain))
+        self.host._socket = SimpleNamespace(stopping=lambda *_: self.said.append("told"))
+        self.host._helper = SimpleNamespace(order=self.order)
+        self.host._serving = SimpleNamespace(ended=lambda _: self.said.append("unprobed"), post=self.post)
+        monkeypatch.setattr(fork_host.os, "kill", self.kill)
+
+    def order(self, kind: str, _rank: int, _incarnation: int) -> None:
+        self.said.append(kind)
+        self.rank.ended.set()
+
+    def post(self, _rank: int, request: ProbePlan) -> Answer:
+        self.said.append(f"post {request.path}")
+        return self.answer
+
+    def kill(self, pid: int, number: int) -> None:
+        self.said.append(f"{signal.Signals(number).name} to {pid}")
+        self.rank.ended.set()
+
+
+POST = ProbePlan("post", port="1", path="/drain", timeout_s=5)
+
+
+def test_a_request_is_answered_before_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1", POST))
+    own.host._ranks[0].pid = 77
+    monkeypatch.setattr(fork_host.os, "kill", lambda *_: own.said.append("signal"))
+    own.host._stop((0,), "restart", 5.0)
+    assert own.said == ["told", "unprobed", "signal", "post /drain", "term"]
+
+
+def test_a_rank_that_ends_at_the_signal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(600, "SIGUSR1"))
+    own.host._stop((0,), "restart", 5.0)
+    assert own.said[:3] == ["told", "unprobed", "SIGUSR1 to 77"]
+
+
+def test_a_rank_that_ignores_its_drain_is_ended_in_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Drained(monkeypatch, DrainPlan(0))
+    own.rank.pid = 0
+    began = time.monotonic()
+    own.host._stop((0,), "restart", 5.0)
+    assert own.said[0] == "told"
+    assert own.said[-1] == "term"
+    assert time.monotonic() - began < 5
+    late = Drained(monkeypatch, DrainPlan(5, "", POST), answer=Answer(ok=False, words="no answer within 5 s"))
+    with caplog.at_level(logging.WARNING):
+        late.host._stop((0,), "restart", 5.0)
+    assert "s/0 did not drain: no answer within 5 s" in caplog.text
+    assert late.said[-1] == "term"
+
+
+def test_a_process_that_is_gone_takes_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(0, "SIGUSR1"))
+
+    def gone(*_: int) -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(fork_host.os, "kill", gone)
+    own.host._stop((0,), "restart", 5.0)
+    assert own.said[-1] == "term"
+
+
+def test_a_hung_rank_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1", POST))
+    own.host._stop((0,), "hang", 0.0)
+    assert own.said == ["told", "term"]
