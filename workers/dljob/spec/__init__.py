@@ -1,7 +1,7 @@
 """The spec: one pydantic tree that YAML, builder, CRD, CLI and docs are made from. No I/O here but reading a file.
 
-Models, in reading order: `model`, `rank`, `cluster`, `policy`, `serving`, `collectives`, `standing`, `scalars`,
-`quantity`, `devices`, `capabilities`, `cel` (rules for the API server), the status in `status`, and in `redaction` what
-of a spec people see. Rooms from the lowest up: `text` (YAML, and the words about it), `rules` (between fields),
-`loading`. `generate` writes the CRD (`crd`) and the pages (`reference`, `reference_faults`).
+Models, in reading order: `model`, `rank`, `cluster`, `policy`, `serving`, `references`, `collectives`, `standing`,
+`scalars`, `quantity`, `devices`, `capabilities`, `cel` (rules for the API server), the status in `status`, and in
+`redaction` what of a spec people see. Rooms from the lowest up: `text` (YAML, and the words about it), `rules` (between
+fields), `loading`. `generate` writes the CRD (`crd`) and the pages (`reference`, `reference_faults`).
 """

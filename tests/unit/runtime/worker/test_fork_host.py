@@ -38,7 +38,7 @@ def test_a_rank_is_told_its_place_its_config_and_the_present_sizes_of_roles() ->
     job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 2), ("v", 1)))
     host = bare()
     host.spec = HostSpec(job, role_plan("w", ("script", "train.py"), config={"depth": 3}, replicas=2), 1)
-    told = host._facts(StartOrder(1, 1, (START,), 2, 1, "", (("v", 4),)), START)
+    told = host._facts(host.spec, StartOrder(1, 1, (START,), 2, 1, "", (("v", 4),)), START)
     assert {name: told["facts"][name] for name in ("role", "rank", "world_size", "incarnation", "restart_reason")} == {
         "role": "w",
         "rank": 1,

@@ -161,6 +161,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made.reports = Reports()
     made._serving = SimpleNamespace(
         environment=lambda _start: {},
+        resolved=lambda _start: made.spec,
         started=lambda start: made.ready(start.rank, start.incarnation),
         ended=lambda _: None,
     )

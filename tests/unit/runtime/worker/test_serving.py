@@ -53,7 +53,10 @@ def serving(
 ) -> HostServing:
     job = JobInfo("u", "j", job_dir, "dljob", "m", 30, 0.2, "", (), servers=servers)
     return HostServing(
-        HostSpec(job, role_plan("r", ("module", "m"), **role), 1), lambda: address, lambda _rank: Line(), ranks
+        HostSpec(job, role_plan("r", **{"entrypoint": ("module", "m"), **role}), 1),
+        lambda: address,
+        lambda _rank: Line(),
+        ranks,
     )
 
 
@@ -132,3 +135,13 @@ def test_the_request_of_a_drain_goes_to_the_rank() -> None:
     request = ProbePlan("post", port="http", path="/drain")
     assert own.post(2, request).words.startswith(f"POST /drain at 127.0.0.1:{port}: ")
     assert not serving(Ranks()).post(2, ProbePlan("post", port="1")).ok
+
+
+def test_references_to_servers_are_those_of_this_start(tmp_path: Path) -> None:
+    text = "--at={{roles.a-b.endpoints}}"
+    role = {"args": (text,), "env": (("A", text),), "config": {"a": [text]}, "entrypoint": ("command", "run", text)}
+    own = serving(Ranks(), job_dir=str(tmp_path), servers=("a-b",), **role).resolved(START).role
+    said = "--at=h:1"
+    assert (own.args, own.env, own.config) == ((said,), (("A", said),), {"a": [said]})
+    assert own.entrypoint == ("command", "run", said)
+    assert serving(Ranks(), args=(text,)).resolved(START).role.args == (text,), "a job without servers"

@@ -85,3 +85,49 @@ def test_a_probe_may_name_a_port_or_its_number() -> None:
 )
 def test_what_is_wrong_with_ports_and_probes_is_told(role: dict[str, Any], said: str) -> None:
     assert problems(**role) == [said]
+
+
+REFERS = "{{roles.s.endpoints}}"
+SERVER = {"name": "s", "entrypoint": {"module": "s.py"}, "ports": [{"name": "http"}]}
+
+
+def referring(*others: dict[str, Any], spec: dict[str, Any] | None = None, **role: Any) -> list[str]:
+    own = {"name": "r", "entrypoint": {"module": "r.py"}, **role}
+    document = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
+    try:
+        parse({**document, "spec": {"roles": [own, *others], **(spec or {})}})
+    except SpecError as error:
+        return [f"{one.path}: {one.message}; {one.hint}" for one in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"entrypoint": {"command": ["run", REFERS]}},
+        {"args": [REFERS]},
+        {"env": [{"name": "A", "value": f"x{REFERS}"}]},
+        {"config": {"a": [REFERS]}},
+    ],
+)
+def test_who_refers_to_endpoints_must_wait_for_them(place: dict[str, Any]) -> None:
+    (key,) = place
+    assert referring(SERVER, dependsOn=[{"role": "s"}], **place) == []
+    words = "refers to the endpoints of s, for which r does not wait; add dependsOn: [{role: s}]"
+    assert referring(SERVER, **place) == [f"spec.roles[0].{key}: {words}"]
+    assert referring(SERVER, dependsOn=[{"role": "s", "condition": "Complete"}], **place) != []
+    nowhere = "refers to the endpoints of s, which is no role with ports"
+    assert referring(**place) == [f"spec.roles[0].{key}: {nowhere}; give that role ports"]
+
+
+def test_roles_that_refer_to_each_other_are_refused() -> None:
+    cycle = {**SERVER, "args": ["{{roles.r.endpoints}}"], "dependsOn": [{"role": "r"}]}
+    (said,) = referring(cycle, ports=[{"name": "http"}], args=[REFERS], dependsOn=[{"role": "s"}])
+    assert "roles wait for each other" in said
+    (own,) = referring(ports=[{"name": "http"}], args=["{{roles.r.endpoints}}"])
+    assert "for which r does not wait" in own
+
+
+def test_what_all_roles_share_refers_to_none() -> None:
+    (said,) = referring(SERVER, spec={"config": {"a": REFERS}})
+    assert said.startswith("spec.config: refers to the endpoints of s, for which the roles must wait")

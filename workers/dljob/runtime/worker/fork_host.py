@@ -119,7 +119,7 @@ class ForkHost(Host):
             self._fork(order, start)
 
     def _fork(self, order: StartOrder, start: RankStart) -> None:
-        spec = self.spec
+        spec = self._serving.resolved(start)
         fd, log = open_log(spec.job, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
         if spec.role.quota is not None:
@@ -142,7 +142,7 @@ class ForkHost(Host):
             # A restarted rank keeps its slot: the agent and the heartbeat know the rank by it.
             slot = len(self._ranks) if old is None else old.slot
             progress = ProgressCounter(self.counters.slots[slot], start.rank, start.incarnation)
-            facts = self._facts(order, start)
+            facts = self._facts(spec, order, start)
             rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress, env)
             self._ranks[start.rank] = rank
         if taken is not None:
@@ -317,8 +317,8 @@ class ForkHost(Host):
 
     # -- requests of ranks, through the host socket
 
-    def _facts(self, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
-        job, role = self.spec.job, self.spec.role
+    def _facts(self, spec: HostSpec, order: StartOrder, start: RankStart) -> Mapping[str, Any]:
+        job, role = spec.job, spec.role
         facts = {
             "job_name": job.name,
             "job_uid": job.uid,

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from dljob.runtime.serving.endpoints import AsksMaster, EndpointFeed, one_line
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
 from dljob.runtime.serving.probes import Answer, ProbeTarget, ask
+from dljob.spec.references import expanded
 from dljob.telemetry.evidence import Source
 
 
@@ -53,6 +55,24 @@ class HostServing:
         self._targets: dict[int, ProbeTarget] = {}
         self._ready: set[ProbedRank] = set()
 
+    def resolved(self, start: RankStart) -> HostSpec:
+        """Return the host's spec with references to endpoints replaced by those of now."""
+        spec, role = self._spec, self._spec.role
+        if not spec.job.servers:
+            return spec
+        lines = self._lines(start)
+        return replace(
+            spec,
+            role=replace(
+                role,
+                # A class or a module is a name, which holds no reference.
+                entrypoint=expanded(role.entrypoint, lines),
+                args=expanded(role.args, lines),
+                env=expanded(role.env, lines),
+                config=expanded(dict(role.config), lines),
+            ),
+        )
+
     def environment(self, start: RankStart) -> dict[str, str]:
         """Take a rank's ports; return its variables, those about servers of the job included.
 
@@ -72,16 +92,17 @@ class HostServing:
         return {**env, HOST: address, **{port_variable(name): str(port) for name, port in ports.items()}}
 
     def _endpoints(self, start: RankStart) -> dict[str, str]:
-        job = self._spec.job
+        lines = {endpoints_variable(role): line for role, line in self._lines(start).items()}
+        return {ENDPOINTS: str(self._file), **lines}
+
+    def _lines(self, start: RankStart) -> dict[str, str]:
+        """Return role -> its endpoints as they are now."""
         with self._lock:
             if self._feed is None:
                 # One file for each host, under a name that its successor takes over.
-                path = Path(job.dir) / "endpoints" / f"{self._spec.role.name}-{start.rank}.json"
-                self._feed = EndpointFeed(self._line(start.rank), path)
-                self._file = path
-        table = self._feed.refresh()
-        lines = {endpoints_variable(role): one_line(rows) for role, rows in table.items()}
-        return {ENDPOINTS: str(self._file), **lines}
+                self._file = Path(self._spec.job.dir) / "endpoints" / f"{self._spec.role.name}-{start.rank}.json"
+                self._feed = EndpointFeed(self._line(start.rank), self._file)
+        return {role: one_line(rows) for role, rows in self._feed.refresh().items()}
 
     def started(self, start: RankStart, env: Mapping[str, str] | None = None) -> None:
         """Note that a rank runs: it is ready at once, or once its probes say so. `env` is that of its exec probes."""

@@ -235,7 +235,7 @@ class ThreadHost(Host):
         return outcome
 
     def _enter(self, order: StartOrder, start: RankStart) -> Lifecycle:
-        spec = self.spec
+        spec = self._serving.resolved(start)
         start = self._entered = environment.keep_devices(self._kind, self._entered, start)
         # The log comes first, so that whatever fails below is written to it. No module of the user is imported before
         # environment, folder and cores are set.
@@ -247,7 +247,7 @@ class ThreadHost(Host):
         environment.enter_code_dir(spec.job.code_dir)
         self._bind(start)
         sys.argv = [spec.role.entrypoint[1], *spec.role.args]
-        context = self._installed(self._context(order, start, env))
+        context = self._installed(self._context(spec, order, start, env))
         joins = spec.role.uses_store and spec.role.init_process_group
         self._life = Lifecycle(
             context,
@@ -282,8 +282,8 @@ class ThreadHost(Host):
         renew(known, replace(context, calls=known.calls))
         return known
 
-    def _context(self, order: StartOrder, start: RankStart, env: dict[str, str]) -> WorkerContext:
-        job, role = self.spec.job, self.spec.role
+    def _context(self, spec: HostSpec, order: StartOrder, start: RankStart, env: dict[str, str]) -> WorkerContext:
+        job, role = spec.job, spec.role
         return WorkerContext(
             job_name=job.name,
             job_uid=job.uid,

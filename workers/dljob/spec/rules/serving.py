@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Probe, Role
+from dljob.spec.references import referred
 from dljob.spec.rules.findings import Check, Finding, one_each, repeated
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
@@ -63,6 +64,33 @@ def _drains(spec: DLJobSpec) -> Iterator[Finding]:
             yield from _port(role, role.drain.http_post.port, (*loc, "httpPost", "port"))
 
 
+def _references(spec: DLJobSpec) -> Iterator[Finding]:
+    for key, value in (("env", tuple(one.value for one in spec.env)), ("config", spec.config)):
+        for name in dict.fromkeys(referred(value)):
+            # Every role has them, also the one that is referred to, which cannot wait for itself.
+            words = f"refers to the endpoints of {name}, for which the roles must wait"
+            yield Finding(("spec", key), words, f"write it in the {key} of roles with dependsOn")
+    servers = [role.name for role in spec.roles if role.ports]
+    for index, role in enumerate(spec.roles):
+        waits = {one.role for one in role.depends_on if one.condition == "Ready"}
+        texts = {
+            "entrypoint": role.entrypoint.command,
+            "args": role.args,
+            "env": tuple(one.value for one in role.env),
+            "config": role.config,
+        }
+        depends: Loc = ("spec", "roles", index, "dependsOn")
+        for key, value in texts.items():
+            loc: Loc = ("spec", "roles", index, key)
+            for name in dict.fromkeys(referred(value)):
+                if name not in servers:
+                    hint = one_of(name, servers) if servers else "give that role ports"
+                    yield Finding(loc, f"refers to the endpoints of {name}, which is no role with ports", hint)
+                elif name not in waits:
+                    words = f"refers to the endpoints of {name}, for which {role.name} does not wait"
+                    yield Finding(loc, words, f"add dependsOn: [{{role: {name}}}]", (loc, depends))
+
+
 def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
     """Return key in the file -> probe of a role."""
     found = (
@@ -73,4 +101,4 @@ def probes_of(role: Role) -> tuple[tuple[str, Probe], ...]:
     return tuple((key, probe) for key, probe in found if probe is not None)
 
 
-SERVING_RULES: tuple[Check, ...] = (_ports, _probes, _drains)
+SERVING_RULES: tuple[Check, ...] = (_ports, _probes, _drains, _references)
