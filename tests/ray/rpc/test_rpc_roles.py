@@ -168,19 +168,23 @@ def test_role_that_was_resized_is_called_as_it_is_now(ray_here, tmp_path):
 
 def test_a_role_orders_the_restart_of_a_coupled_pair_and_calls_both_again(ray_here, tmp_path):
     job = Job(tmp_path)
+
+    def talkers(name: str, **more: object) -> dict[str, object]:
+        small = {"replicas": 2, "driver": False, "resources": {"cpu": "0.2"}}
+        return {"name": name, "entrypoint": {"class": "usercode.talkers.Talker"}, **small, **more}
+
     try:
         job.start(
             job.role("boss", "usercode.talkers.Boss", dependsOn=[{"role": "listener"}]),
-            job.role(
-                "talker", "usercode.talkers.Talker", replicas=2, driver=False, restartPolicy={"with": ["listener"]}
-            ),
-            job.role("listener", "usercode.talkers.Talker", replicas=2, driver=False, dependsOn=[{"role": "talker"}]),
+            talkers("talker", minReplicas=2, maxReplicas=4, restartPolicy={"with": ["listener"]}),
+            talkers("listener", dependsOn=[{"role": "talker"}]),
         )
         status = job.connection.wait(90)
         assert status["phase"] == "Succeeded", status
         assert '"restarted": [1, 2]' in status["result"]
         assert '"before": [0, 2, 4, 6, 8], "phase": "Running"' in status["result"]
         assert '"coupled": ["RestartedWith", "RestartedWith"]' in status["result"]
+        assert '"sizes": [[2, 2, 1, 1], [2, 2], [2, 2]]' in status["result"]
         assert '"after": [2, 4, 6], "streamed": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]' in status["result"]
         assert status["restarts"]["role"] == 1
     finally:

@@ -72,6 +72,9 @@ class MemoryHost:
     async def stop(self, order: Any) -> None:
         self.orders.append(("stop", order))
 
+    async def resize(self, order: Any) -> None:
+        self.orders.append(("resize", order))
+
     async def beat(self, packed: bytes) -> bytes:
         ask = AgentRequest.unpacked(packed)
         await asyncio.sleep(ask.pause_s)

@@ -127,6 +127,11 @@ RULES: tuple[Case, ...] = (
         ({"roles": [role(env=[])]}, {"roles": [role(), role("b")]}, {"roles": [role()]}),
         ({"roles": [role("b"), role()]}, {"roles": [role(), role("c")]}, {"roles": [role(), role("b")]}),
         ({"roles": [role()]}, {"roles": [role(entrypoint={"class": "app.B"})]}, {"roles": [role()]}),
+        (
+            {"roles": [role("b"), role(driver=False, replicas=2, maxReplicas=3)]},
+            {"roles": [role("b"), role(driver=False, replicas=2)]},
+            {"roles": [role("b"), role(driver=False, maxReplicas=3)]},
+        ),
         ({"roles": [share("a", "1")]}, {"roles": [share("a", "2")]}, {"roles": [share("a", "1")]}),
         ({"roles": [share("a", "1")]}, {"roles": [role()]}, {"roles": [share("a", "1")]}),
         (
@@ -167,6 +172,14 @@ RULES: tuple[Case, ...] = (
             {"roles": [role(replicas=2, **{name: 2})]},
         )
         for name in ("minReplicas", "maxReplicas")
+    ),
+    *(
+        case(
+            cel.BOUNDS_ELASTIC,
+            {"roles": [role(driver=False, maxReplicas=2), role("b")]},
+            {"roles": [{**role(maxReplicas=2, **wrong), "entrypoint": {"module": "a.py"}}, role("b")]},
+        )
+        for wrong in ({"driver": True}, {"driver": False, "reserve": "Quota"})
     ),
     *(
         case(

@@ -16,6 +16,7 @@ from dljob.master.state.events import Commanded, HostReady, RankEnded, UnitReser
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import HostPhase, JobState, RankPhase, SparePhase, UnitPhase
 from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
 from dljob.runtime.journal import journal
 from dljob.testing.world import executor, prime_master, world
 
@@ -323,3 +324,14 @@ def skips_a_count(patch):
 def leaves_a_coupled_role_alone(patch):
     """Who cannot live without a role goes on when it restarts."""
     patch.setattr(coupling, "joining", lambda d, role, members: ())
+
+
+@bug
+def restarts_a_fleet_for_its_size(patch):
+    """Ranks that stay restart when others of their fleet come or go."""
+
+    def leave(d, gone):
+        role = gone[0][0] if gone else next(name for name, facts in d.job.roles.items() if facts.fleet)
+        restart.begin(d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", leaving=gone, without_fault=True))
+
+    patch.setattr(resizing, "leave", leave)

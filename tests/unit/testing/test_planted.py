@@ -36,6 +36,7 @@ FOUND = {
     "starts_unchecked": ("checks", "check"),
     "skips_a_count": ("two nodes", "count"),
     "leaves_a_coupled_role_alone": ("a coupled pair", "coupled"),
+    "restarts_a_fleet_for_its_size": ("a fleet", "elastic"),
     "takes_those_along_who_stay": ("a resize in process", "elastic"),
     "ends_who_goes_at_work": ("a resize in process", "elastic"),
 }

@@ -73,7 +73,7 @@ class AnyJob(ABC):
 
     @abstractmethod
     def scale(self, role: str, ranks: int) -> None:
-        """Resize an Elastic role within minReplicas and maxReplicas, as far as there is capacity."""
+        """Resize a role within minReplicas and maxReplicas, as far as there is capacity."""
 
     @abstractmethod
     def stop(self, *, wait: bool = False) -> None:

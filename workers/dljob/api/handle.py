@@ -214,7 +214,7 @@ class JobHandle(ShownJob):
         check_target(self.name, {role["name"]: role["desired"] for role in roles}, target)
 
     def scale(self, role: str, ranks: int) -> None:
-        """Resize an Elastic role within minReplicas and maxReplicas, as far as there is capacity.
+        """Resize a role within minReplicas and maxReplicas, as far as there is capacity.
 
         Raises:
             UsageError: PrimeMaster refused: there is no such role, or it cannot have this size.

@@ -41,7 +41,7 @@ COMMANDS = {
     "events": "Show the timeline of a job: placement, roles ready, failures, restarts, the end.",
     "stack": "Show the stacks of all threads of a running job's ranks, without stopping them.",
     "restart": "Restart a running job, one of its roles, or one rank.",
-    "scale": "Change the number of ranks of a running job's Elastic role, within minReplicas and maxReplicas.",
+    "scale": "Change the number of ranks of a running job's role, within minReplicas and maxReplicas.",
     "suspend": "Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.",
     "resume": "Resume a suspended job on new machines, from its last checkpoint, with its spec as it is now.",
     "stop": "Stop a running job; its journal, logs and checkpoints stay in its folder.",

@@ -88,9 +88,9 @@ ROLES_FIXED = CelRule(
     f"{_MAY_CHANGE} || self.spec.roles.size() == oldSelf.spec.roles.size()"
     " && self.spec.roles.all(r, oldSelf.spec.roles.exists(o, o.name == r.name && o.entrypoint == r.entrypoint"
     " && has(o.accelerator) == has(r.accelerator) && (!has(o.accelerator) || o.accelerator == r.accelerator)"
-    " && (r.type == 'Elastic' || o.replicas == r.replicas)))",
+    " && (r.type == 'Elastic' || has(r.minReplicas) || has(r.maxReplicas) || o.replicas == r.replicas)))",
     "roles, their entrypoint, accelerator and replicas"
-    f" {_SUSPEND_FIRST} (replicas of Elastic roles may; args, env and the rest wait for the next attempt)",
+    f" {_SUSPEND_FIRST} (replicas of roles with bounds may; args, env and the rest wait for the next attempt)",
 )
 # CEL has no comparison of optional fields: presence and value are compared one after the other.
 _SIZES = " && ".join(
@@ -112,9 +112,11 @@ IMAGE_FIXED = CelRule(
 RESERVED_ROLE = CelRule("!(self.name in ['job', 'master', 'node'])", "reserved name")
 # A role group lives on one host and restarts as a whole, so there are only whole groups.
 GROUP_SIZE = CelRule("self.replicas % self.replicasPerGroup == 0", "replicasPerGroup must divide replicas")
+# A driver that is given back has not done its work, and a quota is taken by a framework that dljob cannot ask for it.
 BOUNDS_ELASTIC = CelRule(
-    "self.type == 'Elastic' || !has(self.minReplicas) && !has(self.maxReplicas)",
-    "minReplicas and maxReplicas are for Elastic roles",
+    "self.type == 'Elastic' || !has(self.minReplicas) && !has(self.maxReplicas)"
+    " || !self.driver && self.reserve != 'Quota'",
+    "minReplicas and maxReplicas of an Actor role need driver: false and reserve: Placement",
 )
 # A role grows and shrinks by whole groups.
 BOUNDS = CelRule(

@@ -142,10 +142,11 @@ class Role(Model):
     """Ranks of one role group, which run on one host and restart together; must divide replicas."""
     # None and not a number: left out, the bounds follow `replicas`.
     min_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
-    """For Elastic: the fewest ranks with which the role starts when there is no room for more, and continues when nodes
-    are lost; left out: as many as replicas."""
+    """The fewest ranks with which the role starts when there is no room for more, and continues when nodes are lost;
+    left out: as many as replicas. For Elastic, whose ranks restart for another size, and for Actor with driver: false,
+    where ranks come and go and the others run on."""
     max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
-    """For Elastic: the upper bound of replicas while the job runs; left out: as many as replicas."""
+    """The upper bound of replicas while the job runs; left out: as many as replicas."""
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
     # Models are frozen, so all jobs can share one default instance.

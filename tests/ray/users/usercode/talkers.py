@@ -117,9 +117,20 @@ class Boss(dljob.Worker):
         while any(number == 1 for number, _ in listeners.incarnation()):
             pass  # they are coupled to the talkers, and are taken down with them
         heard["coupled"] = listeners.why()
+        heard["sizes"] = [self.resized(talkers, size) for size in (4, 2, 2)]
         heard["after"] = talkers.double([1, 2, 3])
         heard["streamed"] = list(talkers.count(10))
         return heard
+
+    def resized(self, talkers, size):
+        """Order another number of talkers; gives the incarnations of those that answer then."""
+        pids = {pid for _, pid in talkers.incarnation()}
+        current_worker().job.scale("talker", size)
+        while len(talkers) != size:
+            time.sleep(0.01)
+        found = talkers.incarnation()
+        assert {pid for _, pid in found[:2]} <= pids, "who stays is not restarted"
+        return [number for number, _ in found]
 
 
 class Ender(dljob.Worker):

@@ -327,7 +327,7 @@ def test_an_order_of_more_waits_for_room():
 @pytest.mark.parametrize(
     ("target", "count", "why"),
     [
-        ("a", 2, "a has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: e"),
+        ("a", 2, "a has a fixed number of ranks; roles with minReplicas or maxReplicas: e"),
         ("e", 5, "e has 1 to 4 ranks, not 5"),
         ("e", 0, "e has 1 to 4 ranks, not 0"),
     ],

@@ -6,6 +6,7 @@ import os
 import queue
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -14,6 +15,7 @@ from ray.exceptions import ObjectStoreFullError
 
 from dljob import CallError, CallTimeoutError, NotFoundError, PeerLostError, RemoteError, RoleGroup, UnreachableError
 from dljob.calls.mark import RpcMark, ServiceDescriptor
+from dljob.errors import UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import install
 from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
@@ -48,6 +50,7 @@ class Line:
         self.sizes: dict[str, int] = {}
         self.lives: dict[str, int] = {}
         self.asked: queue.Queue[tuple] = queue.Queue()
+        self.notes: list[dict[str, object]] = []
         self.deaf = False
         self.stopping = ""
         self.socket = HostSocket(self._facts, lambda _: (self.counters.fd, 1), lambda _: self)
@@ -60,7 +63,9 @@ class Line:
     def ask(self, what, args, timeout_s) -> Future:
         self.asked.put((what, args))
         future: Future = Future()
-        if what == "status":
+        if what == "notes":
+            future.set_result([note for note in self.notes if note["seq"] > (args or [0])[0]])
+        elif what == "status":
             future.set_result({"phase": "Running", "ranks": ["w/0"]})
         elif self.deaf:
             future.set_exception(UnreachableError("PrimeMaster gave no answer"))
@@ -268,6 +273,36 @@ def test_job_is_asked_and_ordered_through_the_host(line):
     line.deaf = True
     with pytest.raises(UnreachableError, match="PrimeMaster gave no answer"):
         worker.job.stop()
+
+
+def test_a_role_is_scaled_through_the_host_and_a_refusal_is_raised(line):
+    worker = connect(line.socket.path)
+    worker.job.scale("w", 6)
+    assert [line.asked.get(timeout=10)[0] for _ in range(3)] == ["notes", "command", "notes"]
+    line.notes.append({"seq": 1, "reason": "CommandRefused", "target": "w", "message": "an old one"})
+    worker.job.scale("w", 6)
+    while not line.asked.empty():
+        line.asked.get()
+    ask = line.ask
+
+    def refuses(what, args, timeout_s):
+        if what == "command":
+            assert args[1:] == ["scale", "w=9", "w/3"]
+            line.notes.append({"seq": 2, "reason": "CommandRefused", "target": "w", "message": "w has 1 to 6 ranks"})
+        return ask(what, args, timeout_s)
+
+    line.ask = refuses
+    with pytest.raises(UsageError, match="w has 1 to 6 ranks"):
+        worker.job.scale("w", 9)
+
+
+def test_a_rank_that_calls_nobody_hears_of_other_sizes_too(line):
+    worker = connect(line.socket.path)
+    line.socket.tell_sizes({"w": 6})
+    deadline = time.monotonic() + 10
+    while worker.calls.sizes.get("w") != 6:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_order_to_what_is_not_there_is_refused(line):

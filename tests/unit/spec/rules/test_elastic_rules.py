@@ -29,7 +29,17 @@ def said(data: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("role", "words"),
     [
-        ({"type": "Actor", "minReplicas": 1}, "e is Actor, whose ranks do not form one world"),
+        ({"type": "Actor", "minReplicas": 1}, "e is a driver, whose ranks all have work to end"),
+        (
+            {
+                "type": "Actor",
+                "minReplicas": 1,
+                "driver": False,
+                "reserve": "Quota",
+                "entrypoint": {"module": "a.py"},
+            },
+            "e leaves its machines to a framework",
+        ),
         ({"minReplicas": 5}, "minReplicas is 5, replicas is 4"),
         ({"maxReplicas": 3}, "maxReplicas is 3, replicas is 4"),
         ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks do not form whole groups of 2"),

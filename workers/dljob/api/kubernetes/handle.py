@@ -310,7 +310,7 @@ class KubernetesJob(ShownJob):
         self._order("restart", target)
 
     def scale(self, role: str, ranks: int) -> None:
-        """Resize an Elastic role within its bounds; returns once the DLJob has the new size.
+        """Resize a role within its bounds; returns once the DLJob has the new size.
 
         Raises:
             NotFoundError: the job has ended, or has no such role.

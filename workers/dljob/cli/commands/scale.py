@@ -1,4 +1,4 @@
-"""`dljob scale`: change the size of an Elastic role."""
+"""`dljob scale`: change the size of a role with bounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dljob.telemetry.wording import counted
 
 
 def scale(job: str, size: str, /, *, where: JobTarget = HERE) -> None:
-    """Change the number of ranks of a running job's Elastic role, within minReplicas and maxReplicas.
+    """Change the number of ranks of a running job's role, within minReplicas and maxReplicas.
 
-    The role gets the ranks for which there is capacity, after its checkpoints are on disk, and the rest when more
-    capacity appears.
+    The role gets the ranks for which there is capacity, and the rest when more capacity appears. An Elastic role
+    restarts for that, after its checkpoints are on disk; of an Actor role the highest numbers come and go.
 
     Args:
         job: name or uid.

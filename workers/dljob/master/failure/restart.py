@@ -159,6 +159,11 @@ def _leave_incidents(d: StateTransaction, members: tuple[RankKey, ...]) -> tuple
     return tuple(inherited)
 
 
+def leave(d: StateTransaction, gone: tuple[RankKey, ...]) -> None:
+    """Take ranks that are no more out of their restarts; those that waited for nobody else are over."""
+    d.recover_faults(_leave_incidents(d, gone))
+
+
 def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
     """Return the ranks of roles that wait for another role to complete."""
     return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in range(f.plan.replicas))

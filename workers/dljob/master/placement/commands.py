@@ -64,7 +64,7 @@ def _unscalable(d: StateTransaction, event: Commanded) -> str:
     """Return why a role cannot be scaled to this number of ranks; empty when it can."""
     if event.target not in d.sizes:
         able = ", ".join(sorted(d.sizes)) or "none of this job"
-        return f"{event.target} has a fixed number of ranks; Elastic roles with minReplicas or maxReplicas: {able}"
+        return f"{event.target} has a fixed number of ranks; roles with minReplicas or maxReplicas: {able}"
     own = d.facts(event.target).plan
     if starting.completed(d, event.target):
         return f"{event.target} has ended ({counted(own.replicas, 'rank')}); restart starts it again"

@@ -70,7 +70,8 @@ def tick(d: StateTransaction) -> None:
         if own.save_by is not None and own.save_by <= d.now:
             _move(d, role)
         elif own.move_at is not None and own.move_at <= d.now:
-            _save(d, role)
+            # Ranks that run on have no copies to restore from.
+            (_move if d.facts(role).fleet else _save)(d, role)
 
 
 def saved(d: StateTransaction) -> None:
@@ -177,9 +178,10 @@ def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
     if target == own.size:
         _calm(d, role)
     elif target != own.target:
-        # A smaller role changes at once; a growth waits for further nodes and for the role's own minimum interval.
+        # A smaller role changes at once; a growth, which restarts all, waits for further nodes and for the role's own
+        # minimum interval. Ranks of a fleet join those that run on, and wait only after a growth in vain.
         at = d.now
-        if target > own.size:
+        if target > own.size and (own.vain or not d.facts(role).fleet):
             at = d.now + limits.SETTLE_S
             if own.resized is not None:
                 at = max(at, own.resized + d.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**own.vain)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dljob.master.failure import ending
 from dljob.master.failure.policy import own_level
-from dljob.master.failure.restart import RestartOrder, begin, kill
+from dljob.master.failure.restart import RestartOrder, begin, kill, leave
 from dljob.master.ledger.rules import micros
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, spare_nodes
 from dljob.master.start.local_ranks import seats_of
@@ -168,7 +168,10 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
 
 
 def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
-    """Restart roles with other numbers of ranks. `without_fault`: it continues the restart that a loss began."""
+    """Restart roles with other numbers of ranks; ranks of a fleet come or go alone, and the others run on.
+
+    `anew`: it continues the restart that a loss began.
+    """
     before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
     # The order matters: units are given back by the old plan, ranks and units are added by the new one, and the new
     # units are reserved before the restarts ask for their hosts.
@@ -188,11 +191,15 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         words = f"{counted(have, 'rank')} instead of {had}: {why}"
         d.note(reasons.RESIZED, role, words)
         # Dropped ranks leave their incidents, which would otherwise wait for them for ever.
-        begin(
-            d, RestartOrder(level_of(d.job, role), role, (), RESIZED, words, leaving=left_out[role], without_fault=anew)
-        )
+        if d.facts(role).fleet:
+            leave(d, left_out[role])
+        else:
+            level = level_of(d.job, role)
+            begin(d, RestartOrder(level, role, (), RESIZED, words, leaving=left_out[role], without_fault=anew))
         for key in left_out[role]:
             d.set_rank(key, evolve(d.ranks[key], incident=0))
+        if d.facts(role).fleet:
+            ending.role_changed(d, role)
 
 
 def leave_user_code(d: StateTransaction, role: str, why: str) -> None:

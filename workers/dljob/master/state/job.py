@@ -42,6 +42,11 @@ class RoleFacts:
         return self.plan.uses_store
 
     @cached_property
+    def fleet(self) -> bool:
+        """Whether its ranks come and go one by one while the others run on: they form no world."""
+        return self.plan.resizes and not self.plan.elastic
+
+    @cached_property
     def ranks_per_host(self) -> int:
         """Number of ranks in one host: 1 in a thread host, a whole group in a fork host."""
         return self.plan.group_size if self.plan.host is HostKind.FORK else 1

@@ -31,6 +31,7 @@ from dljob.runtime.process.messages import (
     HostSpec,
     JobInfo,
     LeaveOrder,
+    SizesOrder,
     StartOrder,
     StopOrder,
     agent_prefix,
@@ -73,11 +74,11 @@ class Executor:
         owner: TaskOwner,
     ) -> None:
         self.job = job
-        self._owner = owner
         self._plan = plan
         self._backend = backend
         self._offer = offer
         self._epoch = epoch
+        self._owner = owner
         self._prefix = f"{job.uid[:8]}/"
         self._admission = AdmissionLock(backend.kv, job.uid, owner)
         self._queue: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
@@ -256,6 +257,12 @@ class Executor:
         if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE))):
             await self.hosts.tell(store, "start", order)  # first: the sub-master knows the ranks before they call it
         await self.hosts.tell(action.actor, "start", order)
+
+    def tell_sizes(self, actors: Iterable[str]) -> None:
+        """Tell hosts how many ranks roles have now. A host that starts ranks later learns it with their order."""
+        order = SizesOrder(self._epoch(), self.sizes())
+        for actor in actors:
+            self._owner.start("sizes", self.hosts.tell(actor, "resize", order))
 
     async def _stop(self, action: ac.StopRanks) -> None:
         order = StopOrder(self._epoch(), action.ranks, action.grace_s, action.reason, action.incarnations)

@@ -84,6 +84,11 @@ class Folded:
     """Entries of the batch for PrimeMaster's log."""
 
 
+def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
+    """Return (role, number of ranks) for the roles whose number of ranks may change."""
+    return tuple((role, own.size) for role, own in sorted(state.sizes.items()))
+
+
 def fold(state: JobState, events: Iterable[ev.Event], at: float) -> Folded:
     """Fold a batch of events that share one time (`at`, unix seconds) into the state."""
     after, actions, records, decisions = state, list[ac.Action](), list[Record](), list[Decision]()
@@ -135,7 +140,7 @@ class MasterLoop:
         offer = self.offer
         self.executor = Executor(setup.info, widest, backend, offer=offer, epoch=epoch, on_loss=self.alert, owner=owner)
         self.executor.relaunching = Relaunching(setup.spec.fault_tolerance.node.relauncher or "")
-        self.executor.sizes = lambda: tuple((role, own.size) for role, own in sorted(self.state.sizes.items()))
+        self.executor.sizes = lambda: sizes_of(self.state)
         self.nodes = NodeWatch(
             setup.info, backend, offer, lambda: self.state, epoch=epoch, on_heartbeat=self.take_heartbeat, owner=owner
         )
@@ -272,6 +277,7 @@ class MasterLoop:
         if known:
             await self._reattach(self.state)
             self.executor.execute(reissue(self.state, self._now()))
+            self._tell_sizes()
         self.recovered = True
         await self._show()
 
@@ -312,6 +318,7 @@ class MasterLoop:
         for message, fields in entries(folded.decisions):
             log.info(message, extra={"fields": fields})
         self.executor.execute(actions)
+        self._tell_sizes(before)
         self.nodes.reap(actions)
         self._end = next((action for action in actions if isinstance(action, ac.Finish)), self._end)
         if self.state is not before:
@@ -323,6 +330,12 @@ class MasterLoop:
         # 5. The cost of a snapshot grows with the ranks, that of a replay with the records: keep them in proportion.
         if self.journal.since_snapshot >= max(SNAPSHOT_EVERY, len(self.state.ranks) // 2):
             await self._snapshot()
+
+    def _tell_sizes(self, before: JobState | None = None) -> None:
+        """Tell all live hosts how many ranks roles have now, if that changed. Without `before`: in any case."""
+        if not self.state.sizes or (before and sizes_of(before) == sizes_of(self.state)):
+            return
+        self.executor.tell_sizes(own.actor for _, own in live_hosts(self.state))
 
     async def _batch(self) -> list[tuple[ev.Event, asyncio.Future[None] | None]]:
         """Return the events that have come in, or a Tick when the core's next timer is due first."""

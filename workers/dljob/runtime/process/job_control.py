@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from dljob.errors import NotFoundError
+from dljob.errors import NotFoundError, UsageError
+from dljob.telemetry import reasons
 
 ANSWER_S = 60.0
 """Seconds for PrimeMaster to answer, its own restart included."""
@@ -45,6 +46,22 @@ class JobControl:
             UnreachableError: PrimeMaster does not answer within a minute.
         """
         self._order("restart", self._target(role, rank))
+
+    def scale(self, role: str, ranks: int) -> None:
+        """Give a role with minReplicas or maxReplicas another number of ranks, as far as there is room.
+
+        `len(RoleGroup(role))` follows as ranks come and go.
+
+        Raises:
+            UsageError: PrimeMaster refused: there is no such role, or it cannot have this size.
+            UnreachableError: PrimeMaster does not answer within a minute.
+        """
+        # The answer to an order carries no refusal; PrimeMaster notes it in the timeline, after the last note of now.
+        before = max((int(note["seq"]) for note in self._ask("notes").result()), default=0)
+        self._order("scale", f"{role}={ranks}")
+        for note in self._ask("notes", before).result():
+            if (note["reason"], note["target"]) == (reasons.COMMAND_REFUSED, role):
+                raise UsageError(str(note["message"]))
 
     def stop(self) -> None:
         """End the job, the caller included, as `JobHandle.stop` does; what it saved stays in its folder.

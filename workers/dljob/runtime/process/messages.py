@@ -9,6 +9,7 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
                                             of the same epoch, releases the older one with ()
     stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
     leave_group(LeaveOrder) -> None         take a rank out of its torch group; `watch` reports its end, the host stays
+    resize(SizesOrder) -> None              learn the present sizes of roles: its ranks call those that are there
     leave(code) -> None                     answer, then os._exit(code); never through Ray
     invoke(Call, payload, common) -> Reply  a call from another role; arguments and result travel pickled; small ones
                                             in packed bytes, with the Call and the Reply
@@ -103,6 +104,15 @@ class StartOrder:
     generation: int
     store: str
     sizes: tuple[tuple[str, int], ...] = ()
+    """(role, present number of ranks) of roles whose number of ranks may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizesOrder:
+    """The news that roles have other numbers of ranks, for the callers in this host's ranks."""
+
+    epoch: int
+    sizes: tuple[tuple[str, int], ...]
     """(role, present number of ranks) of roles whose number of ranks may change."""
 
 

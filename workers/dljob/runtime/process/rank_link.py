@@ -130,10 +130,13 @@ class RankLink:
     def _read(self) -> None:
         while (frame := self._frames.receive()) is not None:
             head, body = frame
-            # Frames of four kinds: an order to stop, the saver's address, PrimeMaster's answer, and the answer to a
-            # call.
+            # Frames of five kinds: an order to stop, the sizes of roles, the saver's address, PrimeMaster's answer, and
+            # the answer to a call.
             if head["op"] == "stopping":
                 self.stopping.order(head["reason"])
+                continue
+            if head["op"] == "sizes":
+                self.sizes.update(head["sizes"])
                 continue
             if head["op"] == "saver":
                 self._place(head)

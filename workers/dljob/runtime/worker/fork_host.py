@@ -360,6 +360,14 @@ class ForkHost(Host):
                 self._calls[number] = RpcClient(self.spec.job, name, trace)
             return self._calls[number]
 
+    def learn_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Have the next calls of all ranks go to as many ranks as there are now."""
+        with self._lock:
+            clients = list(self._calls.values())
+        for calls in clients:
+            calls.sizes.update(sizes)
+        self._socket.tell_sizes(sizes)
+
     # -- calls and steps
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:

@@ -34,6 +34,7 @@ from dljob.runtime.process.messages import (
     NotRun,
     Reply,
     Report,
+    SizesOrder,
     StartOrder,
     StopOrder,
 )
@@ -126,6 +127,12 @@ class Host:
         threading.Thread(target=self.leave_rank, args=(order,), name="dljob-leave", daemon=True).start()
 
     @ray.method(concurrency_group="ctl")
+    def resize(self, order: SizesOrder) -> None:
+        """Learn that roles have other numbers of ranks; the next calls of this host's ranks go to those."""
+        self._must_be_heard(order.epoch, "resize")
+        self.learn_sizes(dict(order.sizes))
+
+    @ray.method(concurrency_group="ctl")
     def leave(self, code: int) -> None:
         """Answer, then end this process. On a busy machine it may be gone before Ray has sent the answer."""
         end_soon(code, "told to leave")
@@ -159,6 +166,10 @@ class Host:
     def leave_rank(self, order: LeaveOrder) -> None:
         """Make a rank leave its torch group. Runs in a thread of its own."""
         del order
+
+    def learn_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Tell the ranks of this host how many ranks roles have now. The base host has none."""
+        del sizes
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call from another role. The base host refuses it: it has no user object."""

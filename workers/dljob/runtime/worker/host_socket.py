@@ -57,6 +57,14 @@ class HostSocket:
             with contextlib.suppress(OSError):
                 line.send({"op": "stopping", "reason": reason})
 
+    def tell_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Tell the processes of all ranks how many ranks roles have now."""
+        with self._lock:
+            lines = [line for lines in self._lines.values() for line in lines]
+        for line in lines:
+            with contextlib.suppress(OSError):  # a rank that is gone calls nobody
+                line.send({"op": "sizes", "sizes": dict(sizes)})
+
     def close(self) -> None:
         """Close the socket and all connections."""
         with contextlib.suppress(OSError):

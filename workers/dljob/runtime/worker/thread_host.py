@@ -316,6 +316,11 @@ class ThreadHost(Host):
             self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{rank}", trace)
         return self._calls
 
+    def learn_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Have the rank's next calls go to as many ranks as there are now."""
+        if self._calls is not None:
+            self._calls.sizes.update(sizes)
+
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
         self._serving.started(start)

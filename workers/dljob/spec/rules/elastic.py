@@ -27,9 +27,13 @@ def _elastic(spec: DLJobSpec) -> Iterator[Finding]:
         loc: Loc = ("spec", "roles", index)
         given = [(name, value) for name, value in _bounds(role) if value is not None]
         reads = ((*loc, "type"), (*loc, "replicas"), (*loc, "replicasPerGroup"), *((*loc, name) for name, _ in given))
-        if given and role.type != "Elastic":
-            words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} is {role.type}, whose ranks do not form one world"
-            yield Finding((*loc, given[0][0]), words, "set type: Elastic, or leave them out", reads)
+        if given and role.type != "Elastic" and (role.driver or role.reserve == "Quota"):
+            why, hint = ("is a driver, whose ranks all have work to end", "set driver: false")
+            if not role.driver:
+                why, hint = ("leaves its machines to a framework", "leave reserve out")
+            words = f"{cel.BOUNDS_ELASTIC.message}: {role.name} {why}"
+            reads = (*reads, (*loc, "driver"), (*loc, "reserve"))
+            yield Finding((*loc, given[0][0]), words, f"{hint}, set type: Elastic, or leave them out", reads)
             # Bounds that may not be there need no further check.
             continue
         for name, value in given:

@@ -65,6 +65,7 @@ _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 _ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
 _RESIZES = role("t", 2, type="Elastic", minReplicas=1, restartPolicy={"level": "InProcess", "maxRestarts": 2})
+_FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False)
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
@@ -84,6 +85,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
+    Bounded(Small("a fleet", job(_FLEET, role("d")), (*SCALES, KILL, *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     # Arrivals are not among the items at once: here reports come late, and in any order.
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),

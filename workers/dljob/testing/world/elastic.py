@@ -21,6 +21,8 @@ OFTEN = 0.3
 """The share of jobs with an elastic role."""
 STAYS = 0.7
 """Of these, the share whose remaining ranks keep their processes (restarts in process)."""
+FLEETS = 0.5
+"""Of these, the share whose ranks come and go while the others run on (Actor)."""
 SOON_S = 300.0
 
 
@@ -52,6 +54,8 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     }
     if role["entrypoint"] == CLASS and chance(f"stays {seed}").random() < STAYS:
         role = {**role, "restartPolicy": {**role["restartPolicy"], "level": "InProcess"}}
+    if chance(f"fleet {seed}").random() < FLEETS:
+        role = {**role, "type": "Actor", "driver": False, "restartPolicy": {"maxRestarts": 10}}
     machines = {**group, "replicas": group["replicas"] + groups}
     # Room for the additional group.
     if more:
@@ -88,17 +92,20 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
         since = None if old.resized is None or own.resized is None else own.resized - old.resized
         # The wait doubles with each growth that was lost again.
         least = before.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**old.vain
-        if own.size > old.size and since is not None and since < least:
+        # A fleet waits only after a growth in vain, since nobody else restarts.
+        waits = old.vain or not before.job.roles[role].fleet
+        if own.size > old.size and waits and since is not None and since < least:
             yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
 
 
 def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
     """Where a role restarts in process, ranks that stay keep their processes, and ranks that go have left before.
 
-    A rank that did not leave in time may lose its process.
+    A rank that did not leave in time may lose its process. In a fleet ranks that stay are not restarted at all.
     """
     for role, own in after.sizes.items():
-        if own.size == before.sizes[role].size or resizing.level_of(after.job, role) is not Level.IN_PROCESS:
+        stays = before.job.roles[role].fleet or resizing.level_of(after.job, role) is Level.IN_PROCESS
+        if own.size == before.sizes[role].size or not stays:
             continue
         facts = before.job.roles[role]
         for rank in range(min(own.size, facts.plan.replicas)):
@@ -115,7 +122,7 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
                 and (new.phase, new.life) != (old.phase, old.life)
             ):
                 yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
-        for rank in range(own.size, facts.plan.replicas):
+        for rank in range(own.size, 0 if facts.fleet else facts.plan.replicas):
             if before.ranks[role, rank].phase is RankPhase.READY:
                 yield f"elastic: {role}/{rank} works when its role gets {own.size} ranks, and is to leave first"
 

@@ -1,0 +1,112 @@
+"""Actor roles with bounds: ranks come and go while the others run on."""
+
+from __future__ import annotations
+
+from elastic_kit import boot, join, lose, ready, wait_for
+from master_kit import error, nodes
+
+from dljob.master.state import actions as act
+from dljob.master.state import events as ev
+from dljob.master.state.state import Phase, RankPhase
+from dljob.telemetry import reasons
+
+ACTOR = {"type": "Actor", "driver": False}
+DRIVER = {"name": "d", "resources": {"cpu": "0.01"}}
+ROOMY = nodes(20, cpus=1)[17:]
+
+
+def fleet(count=3, *, extra=ROOMY, role=None, **spec):
+    return boot(count, {**ACTOR, **(role or {})}, DRIVER, extra=extra, **spec)
+
+
+def scale(world, count):
+    world.send(ev.Commanded(f"c{world.now}{count}", "scale", "e", "somebody", count))
+    while world.state.sizes["e"].move_at is not None:
+        world.tick()
+    world.settle()
+
+
+def incarnations(world):
+    return {rank: own.incarnation for (role, rank), own in world.state.ranks.items() if role == "e"}
+
+
+def test_ranks_come_and_go_and_nobody_else_restarts():
+    world = fleet()
+    scale(world, 2)
+    assert (ready(world), world.state.ranks["e", 2].phase) == ({0, 1}, RankPhase.ABSENT)
+    assert world.state.units["e/2"].node == ""
+    began = world.now
+    scale(world, 4)
+    assert (ready(world), world.now - began) == ({0, 1, 2, 3}, 0.0)
+    assert incarnations(world) == {0: 1, 1: 1, 2: 2, 3: 1}, "a number that was gone goes on counting"
+    assert dict(world.state.restarts) == {}
+    assert world.state.phase is Phase.RUNNING
+    assert world.of(act.SaveCopies) == []
+
+
+def test_each_rank_is_told_how_many_there_are_at_its_start():
+    world = fleet()
+    scale(world, 4)
+    assert world.of(act.StartRanks)[-1].world_size == 4
+
+
+def test_more_than_there_is_room_for_stays_wanted_until_a_node_joins():
+    world = fleet(extra=nodes(20, cpus=1)[19:])
+    scale(world, 4)
+    own = world.state.sizes["e"]
+    assert (own.size, own.want) == (3, 4)
+    join(world)
+    while world.state.sizes["e"].size < 4:
+        world.tick()
+        world.settle()
+    assert ready(world) == {0, 1, 2, 3}
+    assert incarnations(world) == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_a_lost_node_without_a_replacement_costs_one_rank_and_no_restart_of_others():
+    world = fleet(extra=nodes(20, cpus=1)[19:], role={"resources": {"cpu": "1"}})
+    lost = world.state.units["e/0"].node
+    lose(world, "e/0")
+    assert lost
+    said = wait_for(world, reasons.RESIZED)
+    world.settle()
+    assert said.message.startswith("2 ranks instead of 3")
+    assert ready(world) == {0, 1}
+    assert incarnations(world) == {0: 2, 1: 1, 2: 1}, "the first number takes the place of the last one"
+    assert not world.state.incidents
+    assert world.state.phase is Phase.RUNNING
+    assert all(fault.recovered is not None for fault in world.state.faults)
+
+
+def test_a_rank_that_goes_while_it_restarts_leaves_its_restart():
+    world = fleet()
+    world.hold = True
+    world.end("e", 2, error())
+    world.deliver()
+    assert world.state.incidents
+    world.send(ev.Commanded("c", "scale", "e", "somebody", 2))
+    while world.state.sizes["e"].size != 2:
+        world.settle()
+        world.tick()
+    assert not world.state.incidents
+
+
+def test_a_growth_in_vain_makes_the_next_one_wait():
+    world = fleet(extra=nodes(20, cpus=1)[18:])
+    scale(world, 4)
+    lose(world, "e/3")
+    wait_for(world, reasons.RESIZED)
+    assert (world.state.sizes["e"].size, world.state.sizes["e"].vain) == (3, 1)
+    join(world)
+    assert world.state.sizes["e"].move_at is not None
+    assert world.state.sizes["e"].move_at > world.now
+
+
+def test_sizes_out_of_bounds_and_of_other_roles_are_refused():
+    world = fleet()
+    for role, count in (("e", 5), ("d", 2)):
+        world.send(ev.Commanded(f"c{role}", "scale", role, "somebody", count))
+    assert [note.message for note in world.notes(reasons.COMMAND_REFUSED)] == [
+        "scale refused: e has 1 to 4 ranks, not 5",
+        "scale refused: d has a fixed number of ranks; roles with minReplicas or maxReplicas: e",
+    ]
