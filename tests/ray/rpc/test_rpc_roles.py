@@ -166,7 +166,7 @@ def test_role_that_was_resized_is_called_as_it_is_now(ray_here, tmp_path):
         world.close()
 
 
-def test_a_role_orders_the_restart_of_a_coupled_pair_and_calls_both_again(ray_here, tmp_path):
+def test_a_role_orders_the_restart_of_another_role_and_calls_it_again(ray_here, tmp_path):
     job = Job(tmp_path)
 
     def talkers(name: str, **more: object) -> dict[str, object]:
