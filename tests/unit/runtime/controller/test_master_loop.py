@@ -303,6 +303,31 @@ async def test_room_that_others_take_and_free_is_heard_of_while_the_job_runs(wor
     await until(lambda: target(2))
 
 
+async def test_all_hosts_hear_of_another_size_and_again_from_the_next_master(world: World) -> None:
+    entry = {"entrypoint": {"class": "m.C"}}
+    fleet = {"name": "fleet", **entry, "driver": False, "maxReplicas": 2}
+    roles = [{"name": "worker", **entry}, fleet]
+    shell = world.master(roles=roles)
+    await until(running(shell))
+    heard = world.host().orders
+    await shell.offer(ev.Commanded("c", "scale", "fleet", "me", 2))
+
+    def told() -> list[Any]:
+        return [order.sizes for kind, order in heard if kind == "resize"]
+
+    await until(told)
+    await until(lambda: shell.state.roles["fleet"].ready == 2)
+    assert told() == [(("fleet", 2),)]
+    await world.die()
+    await until(lambda: world.master(roles=roles) if len(world.masters) == 1 else len(told()) == 2)
+    # A host of another version knows no such news, and lives on.
+    second = world.masters[-1][0]
+    await second.executor.hosts.inform(world.host().name, "unheard_of", None)
+    await second.offer(ev.Commanded("d", "scale", "fleet", "me", 1))
+    await until(lambda: len(told()) == 3)
+    assert dict(second.state.restarts) == {"Master": 1}
+
+
 @pytest.mark.parametrize("name", ["_watch_nodes", "_publish"])
 async def test_a_background_task_that_never_works_ends_the_master(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str

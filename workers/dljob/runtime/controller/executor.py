@@ -262,7 +262,7 @@ class Executor:
         """Tell hosts how many ranks roles have now. A host that starts ranks later learns it with their order."""
         order = SizesOrder(self._epoch(), self.sizes())
         for actor in actors:
-            self._owner.start("sizes", self.hosts.tell(actor, "resize", order))
+            self._owner.start("sizes", self.hosts.inform(actor, "resize", order))
 
     async def _stop(self, action: ac.StopRanks) -> None:
         order = StopOrder(self._epoch(), action.ranks, action.grace_s, action.reason, action.incarnations)

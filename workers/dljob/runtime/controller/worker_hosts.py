@@ -172,6 +172,18 @@ class WorkerHosts:
         if watched is not None and outcome is not None:
             await self._report_loss(watched, outcome)
 
+    async def inform(self, actor: str, method: str, news: object) -> None:
+        """Tell an actor something that it can do without; one that does not hear or know such news lives on."""
+        watched = self._watched.get(actor)
+        try:
+            ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
+            if ref is not None:
+                await self._backend.call(ref, method, news)
+        except (ActorLostError, ActorCallError, AttributeError) as error:
+            # Its death is heard elsewhere. A host of an earlier version has no such method: its ranks learn the sizes
+            # of roles from their calls.
+            log.info("%s of %s was not heard: %s", method, actor, error)
+
     async def end(self, actor: str) -> None:
         """Kill an actor and stop polling it. While Ray cannot locate it, a task kills it later and this returns."""
         # Out of the table first: the kill breaks the long poll, which must not be reported as a loss.
