@@ -85,7 +85,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
-    Bounded(Small("a fleet", job(_FLEET, role("d")), (*SCALES, KILL, *FEW), PROMPT), 1),
+    Bounded(Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, KILL, *FEW), PROMPT), 1),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     # Arrivals are not among the items at once: here reports come late, and in any order.
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),
