@@ -235,6 +235,30 @@ def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
     assert sorted(path.name.split(".")[0] for path in (tmp_path / "calls").iterdir()) == ["w-0", "w-1"]
 
 
+def test_a_disk_that_hangs_delays_neither_calls_nor_the_end(
+    host: Callable[..., CallTraces], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, waits = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        waits.wait(30)
+
+    monkeypatch.setattr(RankTrace, "flush", hang)
+    traces = host(DLJOB_TRACE_CALLS="1")
+    own = traces.of(0)
+    assert own is not None
+    ends = threading.Thread(target=traces._end)
+    ends.start()
+    assert hangs.wait(30)
+    for number in range(2 * call_trace.ROOM):
+        made(own, number)
+    assert len(own._rows) == call_trace.ROOM
+    ends.join(call_trace.END_S + 10)
+    assert not ends.is_alive()
+    waits.set()
+
+
 class Slow:
     @rpc(concurrency=1)
     def once(self) -> None:
@@ -246,13 +270,17 @@ def test_the_wait_for_setup_is_told_apart_from_the_run(trace: RankTrace, tmp_pat
     served.trace = trace
     asked = replace(request(), method="once")
     opens = threading.Timer(0.05, lambda: served.open(Slow()))
-    opens.start()
-    assert not trace.serve(asked, lambda: served.answer(asked, wire.dump(((), {}), ""))).error_type
+
+    def answer() -> Reply:
+        opens.start()
+        return served.answer(asked, wire.dump(((), {}), ""))
+
+    assert not trace.serve(asked, answer).error_type
     opens.join()
     trace.flush(1.0)
     (row,) = written(tmp_path).rows
     assert isinstance(row, CalleeRow)
-    assert 0.04 <= row.waited <= row.seconds
+    assert 0.05 <= row.waited <= row.seconds
     assert row.outcome == "ok"
 
 
