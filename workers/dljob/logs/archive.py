@@ -125,7 +125,10 @@ def _copy(source: int, out: int, start: int, have: int, most: int) -> None:
 def register_calls(folder: Path, place: Path) -> None:
     """Record that the traced calls in a folder are to be kept at `place`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PLACE).write_text(str(place), encoding="utf-8")
+    # Replaced as a whole: all processes of a node write it, and its agent may read meanwhile.
+    part = folder / f"{PLACE}.{os.getpid()}"
+    part.write_text(str(place), encoding="utf-8")
+    part.replace(folder / PLACE)
 
 
 def _keep_calls(folder: Path) -> None:
