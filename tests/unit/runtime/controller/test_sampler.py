@@ -91,13 +91,43 @@ async def test_job_leaves_samples_of_all_its_time(world: World, monkeypatch: pyt
 
 async def test_later_master_goes_on_with_the_samples(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "LEAST_S", 0.01)
-    await until(running(world.master()))
-    before = len(await until(lambda: read(world.folder).times))
+    shell = world.master()
+    await until(running(shell))
+    shell.take_heartbeat(Heartbeat("worker", "01234567/worker/1/1", 1, {1: (1, 12, {"loss": 2.0})}))
+    await until(lambda: read(world.folder).steps)
+    before = len(read(world.folder).times)
     await world.die()
     await until(running(world.master()))
     await until(lambda: len(read(world.folder).times) > before + 3)
-    assert read(world.folder).unrecorded == ()
+    found = read(world.folder)
+    assert found.unrecorded == ()
+    # Nobody has sent the new master a heartbeat.
+    assert found.steps["worker"][1][-1] == 12
     world.close()
+
+
+def test_later_master_tells_the_last_values_until_it_hears_of_newer_ones(world: World) -> None:
+    rows = RowMaker()
+    journaled = view(world, driver_0=(3, {"loss": 0.9}), worker_1=(4, {}))
+    before = {"accounts/worker": "ppp", "steps/driver": [9], "steps/worker": [7, 8], "progress/loss": 0.5,
+              "calls/driver>worker.run": [5, 1, 0, 0], "memory/worker": [1, 2, 3]}  # fmt: skip
+    rows.recall(before, journaled)
+    first = rows.columns(journaled)
+    assert first["accounts/worker"] != "ppp"
+    assert {name: first[name] for name in before if name != "accounts/worker"} == {
+        **{name: value for name, value in before.items() if name != "accounts/worker"},
+        "steps/worker": [7, 8, None],
+    }
+    # A rank that is heard counts by what it says, lower than before if it had to go back.
+    told: dict[tuple[str, int], tuple[int, Any]] = {**journaled.progress}
+    told |= {("worker", 1): (2, {}), ("driver", 0): (10, {"loss": 0.4})}
+    usage = {"a0": ("driver", {"calls": {"worker.run": [6, 0, 0, 0]}})}
+    later = rows.columns(used(world, **usage)._replace(progress=told))
+    assert (later["steps/worker"], later["steps/driver"], later["progress/loss"]) == ([7, 2, None], [10], 0.4)
+    assert (later["calls/driver>worker.run"], later["memory/worker"]) == ([6, 0, 0, 0], [1, 2, 3])
+    # A role without steps in the last row has those of this master.
+    rows.recall({"steps/driver": [9]}, journaled)
+    assert rows.columns(journaled)["steps/worker"] == [None, 4, None]
 
 
 async def test_folder_that_cannot_be_written_is_told_once(

@@ -11,7 +11,7 @@ import pytest
 
 from dljob.runtime.journal import sample_rows, samples
 from dljob.runtime.journal.sample_rows import SampleRow
-from dljob.runtime.journal.samples import FOLDER, SampleWriter, compact, read
+from dljob.runtime.journal.samples import FOLDER, SampleWriter, compact, last_columns, read
 
 
 def columns(step: int, ranks: int = 2) -> dict[str, Any]:
@@ -247,3 +247,19 @@ def test_segment_that_was_closed_and_not_removed_is_read_once(tmp_path: Path) ->
 def test_folder_that_cannot_be_listed_has_no_samples(tmp_path: Path) -> None:
     compact(tmp_path / "nowhere", 1.0, 10**9)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_last_columns_are_those_of_the_last_row_of_any_segment(tmp_path: Path) -> None:
+    assert last_columns(tmp_path) == {}
+    writer = SampleWriter(tmp_path)
+    writer.append(SampleRow(1.0, {"steps/w": [1]}))
+    writer.append(SampleRow(2.0, {"steps/w": [2]}))
+    assert last_columns(tmp_path) == {"steps/w": [2]}
+    writer.close()
+    assert last_columns(tmp_path) == {"steps/w": [2]}
+    # A later segment without a row says nothing.
+    (tmp_path / "samples" / "000009.jsonl").touch()
+    assert last_columns(tmp_path) == {"steps/w": [2]}
+    for path in (tmp_path / "samples").iterdir():
+        path.write_bytes(b"")
+    assert last_columns(tmp_path) == {}

@@ -21,7 +21,7 @@ from dljob.master.state.ledger import Ledger
 from dljob.master.state.state import JobState
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.journal.sample_rows import Columns, SampleRow
-from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter
+from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter, last_columns
 from dljob.runtime.process.messages import KEEPER, JobInfo
 from dljob.runtime.process.worker_context import DEVICE, PUBLISHED
 from dljob.tasks import ErrorLog
@@ -63,10 +63,11 @@ class Sampler:
         self._view = view
         self._uid = info.uid
         self._backend = backend
-        self._writer = SampleWriter(Path(info.dir))
+        self._folder = Path(info.dir)
+        self._writer = SampleWriter(self._folder)
         self._rows = RowMaker()
         self._errors = ErrorLog("the recording of samples", log)
-        self._ended = False
+        self._ended = self._begun = False
         # One thread keeps the order of the rows; the volume may be slow, and then samples are left out.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dljob-samples")
 
@@ -101,6 +102,9 @@ class Sampler:
         if self._ended:
             return
         try:
+            if not self._begun and view.state.epoch > 1:
+                self._rows.recall(last_columns(self._folder), view)
+            self._begun = True
             self._writer.append(SampleRow(view.at, self._rows.columns(view)))
             self._errors.worked()
         except OSError as error:
@@ -135,6 +139,15 @@ class RowMaker:
         self.usage = UsageTotals()
         self.queues: Mapping[str, list[int]] = {}
         """`queues/<name>` -> items and capacity; replaced as a whole."""
+        self._before: Columns = {}
+        """What the last row of the master before this one had."""
+        self._recalled: Mapping[tuple[str, int], object] = {}
+        """Steps that this master has from the journal, which are older."""
+
+    def recall(self, before: Columns, view: SampledMaster) -> None:
+        """Go on from the last row of an earlier master: hosts tell steps and usage again only with their heartbeats."""
+        self._before = {name: value for name, value in before.items() if not name.startswith("accounts/")}
+        self._recalled = view.progress
 
     def columns(self, view: SampledMaster) -> Columns:
         """Return the columns of a sample."""
@@ -150,7 +163,24 @@ class RowMaker:
                 metrics = next((own[1] for own in told if own is not None), {})
                 found |= {f"progress/{name}": _finite(value) for name, value in list(metrics.items())[:METRICS]}
         self.usage.take(view)
-        return {**found, **self.usage.columns(state), **self.queues}
+        found = {**found, **self.usage.columns(state), **self.queues}
+        return {**found, **self._not_heard_yet(view, found)} if self._before else found
+
+    def _not_heard_yet(self, view: SampledMaster, found: Columns) -> Columns:
+        """Return the columns of the last master that this one cannot tell yet."""
+        made = {name: value for name, value in self._before.items() if name not in found}
+        for role, facts in view.state.job.roles.items():
+            ranks = range(facts.plan.replicas)
+            told = [view.progress.get((role, rank)) for rank in ranks]
+            silent = [own is self._recalled.get((role, rank)) for rank, own in zip(ranks, told, strict=True)]
+            if olds := self._before.get(f"steps/{role}"):
+                olds = [*olds, *[None] * len(told)]
+                news = [None if own is None else own[0] for own in told]
+                steps = zip(silent, olds, news, strict=False)
+                made[f"steps/{role}"] = [_further(old, new) if quiet else new for quiet, old, new in steps]
+            if role == view.state.job.drivers[0] and all(silent):
+                made |= {name: value for name, value in self._before.items() if name.startswith("progress/")}
+        return made
 
 
 class UsageTotals:
@@ -205,6 +235,10 @@ class UsageTotals:
                 ranks = range(state.job.roles[role].plan.replicas)
                 found[f"{what}/{role}" + (channel and f"/{channel}")] = [values.get((role, rank)) for rank in ranks]
         return found
+
+
+def _further(old: int | None, new: int | None) -> int | None:
+    return new if old is None else old if new is None else max(old, new)
 
 
 def _ended(told: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -14,6 +14,7 @@ import itertools
 import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -272,6 +273,16 @@ def read(folder: Path, most: int | None = None) -> Samples:
         with suppress(FileNotFoundError):  # the writer closed or merged a segment: its rows are in another one now
             return _columns(list(_wanted(own, most, damaged)), tuple(f"samples: {what}" for what in damaged))
     return Samples(unrecorded=(f"samples: the files in {own} change faster than they can be read",))
+
+
+def last_columns(folder: Path) -> Columns:
+    """Return the columns of the last row in a job's folder; none without one."""
+    own = folder / FOLDER
+    for path in reversed(_paths(own) if own.is_dir() else []):
+        with suppress(FileNotFoundError):  # another writer merged it: the one before tells nearly the same
+            for row in deque(_rows_of(path, []), maxlen=1):
+                return row.columns
+    return {}
 
 
 def _wanted(folder: Path, most: int | None, damaged: list[str]) -> Iterator[SampleRow]:
