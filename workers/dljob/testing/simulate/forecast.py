@@ -6,9 +6,9 @@ record. What the record does not tell is drawn, so several seeds give the uncert
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log, sqrt
 from random import Random
 from statistics import mean
 from typing import Any, NamedTuple, TypeAlias
@@ -92,10 +92,10 @@ class JobPace:
         """
         squares, freedom = 2 * USUAL_SPREAD**2, 2
         for groups in self.up.values():
-            logs = [log(max(mean(group), _SHORTEST_S)) for group in groups if group]
+            logs = [math.log(max(mean(group), _SHORTEST_S)) for group in groups if group]
             squares += sum((own - mean(logs)) ** 2 for own in logs)
             freedom += max(0, len(logs) - 1)
-        return sqrt(squares / freedom)
+        return math.sqrt(squares / freedom)
 
     def with_starts(self, factor: float) -> JobPace:
         """Return the pace on a machine whose starts take `factor` times as long."""
