@@ -35,6 +35,8 @@ class RpcMark:
     mesh: str | None = None
     pad: Pad = "uneven"
     timeout_s: float | None = DEFAULT_TIMEOUT_S
+    hand_over: str = ""
+    """Streams that resume only: the method that returns the state for the next callee when a rank ends by order."""
     versions: str = "any"
     """Streams that resume only: "same": a lost one goes on only where the version is the one that it began with."""
     stream: bool = False
@@ -66,6 +68,8 @@ def changed(mark: RpcMark, changes: Mapping[str, Any], dispatches: Iterable[str]
     # Converted first: the mark goes to callers, and the wire format cannot carry NumPy's numbers.
     plain = {name: _PLAIN[name](value) if name in _PLAIN else value for name, value in changes.items()}
     made = replace(mark, **{_FIELD.get(name, name): value for name, value in plain.items()})
+    if made.hand_over and not made.resume:
+        raise UsageError(f"hand_over={made.hand_over!r}: only a stream that resumes hands over its state")
     # Whether the method has the parameter shows at the call (`dispatch._key`), where its names are known.
     if not made.dispatch.startswith("hash:"):
         _one_of("dispatch", made.dispatch, (*DISPATCHES, *dispatches))
@@ -148,6 +152,12 @@ def _idempotent(value: Any) -> bool:
     return value
 
 
+def _hand_over(value: Any) -> str:
+    if not isinstance(value, str) or not (value.isidentifier() or not value):
+        raise UsageError(f"hand_over={value!r}: wanted the name of a method of the class")
+    return value
+
+
 _FIELD = {"timeout": "timeout_s"}
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "timeout": _deadline,
@@ -156,6 +166,7 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {
     "dispatch": _dispatch,
     "mesh": _mesh,
     "idempotent": _idempotent,
+    "hand_over": _hand_over,
 }
 """Option -> check and conversion to a plain Python value: the wire format cannot carry NumPy's numbers."""
 

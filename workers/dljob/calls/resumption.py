@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 
 WANTED = ":wanted"
 """Name of the argument by which a callee is asked for a version and a code; it never reaches the method."""
+HANDED_OVER = ":handed over"
+"""Name of the argument with the state that the callee before handed over; it never reaches the method."""
+STATE = "state"
+"""Name of the keyword parameter by which a method of `@rpc(hand_over=...)` gets that state, or None."""
 RECEIVED = "received"
 """Name of the keyword parameter by which a method of `@rpc(resume="prefix")` gets the items that came before."""
 POISONED = 3

@@ -14,9 +14,9 @@ from dljob import CallError, CallTimeoutError, PeerLostError, RemoteError, RoleG
 from dljob.calls.resumption import StreamSegment
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.messages import CLOSE
-from dljob.runtime.rpc import versions
+from dljob.runtime.rpc import resumed
+from dljob.runtime.rpc.resumed import ResumedCall, code_of
 from dljob.runtime.rpc.stream_producer import StreamProducer
-from dljob.runtime.rpc.versions import code_of
 
 
 class Engine:
@@ -72,6 +72,31 @@ class Engine:
         yield from range(count)
 
 
+class Caching(Engine):
+    """An engine with a cache for each stream, which it hands over."""
+
+    def __init__(self, rank: int, incarnation: int) -> None:
+        super().__init__(rank, incarnation)
+        self.weights_version = 1
+        self.caches: list[object] = []
+        self.fails = False
+
+    @rpc(dispatch="round_robin", stream=4, resume="prefix", hand_over="cache_of")
+    def tokens(self, prompt, count, *, received, state):
+        self.caches.append(state)
+        yield from self._tokens(prompt, count, received)
+
+    def cache_of(self, prompt, count, *, received):
+        assert not self.closed.is_set(), "the generator is still there"
+        if self.fails:
+            raise ValueError("no cache")
+        return {"prompt": prompt, "tokens": received}
+
+    @rpc(dispatch="round_robin", stream=4, resume="prefix", hand_over="cache_off")
+    def misspelt(self, *, received, state):
+        yield state
+
+
 class Stepped(Engine):
     """A role whose ranks work in step."""
 
@@ -102,7 +127,7 @@ def fleet_of(kind: type, ranks: int = 2) -> Fleet:
 
 @pytest.fixture(autouse=True)
 def no_channels(monkeypatch):
-    monkeypatch.setattr(versions, "held_versions", {})
+    monkeypatch.setattr(resumed, "held_versions", {})
 
 
 @pytest.fixture
@@ -306,6 +331,105 @@ def test_a_whole_argument_stays_whole_beside_the_prefix(group):
     assert sorted(group.own(whole(10))) == sorted(2 * list(range(10, 20)))
 
 
+class TestDrain:
+    """Ranks that end by order."""
+
+    def test_a_drained_callee_costs_no_item(self, group, fleet):
+        stream = group.tokens(PROMPT, 100)
+        got = [next(stream) for _ in range(10)]
+        drained = []
+        drainer = threading.Thread(target=lambda: drained.append(fleet.drain(0)))
+        drainer.start()
+        got += stream
+        drainer.join(10)
+        assert drained == [True]
+        assert got == expected(100)
+        assert fleet[0].made + fleet[1].made == 100
+        assert [part.callee for part in stream.segments] == ["talker/0", "talker/1"]
+        assert fleet[0].closed.is_set()
+
+    def test_streams_that_begin_meanwhile_go_elsewhere_and_others_run_on(self, group, fleet):
+        plain = group[0].plain(100)
+        next(plain)
+        fleet.processes[0].server.drain(0.0)
+        fleet[0].closed.clear()
+        assert list(group.tokens(PROMPT, 20)) == expected(20)
+        assert fleet[0].began == []
+        assert list(plain) == list(range(1, 100))
+
+    def test_a_stream_that_opens_as_the_drain_begins_drains_too(self, group, fleet, monkeypatch):
+        server, begin = fleet.processes[0].server, ResumedCall.begin
+
+        def late(self, args):
+            server.drain(0.0)
+            return begin(self, args)
+
+        monkeypatch.setattr(ResumedCall, "begin", late)
+        assert list(group.tokens(PROMPT, 20)) == expected(20)
+        assert 1 <= fleet[0].made <= 4 + 1
+        assert fleet[0].made + fleet[1].made == 20
+
+    def test_a_stream_that_ends_by_itself_is_over(self, group, fleet):
+        stream = group.tokens(PROMPT, 3)
+        assert next(stream) == expected(1)[0]
+        assert fleet[0].closed.wait(10)
+        assert not fleet.drain(0, 0.0)
+        assert list(group[1].tokens(PROMPT, 3)) == expected(3)
+
+    def test_a_caller_that_takes_too_long_has_the_rest_made_again(self, group, fleet):
+        stream = group.tokens(PROMPT, 100)
+        got = [next(stream)]
+        assert not fleet.drain(0, 0.05)
+        assert got + list(stream) == expected(100)
+        assert fleet[0].made + fleet[1].made > 100
+
+    def test_state_is_handed_over_once_and_with_the_items_it_belongs_to(self):
+        fleet = fleet_of(Caching)
+        stream = RoleGroup("talker").tokens(PROMPT, 60)
+        got = [next(stream) for _ in range(10)]
+        threading.Thread(target=fleet.drain, args=(0,)).start()
+        got += stream
+        assert got == expected(60)
+        first = stream.segments[0].count
+        assert fleet[0].caches == [None]
+        assert fleet[1].caches == [{"prompt": PROMPT, "tokens": expected(first)}]
+        assert fleet[0].made == first
+
+    @pytest.mark.parametrize("why", ["version", "hook", "death"])
+    def test_state_that_would_be_wrong_or_is_not_there_is_none(self, why, capfd):
+        fleet = fleet_of(Caching, 3)
+        stream = RoleGroup("talker").tokens(PROMPT, 60)
+        got = [next(stream) for _ in range(10)]
+        fleet[0].fails = why == "hook"
+        if why == "version":
+            fleet[1].weights_version = fleet[2].weights_version = 2
+        threading.Thread(target=fleet.drain, args=(0,)).start()
+        got += [next(stream) for _ in range(20)]
+        if why == "death":
+            fleet.kill(int(stream.segments[-1].callee[-1]))
+        assert got + list(stream) == expected(60)
+        assert fleet[int(stream.segments[-1].callee[-1])].caches == [None]
+        assert ("tokens: cache_of failed; it hands over no state" in capfd.readouterr().err) == (why == "hook")
+
+    def test_a_hook_that_is_not_there_fails_the_first_call(self):
+        fleet_of(Caching)
+        with pytest.raises(RemoteError, match="hand_over='cache_off': Caching has no such method"):
+            list(RoleGroup("talker").misspelt())
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"stream": True, "hand_over": "cache_of"}, "only a stream that resumes hands over"),
+            ({"stream": True, "resume": "prefix", "hand_over": 3}, "hand_over=3: wanted the name"),
+            ({"stream": True, "resume": "prefix", "hand_over": "a b"}, "hand_over='a b': wanted the name"),
+            ({"stream": True, "resume": "prefix", "hand_over": "cache_of"}, "it has no parameter 'state'"),
+        ],
+    )
+    def test_a_hook_that_cannot_serve_is_refused_where_it_is_declared(self, options, words):
+        with pytest.raises(UsageError, match=words):
+            rpc(**options)(Engine.tokens)
+
+
 class TestVersions:
     """Engines whose weights change while they stream."""
 
@@ -318,7 +442,7 @@ class TestVersions:
         assert [(part.callee, part.version) for part in stream.segments] == [("talker/0", 3), ("talker/1", 4)]
 
     def test_channels_that_the_process_received_are_the_version(self, group, fleet, monkeypatch):
-        monkeypatch.setitem(versions.held_versions, "policy", 7)
+        monkeypatch.setitem(resumed.held_versions, "policy", 7)
         assert next(group.tokens(PROMPT, 3).items()).version == {"policy": 7}
 
     def test_the_same_version_is_looked_for_among_all(self):

@@ -13,6 +13,7 @@ from dljob.calls.dispatch import Dispatched
 from dljob.calls.mark import RpcMark
 from dljob.calls.resumption import (
     FREE,
+    HANDED_OVER,
     RECEIVED,
     WANTED,
     CalleeLoss,
@@ -110,6 +111,8 @@ class ResumingRequest:
         # A handle of one rank means that rank, whatever the method's dispatch.
         self._free = not own_rank and started.mark.dispatch in FREE
         self.progress = StreamProgress(list(started.prefix))
+        self._state = b""
+        """What the last callee handed over, pickled."""
         self._same = started.mark.versions == "same"
         self.given_up: PeerLostError | None = None
         self.left = threading.Event()
@@ -142,6 +145,7 @@ class ResumingRequest:
 
     def take(self, items: Sequence[Any]) -> list[ItemOrigin]:
         """Add items as they came; returns the new ones."""
+        self._state = b""
         came = [WireItem(*item) for item in items]
         wanted = self.progress.of_one_version(came) if self._same else came
         try:
@@ -154,6 +158,13 @@ class ResumingRequest:
             raise PeerLostError(
                 f"{call.name}: {error}", role=call.role, rank=call.rank, incarnation=self.incarnation, died=False
             ) from None
+
+    def handed_over(self, state: bytes) -> PeerLostError:
+        """Note the state that the callee hands over; returns its loss."""
+        self._state = state
+        call = self._call
+        said = f"{call.name}: {self.callee} ends by order"
+        return PeerLostError(said, role=call.role, rank=call.rank, incarnation=self.incarnation, died=False)
 
     def is_loss(self, error: BaseException) -> TypeGuard[CallError]:
         """Whether an error is the loss of its callee; any other would come again elsewhere, or is the caller's own."""
@@ -242,6 +253,8 @@ class ResumingRequest:
         kwargs[RECEIVED] = ReceivedItems(tuple(self.progress.received))
         if self._same and made_by is not None:
             kwargs[WANTED] = made_by.version, made_by.code
+        if self._state:
+            kwargs[HANDED_OVER] = self._state
         payload = wire.dump((args, kwargs), f"{old.name}: the items that came before")
         return RankCall(
             *(old.role, place.rank, old.method, payload, timeout_s),

@@ -15,7 +15,7 @@ from dljob.calls import collect as collects
 from dljob.calls import dispatch as dispatches
 from dljob.calls.batch import Pad
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, changed
-from dljob.calls.resumption import RECEIVED
+from dljob.calls.resumption import RECEIVED, STATE
 from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.worker_context import WorkerContext
@@ -46,6 +46,7 @@ def rpc(
     idempotent: bool = False,
     stream: bool | int = False,
     resume: Literal["prefix"] | None = None,
+    hand_over: str = "",
     versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
 ) -> Callable[[F], F]: ...
@@ -65,25 +66,27 @@ def rpc(method: Any = None, **options: Any) -> Any:
             items a rank produces ahead of its caller (True: 8).
             `resume`: "prefix": a stream whose callee is lost goes on elsewhere; the method is called again, with the
             items that the caller has in its parameter `received`. None: the caller gets PeerLostError.
+            `hand_over`: name of a method of the class that returns, when the rank ends by order, the stream's state for
+            the next callee; it is called as the method itself, with all items so far in `received`.
             `versions`: "same": it goes on only at a callee with the version of weights and the code that it began with,
             and waits for one until its timeout; "any": at any, and `Stream.segments` tells who made what.
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
             limit of its own. A rank holds 64 running or queued calls of all methods; later ones wait for a place.
     """
-    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "concurrency"))
+    mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "hand_over", "concurrency"))
 
     def write(function: Any) -> Any:
         if not callable(function):
             raise UsageError(f"@rpc goes on a method, got {type(function).__name__}")
         if mark.resume:
-            _check_resumes(function)
+            _check_resumes(function, (RECEIVED, STATE) if mark.hand_over else (RECEIVED,))
         setattr(function, _MARK, mark)
         return function
 
     return write if method is None else write(method)
 
 
-def _check_resumes(function: Any) -> None:
+def _check_resumes(function: Any, wanted: Sequence[str]) -> None:
     """Raise UsageError for a method that cannot resume its stream."""
     name = getattr(function, "__qualname__", type(function).__name__)
     said = f"@rpc(resume='prefix') on {name}"
@@ -91,12 +94,13 @@ def _check_resumes(function: Any) -> None:
         raise UsageError(
             f"{said}: it is no generator", hint="it is to yield its items, from the first one that is missing"
         )
-    found = inspect.signature(function).parameters.get(RECEIVED)
-    if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
-        raise UsageError(
-            f"{said}: it has no parameter {RECEIVED!r}",
-            hint=f"as in: def {function.__name__}(self, prompt, *, {RECEIVED}=()); it gets the items that came before",
-        )
+    for parameter in wanted:
+        found = inspect.signature(function).parameters.get(parameter)
+        if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
+            raise UsageError(
+                f"{said}: it has no parameter {parameter!r}",
+                hint=f"as in: def {function.__name__}(self, prompt, *, {', '.join(wanted)})",
+            )
 
 
 def _read(what: str, mark: RpcMark, options: Mapping[str, Any], known: Sequence[str]) -> RpcMark:

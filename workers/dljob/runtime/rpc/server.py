@@ -13,16 +13,15 @@ from typing import Any
 from dljob.calls.batch import Arguments
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.calls.pending import PendingCalls
-from dljob.calls.resumption import RECEIVED, WANTED
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
 from dljob.runtime.rpc.call_trace import RankTrace
+from dljob.runtime.rpc.resumed import ResumedCall, Stamp, code_of
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
-from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, Stamp, StreamProducer
-from dljob.runtime.rpc.versions import code_of, version_of
+from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, HandedOverError, StreamProducer
 
 _HOST_METHODS = (DESCRIBE, PULL, CLOSE)
 LAPSED = 1000
@@ -42,6 +41,7 @@ class RpcServer:
         self._object: Any = None
         self._closed = ""
         self._cut = False
+        self._draining = False
         self._running = 0
         self._pending = PendingCalls()
         self._slots: dict[str, threading.Semaphore] = {}
@@ -68,6 +68,19 @@ class RpcServer:
         # Outside the lock: a producer that ends calls back into `_ended`, which takes it.
         for stream in streams:
             stream.close(cut=True)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Stop streams that resume, and wait until their callers have the items that were made; False if it was late.
+
+        Their later calls are refused: they go elsewhere.
+        """
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            self._draining = True
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.drain()
+        return all(stream.wait_taken(max(0.0, end - time.monotonic())) for stream in streams)
 
     def wait_idle(self) -> None:
         """Block until no call runs."""
@@ -149,6 +162,9 @@ class RpcServer:
     def _next(self, stream: StreamProducer, key: str, call: Call, name: str) -> Reply:
         try:
             taken = stream.take(call.timeout_s)
+        except HandedOverError as handed:
+            self._drop(key)
+            return Reply(payload=wire.dump(((), False, handed.state), name))
         except CutOffError:
             return _refuse(NotRun.NOT_AGAIN, f"{name} {self._closed}, and the stream with it")
         except BaseException as error:  # noqa: BLE001 - the caller receives it
@@ -207,6 +223,8 @@ class RpcServer:
         except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
             said = f"{name}.{call.method}: the arguments cannot be read here: {type(error).__name__}: {error}"
             return _refuse(NotRun.BAD_ARGUMENTS, said, user_traceback(error))
+        if mark.resume and self._draining:
+            return _refuse(NotRun.ENDED, f"{name} is about to end")
         # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
         slot = self._slot(call.method, mark)
         if slot is not None and not slot.acquire(timeout=None if end is None else max(0.0, end - time.monotonic())):
@@ -247,13 +265,12 @@ class RpcServer:
         name = f"{self._role}/{call.rank}"
         what = f"an item of {name}.{call.method}"
         args, kwargs = arguments
-        first = len(kwargs.get(RECEIVED, ()))
-        if (refused := self._check_version(name, kwargs.get(WANTED))) is not None:
+        resumed = ResumedCall(self._object, mark, call.method, dict(kwargs)) if mark.resume else None
+        if resumed is not None and (other := resumed.other_version(name)):
             ended()
-            return refused
-        kwargs = {key: value for key, value in kwargs.items() if key != WANTED}
+            return _refuse(NotRun.OTHER_VERSION, other)
         try:
-            items = getattr(self._object, call.method)(*args, **kwargs)
+            items = getattr(self._object, call.method)(*args, **kwargs) if resumed is None else resumed.begin(args)
             if not (hasattr(items, "__anext__") or hasattr(items, "__iter__")):
                 raise TypeError(f"{call.method} is a stream and gave {type(items).__name__}: wanted a generator")
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
@@ -267,26 +284,20 @@ class RpcServer:
         def pack(item: Any) -> bytes:
             return wire.dump(item, what)
 
-        stamped = Stamp(first, pack, lambda: version_of(self._object)) if mark.resume else pack
+        stamped = pack if resumed is None else Stamp(resumed, pack)
+        state = None if resumed is None else resumed.state
         with self._changed:
-            stream = StreamProducer(items, max(1, call.window), stamped, ended, patience, lapsed=lapsed)
+            stream = StreamProducer(items, max(1, call.window), stamped, ended, patience, lapsed=lapsed, state=state)
             self._streams[call.id] = stream
-            # Both may have happened while the generator was made: nothing else would close it.
+            # All of it may have happened while the generator was made: nothing else would close it.
             closed, unwanted = bool(self._closed), call.id in self._pending.cancelled
+            draining = self._draining
+        if draining:
+            stream.drain()
         if closed or unwanted:
             stream.close(cut=closed)
         key = (call.id, call.incarnation, code_of(type(self._object))) if mark.resume else call.id
         return Reply(payload=wire.dump(key, what))
-
-    def _check_version(self, name: str, wanted: tuple[Any, str] | None) -> Reply | None:
-        """Return the refusal of a stream that goes on with another version or code than this process has."""
-        if wanted is None or wanted == (version_of(self._object), code_of(type(self._object))):
-            return None
-        version, code = wanted
-        if code != code_of(type(self._object)):
-            return _refuse(NotRun.OTHER_VERSION, f"{name} runs other code of {type(self._object).__name__}")
-        held = version_of(self._object)
-        return _refuse(NotRun.OTHER_VERSION, f"{name} holds version {held!r}, and the stream began with {version!r}")
 
     def _slot(self, method: str, mark: RpcMark) -> threading.Semaphore | None:
         if mark.concurrency is None:

@@ -19,6 +19,14 @@ class CutOffError(Exception):
     """The rank ended before all items of its stream were taken."""
 
 
+class HandedOverError(Exception):
+    """The rank ends by order, and its stream goes on elsewhere; `state` is what it hands over, pickled, if anything."""
+
+    def __init__(self, state: bytes) -> None:
+        super().__init__()
+        self.state = state
+
+
 class StreamProducer:
     """One stream. `pack` pickles an item; `ended` is called once when the generator has ended.
 
@@ -35,6 +43,7 @@ class StreamProducer:
         patience_s: float,
         *,
         lapsed: Callable[[BaseException], None] = lambda _: None,
+        state: Callable[[], bytes] | None = None,
     ) -> None:
         self._items = items
         self._window = window
@@ -42,6 +51,10 @@ class StreamProducer:
         self._ended = ended
         self._patience_s = patience_s
         self._lapsed = lapsed
+        self._state_of = state
+        self._draining = False
+        self._state: bytes | None = None
+        """What the stream handed over; None: it was not."""
         self._changed = threading.Condition()
         self._buffer: deque[Any] = deque()
         self._handed = 0
@@ -60,7 +73,7 @@ class StreamProducer:
 
         A caller that takes has used the items of its last take, so that room for as many is free. It receives half a
         window at most: the generator fills the other half meanwhile. Raises the generator's exception once its items
-        were taken, and CutOffError when the rank ended before.
+        were taken, CutOffError when the rank ended before, and HandedOverError when it is to go on elsewhere.
         """
         with self._changed:
             self._handed = 0
@@ -75,14 +88,28 @@ class StreamProducer:
             count = min(len(self._buffer), max(1, self._window // 2))
             taken = [self._buffer.popleft() for _ in range(count)]
             self._handed = count
-            over = not self._buffer and (self._exhausted or self._closed)
+            handed_over = self._state is not None and not self._closed
+            over = not self._buffer and (self._exhausted or self._closed) and not handed_over
             # The items before an error come first; the error waits for the next take.
             fails = over and self._error is not None and not self._closed
-            self._told = over and not (fails and taken)
+            self._told = (over and not (fails and taken)) or (handed_over and not taken)
             self._changed.notify_all()
+            if self._state is not None and handed_over and not taken:
+                raise HandedOverError(self._state)
             if self._error is not None and fails and not taken:
                 raise self._error
             return taken, over and not fails
+
+    def drain(self) -> None:
+        """Stop the generator at its next item, if the stream can go on elsewhere; its caller still takes the items."""
+        with self._changed:
+            self._draining = self._state_of is not None
+            self._changed.notify_all()
+
+    def wait_taken(self, timeout_s: float) -> bool:
+        """Wait until the caller has all of a stream that drains; False after `timeout_s` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._told or self._closed or not self._draining, timeout_s)
 
     def close(self, *, cut: bool = False) -> None:
         """Drop all items and close the generator at its next one.
@@ -108,6 +135,10 @@ class StreamProducer:
                     self._changed.notify_all()
                     patient = self._await(self._room)
                 if not patient or self._closed:
+                    break
+                if self._draining and self._state_of is not None:
+                    # Before the generator is closed, which may drop what is to be handed over.
+                    self._state = self._state_of()
                     break
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
             self._error = error
@@ -136,7 +167,7 @@ class StreamProducer:
         self._lapsed(self._error)
 
     def _room(self) -> bool:
-        return self._closed or len(self._buffer) + self._handed < self._window
+        return self._closed or self._draining or len(self._buffer) + self._handed < self._window
 
     def _shut(self) -> None:
         close = getattr(self._items, "close", None) or getattr(self._items, "aclose", None)
@@ -150,21 +181,6 @@ class StreamProducer:
             self._moved = time.monotonic()
             self._changed.notify_all()
         self._ended()
-
-
-class Stamp:
-    """Packs the items of a stream that resumes, each with its position and the version that made it."""
-
-    def __init__(self, first: int, pack: Callable[[Any], bytes], version: Callable[[], Any]) -> None:
-        self._next = first
-        self._pack = pack
-        self._version = version
-
-    def __call__(self, item: Any) -> tuple[int, Any, bytes]:
-        """Return an item as it travels (`dljob.calls.resumption.WireItem`)."""
-        packed = self._pack(item)
-        self._next += 1
-        return self._next - 1, self._version(), packed
 
 
 def _iterate(items: Any) -> Iterator[Any]:

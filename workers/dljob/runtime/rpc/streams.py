@@ -183,7 +183,9 @@ class Stream:
         """Return what a callee of a stream that resumes says, as that of a plain one would: a key, or items."""
         if number not in self._ids:
             return self._moved(number, said)
-        items, over = said
+        items, over, *state = said
+        if state:
+            raise resuming.handed_over(state[0])
         taken = resuming.take(items)
         # Left out: items of another version than the caller wants, which somebody else makes again.
         return taken, over and len(taken) == len(items)

@@ -46,6 +46,8 @@ from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
 from dljob.runtime.worker.serving import HostServing, port_taken
 
+DRAIN_S = 5.0
+"""Most seconds for callers to take the items of streams that go on elsewhere, before user code is asked to end."""
 LEFT = Outcome(ok=True, message="left its torch group, as ordered")
 
 
@@ -360,6 +362,8 @@ class ThreadHost(Host):
     def _wind_down(self, reason: str, grace_s: float) -> bool:
         """Ask user code to end and wait up to `grace_s` seconds; return whether it ended."""
         deadline = time.monotonic() + grace_s
+        # First: what user code ends now may be what its streams need for the item under way.
+        self._callee.drain(min(DRAIN_S, grace_s / 2))
         self._stopping.order(reason)
         if self._life is not None:
             # In a thread of its own: the hook may hang, and the grace must hold all the same.

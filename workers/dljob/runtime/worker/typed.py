@@ -67,6 +67,7 @@ def rpc(
     idempotent: bool = False,
     stream: bool | int = False,
     resume: Literal["prefix"] | None = None,
+    hand_over: str = "",
     versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[..., R_co]]: ...
@@ -81,6 +82,7 @@ def rpc(
     idempotent: bool = False,
     stream: bool | int = False,
     resume: Literal["prefix"] | None = None,
+    hand_over: str = "",
     versions: Literal["any", "same"] = "any",
     concurrency: int | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], RpcMethod[P, R_co]]: ...
