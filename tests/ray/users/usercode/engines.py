@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import dljob
 from dljob import rpc
@@ -24,6 +25,19 @@ class Engine(dljob.Worker):
             text.append(next_token(text))
             self.made += 1
             yield text[-1]
+
+    @rpc(dispatch="round_robin", stream=8, resume="prefix")
+    def slow_tokens(self, prompt, count, *, received):
+        for token in self.tokens(prompt, count, received=received):
+            self.context.stopping.wait(0.02)
+            yield token
+
+    @rpc(dispatch="round_robin", stream=8, resume="prefix")
+    def poison(self, *, received):
+        yield from range(len(received), 5)
+        # The items before go out first, as from an engine that computes for a while.
+        self.context.stopping.wait(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     @rpc
     def pid(self):
