@@ -22,6 +22,7 @@ PrimeMaster answers hosts:
 
     beacon(Heartbeat) -> BeaconReply        renews the lease and carries progress; used while the node's agent is silent
     peers(role) -> RoleTable                the present actor of each rank
+    callees(role) -> list                   rank, incarnation, ready, gone of each rank, as plain values
     await_peer(role, rank, after) -> Peer   waits until that rank is ready in an incarnation > `after`
 """
 
