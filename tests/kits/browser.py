@@ -55,7 +55,8 @@ class BrowserError(Exception):
 class Browser:
     """One Chromium with one page at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = True) -> None:
+        """`apart`: in a network of its own, where nothing can be asked."""
         self.profile = tempfile.mkdtemp(prefix="dljob-chromium-")
         to_read, self.to_write = os.pipe()
         self.from_read, from_write = os.pipe()
@@ -66,7 +67,7 @@ class Browser:
             raise BrowserError(missing())
         command = ["bash", "-c", script, path, *FLAGS, f"--user-data-dir={self.profile}", "about:blank"]
         self.process = subprocess.Popen(
-            [*_apart(), *command],
+            [*(_apart() if apart else ()), *command],
             pass_fds=(to_read, from_write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
