@@ -21,7 +21,7 @@ window.reply = (status, body) => {
 };
 """
 """A server in the page's own hands: each question waits in `asked` for its answer."""
-STATE = "document.getElementById('live').textContent"
+STATE = "['live', 'away'].map((id) => document.getElementById(id).textContent).filter(Boolean).join(': ')"
 
 
 @pytest.fixture
@@ -110,6 +110,8 @@ def test_a_silent_server_is_told_until_it_answers(live: browser.Browser) -> None
     assert live.run(STATE).startswith("not answering since ")
     assert live.run(STATE).endswith(": the command that served this page")
     _until(live, "asked.length > 1")
+    # A long reason takes nothing of the bar's room.
+    assert live.run("document.querySelector('#top h1').scrollWidth <= document.querySelector('#top h1').clientWidth")
     live.run("reply(503, {error: 'PrimeMaster restarts', since: 0})")
     _until(live, f"{STATE}.endswith(': PrimeMaster restarts')".replace("endswith", "endsWith"))
     assert live.run(STATE) == "not answering since 00:00:00 UTC: PrimeMaster restarts"

@@ -67,7 +67,8 @@ function buildTop() {
     user(job.phase ?? "Unknown", { class: `badge ${phaseKind(job.phase)}`, title: "Source: the job's status" }), el("span", { id: "live", class: "live", role: "status" })),
   el("nav", { "aria-label": "Parts of the page" }, el("ul", null, SECTIONS.map(({ id, title }) => el("li", null, el("a", { href: `#${id}` }, title))))),
   el("div", { class: "tools" }, el("button", { id: "theme", type: "button", class: "tool", title: "Light, dark, or as the system (t)", "aria-label": `Theme: ${document.documentElement.dataset.theme}`, onclick: nextTheme }, themeName(document.documentElement.dataset.theme)),
-    el("button", { id: "help", type: "button", class: "tool", title: "Keys and colours (?)", "aria-label": "Help (?)", onclick: openHelp }, "?"))];
+    el("button", { id: "help", type: "button", class: "tool", title: "Keys and colours (?)", "aria-label": "Help (?)", onclick: openHelp }, "?")),
+  el("p", { id: "away", class: "away", role: "status", hidden: true, title: "Source: the command that serves this page" })];
 }
 
 function stepIncident(by) {

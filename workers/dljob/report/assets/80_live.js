@@ -16,8 +16,12 @@ function showLive() {
   box.className = `live ${live.state}`;
   // It was served a moment ago; the first answer comes with the first change, and of a job that has ended none.
   const begin = page.data.live === false ? "ended" : location.protocol.startsWith("http") ? "live" : "connecting";
-  const text = { on: "live", off: `not answering since ${clock(live.failedAt)} UTC${live.trouble ? `: ${live.trouble}` : ""}`, over: "ended", refused: "this link is used up: the terminal gives a new one" }[live.state] || begin;
+  const text = { on: "live", off: `not answering since ${clock(live.failedAt)} UTC`, over: "ended", refused: "this link is used up: the terminal gives a new one" }[live.state] || begin;
   replace(box, text);
+  // The reason may be long: it has a line of its own.
+  const away = document.getElementById("away");
+  away.hidden = live.state !== "off";
+  replace(away, away.hidden ? null : live.trouble);
   box.title = "Source: the command that serves this page";
 }
 
