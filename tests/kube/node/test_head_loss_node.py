@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from cluster.handle import Cluster
@@ -193,17 +200,114 @@ def test_a_lost_head_with_its_memory_on_a_claim_restarts_nothing_else(
 
 @pytest.mark.timeout(600)
 def test_after_a_head_lost_without_its_memory_the_next_attempt_resumes_from_the_checkpoint(
-    node: Cluster, operator: Operator, namespace: str
+    node: Cluster, operator: Operator, namespace: str, tmp_path: Path
 ) -> None:
     folder = applied(node, namespace, "lost", faultTolerance={"leaseSeconds": 10})
     running(node, "lost", namespace, 120)
-    node.kubectl("delete", "pod", "-n", namespace, head(node, namespace)["metadata"]["name"], "--now")
-    again = running(node, "lost", namespace, 120, attempt=2)
-    fault = next(fault for fault in again["recentFaults"] if fault["level"] == "Cluster")
-    assert (fault["reason"], again["restarts"]["cluster"]) == ("HeadLost", 1)
-    (folder / "go").touch()
-    body = ended(node, "lost", namespace, 120)
-    assert body["status"]["phase"] == "Succeeded", told(body)
-    first = re.search(r"begins at step (\d+)", logs(node, "lost", namespace)["caller-0.log"])
-    assert first is not None
-    assert int(first[1]) >= 50
+    with OpenPage(node, "lost", namespace, tmp_path) as page:
+        first_life = page.shows("both roles at work on the page", lambda seen: productive(seen) == {"caller", "callee"})
+        assert "SpecAccepted" in {event["reason"] for event in first_life["events"]}, (
+            "the operator's Events are there, too"
+        )
+        until(lambda: list(folder.glob("lost-*/status.json")), "the record is on the volume", 30)
+        node.kubectl("delete", "pod", "-n", namespace, head(node, namespace)["metadata"]["name"], "--now")
+        again = running(node, "lost", namespace, 120, attempt=2)
+        fault = next(fault for fault in again["recentFaults"] if fault["level"] == "Cluster")
+        assert (fault["reason"], again["restarts"]["cluster"]) == ("HeadLost", 1)
+        second_life = page.shows(
+            "the second attempt on the page", lambda seen: productive(seen) == {"caller", "callee"}
+        )
+        assert second_life["job"]["start"] == first_life["job"]["start"]
+        assert second_life["job"]["restarts"]["cluster"] == 1
+        assert second_life["version"].partition(".")[0] != first_life["version"].partition(".")[0], "a page begun anew"
+        (folder / "go").touch()
+        page.shows("the end on the page", lambda seen: seen["job"]["phase"] == "Succeeded")
+        body = ended(node, "lost", namespace, 120)
+        assert body["status"]["phase"] == "Succeeded", told(body)
+        first = re.search(r"begins at step (\d+)", logs(node, "lost", namespace)["caller-0.log"])
+        assert first is not None
+        assert int(first[1]) >= 50
+        page.end()
+    the_volume_tells_the_job(folder, tmp_path)
+
+
+class OpenPage:
+    """`dljob open` of a job, and the data of its page as a browser gets them."""
+
+    def __init__(self, node: Cluster, name: str, namespace: str, home: Path) -> None:
+        env = {**os.environ, "KUBECONFIG": str(node.kubeconfig), "DLJOB_HOME": str(home), "NO_COLOR": "1"}
+        self._command = subprocess.Popen(
+            [sys.executable, "-m", "dljob.cli", "open", name, "-n", namespace, "--no-browser"],
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._command.stdout
+        link = self._command.stdout.readline().strip()
+        self._base = link.partition("?")[0]
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with self._opener.open(link, timeout=30) as page:
+            assert b'"source":"data"' in page.read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._command.kill()
+        self._command.wait()
+
+    def data(self) -> dict[str, Any]:
+        """All data; none while the job does not answer."""
+        try:
+            with self._opener.open(f"{self._base}data", timeout=60) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            return {}
+
+    def shows(self, what: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        last: dict[str, Any] = {}
+
+        def look() -> dict[str, Any]:
+            last.update(self.data())
+            return last if last and condition(last) else {}
+
+        try:
+            return dict(until(look, what, 60))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{last.get('unrecorded')}\n{last.get('job')}") from None
+
+    def end(self) -> None:
+        self._command.send_signal(signal.SIGINT)
+        assert self._command.wait(20) == 0
+
+
+def productive(page: dict[str, Any]) -> set[str]:
+    """The roles with a rank whose lane is productive."""
+    account = page["accounts"].index("productive")
+    return {role for role, ranks in (page["lanes"] or {}).items() if any(account in lane[1::2] for lane in ranks)}
+
+
+def the_volume_tells_the_job(volume: Path, tmp_path: Path) -> None:
+    """The record on the checkpoint volume, read with no cluster to ask: of the last attempt and of the lost one."""
+    (record,) = volume.glob("lost-*")
+    why = dljob("why", str(record))
+    assert "Succeeded" in why
+    assert "nothing failed" in why
+    for folder, phase in ((record, "Succeeded"), (record / "earlier" / "attempt-1", "Running")):
+        ledger = dljob("ledger", str(folder), "-o", "json")
+        assert {role["name"] for role in json.loads(ledger)["roles"]} == {"caller", "callee"}
+        assert phase in dljob("replay", str(folder))
+        page = tmp_path / f"{folder.name}.html"
+        dljob("report", str(folder), "-o", str(page))
+        text = re.search(r'<script type="application/json" id="data">(.*)</script>', page.read_text())
+        assert text
+        assert productive(json.loads(text[1])) == {"caller", "callee"}
+
+
+def dljob(*words: str) -> str:
+    """What the command prints where there is no cluster."""
+    env = {**os.environ, "KUBECONFIG": "/nowhere", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "dljob.cli", *words]
+    return subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True, timeout=60).stdout
