@@ -8,10 +8,11 @@ import pytest
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.state import events as ev
-from dljob.master.state.views import HostId
+from dljob.master.state.views import HostId, Outcome
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.controller import worker_hosts as hosts_module
 from dljob.runtime.controller.worker_hosts import WorkerHosts
+from dljob.runtime.process.messages import Report, Serves
 from dljob.tasks import TaskOwner
 
 ACTOR, WHO = "j/w/0/1", HostId("w", 0)
@@ -72,3 +73,13 @@ async def test_a_host_that_refuses_is_lost_and_a_dead_one_is_heard_of_elsewhere(
     (lost,) = await told(Deaf(ActorCallError("no", error_type="E", remote_traceback="")), monkeypatch)
     assert lost.outcome.error_type == "E"
     assert await told(Deaf(ActorLostError("dead")), monkeypatch) == []
+
+
+def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end() -> None:
+    serves = Serves((("http", "h:1"),), ready=False, why="status 503")
+    assert hosts_module._event("r", Report(1, 2, 3, 4, None, serves)) == ev.RankServes(
+        "r", 2, 3, (("http", "h:1"),), ready=False, why="status 503"
+    )
+    assert hosts_module._event("r", Report(1, 2, 3, 4, None)) == ev.RankReady("r", 2, 3, 4)
+    done = Outcome(ok=True)
+    assert hosts_module._event("r", Report(1, 2, 3, 4, done)) == ev.RankEnded("r", 2, 3, done)
