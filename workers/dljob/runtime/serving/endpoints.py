@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,9 +194,16 @@ class Endpoints:
         return least_loaded(fresh, loads, turn)
 
     @contextlib.contextmanager
-    def using(self, **picked: Any) -> Iterator[Endpoint]:
+    def using(
+        self,
+        *,
+        key: str | None = None,
+        policy: Policy = "least_loaded",
+        without: Collection[Endpoint] = (),
+        timeout: float | None = 60.0,
+    ) -> Generator[Endpoint]:
         """Pick a rank for the time of a block, which counts as load; the arguments are those of `pick`."""
-        one = self.pick(**{"policy": "least_loaded", **picked})
+        one = self.pick(key=key, policy=policy, without=without, timeout=timeout)
         who = one.rank, one.incarnation
         with self._lock:
             self._load[who] += 1

@@ -78,11 +78,10 @@ class ProbeMonitor:
             self._listener.serves(who, ready=True, why="")
         # As in Kubernetes, both begin once the startup probe has succeeded.
         async with asyncio.TaskGroup() as probes:
-            if role.readiness is not None:
-                ready = probes.create_task(self._readiness(who, role.readiness, target))
+            ready = role.readiness and probes.create_task(self._readiness(who, role.readiness, target))
             if role.liveness is not None:
                 why = await _until_dead(role.liveness, target)
-                if role.readiness is not None:
+                if ready is not None:
                     ready.cancel()
                 self._listener.dead(who, why)
 
