@@ -13,7 +13,9 @@ import pytest
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
+from dljob.master.state.views import Outcome, Reason
 from dljob.plan.serving import DrainPlan, ProbePlan
+from dljob.runtime.process.messages import Serves
 from dljob.runtime.serving.probes import Answer
 from dljob.runtime.worker import fork_host
 from dljob.runtime.worker.fork_host import ForkHost
@@ -96,3 +98,33 @@ def test_a_hung_rank_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1", POST))
     own.host._stop((0,), "hang", 0.0)
     assert own.said == ["told", "term"]
+
+
+def test_a_rank_whose_probe_failed_is_ended_once_and_reported_with_the_probes_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Drained(monkeypatch, DrainPlan(5))
+    failed = Outcome(ok=False, reason=Reason.UNHEALTHY, message="liveness probe failed")
+    reports: list[Any] = []
+    own.host.reports = SimpleNamespace(add=lambda *said: reports.append(said))
+    own.host.unhealthy(0, 9, failed)
+    assert own.said == [], "it is about another incarnation"
+    own.host.unhealthy(0, 1, failed)
+    assert own.rank.ended.wait(20)
+    assert (own.said, own.rank.failed) == (["term"], failed)
+    own.host.unhealthy(0, 1, failed)
+    assert own.said == ["term"], "it has ended"
+    own.rank.log, own.rank.log_from = "", 0
+    outcome = own.host._outcome(own.rank, {"status": 15, "words": {}})
+    assert (outcome.reason, outcome.code, outcome.message) == (Reason.UNHEALTHY, 143, "liveness probe failed")
+    own.host.ready(0, 1)
+    own.host.serves(0, 1, Serves((), ready=True))
+    assert [said[:4] for said in reports] == [(0, 1, 77, None), (0, 1, 77, None)]
+
+
+def test_a_rank_that_ignores_sigterm_after_a_failed_probe_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(5))
+    monkeypatch.setattr(fork_host, "TERM_GRACE_S", 0.0)
+    own.host._helper = SimpleNamespace(order=lambda kind, *_: own.said.append(kind))
+    own.host._end_unhealthy(own.rank)
+    assert own.said == ["term", "kill"]
