@@ -38,6 +38,7 @@ ELSEWHERE = {
     "dljob_operator": (*OPERATORS, "kube/test_chart_node"),
     "dljob_operator/controller": OPERATORS,
     "dljob_operator/leader": ("kube/test_operator_lease", "kube/test_operator_upgrade", "kube/test_operator_outage"),
+    "runtime/serving": ("ray/test_host_fork",),
     "dljob_operator/testing": (),
     "cli/top": (),
     "report": ("ray/test_examples",),
