@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_a_head_of_this_machine_may_have_its_dashboard_on_the_loopback_alone() -
     # An address of another machine, which no packet reaches.
     with pytest.raises(UnreachableError, match=r"no dashboard answers at 0\.0\.0\.1"):
         dashboard_of(record("0.0.0.1:6379"))("/a")
+
+
+@pytest.mark.usefixtures("served")
+def test_another_users_program_on_the_port_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "users_of", lambda _port: frozenset({os.getuid(), 0}))
+    ask = dashboard_of(record(RAY_AUTH_TOKEN="t0k3n"))
+    assert ask("/a")[0] == 200
+    monkeypatch.setattr(dashboard, "users_of", lambda _port: frozenset({os.getuid(), 4711}))
+    with pytest.raises(UnreachableError, match=r"another user's program \(uid 4711\).*would get Ray's token"):
+        ask("/a")
 
 
 def test_a_job_with_a_ray_of_its_own_has_no_dashboard() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from dljob.api.registry import RegistryEntry
 from dljob.errors import UnreachableError, UsageError
+from dljob.linux.listeners import users_of
 
 PORT = 8265
 """Ray's default port of its dashboard."""
@@ -53,12 +55,19 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
                 return error.code, error.read()
 
     def ask(target: str) -> tuple[int, bytes]:
+        here = _is_here(host)
+        # Root's programs can read the token anyway.
+        if here and (others := users_of(PORT) - {0, os.getuid()}):
+            raise UnreachableError(
+                f"another user's program (uid {min(others)}) listens at port {PORT} here, and would get Ray's token",
+                hint=f"ss -ltnp 'sport = :{PORT}' shows the port; start Ray's head while the port is free",
+            )
         try:
             try:
                 return ask_at(host, target)
             except OSError:
                 # A head of this machine: unless it was told otherwise, its dashboard listens on the loopback alone.
-                if not _is_here(host):
+                if not here or host == LOOPBACK:
                     raise
                 return ask_at(LOOPBACK, target)
         except (OSError, HTTPException) as error:
@@ -71,9 +80,7 @@ def dashboard_of(record: RegistryEntry) -> Callable[[str], tuple[int, bytes]]:
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address is one of this machine, and not the loopback, which was asked already."""
-    if host == LOOPBACK:
-        return False
+    """Whether an address is one of this machine."""
     try:
         with socket.create_server((host, 0)):
             return True
