@@ -259,14 +259,14 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
 
 
 def _rank_serves(d: StateTransaction, event: RankServes) -> None:
-    """Record where a rank serves, and whether it gets requests; a change after it was ready is told."""
+    """Record where a rank serves, and whether it gets requests; each change after the first report is told."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation:
         return
     if rank.phase not in (RankPhase.STARTING, RankPhase.READY):
         return
-    if rank.phase is RankPhase.READY and rank.serving != event.ready:
+    if rank.addresses and rank.serving != event.ready:
         words = "is ready again" if event.ready else "gets no requests: it is not ready"
         d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", f"{words} ({event.why})")
     d.set_rank(key, evolve(rank, addresses=event.addresses, serving=event.ready))

@@ -28,8 +28,11 @@ def test_a_rank_is_an_endpoint_while_its_probe_says_so():
     assert set(status.endpoints(world.state)) == {"s"}, "the other role has no ports"
     world.send(ev.RankServes("s", 0, 1, HTTP, ready=False, why="status 503"))
     assert ready(world) == []
-    (_, note) = world.notes(reasons.READINESS_CHANGED)
-    assert (note.target, note.message) == ("s/0", "gets no requests: it is not ready (status 503)")
+    world.send(ev.RankServes("s", 0, 1, HTTP, ready=True, why="status 200"))
+    assert [(note.target, note.message) for note in world.notes(reasons.READINESS_CHANGED)] == [
+        ("s/0", "gets no requests: it is not ready (status 503)"),
+        ("s/0", "is ready again (status 200)"),
+    ], "the first report is no change"
 
 
 def test_news_of_an_earlier_process_or_of_no_process_change_nothing():

@@ -54,6 +54,8 @@ MAKERS = {
     "workers/dljob/runtime/controller/checking.py _meet": "awaited; each exception is a finding",
     "workers/dljob/runtime/controller/node_watch.py _ask": "awaited",
     "workers/dljob/runtime/queues/keeper.py _open_store": "awaited; what failed is made anew by who asks next",
+    "workers/dljob/runtime/serving/monitor.py _begin": "an exception is logged; the rank's next process is probed anew",
+    "workers/dljob/runtime/serving/monitor.py _watch": "of a TaskGroup: an exception is one of the task of `_begin`",
     "workers/dljob/tasks.py start": "the owner itself",
 }
 """Where a task is made without a `TaskOwner`, and who hears of its exception."""
@@ -206,6 +208,10 @@ async def end_a_savers_agent(_: World, shell: MasterLoop) -> None:
     shell.nodes._begin("end of a saver's agent", lambda: shell.nodes._kill_saver_agent("n1"))
 
 
+async def tell_sizes(_: World, shell: MasterLoop) -> None:
+    shell.executor.tell_sizes(["01234567/nobody"])
+
+
 async def reap(world: World, shell: MasterLoop) -> None:
     await until(lambda: shell.nodes._refs)
     (agent,) = shell.nodes._refs.values()
@@ -265,6 +271,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "record on the volume": go_on,
     "renewal of the admission lock": go_on,
     "samples": go_on,
+    "sizes": tell_sizes,
     "status file": go_on,
 }
 OF_ACTORS = {"PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights"}

@@ -120,3 +120,25 @@ def test_the_other_probes_wait_for_the_startup_probe(monkeypatch: pytest.MonkeyP
     who, ready, why = said.next()
     assert (who, ready) == (ProbedRank(0, 2), None)
     assert why == "startup probe without success for 0 s, last: ok False"
+
+
+def test_an_error_of_probing_is_logged_and_the_next_process_is_probed(
+    server: tuple[socket.socket, ProbeTarget], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Said):
+        """Cannot take the first news."""
+
+        def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
+            super().serves(who, ready=ready, why=why)
+            if who == FIRST:
+                raise KeyError("planted")
+
+    answers(monkeypatch, True)
+    said = Broken()
+    probing = ProbeMonitor(said)
+    for who in (FIRST, ProbedRank(0, 2)):
+        probing.begin(who, role(readiness=TCP), server[1])
+        assert said.next() == (who, True, "ok True")
+    probing.end(0)
+    assert "is not probed any more" in caplog.text
+    assert "planted" in caplog.text

@@ -130,9 +130,8 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
         if not told and _is_live(d, event):
             _notice(d, event.target, event.clues)
     for fault in told:
-        if fault.outcome is None and event.end is not None:
-            continue  # somebody ordered that restart: how its process ended is no cause
-        known = causes.with_end(fault.outcome or Outcome(ok=False), event.end)
+        # Without an outcome somebody ordered the restart: how the process ended is no cause then.
+        known = causes.with_end(fault.outcome, event.end) if fault.outcome else Outcome(ok=False)
         _reconsider(d, fault, causes.add_clues(known, event.clues))
 
 

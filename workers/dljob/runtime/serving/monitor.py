@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
+import logging
 import threading
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +13,8 @@ from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan
 from dljob.runtime.serving.probes import ProbeTarget, ask
 from dljob.runtime.serving.tally import Tally
+
+log = logging.getLogger(__package__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +64,14 @@ class ProbeMonitor:
 
     async def _begin(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
         await self._end(who.rank)
-        self._tasks[who.rank] = asyncio.create_task(self._watch(who, role, target))
+        self._tasks[who.rank] = task = asyncio.create_task(self._watch(who, role, target))
+        task.add_done_callback(functools.partial(_log_error, who))
 
     async def _end(self, rank: int) -> None:
         task = self._tasks.pop(rank, None)
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])  # an error of it is in the log, and must not end who begins the next one
 
     async def _watch(self, who: ProbedRank, role: RolePlan, target: ProbeTarget) -> None:
         if role.startup is not None and (why := await _start_up(role.startup, target)):
@@ -95,6 +98,11 @@ class ProbeMonitor:
                 told = not told
                 self._listener.serves(who, ready=told, why=answer.words)
             await asyncio.sleep(tally.pause_s(probe))
+
+
+def _log_error(who: ProbedRank, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s is not probed any more: %r", who, error, exc_info=error)
 
 
 async def _start_up(probe: ProbePlan, target: ProbeTarget) -> str:
