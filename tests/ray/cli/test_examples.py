@@ -18,6 +18,7 @@ from page_reader import PageReader
 from patience import patience
 from trace_format import parse
 
+from dljob.calls.trace_rows import CallerRow, decode
 from dljob.runtime.journal.samples import read
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -128,8 +129,13 @@ def test_a_sub_master_of_somebody_elses_closes_its_ring_again_when_a_rank_dies(t
 
 def trace_has_the_calls(folder: Path) -> None:
     """Read the trace of the ended job: calls within the lives of their ranks, arrows, and what the faults did."""
+    written = next(folder.glob("calls/coordinator-0.*.jsonl"))
+    found = decode(written.read_bytes().splitlines())
+    assert found is not None
+    # Of more than 50 rows a second a part is sampled: a machine may be so fast.
+    sampled = any(isinstance(row, CallerRow) and row.level for row in found.rows)
     # The caller was killed while it wrote.
-    with next(folder.glob("calls/coordinator-0.*.jsonl")).open("a") as torn:
+    with written.open("a") as torn:
         torn.write('["c","ab12:9","rollout",1,"gen')
     file = folder.parent / "trace.json"
     command = [sys.executable, "-m", "dljob.cli", "trace", f"{folder}/", "-o", str(file)]
@@ -144,7 +150,7 @@ def trace_has_the_calls(folder: Path) -> None:
         assert all(begin <= first <= last <= end for first, last, _ in own), name
     calls = [(end - begin, what) for own in drawn.values() for begin, end, what in own]
     counts = Counter(what for _, what in calls)
-    assert counts["call rollout.generate"] == 40, "20 iterations, two rollouts"
+    assert counts["call rollout.generate"] == 40 or sampled, "20 iterations, two rollouts, up to the last one"
     # A process that was killed takes its last second along.
     assert 20 <= counts["run generate"] <= 42
     assert max(length for length, what in calls if what == "parked") > 300_000, "while the trainers restarted"

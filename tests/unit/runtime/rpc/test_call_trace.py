@@ -231,7 +231,7 @@ def test_the_rows_of_all_ranks_of_a_host_are_on_disk_at_its_end(
         assert traces.of(rank) is own
         assert own._most == call_trace.CALLS_BYTES // 8
         made(own, 1)
-    traces._end()
+    traces.write_out()
     assert sorted(path.name.split(".")[0] for path in (tmp_path / "calls").iterdir()) == ["w-0", "w-1"]
 
 
@@ -248,7 +248,7 @@ def test_a_disk_that_hangs_delays_neither_calls_nor_the_end(
     traces = host(DLJOB_TRACE_CALLS="1")
     own = traces.of(0)
     assert own is not None
-    ends = threading.Thread(target=traces._end)
+    ends = threading.Thread(target=traces.write_out)
     ends.start()
     assert hangs.wait(30)
     for number in range(2 * call_trace.ROOM):
@@ -293,7 +293,7 @@ def test_traced_calls_are_copied_to_the_volume_of_the_checkpoints(
     own = traces.of(0)
     assert own is not None
     made(own, 1)
-    traces._end()
+    traces.write_out()
     (tmp_path / "logs").mkdir()
     assert keep(tmp_path / "logs") == ""
     (file,) = (tmp_path / "calls").glob("*.jsonl")

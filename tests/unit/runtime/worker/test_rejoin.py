@@ -173,7 +173,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made._parts = False
     made._killed = ""
     made._stopping, made._progress, made._callee = Stopping(), ProgressCounter(), RpcServer("t")
-    made._traces = SimpleNamespace(of=lambda _: None)
+    made._traces = SimpleNamespace(of=lambda _: None, write_out=lambda _: None)
 
     def live_on(order: StartOrder, start: RankStart) -> Outcome:
         made.lives.append(start.incarnation)

@@ -30,6 +30,8 @@ from dljob.runtime.process.worker_context import CallSpan, RankCall
 FLUSH_S = 1.0
 END_S = 0.2
 """Most seconds that the end of a process waits for its last rows."""
+WELL_S = 2.0
+"""Most seconds that the report of a rank's end waits for them: once it is known, Ray may end the process at once."""
 ROOM = 1000
 """Rows that wait for the thread; what a burst makes beyond them is dropped."""
 
@@ -48,7 +50,10 @@ class CallTraces:
         self._place = root and root / archive.CALLS / f"attempt-{job.attempt}"
         self._lock = threading.Lock()
         self._ranks: dict[int, RankTrace] = {}
-        self._wake, self._done = threading.Event(), threading.Event()
+        self._rounds = threading.Condition()
+        self._asked = False
+        self._begun = self._written = 0
+        """Rounds of the thread that have begun, and that have ended."""
 
     def of(self, rank: int) -> RankTrace | None:
         """Return the recorder of a rank; None where the role is not traced."""
@@ -57,7 +62,7 @@ class CallTraces:
         with self._lock:
             if not self._ranks:
                 threading.Thread(target=self._run, name="dljob-call-trace", daemon=True).start()
-                guard.at_end(self._end)
+                guard.at_end(self.write_out)
             if rank not in self._ranks:
                 self._ranks[rank] = RankTrace(self._folder, self._role, rank, self._most)
             return self._ranks[rank]
@@ -67,19 +72,29 @@ class CallTraces:
             if self._place is not None:
                 archive.register_calls(self._folder, self._place)
             archive.trim(self._folder.glob("*.jsonl"), CALLS_BYTES // 2)
-        ends, last = False, time.monotonic()
-        while not ends:
-            ends = self._wake.wait(FLUSH_S)
+        last = time.monotonic()
+        while True:
+            with self._rounds:
+                self._rounds.wait_for(lambda: self._asked, FLUSH_S)
+                self._asked = False
+                self._begun += 1
             now = time.monotonic()
             for own in list(self._ranks.values()):
                 own.flush(now - last)
             last = now
-        self._done.set()
+            with self._rounds:
+                self._written = self._begun
+                self._rounds.notify_all()
 
-    def _end(self) -> None:
-        """Write the last rows; gives up on a volume that hangs."""
-        self._wake.set()
-        self._done.wait(END_S)
+    def write_out(self, within_s: float = END_S) -> None:
+        """Have all rows of now written; gives up on a volume that hangs, after `within_s` seconds."""
+        if not self._ranks:
+            return
+        with self._rounds:
+            # A round that has begun may have passed the last rows already.
+            due, self._asked = self._begun + 1, True
+            self._rounds.notify_all()
+            self._rounds.wait_for(lambda: self._written >= due, within_s)
 
 
 class RankTrace:

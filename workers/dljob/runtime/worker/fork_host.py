@@ -82,23 +82,27 @@ class ForkHost(Host):
 
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
-        self._lock = threading.RLock()
-        self._ranks: dict[int, _Rank] = {}
-        self._calls: dict[int, RpcClient] = {}
-        self._traces = CallTraces(spec.job, spec.role)
-        self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
+        self._prepare(spec, ray.util.get_node_ip_address)
         early = preload.modules(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
-        self._cores = numa.Cores(spec.role.numa_binding)
-        self._serving = HostServing(spec, ray.util.get_node_ip_address, self._calls_of, self)
-        self._leaving = False
-        self._last_report = 0
         # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
         # hides them all from it.
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
         self._helper = Helper(early, env, self._on_event, self._helper_gone, hidden)
         guard.at_end(self._socket.close)
         super().__init__(spec)
+
+    def _prepare(self, spec: HostSpec, address: Callable[[], str]) -> None:
+        """Make what a host has with any backend; `address()` returns the address on which its ranks listen."""
+        self._lock = threading.RLock()
+        self._ranks: dict[int, _Rank] = {}
+        self._calls: dict[int, RpcClient] = {}
+        self._traces = CallTraces(spec.job, spec.role)
+        self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
+        self._cores = numa.Cores(spec.role.numa_binding)
+        self._serving = HostServing(spec, address, self._calls_of, self)
+        self._leaving = False
+        self._last_report = 0
 
     # -- orders
 
@@ -280,6 +284,8 @@ class ForkHost(Host):
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
         # Before the report: nothing about this incarnation may follow its end.
         self._serving.ended(rank.start.rank)
+        if outcome.ok:
+            self._traces.write_out()
         with self._lock:
             if not rank.ended.is_set():
                 said = rank.progress.with_last_step(outcome)

@@ -36,7 +36,7 @@ from dljob.runtime.process.worker_context import (
     renew,
     with_device,
 )
-from dljob.runtime.rpc.call_trace import CallTraces
+from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.serving.ports import PortTakenError
@@ -346,6 +346,8 @@ class ThreadHost(Host):
     def _ended(self, start: RankStart, outcome: Outcome) -> int:
         """Report the end of an incarnation, only the first time. Returns the number of that report."""
         self._serving.ended(start.rank)
+        if outcome.ok:
+            self._traces.write_out(WELL_S)
         with self._lock:
             if not self._done.is_set():
                 said = self._progress.with_last_step(outcome)

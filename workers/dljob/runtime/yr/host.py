@@ -21,13 +21,12 @@ from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import Heartbeat, Hello, HostSpec, Reply
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import CallTransport, RankCall
-from dljob.runtime.worker import numa
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, threads_of
 from dljob.runtime.worker.helper import Helper
-from dljob.runtime.worker.host_socket import HostSocket
 from dljob.runtime.worker.reports import Reports
 from dljob.runtime.yr.cell import OWN_NAME
 
+LOOPBACK = "127.0.0.1"
 UNSET_PID = 2**62
 """An epoch above any master's: it ends calls that wait for reports."""
 GONE_S = 10.0
@@ -50,14 +49,9 @@ class YrHost(ForkHost):
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
         self._log = ""
-        self._lock = threading.RLock()
-        self._ranks = {}
-        self._cores = numa.Cores(spec.role.numa_binding)
-        self._leaving = False
-        self._last_report = 0
+        self._prepare(spec, lambda: LOOPBACK)
         self._closed = threading.Event()
         self._helper_ended = threading.Event()
-        self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         early = preload.modules(spec.role, spec.job.code_dir)
         self._helper = Helper(early, env, self._on_event, self._helper_gone)
@@ -67,7 +61,7 @@ class YrHost(ForkHost):
         """Answer PrimeMaster's first call: this host is up."""
         from dljob.runtime.yr import session
 
-        return Hello(os.getpid(), session.local().here(), "127.0.0.1", (), self._log, "")
+        return Hello(os.getpid(), session.local().here(), LOOPBACK, (), self._log, "")
 
     def leave(self, code: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - the same
         """End this host, but not its process, which others share."""
