@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -209,7 +209,8 @@ def test_after_a_head_lost_without_its_memory_the_next_attempt_resumes_from_the_
         assert "SpecAccepted" in {event["reason"] for event in first_life["events"]}, (
             "the operator's Events are there, too"
         )
-        until(lambda: list(folder.glob("lost-*/status.json")), "the record is on the volume", 30)
+        # PrimeMaster copies it to the volume twice a minute.
+        until(lambda: at_work(folder.glob("lost-*/status.json")), "a record of running roles is on the volume", 60)
         node.kubectl("delete", "pod", "-n", namespace, head(node, namespace)["metadata"]["name"], "--now")
         again = running(node, "lost", namespace, 120, attempt=2)
         fault = next(fault for fault in again["recentFaults"] if fault["level"] == "Cluster")
@@ -229,6 +230,11 @@ def test_after_a_head_lost_without_its_memory_the_next_attempt_resumes_from_the_
         assert int(first[1]) >= 50
         page.end()
     the_volume_tells_the_job(folder, tmp_path)
+
+
+def at_work(records: Iterable[Path]) -> bool:
+    seen = [json.loads(path.read_text()) for path in records]
+    return any(one["phase"] == "Running" and (one["progress"]["step"] or 0) > 0 for one in seen)
 
 
 class OpenPage:
