@@ -4,8 +4,8 @@
     .../earlier/attempt-1/                the same of earlier attempts
     .../logs/attempt-1/                   whole logs, which the nodes' agents bring (`dljob.logs.archive`)
 
-So `dljob report`, `why` and `replay` take that folder like any other. PrimeMaster copies what is new twice a minute, more
-often at first, and at the end, in a thread: a volume that hangs or is full costs no job.
+So `dljob report`, `why` and `replay` take that folder like any other. PrimeMaster copies what is new twice a minute,
+more often at first, and at the end, in a thread: a volume that hangs or is full costs no job.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = logging.getLogger(__package__)
 KEEP_S = 30.0
 """Seconds between two copies, as for the logs."""
 FIRST_S = 5.0
-"""Seconds until the first copy; each pause is twice the one before, up to KEEP_S: what an attempt that ends with its head
-after a few seconds leaves shall have how it began."""
+"""Seconds until the first copy; each pause is twice the one before, up to KEEP_S: an attempt that soon ends with its
+head leaves how it began."""
 END_S = 10.0
 """Most seconds that the end of a job waits for its last copy."""
 JOURNAL, CLOSED, EARLIER, ATTEMPT = "journal", "journal/closed", "earlier", "attempt"
