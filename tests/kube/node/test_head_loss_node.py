@@ -261,6 +261,8 @@ class OpenPage:
     def __exit__(self, *_: object) -> None:
         self._command.kill()
         self._command.wait()
+        assert self._command.stdout
+        self._command.stdout.close()
 
     def data(self) -> dict[str, Any]:
         """All data; none while the job does not answer."""
