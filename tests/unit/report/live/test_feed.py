@@ -91,6 +91,30 @@ def test_all_readers_get_a_change_by_one_look() -> None:
     run(check)
 
 
+@pytest.mark.parametrize(("readers", "pause"), [(0, 1.1), (10, 1.1), (30, 1.5), (50, 1.8), (1000, 1.8)])
+def test_many_readers_are_told_less_often_and_within_two_seconds(
+    readers: int, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK_S", 1.1)
+    assert feeds.pause_s(readers) == pytest.approx(pause)
+
+
+def test_the_pause_after_a_look_follows_from_those_who_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(feeds, "pause_s", lambda readers: counted.append(readers) or 0.01)
+
+    async def check(feed: JobFeed, source: Counting) -> None:
+        known = feed.document.version
+        readers = [asyncio.create_task(feed.answer(known)) for _ in range(3)]
+        await asyncio.sleep(0)
+        source.value = 7
+        source.news.set()
+        await asyncio.gather(*readers)
+        assert sum(counted) == 3
+
+    run(check)
+
+
 def test_without_news_an_answer_is_empty_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "LONGEST_S", 0.02)
 

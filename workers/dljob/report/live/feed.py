@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 LOOK_S = 1.1
 """Shortest time, in seconds, between two looks: a page need not change more often."""
+FEW, READER_S, MOST_S = 10, 0.02, 1.8
+"""Readers for whom looks are so close; seconds that each further one adds, as each look is answered to each reader; and
+the longest pause, in seconds: a page shows what happened within 2 s."""
 QUIET_S = 2.0
 """Longest time, in seconds, between two looks: steps and times change without an event."""
 LONGEST_S = 25.0
@@ -26,6 +29,11 @@ UNREAD_S = 90.0
 """Seconds after the last question in which looks go on without a reader."""
 AWAY_S = 0.5
 """Pause, in seconds, after no answer."""
+
+
+def pause_s(readers: int) -> float:
+    """Return the seconds between two looks for a number of readers."""
+    return min(MOST_S, LOOK_S + READER_S * max(0, readers - FEW))
 
 
 class JobFeed:
@@ -42,6 +50,8 @@ class JobFeed:
         self._searching = asyncio.Lock()
         self._woken, self._looked, self._asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._asked_at = time.monotonic()
+        self._readers = 0
+        """Questions since the last look: each reader asks once, and is answered by the next look."""
 
     @property
     def trouble(self) -> str:
@@ -56,11 +66,12 @@ class JobFeed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), QUIET_S)
                 self._woken.clear()
+                pause, self._readers = pause_s(self._readers), 0
                 await self._look()
                 if listening.done():
                     await listening  # it ends by an exception alone, which ends this too
                 self._looked.set()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(pause)
                 if time.monotonic() - self._asked_at > UNREAD_S:
                     self._asked.clear()
                     await self._asked.wait()
@@ -77,8 +88,11 @@ class JobFeed:
         """
         self._asked_at = time.monotonic()
         self._asked.set()
+        self._readers += 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_S), self._changed:
+                if self.trouble and known == self.document.version:
+                    await self._changed.wait()  # the reader may know of it: told again by each look, and no more often
                 await self._changed.wait_for(lambda: known != self.document.version or self.trouble)
         if known == self.document.version and self.trouble:
             raise SourceSilentError(self.trouble)
