@@ -1,0 +1,88 @@
+"""Servers in pods: found by their endpoints, called over the network, and in the job's Service while they are ready."""
+
+from __future__ import annotations
+
+from cluster.handle import Cluster
+from node_kit import ended, logs, told
+from operator_kit import Operator, until
+
+CODE = """
+import os, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.request import urlopen
+
+import dljob
+
+
+class Engine(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"rank {dljob.current_worker().rank} answers".encode())
+
+    def log_message(self, *args):
+        pass
+
+
+def serve():
+    HTTPServer((os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"])), Engine).serve_forever()
+
+
+def call():
+    engines = dljob.endpoints("engine")
+    for engine in engines:
+        print(engine.address, "says", urlopen(engine.url("/"), timeout=10).read().decode(), flush=True)
+    print("own address", os.environ.get("DLJOB_HOST"), flush=True)
+"""
+NAME = "fleet"
+READY = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1}
+SPEC = {
+    "code": {"configMap": "code"},
+    "head": {"cpu": "200m", "memory": "2Gi"},
+    "master": {"cpu": "100m", "memory": "512Mi"},
+    "nodeGroups": [{"name": "g", "replicas": 3, "cpu": "250m", "memory": "1Gi"}],
+    "roles": [
+        {
+            "name": "engine",
+            "replicas": 2,
+            "driver": False,
+            "entrypoint": {"class": "servers.serve"},
+            "resources": {"cpu": "100m", "memory": "600Mi"},
+            "ports": [{"name": "http"}],
+            "readinessProbe": READY,
+        },
+        {
+            "name": "caller",
+            "entrypoint": {"class": "servers.call"},
+            "resources": {"cpu": "100m", "memory": "600Mi"},
+            "dependsOn": [{"role": "engine"}],
+        },
+    ],
+}
+
+
+def test_servers_are_found_and_called_over_the_network(node: Cluster, operator: Operator, namespace: str) -> None:
+    meta = {"name": NAME, "namespace": namespace}
+    node.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**meta, "name": "code"},
+            "data": {"servers.py": CODE},
+        },
+        {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": meta, "spec": SPEC},
+    )
+
+    def addresses() -> set[str]:
+        pods = node.get("pods", "-n", namespace, "-l", "ray.io/node-type=worker")["items"]
+        return {pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")}
+
+    pods: set[str] = until(lambda: len(found := addresses()) == 3 and found, "three pods with addresses", 120)
+    body = ended(node, NAME, namespace, 120)
+    assert body["status"]["phase"] == "Succeeded", told(body)
+    lines = logs(node, NAME, namespace)["caller-0.log"].splitlines()
+    said = dict(line.split(" says ") for line in lines if " says " in line)
+    assert sorted(said.values()) == ["rank 0 answers", "rank 1 answers"]
+    # Each in its own pod, so the caller reached them through the pods' network.
+    assert len({address.rpartition(":")[0] for address in said}) == 2
+    assert {address.rpartition(":")[0] for address in said} <= pods
