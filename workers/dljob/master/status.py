@@ -24,6 +24,7 @@ from dljob.plan.elastic import machines
 from dljob.plan.labels import NODE_NAME
 from dljob.spec.quantity import show_memory
 from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
 
 Progress: TypeAlias = Mapping[tuple[str, int], tuple[int, Mapping[str, float]]]
 """(role, rank) -> (last step, its metrics), from the heartbeats."""
@@ -75,7 +76,8 @@ def peer(state: JobState, role: str, rank: int) -> PeerView:
     own = state.ranks[role, rank]
     # A rank that returned was shut down, so it cannot be called even if its host lives. A serving class never returns.
     actor = state.hosts[state.job.roles[role].host_of(rank)].actor if own.phase.live else ""
-    return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, _why_ended(state, own.phase))
+    gone = _why_ended(state, own.phase) or _why_gone(state, role, rank)
+    return PeerView(role, rank, own.incarnation, actor, own.phase is RankPhase.READY, gone)
 
 
 def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
@@ -101,6 +103,14 @@ def _why_ended(state: JobState, phase: RankPhase) -> str:
     if phase is RankPhase.SUCCEEDED:
         return "it ended"
     return ""
+
+
+def _why_gone(state: JobState, role: str, rank: int) -> str:
+    """Return why a rank number is no more, or soon: its role has fewer ranks."""
+    sizing = state.sizes.get(role)
+    if sizing is None or (rank not in sizing.leaving and state.ranks[role, rank].phase is not RankPhase.ABSENT):
+        return ""
+    return f"it is gone: {role} has {counted(sizing.staying, 'rank')} now"
 
 
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def rank_env(
         "DLJOB_UID": uid,
         "DLJOB_ROLE": role.name,
         "DLJOB_RANK": str(rank),
-        "DLJOB_REPLICAS": str(world_size if role.elastic else role.replicas),  # an elastic role may have another size
+        "DLJOB_REPLICAS": str(world_size if role.elastic or role.resizes else role.replicas),
         "DLJOB_LOCAL_RANK": str(local_rank),
         "DLJOB_DIR": job_dir,
         "DLJOB_INCARNATION": str(incarnation),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from elastic_kit import boot, join, lose, ready, wait_for
-from master_kit import error, nodes
+from master_kit import KILLED, error, nodes
 
+from dljob.master.placement.reissue import reissue
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
+from dljob.master.state import limits
 from dljob.master.state.state import Phase, RankPhase
+from dljob.master.status import peers
+from dljob.master.transition import next_wake
 from dljob.telemetry import reasons
 
 ACTOR = {"type": "Actor", "driver": False}
@@ -42,6 +46,92 @@ def test_ranks_come_and_go_and_nobody_else_restarts():
     assert dict(world.state.restarts) == {}
     assert world.state.phase is Phase.RUNNING
     assert world.of(act.SaveCopies) == []
+
+
+def stops(world):
+    return [order for order in world.of(act.StopRanks) if order.leaves]
+
+
+def leaving(world, count=2):
+    """Order a smaller role whose leavers are still at work."""
+    world.hold = True
+    world.send(ev.Commanded("c", "scale", "e", "somebody", count))
+    world.tick()
+    return world.state.sizes["e"]
+
+
+def test_a_rank_that_goes_finishes_its_calls_before_it_is_killed():
+    world = fleet()
+    killed = len(world.of(act.KillHost))
+    own = leaving(world)
+    (stop,) = stops(world)
+    assert (stop.host.index, stop.incarnations, stop.grace_s) == (2, (1,), limits.FINISH_S)
+    assert (own.size, own.staying, own.leaving) == (3, 2, (2,))
+    assert len(world.of(act.KillHost)) == killed
+    assert world.state.units["e/2"].node, "its machine is not given back yet"
+    (note,) = world.notes(reasons.RANKS_LEAVING)
+    assert note.message.startswith("e/2 of 3 ranks finishes what it is at")
+    (one, other, gone) = peers(world.state, "e")
+    assert (one.ready, other.ready, gone.ready, gone.gone) == (True, True, False, "it is gone: e has 2 ranks now")
+    world.settle()
+    assert (world.state.sizes["e"].size, world.state.sizes["e"].leaving) == (2, ())
+    assert len(world.of(act.KillHost)) == killed + 1
+    assert dict(world.state.restarts) == {}
+
+
+def test_a_rank_that_does_not_end_in_time_is_killed():
+    world = fleet()
+    leaving(world)
+    world.pending.clear()
+    assert next_wake(world.state) == world.state.sizes["e"].leave_by
+    world.tick()
+    assert world.state.sizes["e"].size == 2
+    said = world.notes(reasons.RESIZED)[-1].message
+    assert said == "2 ranks instead of 3: its wanted size is 2; killed before they had finished: e/2"
+
+
+def test_a_new_master_repeats_the_order_to_leave():
+    world = fleet()
+    leaving(world)
+    (again,) = [order for order in reissue(world.state, world.now) if isinstance(order, act.StopRanks)]
+    assert again == stops(world)[0]
+
+
+def test_the_death_of_a_rank_that_leaves_is_no_failure():
+    world = fleet()
+    leaving(world)
+    world.pending.clear()
+    host = world.state.job.roles["e"].host_of(2)
+    world.send(ev.HostLost(host, world.state.hosts[host].life, KILLED))
+    assert world.state.sizes["e"].size == 2
+    assert (world.state.faults, dict(world.state.restarts)) == ((), {})
+
+
+def test_a_restart_of_the_job_does_not_wait_for_ranks_that_leave():
+    world = fleet()
+    leaving(world)
+    world.send(ev.Commanded("again", "restart", "job", "somebody"))
+    assert (world.state.sizes["e"].size, world.state.sizes["e"].leaving) == (2, ())
+    world.settle()
+    assert ready(world) == {0, 1}
+
+
+def test_a_loss_waits_for_ranks_that_leave():
+    world = fleet(extra=nodes(20, cpus=1)[19:], role={"resources": {"cpu": "1"}})
+    leaving(world)
+    waits = [event for event in world.pending if isinstance(event, ev.RankEnded)]
+    world.pending.clear()
+    node = world.state.units["e/0"].node
+    world.lose_node(node)
+    world.settle()
+    due = world.state.sizes["e"].shrink_at
+    assert due is not None
+    while world.now < due:
+        world.tick()
+    assert world.state.sizes["e"].leaving == (2,)
+    world.pending.extend(waits)
+    world.settle()
+    assert world.state.sizes["e"].size == 2
 
 
 def test_each_rank_is_told_how_many_there_are_at_its_start():

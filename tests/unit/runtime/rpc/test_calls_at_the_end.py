@@ -12,7 +12,8 @@ import pytest
 from dljob import rpc
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
-from dljob.runtime.process.messages import Call, NotRun
+from dljob.runtime.process.messages import PULL, Call, NotRun
+from dljob.runtime.rpc import server
 from dljob.runtime.rpc.server import RpcServer
 
 WAIT_S = 10.0
@@ -67,6 +68,38 @@ def test_call_that_waits_for_its_turn_is_refused_at_the_end(callee, doer):
         callee.wait_idle()
         assert [reply.result(WAIT_S).refused for reply in (first, *later)] == [None, NotRun.ENDED, NotRun.ENDED]
     assert doer.ran == ["first"]
+
+
+def test_a_rank_that_its_role_gives_up_answers_what_it_was_asked(callee, doer, monkeypatch):
+    monkeypatch.setattr(server, "KNOWN_S", 0.1)
+    with ThreadPoolExecutor(4) as callers:
+        first = callers.submit(answer, callee, "do", "first")
+        assert doer.begun.wait(WAIT_S)
+        finishing = callers.submit(callee.finish, WAIT_S)
+        early = callers.submit(answer, callee, "do", "before callers have heard")
+        while not callee._finishing:
+            time.sleep(0.01)
+        late = answer(callee, "do", "late")
+        assert (late.refused, late.message) == (NotRun.ENDED, "w/0 is about to leave: its role goes on without it")
+        assert not finishing.done()
+        doer.gate.set()
+        assert finishing.result(WAIT_S)
+        assert [reply.result(WAIT_S).refused for reply in (first, early)] == [None, None]
+    assert doer.ran == ["first", "before callers have heard"]
+
+
+def test_a_stream_is_taken_to_its_end_before_a_rank_leaves(callee, monkeypatch):
+    monkeypatch.setattr(server, "KNOWN_S", 0.0)
+    opened = answer(callee, "count", 1)
+    key = wire.load(opened.payload)
+    assert not callee.finish(0.1), "nobody has taken its item"
+    pull = Call(f"me:{next(_ids)}", 0, 1, PULL, WAIT_S, "me")
+    with ThreadPoolExecutor(1) as waiter:
+        finishing = waiter.submit(callee.finish, WAIT_S)
+        assert wire.load(callee.answer(pull, key.encode()).payload)[0] == [wire.dump(1, "")]
+        while not wire.load(callee.answer(pull, key.encode()).payload)[1]:
+            pass
+        assert finishing.result(WAIT_S)
 
 
 _ends: list[RpcServer] = []

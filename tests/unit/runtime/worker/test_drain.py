@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from role_kit import role_plan
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.serving import DrainPlan, ProbePlan
-from dljob.runtime.process.messages import Serves
+from dljob.runtime.process.messages import KNOWN_S, Serves, StopOrder
 from dljob.runtime.serving.probes import Answer
 from dljob.runtime.worker import fork_host
 from dljob.runtime.worker.fork_host import ForkHost
@@ -92,6 +93,22 @@ def test_a_process_that_is_gone_takes_no_signal(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(fork_host.os, "kill", gone)
     own.host._stop((0,), "restart", 5.0)
     assert own.said[-1] == "term"
+
+
+def test_a_server_that_leaves_takes_requests_until_clients_have_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(5, "SIGUSR1"))
+    own.host.spec.role = role_plan("s", ("module", "m"), drain=DrainPlan(5, "SIGUSR1"), ports=(("http", 0),))
+    waits: list[float] = []
+    ended = own.rank.ended
+    own.rank.ended = SimpleNamespace(
+        wait=lambda seconds: waits.append(seconds) or ended.wait(0), is_set=ended.is_set, set=ended.set
+    )
+    order = StopOrder(1, (0,), 5.0, "its role goes on without it", (1,))
+    own.host.stop_ranks(replace(order, leaves=True))
+    assert (waits[0], own.said[0]) == (KNOWN_S, "told")
+    waits.clear()
+    own.host.stop_ranks(order)
+    assert KNOWN_S not in waits, "a rank that restarts is at the same place again"
 
 
 def test_a_hung_rank_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:

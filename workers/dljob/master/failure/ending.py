@@ -29,8 +29,10 @@ def inhabited(d: StateTransaction, unit: str) -> bool:
 
 
 def drop_process(d: StateTransaction, key: RankKey) -> None:
-    """Mark a rank as without a process and waiting for a new one."""
-    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, pid=0))
+    """Mark a rank as without a process: it waits for a new one, unless its role goes on without it."""
+    sizing = d.sizes.get(key[0])
+    leaves = sizing is not None and key[1] in sizing.leaving
+    d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT if leaves else RankPhase.WAITING, pid=0))
 
 
 def role_changed(d: StateTransaction, role: str) -> None:

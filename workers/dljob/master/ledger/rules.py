@@ -24,7 +24,9 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
     own, facts = s.ranks[key], s.job.roles[key[0]]
     phase = own.phase
     if phase is RankPhase.ABSENT:
-        return None
+        # Until its role goes on without it, a rank that has left is one of those whose time is counted.
+        sizing = s.sizes.get(key[0])
+        return Account.IDLE if sizing is not None and key[1] in sizing.leaving else None
     if s.verdict is not None:  # the job is ending: no rank produces anything that counts
         return Account.IDLE
     if phase is RankPhase.READY:

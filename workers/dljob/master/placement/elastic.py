@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from immutables import Map
 
 from dljob.master.failure.ending import inhabited
-from dljob.master.placement import resizing
+from dljob.master.placement import leaving, resizing
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
@@ -25,7 +25,7 @@ from dljob.master.state import limits
 from dljob.master.state.actions import SaveCopies
 from dljob.master.state.evolve import evolve
 from dljob.master.state.sizing import Sizing
-from dljob.master.state.state import JobState, Phase, UnitPhase
+from dljob.master.state.state import JobState, Phase, RankPhase, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level, NodeView
 from dljob.plan.model import JobPlan
@@ -47,6 +47,8 @@ def follow(d: StateTransaction) -> None:
         # All its ranks have left user code by now.
         if own.parting and not d.roles[role].stopping:
             _parted(d, role)
+        elif own.leaving and leaving.over(d, role, own):
+            _left(d, role)
     if d.phase is Phase.RUNNING and _changed(d):
         for role, own in sorted(d.sizes.items()):
             _watch_room(d, role, own)
@@ -55,7 +57,7 @@ def follow(d: StateTransaction) -> None:
 def timers(state: JobState | StateTransaction) -> Iterator[float | None]:
     """Yield when elastic roles need a Tick (unix seconds); None for timers that are not set."""
     for own in state.sizes.values():
-        yield from (own.shrink_at, own.move_at, own.save_by)
+        yield from (own.shrink_at, own.move_at, own.save_by, own.leave_by)
 
 
 def tick(d: StateTransaction) -> None:
@@ -67,7 +69,9 @@ def tick(d: StateTransaction) -> None:
     if any(own.shrink_at is not None and own.shrink_at <= d.now for own in d.sizes.values()):
         _shrink(d)
     for role, own in sorted(d.sizes.items()):
-        if own.save_by is not None and own.save_by <= d.now:
+        if own.leave_by is not None and own.leave_by <= d.now:
+            _left(d, role)
+        elif own.save_by is not None and own.save_by <= d.now:
             _move(d, role)
         elif own.move_at is not None and own.move_at <= d.now:
             # Ranks that run on have no copies to restore from.
@@ -144,7 +148,8 @@ def _patience(d: StateTransaction) -> float:
 def _shrink(d: StateTransaction) -> None:
     """Shrink roles to the number of ranks that there is room for; below their minimum they wait on."""
     waiting = [role for role in d.job.roles if role in d.sizes and d.sizes[role].shrink_at is not None]
-    lacking = [role for role in waiting if UnitPhase.LOST in _phases(d, role)]
+    # Ranks that leave are waited for: their role has its next size first.
+    lacking = [role for role in waiting if UnitPhase.LOST in _phases(d, role) and not d.sizes[role].leaving]
     found = resizing.fewer(d, lacking)
     # First the next attempt: without room now, the roles wait for as long again.
     for role in waiting:
@@ -171,8 +176,8 @@ def _changed(d: StateTransaction) -> bool:
 
 def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
     """Start or stop the timer of a change of size, as room and the wanted number of ranks allow."""
-    # A change of size is under way: it waits for copies, or for ranks to leave.
-    if own.save_by is not None or own.parting:
+    # A change of size is under way: it waits for copies, for ranks to leave user code, or to finish their work.
+    if own.save_by is not None or own.parting or own.leaving:
         return
     target = _target(d, role, own).sizes[role]
     if target == own.size:
@@ -248,8 +253,27 @@ def _move(d: StateTransaction, role: str) -> None:
     if resizing.level_of(d.job, role) is Level.IN_PROCESS:
         _put(d, role, evolve(own, target=made.sizes[role], save_by=None, parting=True))
         resizing.leave_user_code(d, role, _why(own, made.sizes[role]))
-    else:
+    elif not _leaves(d, role, made.sizes[role]):
         resizing.resize(d, made, _why(own, made.sizes[role]), anew=False)
+
+
+def _leaves(d: StateTransaction, role: str, size: int) -> bool:
+    """Have the ranks of a fleet that shrinks finish their work; return whether any has to be waited for."""
+    facts, own = d.facts(role), d.sizes[role]
+    if not facts.fleet or size > own.size:
+        return False
+    if not leaving.begin(d, role, leaving.highest(facts, size), _why(own, size)):
+        return False
+    _put(d, role, evolve(d.sizes[role], target=size, move_at=None))
+    return True
+
+
+def _left(d: StateTransaction, role: str) -> None:
+    """Go on without the ranks that left; those that did not end in time are killed."""
+    own = d.sizes[role]
+    late = ", ".join(f"{role}/{rank}" for rank in own.leaving if d.ranks[role, rank].phase is RankPhase.STOPPING)
+    said = f"; killed before they had finished: {late}" if late else ""
+    resizing.resize(d, Resize({role: own.staying}, {}), f"its wanted size is {own.want}{said}", anew=False)
 
 
 def _why(own: Sizing, size: int) -> str:
@@ -285,6 +309,6 @@ def _keeps_processes(d: StateTransaction, role: str) -> bool:
 def _put(d: StateTransaction, role: str, own: Sizing) -> None:
     """Replace the sizing of a role, and ask for the Ticks that its timers need."""
     d.sizes = d.sizes.set(role, own)
-    for at in (own.shrink_at, own.move_at, own.save_by):
+    for at in (own.shrink_at, own.move_at, own.save_by, own.leave_by):
         if at is not None:
             d.wake_at(at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dljob.master.failure.restart import leave_group, stop_ranks
-from dljob.master.placement import departures, elastic
+from dljob.master.placement import departures, elastic, leaving
 from dljob.master.start import checks, relaunch, starting, visible_devices
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import (
@@ -130,6 +130,10 @@ def _host(
         store = d.hosts[HostId(host.role, STORE)].address if facts.world else ""
         yield starting.order(d, host, begun, store, there[host.role])
     stopping = _in_phase(d, host, RankPhase.STOPPING)
+    sizing = d.sizes.get(host.role)
+    if sizing is not None and (leavers := tuple(rank for rank in stopping if rank in sizing.leaving)):
+        yield leaving.order(d, host, leavers)
+        stopping = tuple(rank for rank in stopping if rank not in leavers)
     # A rank in a thread host stops only by leaving its group in process; otherwise its host would be killed.
     if stopping and facts.plan.host is HostKind.THREAD:
         yield leave_group(d, host, *stopping)

@@ -186,7 +186,7 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         own = d.sizes[role]
         grown = d.now if have > had else own.grown
         settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
-        d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False))
+        d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False, leaving=(), leave_by=None))
         d.seats = d.seats.set(role, seats_of(d, role))
         words = f"{counted(have, 'rank')} instead of {had}: {why}"
         d.note(reasons.RESIZED, role, words)

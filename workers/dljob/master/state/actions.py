@@ -106,6 +106,8 @@ class StopRanks:
     reason: str
     incarnations: tuple[int, ...] = ()
     """Incarnation of each rank, in the order of `ranks`; a newer process ignores the order. Empty: any incarnation."""
+    leaves: bool = False
+    """Whether their role goes on without them: they finish their calls first, within `grace_s`."""
 
 
 @dataclass(frozen=True, slots=True)

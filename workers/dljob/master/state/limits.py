@@ -41,6 +41,8 @@ It applies where nodes are created for the job, and is about twice what KubeRay 
 """
 SHRINK_BARE_S = 3.0
 """The same default where no nodes are created for the job, so that a replacement is unlikely."""
+FINISH_S = 30.0
+"""Time for the calls under way at ranks that their role gives up; scripts have as long after SIGTERM."""
 SETTLE_S = 5.0
 """Time without further new nodes before an elastic role grows, so that it restarts once for all of them."""
 VAIN_S = 600.0

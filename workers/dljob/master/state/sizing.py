@@ -34,3 +34,12 @@ class Sizing:
     """When the role last grew; None once it has lost ranks since."""
     vain: int = 0
     """Number of consecutive growths that were lost again within VAIN_S."""
+    leaving: tuple[int, ...] = ()
+    """Ranks of a fleet that finish their calls and requests before the role goes on without them."""
+    leave_by: float | None = None
+    """When they are killed, if they have not ended before."""
+
+    @property
+    def staying(self) -> int:
+        """Number of ranks that others may call: all but those that leave."""
+        return self.size - len(self.leaving)

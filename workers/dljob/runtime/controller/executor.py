@@ -265,7 +265,9 @@ class Executor:
             self._owner.start("sizes", self.hosts.inform(actor, "resize", order))
 
     async def _stop(self, action: ac.StopRanks) -> None:
-        order = StopOrder(self._epoch(), action.ranks, action.grace_s, action.reason, action.incarnations)
+        order = StopOrder(
+            self._epoch(), action.ranks, action.grace_s, action.reason, action.incarnations, action.leaves
+        )
         actor = self.hosts.actor_of(action.host)
         if actor is not None:
             await self.hosts.tell(actor, "stop", order)

@@ -86,7 +86,7 @@ class Folded:
 
 def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
     """Return (role, number of ranks) for the roles whose number of ranks may change."""
-    return tuple((role, own.size) for role, own in sorted(state.sizes.items()))
+    return tuple((role, own.staying) for role, own in sorted(state.sizes.items()))
 
 
 def fold(state: JobState, events: Iterable[ev.Event], at: float) -> Folded:

@@ -23,7 +23,8 @@ def peer(state: JobState, role: str, rank: int) -> Peer:
 
 def _size(state: JobState, role: str) -> int:
     facts = state.job.roles.get(role)
-    return facts.plan.replicas if facts else 0
+    sizing = state.sizes.get(role)
+    return sizing.staying if sizing else facts.plan.replicas if facts else 0
 
 
 def role_table(state: JobState, role: str) -> RoleTable:

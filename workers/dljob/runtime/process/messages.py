@@ -127,6 +127,12 @@ class StopOrder:
     reason: str
     incarnations: tuple[int, ...] = ()
     """The incarnations of `ranks`, in the same order: a later incarnation is not stopped. Empty: any incarnation is."""
+    leaves: bool = False
+    """Whether their role goes on without them: their calls end first, within `grace_s`."""
+
+
+KNOWN_S = 1.0
+"""Seconds for callers and clients to hear that a rank leaves for good; until then it takes their calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dljob.calls.pending import PendingCalls
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
-from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, PULL, Call, NotRun, Reply
+from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.resumed import ResumedCall, Stamp, code_of
@@ -42,6 +42,7 @@ class RpcServer:
         self._closed = ""
         self._cut = False
         self._draining = False
+        self._finishing = False
         self._running = 0
         self._pending = PendingCalls()
         self._slots: dict[str, threading.Semaphore] = {}
@@ -82,6 +83,23 @@ class RpcServer:
             stream.drain()
         return all(stream.wait_taken(max(0.0, end - time.monotonic())) for stream in streams)
 
+    def finish(self, timeout_s: float) -> bool:
+        """Take no further calls, and wait until those that came have their answers; False if it was late.
+
+        For a rank that its role gives up. Streams that resume go elsewhere, all others go on to their end.
+        """
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            # Callers hear of the smaller role at this moment: what they sent before shall not fail.
+            self._changed.wait_for(lambda: self._closed, min(KNOWN_S, timeout_s))
+            self._finishing = True
+        self.drain(max(0.0, end - time.monotonic()))
+        with self._changed:
+            return self._changed.wait_for(self._is_done, max(0.0, end - time.monotonic()))
+
+    def _is_done(self) -> bool:
+        return bool(self._closed) or not (self._running or self._pending.under_way or self._streams)
+
     def wait_idle(self) -> None:
         """Block until no call runs."""
         with self._changed:
@@ -113,6 +131,8 @@ class RpcServer:
         # One deadline for all that the call waits for here, `setup` and its turn included (ADR 63).
         end = None if call.timeout_s is None else time.monotonic() + call.timeout_s
         with self._changed:
+            if self._finishing:
+                return _refuse(NotRun.ENDED, f"{name} is about to leave: its role goes on without it")
             if not self._pending.arrive(call.id):
                 return _cancelled(name)
         try:
@@ -122,6 +142,7 @@ class RpcServer:
         finally:
             with self._changed:
                 self._pending.end(call.id)
+                self._changed.notify_all()
 
     def _not_up(self, call: Call, name: str) -> Reply | None:
         """Wait for `setup`; returns a refusal when it is not done in time, or the rank ended."""
@@ -179,6 +200,7 @@ class RpcServer:
     def _drop(self, key: str) -> None:
         with self._changed:
             self._streams.pop(key, None)
+            self._changed.notify_all()
 
     def _lapse(self, key: str, said: Reply) -> None:
         """Keep the error of a dropped stream for its caller, which may have died or may still come."""

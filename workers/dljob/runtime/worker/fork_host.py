@@ -32,7 +32,7 @@ from dljob.runtime.process import environment, guard, preload
 from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log
-from dljob.runtime.process.messages import Call, HostSpec, NotRun, Reply, Serves, StartOrder, StopOrder
+from dljob.runtime.process.messages import KNOWN_S, Call, HostSpec, NotRun, Reply, Serves, StartOrder, StopOrder
 from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
 from dljob.runtime.rpc.call_trace import CallTraces
@@ -187,6 +187,12 @@ class ForkHost(Host):
         latest = dict(zip(order.ranks, order.incarnations, strict=False))
         with self._lock:
             meant = [n for n in order.ranks if self._is_present(n, latest.get(n))]
+        if order.leaves and self.spec.role.ports:
+            # Clients hear of the smaller role at this moment: a server takes their requests until they have.
+            with self._lock:
+                first = next((self._ranks[n] for n in meant), None)
+            if first is not None:
+                first.ended.wait(KNOWN_S)
         self._stop(tuple(meant), order.reason, order.grace_s)
 
     def _is_present(self, number: int, latest: int | None) -> bool:

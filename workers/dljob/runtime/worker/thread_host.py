@@ -115,6 +115,9 @@ class ThreadHost(Host):
         start = self._start
         if start is None or start.rank not in order.ranks:
             return
+        if order.leaves:
+            self._callee.finish(order.grace_s)
+            order = replace(order, grace_s=TERM_GRACE_S)
         if not self._wind_down(order.reason, order.grace_s):
             message = f"did not end within {order.grace_s:g} s of being asked to stop ({order.reason})"
             self._end_reported(start, Outcome(ok=False, reason=Reason.UNKNOWN, message=message), 1, message)

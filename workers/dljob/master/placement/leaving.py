@@ -1,0 +1,63 @@
+"""Leaving: ranks of a fleet finish what they are at before their role goes on without them.
+
+Others let go of them first: they are out of the endpoints, and callers hear of the smaller role. Then they get
+`limits.FINISH_S` for calls under way, and servers the time of their drain. Only then are their machines given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dljob.master.state import limits
+from dljob.master.state.actions import StopRanks
+from dljob.master.state.evolve import evolve
+from dljob.master.state.job import RoleFacts
+from dljob.master.state.sizing import Sizing
+from dljob.master.state.state import HostPhase, JobState, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+LEAVES = "Leaves"
+"""Restart reason of a rank that leaves."""
+
+
+def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str) -> bool:
+    """Ask those of the ranks that work to finish and end; return whether any has to be waited for."""
+    facts = d.facts(role)
+    asked: dict[HostId, list[int]] = {}
+    for rank in ranks:
+        host = facts.host_of(rank)
+        if d.ranks[role, rank].phase is RankPhase.READY and d.hosts[host].phase is HostPhase.READY:
+            asked.setdefault(host, []).append(rank)
+    if not asked:
+        return False
+    leave_by = d.now + limits.FINISH_S + limits.STOP_S + facts.plan.drain_s
+    d.sizes = d.sizes.set(role, evolve(d.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
+    d.wake_at(leave_by)
+    for host, working in asked.items():
+        for rank in working:
+            d.set_rank((role, rank), evolve(d.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
+        d.do(order(d, host, tuple(working)))
+    who = ", ".join(f"{role}/{rank}" for rank in ranks)
+    ends = f"finishes what it is at, until {leave_by - d.now:.0f} s from now at the latest"
+    d.note(reasons.RANKS_LEAVING, role, f"{who} of {counted(facts.plan.replicas, 'rank')} {ends}: {why}")
+    return True
+
+
+def over(d: StateTransaction, role: str, own: Sizing) -> bool:
+    """Whether nobody has to be waited for: all have ended, or a restart has taken over those that have not."""
+    return not any(d.ranks[role, rank].phase is RankPhase.STOPPING for rank in own.leaving)
+
+
+def order(d: StateTransaction | JobState, host: HostId, ranks: tuple[int, ...]) -> StopRanks:
+    """Return the order to leave, for the present incarnations of ranks."""
+    incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
+    why = "its role goes on without it"
+    return StopRanks(host, d.hosts[host].life, ranks, limits.FINISH_S, why, incarnations, leaves=True)
+
+
+def highest(facts: RoleFacts, size: int) -> range:
+    """Return the ranks beyond the first `size`."""
+    return range(size, facts.plan.replicas)
