@@ -65,7 +65,7 @@ def everything() -> DLJobManifest:
         .comm(backend="gloo", timeout_seconds=60, init_process_group=False, pre_check=False, virtual_local_rank=True)
         .restart(level="Role", max_restarts=2, memory_factor="1.2", max_memory="2Gi", along=["C"])
     )  # fmt: skip
-    builder.role("b").module("train.py").total(2).resource(accelerator="0.5")
+    builder.role("b").module("train.py").python("/opt/env/bin/python").total(2).resource(accelerator="0.5")
     builder.role("c").command("sleep", "1").total(2).elastic(1, 3).comm(sub_master="ring")
     (
         builder.role("q").module("main.py").quota().port("http").port("rpc", 9000)

@@ -174,3 +174,20 @@ def test_validate_and_run_refuse_a_missing_script_with_its_place(
     (here / "src" / "train.py").touch()
     (here / "script.yaml").write_text(text)
     assert main.run(["validate", "script.yaml"]) == 0
+
+
+def test_run_refuses_a_python_that_this_machine_lacks_with_its_place(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = here / "python"
+    other.write_text("#!/bin/sh\necho '[[3, 11, 2], \"1.0\"]'\n")
+    other.chmod(0o755)
+    text = GOOD.replace("{class: m.W}", "{class: m.W}, python: " + f"{here}/pyton")
+    (here / "python.yaml").write_text(text)
+    assert main.run(["validate", "python.yaml"]) == 0  # its machines may have it
+    assert main.run(["run", "python.yaml"]) == 2
+    said = f"cannot run with {here}/pyton on this machine: there is no such file; did you mean {other}?"
+    assert said in capsys.readouterr().err
+    (here / "python.yaml").write_text(text.replace("pyton", "python"))
+    assert main.run(["run", "python.yaml"]) == 2
+    assert "it is Python 3.11.2 with Ray 1.0, and the cluster has Python 3." in capsys.readouterr().err

@@ -15,10 +15,10 @@ SCRIPTS = Path(__file__).parent / "scripts"
 class Server:
     """A fork server and the ranks that it forks from the scripts beside the tests."""
 
-    def __init__(self, folder: Path, preload: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, preload: tuple[str, ...] = (), python: str = "", env=None) -> None:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.folder = folder
-        self.helper = Helper(preload, {}, lambda e: self.events.put(dict(e)), self._gone)
+        self.helper = Helper(preload, env or {}, lambda e: self.events.put(dict(e)), self._gone, python=python)
         assert self.helper.up.wait(60)
 
     def _gone(self) -> None:

@@ -32,6 +32,7 @@ WHOLE: Json = {
             "name": "a",
             "type": "Elastic",
             "entrypoint": {"module": "a.py"},
+            "python": "/opt/python",
             "args": ["x"],
             "env": [{"name": "B", "value": "1"}],
             "config": {},

@@ -156,6 +156,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].entrypoint.class": Plan("spec.roles.3.entrypoint.class", "app.C"),
     "spec.roles[].entrypoint.module": Plan("spec.roles.1.entrypoint.module", "other.py"),
     "spec.roles[].entrypoint.command[]": Plan("spec.roles.2.entrypoint.command.1", "-a"),
+    "spec.roles[].python": Plan("spec.roles.1.python", "python3.12"),
     "spec.roles[].args[]": Plan("spec.roles.0.args.0", "--slow"),
     "spec.roles[].env[].name": Plan("spec.roles.0.env.0.name", "OTHER"),
     "spec.roles[].env[].value": Plan("spec.roles.0.env.0.value", "2"),

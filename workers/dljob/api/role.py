@@ -71,6 +71,11 @@ class RoleSetters(UnsupportedCalls):
         """Run a command without a shell, one process per rank."""
         return self._claim("command", {"command": list(argv)})
 
+    def python(self, interpreter: str) -> Self:
+        """Run the ranks by an interpreter: an absolute path, or a name on the nodes' PATH."""
+        self._workload.python = interpreter
+        return self
+
     def args(self, *values: object) -> Self:
         """Append arguments: the entrypoint's sys.argv[1:]."""
         self._workload.args = [*self._workload.args, *(str(v) for v in values)]

@@ -53,7 +53,7 @@ UNCHANGED = Overrides()
 def manifest_of(
     file: Path, *, changes: Overrides = UNCHANGED, backend: str | None = None, here: bool = False
 ) -> DLJobManifest:
-    """Load the one job of a file and apply the flags; `here`: its scripts must be in its folder.
+    """Load the one job of a file and apply the flags; `here`: it runs on this machine, with scripts and Pythons of it.
 
     Raises:
         UsageError: the file cannot be read, or a flag names something that does not exist.
@@ -62,7 +62,7 @@ def manifest_of(
     from dljob.calls.trace_rows import VARIABLE
     from dljob.spec.loading.load import load_file, parse
 
-    manifest = load_file(file, rules=partial(missing_code, file) if here else None)
+    manifest = load_file(file, rules=partial(_not_here, file) if here else None)
     if changes == UNCHANGED and backend is None:
         return manifest
     # Flags change the valid document, which is validated once more: an override can break any rule.
@@ -160,6 +160,30 @@ def _unfit(path: str, part: str, names: Sequence[str] = ()) -> NoReturn:
 def folder_of(file: Path, manifest: DLJobManifest) -> Path:
     """Return the code folder of a job: `code.workingDir`, else the folder of its file."""
     return file.resolve().parent / (manifest.spec.code.working_dir or "")
+
+
+def _not_here(file: Path, manifest: DLJobManifest) -> list[Finding]:
+    return [*missing_code(file, manifest), *unfit_pythons(manifest)]
+
+
+def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
+    """Return a finding for each role whose interpreter this machine lacks, or which cannot run the role's ranks."""
+    from dljob.runtime.worker.interpreter import InterpreterError, find, here, misfit
+    from dljob.spec.rules.findings import Finding
+    from dljob.spec.rules.interpreters import in_ray
+
+    found = list[Finding]()
+    for index, role in enumerate(manifest.spec.roles):
+        if not role.python:
+            continue
+        try:
+            said = misfit(find(role.python), here(), in_ray=in_ray(role))
+        except InterpreterError as error:
+            said = str(error)
+        if said:
+            words = f"role {role.name} cannot run with {role.python} on this machine: {said}"
+            found.append(Finding(("spec", "roles", index, "python"), words))
+    return found
 
 
 def missing_code(file: Path, manifest: DLJobManifest) -> list[Finding]:

@@ -144,6 +144,11 @@ def _with(role: RolePlan) -> dict[str, list[str]]:
     return {"with": list(role.restart_with)} if role.restart_with else {}
 
 
+def _python(role: RolePlan) -> dict[str, str]:
+    """Return the interpreter of a role, where it has one of its own."""
+    return {"python": role.python} if role.python else {}
+
+
 def _role_row(role: RolePlan) -> tuple[str, ...]:
     kind = ("Elastic" if role.elastic else "Actor") + (", driver" if role.driver else "")
     restarts = f"{role.restart_level} x {role.max_restarts}"
@@ -160,7 +165,7 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
         takes,
         restarts,
         role.comm_backend or role.sub_master or "-",
-        " ".join(role.entrypoint),
+        " ".join((*([role.python] if role.python else ()), *role.entrypoint)),
     )
 
 
@@ -190,6 +195,7 @@ def _role_data(role: RolePlan) -> dict[str, Any]:
         "name": role.name,
         "type": "Elastic" if role.elastic else "Actor",
         "host": role.host.value,
+        **_python(role),
         "entrypoint": {kind: list(what) if kind == "command" else what[0]},
         "replicas": role.replicas,
         "replicasPerGroup": role.group_size,

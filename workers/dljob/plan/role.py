@@ -84,6 +84,9 @@ class RolePlan:
     drain: DrainPlan | None = field(default=None, metadata=LATER)
     """Comes before SIGTERM when a rank is ended in order."""
 
+    python: str = field(default="", metadata=LATER)
+    """Path or name of the interpreter of its ranks; empty: that of the Ray worker that runs its host."""
+
     @property
     def probed(self) -> bool:
         """Whether its ranks have probes."""

@@ -72,6 +72,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         startup=_probe(role.startup_probe),
         liveness=_probe(role.liveness_probe),
         drain=_drain(role.drain),
+        python=role.python or "",
     )
 
 

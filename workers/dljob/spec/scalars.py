@@ -34,6 +34,8 @@ PORT_PATTERN = r"^([a-z]([-a-z0-9]*[a-z0-9])?|[1-9][0-9]{0,4})$"
 URL_PATH_PATTERN = r"^/[\x21-\x7e]*$"
 HEADER_PATTERN = r"^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"
 LINE_PATTERN = r"^[^\x00\r\n]*$"
+# A shell of Ray's reads it too: no character that it would expand.
+PYTHON_PATTERN = r"^(/[-A-Za-z0-9._+@/]+|[A-Za-z0-9][-A-Za-z0-9._+]*)$"
 
 WORDS = {
     NAME_PATTERN: "lower-case letters, digits and '-', a letter first, no '-' last",
@@ -54,6 +56,7 @@ WORDS = {
     PORT_PATTERN: "the name of a port, or a number from 1 to 65535",
     URL_PATH_PATTERN: 'a path such as "/health", without spaces',
     HEADER_PATTERN: "the name of an HTTP header",
+    PYTHON_PATTERN: 'an absolute path such as "/opt/env/bin/python", or a name on PATH such as "python3.12"',
     LINE_PATTERN: "one line of text",
     quantity.FACTOR_PATTERN: 'a number above 1 and below 10, such as "1.5"',
 }

@@ -72,6 +72,8 @@ class ActorSpec:
     """The head node, on which it is never placed, nor on a later head; it waits until there is another node."""
     env: tuple[tuple[str, str], ...] = ()
     """The environment of the process from its first instruction; `${NAME}` expands to the node's own variable."""
+    python: str = ""
+    """The command that starts the process's Python, as a shell reads it; empty: the backend's own Python."""
     max_concurrency: int | None = None
     immortal: bool = False
 

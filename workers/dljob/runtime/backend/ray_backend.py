@@ -201,8 +201,9 @@ class RayBackend:
             "max_task_retries": 0,
             **actor_options(spec.resources),
         }
-        if spec.env:
-            options["runtime_env"] = {"env_vars": dict(spec.env)}
+        python = {"py_executable": spec.python} if spec.python else {}
+        if spec.env or python:
+            options["runtime_env"] = {"env_vars": dict(spec.env), **python}
         if spec.max_concurrency:
             options["max_concurrency"] = spec.max_concurrency
         if spec.reservation is not None:

@@ -38,6 +38,7 @@ from dljob.runtime.process.messages import (
     is_saver,
     queue_folder,
 )
+from dljob.runtime.worker.interpreter import launcher
 from dljob.tasks import ErrorLog, TaskOwner
 
 log = logging.getLogger(__package__)
@@ -210,7 +211,10 @@ class Executor:
 
     def _spec(self, role: RolePlan, name: str, cls: str, **where: Any) -> ActorSpec:
         host_spec = HostSpec(self.job, role, self._epoch())
-        return ActorSpec(name, cls, (host_spec,), env=role.env, **where)
+        # A fork host stays in Ray's Python, and starts its ranks in the role's own.
+        own = role.python if role.host is HostKind.THREAD and cls == HOST_CLASSES[role.host] else ""
+        python = launcher(own, self.job.dir) if own else ""
+        return ActorSpec(name, cls, (host_spec,), env=role.env, python=python, **where)
 
     def _bring_up_host(self, action: ac.SpawnHost) -> None:
         role = self._plan.roles[action.host.role]

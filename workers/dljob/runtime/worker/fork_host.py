@@ -38,7 +38,7 @@ from dljob.runtime.process.worker_context import CallTransport, ProgressCounter,
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import numa
+from dljob.runtime.worker import interpreter, numa
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.helper import Event, Helper
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
@@ -88,7 +88,7 @@ class ForkHost(Host):
         # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
         # hides them all from it.
         hidden = () if spec.role.quota is None else ray_drivers.hidden(os.environ)
-        self._helper = Helper(early, env, self._on_event, self._helper_gone, hidden)
+        self._helper = self._fork_server(early, env, hidden)
         guard.at_end(self._socket.close)
         super().__init__(spec)
 
@@ -99,10 +99,26 @@ class ForkHost(Host):
         self._calls: dict[int, RpcClient] = {}
         self._traces = CallTraces(spec.job, spec.role)
         self._socket = HostSocket(self._facts_of, self._counter_of, self._calls_of, self._saver_of)
-        self._cores = numa.Cores(spec.role.numa_binding)
+        self._python: interpreter.Interpreter | None = None
+        self._refused: Outcome | None = None
+        """The end of each rank, where the role's interpreter cannot run any."""
+        try:
+            self._python = interpreter.choose(spec.role)
+        except interpreter.InterpreterError as error:
+            self._refused = interpreter.refused(error)
+        self._library = interpreter.library(spec.job.dir) if self._python else ""
+        self._cores = numa.Cores(spec.role.numa_binding, (self._python.path if self._python else "", self._library))
         self._serving = HostServing(spec, address, self._calls_of, self)
         self._leaving = False
         self._last_report = 0
+
+    def _fork_server(self, early: tuple[str, ...], env: Mapping[str, str], hidden: tuple[str, ...] = ()) -> Helper:
+        if self._python is None:
+            return Helper(early, env, self._on_event, self._helper_gone, hidden)
+        found = {**os.environ, **env}
+        env = {**env, **interpreter.environment(self._python, self._library, found)}
+        without = (*hidden, *interpreter.MISLEADING)
+        return Helper(early, env, self._on_event, self._helper_gone, without, python=self._python.path)
 
     # -- orders
 
@@ -129,13 +145,13 @@ class ForkHost(Host):
         if spec.role.quota is not None:
             # Beneath the rank's own variables: what the role's `env` says about Ray wins.
             env = {**self._for_driver(start, fd if log else 2), **env}
-        taken = None
+        refused = self._refused
         try:
             env |= self._serving.environment(start)
         except PortTakenError as error:
-            taken = port_taken(error)
+            refused = port_taken(error)
         env[SOCKET_ENV] = self._socket.path
-        paths = [spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+        paths = [self._library, spec.job.code_dir, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         size = os.lseek(fd, 0, os.SEEK_END) if log else 0
         if log:
@@ -149,8 +165,8 @@ class ForkHost(Host):
             facts = self._facts(spec, order, start)
             rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress, env)
             self._ranks[start.rank] = rank
-        if taken is not None:
-            self._ended(rank, taken)
+        if refused is not None:
+            self._ended(rank, refused)
             return
         self._helper.order(
             "fork",

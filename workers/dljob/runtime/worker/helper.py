@@ -16,7 +16,7 @@ from dljob.runtime.worker.forkserver import MESSAGE_BYTES, send_order
 
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
-sys.path[:] = boot.pop("path")
+sys.path[:] = boot.pop("path") or [path for path in sys.path if path]
 from dljob.runtime.worker.forkserver import main
 main(**boot)
 """
@@ -30,7 +30,8 @@ class Helper:
     """A fork server below this process.
 
     One thread calls `on_event` with each event of the server, and `on_gone` at the server's end. Ranks do not inherit
-    the variables named in `without`.
+    the variables named in `without`. `python` is another interpreter, which keeps an import path of its own and finds
+    dljob by the PYTHONPATH in `env`.
     """
 
     def __init__(
@@ -40,15 +41,17 @@ class Helper:
         on_event: Callable[[Event], None],
         on_gone: Callable[[], None],
         without: tuple[str, ...] = (),
+        *,
+        python: str = "",
     ) -> None:
         # SEQPACKET keeps message boundaries, and supervisors in other processes can write to the same socket.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
-        boot = {"path": [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload}
+        boot = {"path": [] if python else [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload}
         environ = {k: v for k, v in {**os.environ, **env}.items() if k not in (*_RAYS, *without)}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps(boot)],
+            [python or sys.executable, "-c", _BOOT, json.dumps(boot)],
             env=environ,
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),

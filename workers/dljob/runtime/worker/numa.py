@@ -25,7 +25,8 @@ LOOK_S = 180.0
 """Seconds for the probe to import torch and look at all devices."""
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
-sys.path[:] = boot.pop("path")
+sys.path[:] = boot.pop("path") + [path for path in sys.path if path and boot["own"]]
+del boot["own"]
 from dljob.runtime.worker.numa import main
 main(**boot)
 """
@@ -44,10 +45,14 @@ class BindingError(Exception):
 
 
 class Cores:
-    """The cores near the devices of a host's ranks. `mode` is torch's affinity mode; empty: no rank is bound."""
+    """The cores near the devices of a host's ranks. `mode` is torch's affinity mode; empty: no rank is bound.
 
-    def __init__(self, mode: str) -> None:
+    `python` is the interpreter of the ranks, and a folder that holds dljob for it; empty: this one.
+    """
+
+    def __init__(self, mode: str, python: tuple[str, str] = ("", "")) -> None:
         self._mode = mode
+        self._python = python
         self._known: dict[str, Near] = {}
 
     def find(self, starts: Iterable[RankStart], kind: str) -> None:
@@ -56,7 +61,7 @@ class Cores:
             return
         seen = {each: None for start in starts for each in dict(start.devices).get(kind, ())}
         if not seen.keys() <= self._known.keys():
-            self._known |= probe_cores(self._mode, tuple(seen), variable_of(kind))
+            self._known |= probe_cores(self._mode, tuple(seen), variable_of(kind), self._python)
 
     def of(self, start: RankStart, kind: str) -> dict[str, Any] | None:
         """Return what `bind` needs for a rank; None: the rank is not bound."""
@@ -72,10 +77,14 @@ def _own(start: RankStart, kind: str) -> str:
     return ids[start.device_index] if ids else ""
 
 
-def probe_cores(mode: str, devices: Sequence[str], variable: str) -> dict[str, Near]:
+def probe_cores(
+    mode: str, devices: Sequence[str], variable: str, python: tuple[str, str] = ("", "")
+) -> dict[str, Near]:
     """Ask torch, in a probe process, for the cores near each device; `variable` names the visible devices there."""
-    boot = {"path": [p for p in sys.path if p], "mode": mode, "devices": devices, "variable": variable}
-    command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
+    program, library = python
+    path = [library] if program else [p for p in sys.path if p]
+    boot = {"path": path, "own": bool(program), "mode": mode, "devices": devices, "variable": variable}
+    command = [program or sys.executable, "-c", _BOOT, json.dumps(boot)]
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S, check=False)
     except subprocess.TimeoutExpired:

@@ -40,7 +40,7 @@ from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import last_save, numa, torch_group
+from dljob.runtime.worker import interpreter, last_save, numa, torch_group
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
@@ -222,6 +222,8 @@ class ThreadHost(Host):
             outcome = Outcome(ok=False, reason=Reason.USER_ERROR, code=1, message=str(error), fatal=True)
         except PortTakenError as error:
             outcome = port_taken(error)
+        except interpreter.InterpreterError as error:
+            outcome = interpreter.refused(error)
         except BaseException as error:  # noqa: BLE001 - a rank that cannot even be entered must be reported
             outcome = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, message=f"{type(error).__name__}: {error}")
         if os.getpid() != pid:  # a child that user code forked returned to here: it must report nothing
@@ -233,6 +235,7 @@ class ThreadHost(Host):
             self._ended(start, self._terminated() if self._killed or outcome is None else outcome)
 
     def _live_on(self, order: StartOrder, start: RankStart) -> Outcome:
+        interpreter.check_worker(self.spec.role)
         life = self._enter(order, start)
         self._preload.join()  # user code that imports torch while this thread does can abort the process
         outcome = life.live()

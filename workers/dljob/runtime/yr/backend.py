@@ -144,6 +144,8 @@ class YrBackend:
         return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec))
 
     def _check(self, spec: ActorSpec) -> None:
+        if spec.python:
+            raise UsageError(f"{spec.name} has a python of its own, with which the backend yr starts no class")
         own = getattr(_class(STAND_INS.get(spec.cls, spec.cls)), "carries_environment", False)
         if spec.env and not own and Capability.PROCESSES not in self.capabilities:
             raise UsageError(

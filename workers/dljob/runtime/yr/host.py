@@ -22,7 +22,6 @@ from dljob.runtime.process.messages import Heartbeat, Hello, HostSpec, Reply
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.process.worker_context import CallTransport, RankCall
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost, threads_of
-from dljob.runtime.worker.helper import Helper
 from dljob.runtime.worker.reports import Reports
 from dljob.runtime.yr.cell import OWN_NAME
 
@@ -54,7 +53,7 @@ class YrHost(ForkHost):
         self._helper_ended = threading.Event()
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         early = preload.modules(spec.role, spec.job.code_dir)
-        self._helper = Helper(early, env, self._on_event, self._helper_gone)
+        self._helper = self._fork_server(early, env)
         threading.Thread(target=self._tell, name="dljob-beacon", daemon=True).start()
 
     def hello(self) -> Hello:  # pyright: ignore[reportIncompatibleVariableOverride] - there it is decorated for Ray

@@ -14,6 +14,7 @@ from dljob.spec.rules.coupled import COUPLED_RULES
 from dljob.spec.rules.elastic import ELASTIC_RULES
 from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.rules.head import HEAD_RULES
+from dljob.spec.rules.interpreters import INTERPRETER_RULES
 from dljob.spec.rules.machines import MACHINE_RULES
 from dljob.spec.rules.memory import MEMORY_RULES
 from dljob.spec.rules.outside import OUTSIDE_RULES
@@ -222,6 +223,7 @@ RULES: tuple[Check, ...] = (
     *REFERENCE_RULES,
     *REJOIN_RULES,
     *COUPLED_RULES,
+    *INTERPRETER_RULES,
     *MEMORY_RULES,
     *COLLECTIVE_RULES,
     *QUOTA_RULES,
