@@ -88,7 +88,7 @@ WHOLE: Json = {
     "faultTolerance": {
         "backoff": {"initialSeconds": 0, "multiplier": 2, "maxSeconds": 86400},
         "spares": {"processesPerNode": 0, "nodes": 0},
-        "node": {"freezeSeconds": 3},
+        "node": {"freezeSeconds": 3, "failureDomainLabel": "rack", "domainFailures": 2},
         "elastic": {"shrinkAfterSeconds": 30},
         "hang": {"action": "Restart"},
         "rules": [
@@ -163,6 +163,7 @@ SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".faultTolerance.elastic.shrinkAfterSeconds": ((".faultTolerance.node.pendingTimeoutSeconds", 86400),),
     ".roles[].comm.subMaster": ((".roles[].comm.backend", "Auto"),),
     ".faultTolerance.node.pendingTimeoutSeconds": ((".faultTolerance.elastic", {}),),
+    ".nodeGroups[].labels": ((".faultTolerance.node", {}),),
     ".faultTolerance.backoff.maxSeconds": ((".faultTolerance.backoff.initialSeconds", 0),),
 }
 """What must change with a field for its bound to be the only thing that is touched."""
@@ -177,6 +178,7 @@ CROSS = {
     ".faultTolerance.rules[].escalateTo", ".roles[].restartPolicy.level",
     ".roles[].restartPolicy.with", ".roles[].restartPolicy.with[]",
     *(f".roles[].{probe}.successThreshold" for probe in ("startupProbe", "livenessProbe")),
+    ".faultTolerance.node.failureDomainLabel",
     ".collectives.groups[].roles", ".collectives.groups[].roles[]", ".roles[].reserve",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""

@@ -298,6 +298,18 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
     ),
     *(
+        case(
+            cel.FAILURE_DOMAIN,
+            {
+                "roles": [role()],
+                "nodeGroups": [{"name": "g", "labels": {"rack": "a"}}],
+                "faultTolerance": {"node": {"failureDomainLabel": "rack", "domainFailures": 2}},
+            },
+            {"roles": [role()], "faultTolerance": {"node": wrong}},
+        )
+        for wrong in ({"failureDomainLabel": "rack"}, {"domainFailures": 2})
+    ),
+    *(
         case(cel.QUOTA, {"roles": [{**role(), "entrypoint": script, "reserve": "Quota"}]}, {"roles": [wrong]})
         for script, wrong in (
             ({"module": "train.py"}, role(reserve="Quota")),

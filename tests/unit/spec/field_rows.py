@@ -8,6 +8,7 @@ from typing import Any
 CAUSES = "tests/unit/master/state/test_causes.py"
 FAILOVER = "tests/unit/master/failure/test_failover.py"
 MEMORY = "tests/unit/master/failure/test_memory.py"
+DOMAINS = "tests/unit/master/placement/test_failure_domains.py"
 NODES = "tests/unit/master/placement/test_nodes.py"
 
 DERIVED: dict[str, Any] = {
@@ -307,7 +308,7 @@ ROWS: dict[str, Plan | Code] = {
         f"{NODES}::test_most_nodes_silent_at_once_are_waited_for",
     ),
     "spec.faultTolerance.node.excludeSeconds": Code(
-        "dljob.master.placement.nodes",
+        "dljob.master.placement.exclusions",
         "node.exclude_seconds",
         f"{NODES}::test_a_thawed_node_is_excluded_for_its_time_and_then_holds_units_again",
     ),
@@ -315,6 +316,26 @@ ROWS: dict[str, Plan | Code] = {
         "dljob.master.placement.admission",
         "node.pending_timeout_seconds",
         f"{NODES}::test_a_frozen_node_that_never_comes_back_fails_the_job_in_time",
+    ),
+    "spec.faultTolerance.node.maxFailures": Code(
+        "dljob.master.placement.exclusions",
+        "node.max_failures",
+        f"{DOMAINS}::test_a_node_is_excluded_from_the_failure_that_the_spec_says",
+    ),
+    "spec.faultTolerance.node.failureDomainLabel": Code(
+        "dljob.master.placement.failure_domains",
+        "node.failure_domain_label",
+        f"{DOMAINS}::test_the_second_lost_node_of_a_rack_takes_its_other_nodes_with_it",
+    ),
+    "spec.faultTolerance.node.domainFailures": Code(
+        "dljob.master.placement.failure_domains",
+        "node.domain_failures",
+        f"{DOMAINS}::test_the_second_lost_node_of_a_rack_takes_its_other_nodes_with_it",
+    ),
+    "spec.faultTolerance.node.domainWindowSeconds": Code(
+        "dljob.master.placement.failure_domains",
+        "node.domain_window_seconds",
+        f"{DOMAINS}::test_failures_further_apart_than_the_window_are_not_counted_together",
     ),
     "spec.faultTolerance.node.relauncher": Code(
         "dljob.master.start.relaunch",

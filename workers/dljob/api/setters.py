@@ -267,6 +267,10 @@ class SpecSetters(UnsupportedCalls):
         unreachable_seconds: int | None = None,
         exclude_seconds: int | None = None,
         pending_timeout_seconds: int | None = None,
+        max_failures: int | None = None,
+        failure_domain_label: str | None = None,
+        domain_failures: int | None = None,
+        domain_window_seconds: int | None = None,
         relauncher: str | None = None,
     ) -> Self:
         """Set what happens to nodes that stop answering.
@@ -277,6 +281,10 @@ class SpecSetters(UnsupportedCalls):
             unreachable_seconds: the same where most nodes are silent at once; also how long pods stay on such a node.
             exclude_seconds: time for which a replaced node gets no ranks.
             pending_timeout_seconds: time for which ranks of a replaced node wait for another one.
+            max_failures: failure of a node within the window that excludes it.
+            failure_domain_label: label of machines that fail together.
+            domain_failures: failed nodes of one domain after which all its nodes are replaced.
+            domain_window_seconds: time within which they must fail.
             relauncher: entry point in `dljob.noderelaunchers` that replaces nodes.
         """
         policy = {
@@ -285,6 +293,10 @@ class SpecSetters(UnsupportedCalls):
             "unreachableSeconds": unreachable_seconds,
             "excludeSeconds": exclude_seconds,
             "pendingTimeoutSeconds": pending_timeout_seconds,
+            "maxFailures": max_failures,
+            "failureDomainLabel": failure_domain_label,
+            "domainFailures": domain_failures,
+            "domainWindowSeconds": domain_window_seconds,
             "relauncher": relauncher,
         }
         return self._merge("faultTolerance", node=pruned(policy))

@@ -145,6 +145,11 @@ OUT_OF_MEMORY = CelRule(
     " || has(self.resources) && has(self.resources.memory)",
     "outOfMemory needs resources.memory",
 )
+# A label alone would never replace a node, and a number alone has nothing to count by (ADR 5).
+FAILURE_DOMAIN = CelRule(
+    "has(self.failureDomainLabel) == has(self.domainFailures)",
+    "failureDomainLabel and domainFailures need each other",
+)
 # Each rank is a Ray driver that calls ray.init(), which an actor cannot do.
 QUOTA = CelRule(
     "self.reserve != 'Quota' || self.type == 'Actor' && !has(self.entrypoint.class)",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
-from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, Memory, Model, Name, RoleName
+from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, LabelKey, Memory, Model, Name, RoleName
 from dljob.spec.standing import LEASE_SECONDS
 
 RestartLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Never"]
@@ -92,6 +92,8 @@ class Spares(Model):
 class NodePolicy(Model):
     """Handling of nodes that stop answering."""
 
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.FAILURE_DOMAIN))
+
     action: Literal["Replace", "Ignore"] = "Replace"
     """Replace: the ranks of a frozen node restart on another node. Ignore: heartbeats of nodes are not checked; ranks
     move only when their node is gone."""
@@ -108,6 +110,16 @@ class NodePolicy(Model):
     """Seconds that ranks of a replaced node wait for another node; then PrimeMaster takes back an excluded node that
     answers, or fails the job where there is none. After half of this time, new pods that find no Kubernetes node may
     go to excluded ones."""
+    max_failures: Annotated[int, Field(ge=1, le=1000)] = 1
+    """The failure of a node within faultTolerance.windowSeconds that excludes it for excludeSeconds; its ranks leave at
+    each, and after an earlier one may come back once it answers. A node that failed its check is excluded at once."""
+    failure_domain_label: LabelKey | None = None
+    """Label of machines that fail together, such as their rack or super-pod; needs domainFailures. Left out: none."""
+    domain_failures: Annotated[int | None, Field(ge=2, le=1000)] = None
+    """Failed nodes with one value of failureDomainLabel, within domainWindowSeconds, after which all nodes with that
+    value are replaced together, if other nodes have room for their ranks. Left out: never."""
+    domain_window_seconds: Annotated[int, Field(ge=1, le=604800)] = 600
+    """Seconds within which domainFailures nodes must fail."""
     relauncher: Annotated[str | None, Field(min_length=1, max_length=63, pattern=scalars.NAME_PATTERN)] = None
     """Name of an entry point in `dljob.noderelaunchers`, called with replaced and lost nodes so that it can start
     others; left out: none. On Kubernetes none is needed: the operator replaces pods."""

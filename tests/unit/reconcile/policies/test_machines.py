@@ -70,6 +70,13 @@ def test_a_bad_node_is_kept_away_from_and_its_pod_goes():
     assert made.cond("ClusterReady") == ("True", "PodsReady"), "our own edit is none"
 
 
+def test_all_nodes_of_a_rack_that_is_replaced_are_kept_away_from():
+    lost = exclusion("ray-0", "NodeFrozen")
+    made = world(lost, exclusion("ray-1", "DomainReplaced")).settle()
+    assert patches.excluded(made.cluster) == ("n0", "n1")
+    assert sorted(deleted(made)) == [f"{made.name}-w0 5", f"{made.name}-w1 5"]
+
+
 def test_an_exclusion_is_written_before_the_raycluster_is_patched_and_pods_are_deleted():
     made = world(exclusion())
     first = made.step()

@@ -1,8 +1,9 @@
 """Budgets and backoff: counts of failures and restarts within the spec's window, by key.
 
 The keys "<role>" and "job" count restarts against their budgets, "master" counts restarts of PrimeMaster, "rule:<name>"
-counts the attempts of a rule, and "fail:<role>" counts all failures, for the backoff. No role may be called job or
-master, so the keys cannot collide.
+counts the attempts of a rule, and "fail:<role>" counts all failures, for the backoff; "node:<id>" and "domain:<value>"
+count failures of a node, and failed nodes of a failure domain. No role may be called job or master, so the keys cannot
+collide.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dljob.master.state.views import Level
 
 JOB = "job"
 MASTER = "master"
+NODE, DOMAIN = "node:", "domain:"
 
 
 def recent(d: StateTransaction, key: str) -> tuple[BudgetMark, ...]:

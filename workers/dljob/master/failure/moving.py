@@ -8,7 +8,7 @@ from dljob.master.failure import ending
 from dljob.master.failure.policy import lift, own_level
 from dljob.master.failure.restart import RestartOrder, begin, kill
 from dljob.master.start import starting
-from dljob.master.start.assign import Assignment, assign
+from dljob.master.start.assign import Assignment, Refusal, assign, roomy
 from dljob.master.start.reservations import assigned_units, unit_hosts
 from dljob.master.state import memory_overrides
 from dljob.master.state.actions import Unreserve
@@ -59,6 +59,18 @@ def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: froze
         if found is not None:
             return found
     return None
+
+
+def elsewhere(d: StateTransaction, names: frozenset[str], barred: frozenset[str] = frozenset()) -> Assignment | Refusal:
+    """Return an assignment of units, which still hold their nodes, to nodes that neither depart nor are excluded.
+
+    `barred`: further nodes that are not to be used.
+    """
+    units = memory_overrides.units_of(d.job.plan, d.grants, names)
+    barred = barred.union(d.exclusions, d.departures)
+    rooms = [node for node in d.nodes if node.id not in barred]
+    others = [held for held in assigned_units(d) if held.unit.name not in names] if rooms else ()
+    return assign(units, roomy(rooms, units), taken=others)
 
 
 def _try(d: StateTransaction, names: Iterable[str], held: set[str], excluded: frozenset[str]) -> Assignment | None:

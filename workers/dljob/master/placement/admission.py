@@ -11,6 +11,8 @@ from hashlib import blake2b
 from dljob.master.failure import ending, failover, moving
 from dljob.master.failure.policy import Restart, own_level
 from dljob.master.placement import resizing
+from dljob.master.placement.exclusions import with_domains
+from dljob.master.placement.failure_domains import domains
 from dljob.master.start import checks
 from dljob.master.start.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.start.local_ranks import seats_of
@@ -31,6 +33,7 @@ from dljob.telemetry.wording import counted
 
 def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes: give up the units of lost ones, and look for room."""
+    labels = domains(d, d.nodes)
     # An equal list must not make a new version of the state.
     if event.nodes != d.nodes or not d.nodes_seen:
         d.nodes, d.nodes_seen = event.nodes, True
@@ -43,7 +46,10 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     if gone:
         outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
         d.note(reasons.NODE_LOST, "job", f"lost nodes: {', '.join(sorted(gone))}")
-        leave(d, gone, outcome)
+        # Excluded nodes have been counted, and those that were announced to go did not fail.
+        failed = gone.difference(d.exclusions, d.departures)
+        also = with_domains(d, failed, {**labels, **domains(d, d.nodes)})
+        leave(d, gone | also, outcome)
     try_to_place(d)
 
 
@@ -145,15 +151,6 @@ def _room(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str])
     # nodes and units are examined, for the words of the refusal.
     near = assign(units, roomy(d.nodes, units), excluded=excluded, taken=assigned_units(d, every=False))
     return near if isinstance(near, Assignment) else assign(units, d.nodes, excluded=excluded, taken=assigned_units(d))
-
-
-def elsewhere(d: StateTransaction, names: frozenset[str]) -> Assignment | Refusal:
-    """Return an assignment of units, which still hold their nodes, to nodes that neither depart nor are excluded."""
-    units = memory_overrides.units_of(d.job.plan, d.grants, names)
-    barred = frozenset(d.exclusions).union(d.departures)
-    rooms = [node for node in d.nodes if node.id not in barred]
-    others = [held for held in assigned_units(d) if held.unit.name not in names] if rooms else ()
-    return assign(units, roomy(rooms, units), taken=others)
 
 
 def _readmit(d: StateTransaction, nodes: frozenset[str]) -> None:

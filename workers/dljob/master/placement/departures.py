@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from dljob.master.failure import attribution, ending
-from dljob.master.placement.admission import elsewhere, leave, try_to_place
+from dljob.master.failure.moving import elsewhere
+from dljob.master.placement.admission import leave, try_to_place
 from dljob.master.start.assign import Refusal
 from dljob.master.state import causes, limits
 from dljob.master.state.actions import SaveCopies, Unreserve

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 
 from dljob.master.placement import departures
 from dljob.master.placement.admission import leave, nodes_seen, try_to_place
+from dljob.master.placement.exclusions import exclude, exclusion_times, set_exclusion, with_domains
+from dljob.master.placement.failure_domains import domains
 from dljob.master.start import checks, relaunch
-from dljob.master.state import limits
 from dljob.master.state.events import NodeFrozen, NodesSeen, NodeThawed
 from dljob.master.state.evolve import evolve
-from dljob.master.state.state import Exclusion, JobState
+from dljob.master.state.state import JobState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
@@ -27,7 +28,7 @@ def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
     live = frozenset(node.id for node in event.nodes)
     for name, own in sorted(d.exclusions.items()):
         if own.silent and name not in live:
-            _set(d, name, evolve(own, silent=False))
+            set_exclusion(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
     departures.announced(d, event.nodes)
     relaunch.request_replacements(d, event.nodes)
@@ -52,9 +53,8 @@ def frozen(d: StateTransaction, event: NodeFrozen) -> None:
         return
     why = f"node {name} has not answered for {event.silent_s:.1f} s"
     d.note(reasons.NODE_FROZEN, f"node/{name}", why)
-    _exclude(d, name, Reason.NODE_FROZEN.value, silent=True)
-    relaunch.ask(d, name, Reason.NODE_FROZEN.value, why)
-    leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.NODE_FROZEN, message=why))
+    exclude(d, name, Reason.NODE_FROZEN.value, why, silent=True)
+    _leave_with_domain(d, name, Outcome(ok=False, reason=Reason.NODE_FROZEN, message=why))
     try_to_place(d)
 
 
@@ -63,7 +63,7 @@ def thawed(d: StateTransaction, event: NodeThawed) -> None:
     own = d.exclusions.get(event.node)
     if own is None or not own.silent:
         return
-    _set(d, event.node, evolve(own, silent=False))
+    set_exclusion(d, event.node, evolve(own, silent=False))
     d.note(
         reasons.NODE_RECOVERED,
         f"node/{event.node}",
@@ -79,57 +79,33 @@ def leave_by_rule(d: StateTransaction) -> None:
         if d.ending:
             return
         d.note(reasons.NODE_REPLACED, f"node/{name}", why.cause)
-        _exclude(d, name, why.reason, silent=False)
-        relaunch.ask(d, name, why.reason, why.cause)
+        exclude(d, name, why.reason, why.cause)
         outcome = Outcome(ok=False, reason=Reason(why.reason), message=why.cause)
-        leave(d, frozenset([name]), outcome, counts=why.counts)
+        _leave_with_domain(d, name, outcome, counts=why.counts)
         try_to_place(d)
+
+
+def _leave_with_domain(d: StateTransaction, name: str, outcome: Outcome, *, counts: bool | None = None) -> None:
+    """Give up the units of a node that failed, and of its failure domain where too many of its nodes have."""
+    gone = with_domains(d, frozenset([name]), domains(d, d.nodes))
+    leave(d, gone, outcome, counts=counts)
 
 
 def leave_bad(d: StateTransaction, bad: Mapping[str, str]) -> None:
     """Exclude nodes that failed their check (node -> what it failed), and move their units. It costs no budget."""
     for name, why in sorted(bad.items()):
         d.note(reasons.NODE_CHECK_FAILED, f"node/{name}", f"failed check {why}")
-        _exclude(d, name, "CheckFailed", silent=False, check=why)
-        relaunch.ask(d, name, "CheckFailed", f"failed check {why}")
+        exclude(d, name, "CheckFailed", f"failed check {why}", check=why)
     said = "; ".join(f"node {name} failed its check {why}" for name, why in sorted(bad.items()))
     # Cut to a bound, since many nodes may fail at once.
     leave(d, frozenset(bad), Outcome(ok=False, reason=Reason.DEVICE_ERROR, message=said[:1000]), counts=False)
     try_to_place(d)
 
 
-def _exclude(d: StateTransaction, name: str, reason: str, *, silent: bool, check: str = "") -> None:
-    """Exclude a node for the spec's time, a silent one at least for the lease, one that failed a check for a day."""
-    policy = d.job.fault_tolerance
-    # The processes of a node that answers are ended by order, so there is no lease to wait for.
-    fence = d.now + policy.lease if silent else None
-    old = d.exclusions.get(name)
-    # A node that failed a check before it froze is still bad when it answers again.
-    check = check or (old.check if old else "")
-    least = limits.BAD_NODE_S if check else 0.0
-    until = max(fence or d.now, d.now + policy.node.exclude_seconds, d.now + least)
-    _set(d, name, Exclusion(reason, d.now, until, fence, silent, check))
-
-
-def _set(d: StateTransaction, name: str, own: Exclusion) -> None:
-    """Replace an exclusion, and ask for the Ticks that it needs."""
-    d.exclusions = d.exclusions.set(name, own)
-    for at in _times(own):
-        d.wake_at(at)
-
-
-def _times(own: Exclusion) -> Iterator[float]:
-    """Yield when an exclusion needs a Tick: at the end of its fence, and of its time unless the node is silent."""
-    if own.fence is not None:
-        yield own.fence
-    if not own.silent:
-        yield own.until
-
-
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
     """Yield when exclusions need a Tick (unix seconds)."""
     for own in state.exclusions.values():
-        yield from _times(own)
+        yield from exclusion_times(own)
 
 
 def tick(d: StateTransaction) -> None:

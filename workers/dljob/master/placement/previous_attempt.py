@@ -34,7 +34,9 @@ WORLDS = 64
 
 def carry(state: JobState) -> dict[str, Any]:
     """Return the state to hand on, as JSON-able data; empty while nothing was restarted, failed or saved."""
-    marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in sorted(state.marks.items())}
+    # Ids of nodes end with their RayCluster.
+    lasting = [(key, own) for key, own in sorted(state.marks.items()) if not key.startswith(budget.NODE)]
+    marks = {key: [mark.at for mark in own[-MARKS_A_KEY:]] for key, own in lasting}
     # The newest of all budgets are kept: the oldest leave their windows first anyhow.
     newest = sorted((at for own in marks.values() for at in own), reverse=True)[:MARKS]
     oldest = newest[-1] if newest else 0.0

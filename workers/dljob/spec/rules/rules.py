@@ -12,6 +12,7 @@ from dljob.spec.rules.annotations import annotation_findings, spoken, written_at
 from dljob.spec.rules.collectives import COLLECTIVE_RULES
 from dljob.spec.rules.coupled import COUPLED_RULES
 from dljob.spec.rules.elastic import ELASTIC_RULES
+from dljob.spec.rules.failure_domains import FAILURE_DOMAIN_RULES
 from dljob.spec.rules.findings import Check, Finding, listed, one_each, repeated
 from dljob.spec.rules.head import HEAD_RULES
 from dljob.spec.rules.interpreters import INTERPRETER_RULES
@@ -225,6 +226,7 @@ RULES: tuple[Check, ...] = (
     *COUPLED_RULES,
     *INTERPRETER_RULES,
     *MEMORY_RULES,
+    *FAILURE_DOMAIN_RULES,
     *COLLECTIVE_RULES,
     *QUOTA_RULES,
     *SERVING_RULES,
