@@ -34,10 +34,12 @@ from dljob.reconcile.state.model import (
     Object,
     PatchCluster,
     SaveLogs,
+    Serve,
     Submit,
 )
 from dljob_operator.controller.heads import Heads
 from dljob_operator.controller.observe import OperatorMemory
+from dljob_operator.controller.services import ServiceWriter
 from dljob_operator.controller.turns import Turns
 from dljob_operator.watch.cache import Cache
 from dljob_operator.watch.pods import digest
@@ -73,6 +75,7 @@ class ActionExecutor:
         self._kube = kube
         self._cache = cache
         self._heads = heads
+        self._services = ServiceWriter(kube)
         resources = (DLJOBS, CONFIG_MAPS, NETWORK_POLICIES, PODS)
         kinds = (RayClusters(kube), *(Objects(kube, resource) for resource in resources))
         self._kinds = {objects.resource.kind: objects for objects in kinds}
@@ -105,12 +108,8 @@ class ActionExecutor:
                 await self._create_token(key, memory, action)
             case Delete():
                 await self._delete(key, action)
-            case PatchCluster():
-                await self._patch_cluster(key, action)
-            case Annotate():
-                await self._annotate(key, action)
-            case Finalize():
-                await self._finalize(key, on=action.on)
+            case PatchCluster() | Annotate() | Finalize():
+                await self._edit(key, action)
             case Submit():
                 await self._submit(key, memory, action)
             case Command():
@@ -121,10 +120,21 @@ class ActionExecutor:
                     await gateway.command(job, id=action.id, kind=action.kind, target=action.target, by=action.by)
                 # In memory alone: after a restart the command is sent again, and its id makes that harmless.
                 memory.commands = (*memory.commands, action.id)
+            case Serve():
+                await self._services.perform(key, memory, action)
             case SaveLogs():
                 await self._save_logs(key, memory, action)
             case _:
                 assert_never(action)
+
+    async def _edit(self, key: Key, action: PatchCluster | Annotate | Finalize) -> None:
+        match action:
+            case PatchCluster():
+                await self._patch_cluster(key, action)
+            case Annotate():
+                await self._annotate(key, action)
+            case Finalize():
+                await self._finalize(key, on=action.on)
 
     async def write_status(self, key: Key, seen: Object, status: Object) -> Json:
         """Patch the status from the one that was seen to the new one, if it is still as seen.

@@ -32,6 +32,8 @@ class OperatorMemory:
     """Whether the logs are saved; asked again for an ended job, since another operator may save them."""
     config_maps: dict[str, str] = field(default_factory=dict[str, str])
     """uid by name of the ConfigMaps made or adopted for the attempt."""
+    services: dict[str, str] = field(default_factory=dict[str, str])
+    """Digest of what was written last, by kind/name of Services and EndpointSlices; empty for a deleted one."""
     hangs: dict[str, hangs.Hang] = field(default_factory=dict[str, hangs.Hang])
     """Stuck pods, and a RayCluster that KubeRay does not act on, by uid."""
     look_again: float | None = None
@@ -106,6 +108,7 @@ class Observer:
             logs_saved=memory.logs_saved,
             kuberay=self.kuberay,
             commands=memory.commands,
+            services=dict(memory.services),
         )
         return seen, memory
 

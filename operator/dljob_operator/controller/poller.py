@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from dljob.kube.ray_jobs import JobApi, refusal
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import bounded, part, text
 from dljob.reconcile.state.model import MasterView, Object, RayJobView, Watch
-from dljob.reconcile.state.snapshot import MAX_TEXT, digest, places, significant
+from dljob.reconcile.state.snapshot import MAX_TEXT, digest, places, served, significant
 from dljob.tasks import ErrorLog
 from dljob_operator.controller.heads import Heads
 from dljob_operator.watch.clock import MACHINE, OperatorClock
@@ -54,6 +54,7 @@ class HeadReport:
     began: float
     snapshot: Object = field(default_factory=dict[str, object])
     placement: tuple[Object, ...] = ()
+    endpoints: Mapping[str, tuple[Object, ...]] | None = None
     answered_at: float = 0.0
     """Monotonic time of PrimeMaster's last answer; 0: never."""
     error: str = ""
@@ -65,6 +66,10 @@ class HeadReport:
     """Consecutive answers that no head of dljob gives."""
     places_due: bool = False
     """Whether a question for the placement is unanswered."""
+
+
+def _view(told: HeadReport, age: float) -> MasterView:
+    return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0, told.endpoints)
 
 
 class Pollers:
@@ -117,7 +122,7 @@ class Pollers:
             return None, told.ray_job
         # Before the first answer its silence counts from the beginning of the polling.
         age = self._now() - (told.answered_at or told.began)
-        return MasterView(told.snapshot, told.placement, age, told.error, told.misbehaved > 0), told.ray_job
+        return _view(told, age), told.ray_job
 
     async def close(self) -> None:
         """Stop all polling."""
@@ -169,6 +174,10 @@ class Pollers:
         known = told.snapshot.get("version", 0)
         # After an error no wait: a gateway that is back must show at once.
         snapshot = digest(await gateway.status(told.watch.job, after=known, wait=0.0 if told.error else WAIT))
+        marks = part(snapshot, "services")
+        # Asked before the snapshot counts as known: after a failure all is asked again.
+        if not marks or marks != part(told.snapshot, "services"):
+            told.endpoints = served(await gateway.endpoints(told.watch.job)) if marks else {}
         back = bool(told.error) or not told.answered_at
         # The same changes are written to the status at once; a property test keeps the two in step (ADR 9).
         weighty = back or significant(told.snapshot, snapshot)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, EVENTS, NODES, PODS, RAYCLUSTERS, SECRETS, Json, Kube
 from dljob.kube.errors import ApiError
-from dljob.kube.resources import NETWORK_POLICIES
+from dljob.kube.resources import ENDPOINT_SLICES, NETWORK_POLICIES, SERVICES
 from dljob.kube.transport import TIMEOUT, Query
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import part, text
@@ -18,7 +18,10 @@ from dljob_operator.testing.simulated_process import SimulatedProcess
 from dljob_operator.testing.slow_calls import arrival
 from dljob_operator.testing.world import StoryState
 
-KINDS = {each.plural: each.kind for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES)}
+KINDS = {
+    each.plural: each.kind
+    for each in (DLJOBS, RAYCLUSTERS, PODS, CONFIG_MAPS, SECRETS, NETWORK_POLICIES, SERVICES, ENDPOINT_SLICES)
+}
 
 
 class SimulatedKube(Kube):

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from urllib.request import urlopen
+
 from cluster.handle import Cluster
 from node_kit import ended, logs, told
 from operator_kit import Operator, until
 
 CODE = """
-import os, time
+import os
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.request import urlopen
 
 import dljob
 
 
+said = set()
+
+
 class Engine(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200)
+        said.add(self.path)
+        self.send_response(503 if self.path == "/health" and "/off" in said else 200)
         self.end_headers()
-        self.wfile.write(f"rank {dljob.current_worker().rank} answers".encode())
+        end = " for the last time" if "/end" in said else ""
+        self.wfile.write(f"rank {dljob.current_worker().rank} answers{end}".encode())
 
     def log_message(self, *args):
         pass
@@ -32,10 +40,17 @@ def call():
     engines = dljob.endpoints("engine")
     for engine in engines:
         print(engine.address, "says", urlopen(engine.url("/"), timeout=10).read().decode(), flush=True)
-    print("own address", os.environ.get("DLJOB_HOST"), flush=True)
+    answer = ""
+    while "last" not in answer:
+        try:
+            answer = urlopen("http://fleet-engine/", timeout=10).read().decode()
+        except OSError as error:  # its address is not known yet
+            answer = str(error)
+        print("the Service:", answer, flush=True)
+        time.sleep(0.2)
 """
 NAME = "fleet"
-READY = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1}
+READY = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 1}
 SPEC = {
     "code": {"configMap": "code"},
     "head": {"cpu": "200m", "memory": "2Gi"},
@@ -50,6 +65,7 @@ SPEC = {
             "resources": {"cpu": "100m", "memory": "600Mi"},
             "ports": [{"name": "http"}],
             "readinessProbe": READY,
+            "service": True,
         },
         {
             "name": "caller",
@@ -78,6 +94,18 @@ def test_servers_are_found_and_called_over_the_network(node: Cluster, operator: 
         return {pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")}
 
     pods: set[str] = until(lambda: len(found := addresses()) == 3 and found, "three pods with addresses", 120)
+
+    def served() -> list[str]:
+        """Address and port of each endpoint of the Service."""
+        slices = node.get("endpointslices", "-n", namespace, "-l", f"kubernetes.io/service-name={NAME}-engine")["items"]
+        return sorted(
+            f"{one['addresses'][0]}:{part['ports'][0]['port']}" for part in slices for one in part["endpoints"] or ()
+        )
+
+    first, second = until(lambda: len(found := served()) == 2 and found, "both engines are in the Service", 90)
+    urlopen(f"http://{second}/off", timeout=10).close()
+    until(lambda: served() == [first], "the one that is not ready has left it", 30)
+    urlopen(f"http://{first}/end", timeout=10).close()
     body = ended(node, NAME, namespace, 120)
     assert body["status"]["phase"] == "Succeeded", told(body)
     lines = logs(node, NAME, namespace)["caller-0.log"].splitlines()
@@ -86,3 +114,12 @@ def test_servers_are_found_and_called_over_the_network(node: Cluster, operator: 
     # Each in its own pod, so the caller reached them through the pods' network.
     assert len({address.rpartition(":")[0] for address in said}) == 2
     assert {address.rpartition(":")[0] for address in said} <= pods
+    assert any(line.startswith("the Service: rank ") for line in lines)
+    # Two pods have one number for the port, so that one slice holds both.
+    assert len({address.rpartition(":")[2] for address in (first, second)}) == 1
+    until(lambda: not served() and not services(node, namespace), "the Service is gone with the job's end", 60)
+
+
+def services(node: Cluster, namespace: str) -> list[str]:
+    found = [item["metadata"]["name"] for item in node.get("services", "-n", namespace)["items"]]
+    return [name for name in found if name == f"{NAME}-engine"]

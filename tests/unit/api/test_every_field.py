@@ -68,7 +68,7 @@ def everything() -> DLJobManifest:
     builder.role("b").module("train.py").python("/opt/env/bin/python").total(2).resource(accelerator="0.5")
     builder.role("c").command("sleep", "1").total(2).elastic(1, 3).comm(sub_master="ring")
     (
-        builder.role("q").module("main.py").quota().port("http").port("rpc", 9000)
+        builder.role("q").module("main.py").quota().port("http").port("rpc", 9000).service()
         .probe("readiness", port="http", path="/health", scheme="HTTPS", headers={"A": "b"}, initial_delay_seconds=1,
                period_seconds=2, timeout_seconds=3, success_threshold=2, failure_threshold=4)
     )  # fmt: skip

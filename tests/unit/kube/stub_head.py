@@ -30,6 +30,7 @@ class StubHead:
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Job uid (32 hex digits) -> snapshot; a missing uid is answered with 404."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
+    servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     tails: dict[str, str] = field(default_factory=dict)
     commands: list[dict[str, Any]] = field(default_factory=list)
     causes: list[dict[str, Any]] = field(default_factory=list)
@@ -77,6 +78,7 @@ class StubHead:
                 web.get("/v1/jobs/{uid}/status", self._status),
                 web.get("/v1/jobs/{uid}/events", self._events),
                 web.get("/v1/jobs/{uid}/placement", self._placement),
+                web.get("/v1/jobs/{uid}/endpoints", self._endpoints),
                 web.get("/v1/jobs/{uid}/logs", self._tails),
                 web.post("/v1/jobs/{uid}/commands", self._command),
             ]
@@ -149,6 +151,9 @@ class StubHead:
 
     async def _events(self, request: web.Request) -> web.Response:
         return web.json_response({"events": [{"seq": int(request.query["after"]) + 1, "reason": "JobRunning"}]})
+
+    async def _endpoints(self, request: web.Request) -> web.Response:
+        return web.json_response(self.servers.get(request.match_info["uid"], {}))
 
     async def _placement(self, request: web.Request) -> web.Response:
         return web.json_response(self.places.get(request.match_info["uid"], {"version": 0, "nodes": []}))

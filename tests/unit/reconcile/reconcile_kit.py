@@ -38,6 +38,7 @@ from dljob.reconcile.state.model import (
     RayJobView,
     ReconcileResult,
     SaveLogs,
+    Serve,
     Settings,
     Submit,
     Trouble,
@@ -83,6 +84,10 @@ class World:
     kuberay: str = ""
     objection: tuple[str, str] = ("", "")
     sent: tuple[str, ...] = ()
+    services: dict[str, Any] = field(default_factory=dict)
+    """Kind/name -> Service or EndpointSlice."""
+    served: dict[str, str] = field(default_factory=dict)
+    """Their digests, as the operator's process knows them."""
     events: list[Event] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """A line for every call that changed something."""
@@ -130,6 +135,7 @@ class World:
             objection=self.objection,
             kuberay=self.kuberay,  # type: ignore[arg-type]
             commands=self.sent,
+            services=dict(self.served),
         )
 
     def look(self) -> ReconcileResult:
@@ -189,12 +195,12 @@ class World:
                 self.maps.setdefault(action.body["metadata"]["name"], action.body)
             case Create():
                 self._create(action.body)
+            case Serve():
+                self._serve(action)
             case Delete():
                 self._delete(action)
-            case PatchCluster():
-                self._patch(action)
-            case Annotate():
-                self._annotate(action)
+            case PatchCluster() | Annotate():
+                self._edit(action)
             case Finalize():
                 assert self.job is not None
                 self.job["metadata"]["finalizers"] = [names.FINALIZER] if action.on else []
@@ -203,6 +209,20 @@ class World:
                 self._order(action)
         if not isinstance(action, Delete) or action.kind != "Pod":
             self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
+
+    def _edit(self, action: PatchCluster | Annotate) -> None:
+        if isinstance(action, PatchCluster):
+            self._patch(action)
+        else:
+            self._annotate(action)
+
+    def _serve(self, action: Serve) -> None:
+        key = f"{action.kind}/{action.name}"
+        self.served[key] = action.digest
+        if action.body is None:
+            del self.services[key]
+        else:
+            self.services[key] = action.body
 
     def _order(self, action: Submit | Command | SaveLogs) -> None:
         """Apply an action that is sent to the head."""

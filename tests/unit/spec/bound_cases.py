@@ -49,6 +49,7 @@ WHOLE: Json = {
             },
             "annotations": {"scheduling.dljob.io/accelerator": "GPU"},
             "ports": [{"name": "http", "port": 0}],
+            "service": True,
             "drain": {"signal": "SIGUSR1", "httpPost": {"path": "/", "port": 8000}, "timeoutSeconds": 9},
             **{
                 key: {"httpGet": {"path": "/", "port": 8000, "httpHeaders": [{"name": "A", "value": "b"}]}}

@@ -330,6 +330,11 @@ RULES: tuple[Case, ...] = (
         {"roles": [role(drain={})]},
     ),
     case(
+        cel.SERVICE,
+        {"roles": [role(ports=[{"name": "http"}], service=True)]},
+        {"roles": [role(service=True)]},
+    ),
+    case(
         cel.ESCALATION,
         {
             "roles": [role()],

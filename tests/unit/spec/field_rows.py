@@ -185,6 +185,11 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.subMaster": Plan("spec.roles.0.comm", {"subMaster": "ring"}),
     "spec.roles[].ports[].name": Plan("spec.roles.3.ports", [{"name": "http"}]),
     "spec.roles[].ports[].port": Plan("spec.roles.3.ports", [{"name": "http", "port": 80}]),
+    "spec.roles[].service": Code(
+        "dljob.reconcile.state.accept",
+        "service",
+        "tests/unit/reconcile/policies/test_services.py::test_a_service_leads_to_the_ranks_that_are_ready",
+    ),
     **probe_rows("startupProbe"),
     **probe_rows("livenessProbe"),
     **probe_rows("readinessProbe"),

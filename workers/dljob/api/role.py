@@ -258,6 +258,11 @@ class RoleSetters(UnsupportedCalls):
         self._workload.ports = [*others, pruned({"name": name, "port": number or None})]
         return self
 
+    def service(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
+        """Let a Service of Kubernetes lead to the ranks that are ready; the role needs ports."""
+        self._workload.service = enabled
+        return self
+
     def probe(
         self,
         which: Literal["startup", "liveness", "readiness"],

@@ -83,6 +83,10 @@ class GatewayClient:
         """Return `version`, and `nodes`: the units, roles and ranks on each pod."""
         return await self._get(f"/v1/jobs/{job}/placement", large=True)
 
+    async def endpoints(self, job: str) -> Json:
+        """Return role -> its ranks that get requests, each with `rank` and `addresses`, for each role with ports."""
+        return await self._get(f"/v1/jobs/{job}/endpoints", large=True)
+
     async def command(self, job: str, *, id: str, kind: str, target: str, by: str) -> None:  # noqa: A002 - its name there
         """Send a command to PrimeMaster; one id takes effect once."""
         body = {"id": id, "kind": kind, "target": target, "by": by}

@@ -5,11 +5,13 @@ A snapshot of 10,000 ranks is slow to make and slower to send, so frequent reade
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from dljob.master.failure.attribution import root_of
 from dljob.master.ledger import view
@@ -92,6 +94,18 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
                 if own.phase is RankPhase.READY and own.serving and state.verdict is None
             ]
     return found
+
+
+def service_marks(state: JobState) -> dict[str, int]:
+    """Return role -> a number that changes with its endpoints, for each role with a Service."""
+    if not any(facts.plan.service for facts in state.job.roles.values()):
+        return {}
+    found = endpoints(state)
+    return {
+        role: crc32(json.dumps(found[role], sort_keys=True).encode())
+        for role, facts in state.job.roles.items()
+        if facts.plan.service
+    }
 
 
 def _why_ended(state: JobState, phase: RankPhase) -> str:
@@ -230,6 +244,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "ledger": view.shown(state, now),
         "carry": carry(state),
         "result": state.result,
+        **({"services": marks} if (marks := service_marks(state)) else {}),
     }
 
 

@@ -86,6 +86,8 @@ class RolePlan:
 
     python: str = field(default="", metadata=LATER)
     """Path or name of the interpreter of its ranks; empty: that of the Ray worker that runs its host."""
+    service: bool = field(default=False, metadata=LATER)
+    """Whether a Service of Kubernetes has its ready ranks."""
 
     @property
     def probed(self) -> bool:

@@ -73,6 +73,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         liveness=_probe(role.liveness_probe),
         drain=_drain(role.drain),
         python=role.python or "",
+        service=role.service,
     )
 
 

@@ -10,6 +10,9 @@ HOST = "DLJOB_HOST"
 ENDPOINTS = "DLJOB_ENDPOINTS"
 """Variable with the path of the file that has the endpoints of all roles, as JSON."""
 
+LOWEST_PORT, HIGHEST_PORT = 20_000, 65_535
+"""Free ports are chosen from these; Ray's workers listen on 10002 to 19999."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:

@@ -17,6 +17,7 @@ from dljob.reconcile.policies import (
     finish,
     leaving,
     machines,
+    services,
     stopping,
     suspending,
 )
@@ -51,6 +52,8 @@ POLICIES: tuple[Policy, ...] = (
     suspending.suspend,
     # A lost attempt is counted before anything of it is deleted.
     attempts.begin_attempt_if_lost,
+    # Nobody is sent to ranks that are not ready, or gone with their attempt, while anything else is done.
+    services.follow,
     # Pods on dead nodes go by force before their end is awaited: no kubelet will ever report it.
     machines.force,
     # The RayCluster of the last attempt, and its ranks' lease, end before the next attempt can write a checkpoint.
@@ -70,6 +73,8 @@ POLICIES: tuple[Policy, ...] = (
     elastic.machines,
     # Annotating pods comes after `evidence.tell`, since a pod that restarted gets the id of its new Ray node here.
     annotate.pods,
+    # Refused several times: everything else goes first.
+    services.retry,
 )
 """The policies in the order in which they are asked; a pass takes one step."""
 
@@ -121,7 +126,13 @@ def reconcile(observed: Observed, settings: Settings, now: float) -> ReconcileRe
 
 
 def _rest(case: ReconcileContext) -> PolicyDecision:
-    return leaving.release(case) or machines.force(case) or attempts.strays(case) or finish.after(case)
+    return (
+        services.remove(case)
+        or leaving.release(case)
+        or machines.force(case)
+        or attempts.strays(case)
+        or finish.after(case)
+    )
 
 
 def _step(case: ReconcileContext) -> PolicyDecision:

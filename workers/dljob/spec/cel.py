@@ -157,6 +157,8 @@ QUOTA = CelRule(
 )
 # A thread cannot be asked by a signal, and its host is killed at a restart.
 DRAIN = CelRule("!has(self.drain) || !has(self.entrypoint.class)", "drain is for a module or command")
+# A Service without a port does not exist.
+SERVICE = CelRule("!self.service || has(self.ports) && self.ports.size() > 0", "service needs ports")
 ENTRYPOINT = CelRule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
@@ -247,7 +249,18 @@ SPEC = (
     *(TYPE_IMMUTABLE, MANAGED_BY, REF_IMMUTABLE, *BESIDE_REF.values(), REF_SUSPEND, REF_MASTER, REF_SPARES),
 )
 ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)
-ROLE = (RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY, QUOTA, DRAIN)
+ROLE = (
+    RESERVED_ROLE,
+    GROUP_SIZE,
+    BOUNDS_ELASTIC,
+    BOUNDS,
+    COMM_ELASTIC,
+    IN_PROCESS,
+    OUT_OF_MEMORY,
+    QUOTA,
+    DRAIN,
+    SERVICE,
+)
 
 
 def schema(*rules: CelRule) -> dict[str, Any]:

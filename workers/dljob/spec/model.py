@@ -168,6 +168,9 @@ class Role(Model):
     ports: Annotated[tuple[Port, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Ports on which each rank listens, at the address in DLJOB_HOST: loopback on a laptop, that of the pod on
     Kubernetes; empty by default."""
+    service: bool = False
+    """On Kubernetes, a Service `<job>-<role>` that leads clients outside the job to the ranks that are ready. Its port
+    is the number in `ports`; for port 0, 80 and so on in their order. A laptop ignores it."""
     startup_probe: Probe | None = None
     """The probe that must succeed before the other two begin; a rank whose startup probe has not succeeded after
     failureThreshold x periodSeconds is ended, and restarts as after a failure. Left out: they begin at once."""

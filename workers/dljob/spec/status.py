@@ -209,6 +209,17 @@ def _history() -> dict[str, Schema]:
     )
     return {
         "roles": _list("The roles.", 32, role, key="name"),
+        "services": _list(
+            "The Services of roles with service: true.",
+            32,
+            _object(
+                "One Service.",
+                role=_text("Name of the role."),
+                name=_text("Name of the Service."),
+                slices=_count("Number of its EndpointSlices, which are named after it: <name>-0 and so on."),
+            ),
+            key="role",
+        ),
         "restarts": _object("Restarts by level.", **restarts),
         "carried": _object(
             "State that PrimeMaster passes to the next attempt, so that restart budgets count across attempts.",

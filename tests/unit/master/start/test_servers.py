@@ -35,6 +35,17 @@ def test_a_rank_is_an_endpoint_while_its_probe_says_so():
     ], "the first report is no change"
 
 
+def test_the_mark_of_a_service_changes_with_its_endpoints():
+    world = served(service=True)
+    marks = [status.service_marks(world.state)]
+    for up in (True, False):
+        world.send(ev.RankServes("s", 0, 1, HTTP, ready=up, why="status 503"))
+        marks.append(status.brief(world.state, world.now, {})["services"])
+    assert [set(mark) for mark in marks] == [{"s"}] * 3, "the other role has no Service"
+    assert marks[0] == marks[2] != marks[1]
+    assert "services" not in status.brief(served().state, world.now, {})
+
+
 def test_news_of_an_earlier_process_or_of_no_process_change_nothing():
     world = served()
     before = world.state

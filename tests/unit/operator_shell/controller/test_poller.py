@@ -69,6 +69,34 @@ async def test_the_first_answers_come_with_session_and_placement(it: Shell) -> N
     assert (ray.id, ray.status, ray.session) == ("hello-1", "RUNNING", "session_1")
 
 
+async def test_endpoints_are_asked_for_when_their_mark_changes(it: Shell) -> None:
+    row = {"rank": 0, "incarnation": 1, "addresses": {"http": "10.0.0.1:80"}}
+    it.head.servers[JOB_ID] = {"engine": [row]}
+    it.head.say(JOB_ID, phase="Running", services={"engine": 1})
+    it.pollers.follow(JOB, UID, WATCH)
+    master, _ = await until(it, lambda master, _: master and master.endpoints)
+    assert master.endpoints == {"engine": ({"rank": 0, "ip": "10.0.0.1", "ports": {"http": 80}},)}
+    it.head.servers[JOB_ID] = {"engine": []}
+    it.head.say(JOB_ID, services={"engine": 2})
+    await until(it, lambda master, _: master.endpoints == {"engine": ()})
+
+
+async def test_endpoints_that_were_not_told_are_asked_for_again(it: Shell) -> None:
+    path = f"GET /v1/jobs/{JOB_ID}/endpoints"
+
+    async def unanswered(_: web.Request) -> web.Response:
+        return web.json_response({"error": "PrimeMaster does not answer now"}, status=503)
+
+    it.head.handlers[path] = unanswered
+    it.head.say(JOB_ID, phase="Running", services={"engine": 1})
+    it.pollers.follow(JOB, UID, WATCH)
+    master, _ = await until(it, lambda master, _: master and master.error)
+    assert (master.endpoints, master.snapshot) == (None, {})
+    del it.head.handlers[path]
+    master, _ = await until(it, lambda master, _: master.endpoints is not None)
+    assert (master.endpoints, master.error) == ({}, "")
+
+
 async def test_a_change_of_state_brings_the_job_up_at_once(it: Shell) -> None:
     it.head.say(JOB_ID, phase="Starting")
     it.pollers.follow(JOB, UID, WATCH)

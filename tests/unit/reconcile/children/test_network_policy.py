@@ -75,6 +75,25 @@ def test_the_networkpolicy_belongs_to_the_job_and_comes_before_the_pods() -> Non
     assert made["spec"]["policyTypes"] == ["Ingress"]
 
 
+@pytest.mark.parametrize(
+    ("ports", "service", "port", "passes"),
+    [
+        ([{"name": "http", "port": 8000}], True, 8000, True),
+        ([{"name": "http", "port": 8000}], True, 8001, False),
+        ([{"name": "http", "port": 8000}], False, 8000, False),
+        ([{"name": "http"}], True, 23456, True),  # any that the rank may choose
+        ([{"name": "http"}], True, 19999, False),  # Ray's workers
+    ],
+)
+def test_ports_of_a_service_are_open_to_the_namespace(ports: Any, service: bool, port: int, passes: bool) -> None:
+    job = dljob(networkPolicy={"enabled": True})
+    job["spec"]["roles"][0] |= {"ports": ports, "service": service}
+    made: Any = World(job).settle().maps[names.network_policy(CLUSTER)]
+    rules = [rule for rule in made["spec"]["ingress"] if rule.get("from") == [{"podSelector": {}}]]
+    spans = [(one["port"], one.get("endPort", one["port"])) for rule in rules for one in rule["ports"]]
+    assert any(low <= port <= high for low, high in spans) == passes
+
+
 def test_without_being_asked_for_there_is_no_networkpolicy() -> None:
     assert not any(is_one(action) for action in World().look().actions)
 

@@ -53,6 +53,9 @@ class Source:
     async def command(self, uid: str, order: CommandRequest) -> None:
         await self._answer(("command", uid, order), None)
 
+    async def endpoints(self, uid: str) -> Any:
+        return await self._answer(("endpoints", uid), {"engine": []})
+
     async def placement(self, uid: str) -> Any:
         return await self._answer(("placement", uid), {"version": 1, "nodes": []})
 
@@ -107,6 +110,7 @@ async def error_of(answer: ClientResponse) -> str:
         (f"{JOB}/status?ranks=1", ("status", UID, 0, 0.0), {"ranks": []}),
         (f"{JOB}/events?after=3&timeout=1", ("events", UID, 3, 1.0), {"events": [{"seq": 4}]}),
         (f"{JOB}/placement", ("placement", UID), {"version": 1, "nodes": []}),
+        (f"{JOB}/endpoints", ("endpoints", UID), {"engine": []}),
         (f"{JOB}/stacks", ("stacks", UID, "job"), {"stacks": {"a/0": "x"}}),
         (f"{JOB}/stacks?target=a/0", ("stacks", UID, "a/0"), {"stacks": {"a/0": "x"}}),
         (f"{JOB}/logs", ("tails", UID, 600 << 10), {"logs": {"a/0": "x"}, "cut": []}),

@@ -71,6 +71,9 @@ class Master:
     async def notes(self, after: int, timeout_s: float) -> list[dict[str, Any]]:
         return [{"seq": seq} for seq in range(after + 1, after + 4001)]
 
+    async def endpoints(self, seen: None) -> dict[str, Any]:
+        return {"engine": [{"rank": 0, "incarnation": 1, "addresses": {"http": "10.0.0.1:80"}}]}
+
     async def placement(self) -> dict[str, Any]:
         return {"version": 7, "nodes": [{"node": "n", "units": ["a/0"], "roles": ["a"], "ranks": "a/0-1"}]}
 
@@ -194,6 +197,7 @@ async def test_after_the_end_everything_comes_from_the_folder(cluster: Cluster, 
     assert (short["phase"], short["placement"]["units"], "ranks" in short) == ("Failed", 1, False)
     assert [note["seq"] for note in await jobs.events(UID, 1, 30.0)] == [2, 3]
     assert await jobs.placement(UID) == {"version": 9, "nodes": []}
+    assert await jobs.endpoints(UID) == {}
     await jobs.command(UID, CommandRequest("1", "stop", "job", ""))
 
 
@@ -216,6 +220,10 @@ async def test_live_jobs_come_first_and_ended_ones_after(cluster: Cluster, jobs:
 
 async def test_events_come_in_bounded_portions(jobs: RayJobs) -> None:
     assert len(await jobs.events(UID, 0, 0.0)) == gateway_jobs.EVENTS_AT_ONCE
+
+
+async def test_the_endpoints_are_those_of_primemaster(jobs: RayJobs) -> None:
+    assert (await jobs.endpoints(UID))["engine"][0]["addresses"] == {"http": "10.0.0.1:80"}
 
 
 async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(

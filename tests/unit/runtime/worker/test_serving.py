@@ -68,6 +68,17 @@ def test_a_rank_finds_its_address_and_its_ports() -> None:
     assert serving(Ranks()).environment(START) == {}
 
 
+def test_ranks_of_a_service_choose_the_same_port_in_pods_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(rank: int, **role: Any) -> str:
+        seeds: list[str] = []
+        monkeypatch.setattr(HostPorts, "take", lambda _, rank, ports, seed, before: seeds.append(seed) or {"http": 1})
+        serving(Ranks(), ports=(("http", 0),), **role).environment(RankStart(rank, 1, 0, 1, 0))
+        return seeds[0]
+
+    assert first(0, service=True) == first(7, service=True)
+    assert first(0) != first(7)
+
+
 def test_a_rank_finds_the_servers_of_its_job(tmp_path: Path) -> None:
     env = serving(Ranks(), job_dir=str(tmp_path), servers=("a-b",)).environment(START)
     assert env["DLJOB_ENDPOINTS_A_B"] == "h:1"

@@ -44,6 +44,7 @@ def test_a_probe_may_name_a_port_or_its_number() -> None:
             {"drain": {"httpPost": {"port": "http"}}},
             "spec.roles[0].drain.httpPost.port: r has no port http; give the role ports",
         ),
+        ({"service": True}, "spec.roles[0].service: service needs ports; give the role ports, such as {name: http}"),
         (http(), "spec.roles[0].readinessProbe.httpGet.port: r has no port http; give the role ports"),
         (
             {"ports": [{"name": "rpc"}], **http()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from dljob.plan.serving import HIGHEST_PORT, LOWEST_PORT
 from dljob.raycluster.acceptance import spec_text
 from dljob.raycluster.pods import CARRIED_KEY, GATEWAY_PORT, RAY_PORTS, SPEC_KEY
 from dljob.raycluster.render import RenderOptions, render_raycluster
@@ -119,10 +120,24 @@ def network_policies(case: ReconcileContext, made: Blueprint) -> tuple[Create, .
         "spec": {
             "podSelector": pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": pods}]}, {"ports": ports}],
+            "ingress": [{"from": [{"podSelector": pods}]}, {"ports": ports}, *_service_ports(made)],
         },
     }
     return (Create("NetworkPolicy", body),)
+
+
+def _service_ports(made: Blueprint) -> list[Object]:
+    """Return the rule that lets the namespace's pods in to roles with a Service; empty: there is none.
+
+    A free port is known only once its rank starts, so all that it may be are open: nothing else of dljob listens there.
+    """
+    numbers = [number for role in made.plan.roles.values() if role.service for _, number in role.ports]
+    if not numbers:
+        return []
+    ports: list[Object] = [{"port": number, "protocol": "TCP"} for number in sorted({*numbers} - {0})]
+    if 0 in numbers:
+        ports.append({"port": LOWEST_PORT, "endPort": HIGHEST_PORT, "protocol": "TCP"})
+    return [{"from": [{"podSelector": {}}], "ports": ports}]
 
 
 def ray_cluster(case: ReconcileContext, made: Blueprint, spec_hash: str) -> Object:

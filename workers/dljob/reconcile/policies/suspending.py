@@ -12,7 +12,7 @@ PrimeMaster may have taken cannot be called back (ADR 35).
 
 from __future__ import annotations
 
-from dljob.reconcile.policies import attempts, commands, finish, machines
+from dljob.reconcile.policies import attempts, commands, finish, machines, services
 from dljob.reconcile.policies.attempts import ENDED
 from dljob.reconcile.state import reasons
 from dljob.reconcile.state.context import PATIENCE_SECONDS, ReconcileContext
@@ -35,7 +35,8 @@ def suspend(case: ReconcileContext) -> PolicyDecision | None:
         return _rest(case)
     # Being suspended: end the attempt, then clear its RayCluster away.
     if case.halt == reasons.SUSPENDING:
-        return _end_attempt(case) or _clear(case)
+        # Clients are told first: then the servers drain.
+        return services.remove(case) or _end_attempt(case) or _clear(case)
     # A status may have been restored from before the order: a PrimeMaster that reports Suspended has ended the attempt
     # all the same.
     if case.should_run and case.snapshot.get("phase") != SAVED and not case.halt:

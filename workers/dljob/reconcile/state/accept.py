@@ -64,6 +64,8 @@ class Terms:
     """Image and version are empty where the spec leaves them to the RayCluster of spec.rayClusterRef."""
     roles: tuple[tuple[str, int], ...]
     """(name, ranks) of each role, in the order of the spec."""
+    services: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    """(role, its ports (name, number or 0)) of each role with a Service."""
     accelerators: str
     """The total of all devices, such as "16 NPU"; empty without devices."""
     plan_hash: str
@@ -131,6 +133,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
         image=spec.image or "",
         ray_version=spec.ray_version or "",
         roles=tuple((role.name, role.replicas) for role in spec.roles),
+        services=tuple((role.name, role.ports) for role in made.plan.roles.values() if role.service),
         accelerators=_accelerators(made.plan),
         plan_hash=placement_plan(made.plan)[1],
         lease_seconds=standing.lease_seconds(

@@ -95,6 +95,8 @@ class MasterView:
     misbehaves: bool = False
     """Whether it failed because the head answers what no head of ours would: the operator leaves it alone for a while.
     """
+    endpoints: Mapping[str, tuple[Object, ...]] | None = None
+    """Role -> its ready ranks ({"rank", "ip", "ports"}), where a role has a Service; None: not heard yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,9 @@ class Observed:
     """Whether the API server lacks the RayCluster CRD, or serves one without fields that jobs need."""
     commands: tuple[str, ...] = ()
     """Ids of the commands that PrimeMaster has accepted since this operator process became the leader."""
+    services: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Kind/name of each Service and EndpointSlice that this operator process wrote or deleted -> the digest of what it
+    wrote, empty for a deleted one."""
 
 
 # -- actions
@@ -175,6 +180,20 @@ class Create:
 
     kind: Literal["RayCluster", "ConfigMap", "NetworkPolicy"]
     body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Create a Service or EndpointSlice of the job, or change the one that exists; None for `body`: delete it.
+
+    One of that name without the job's uid as label belongs to another, and stays as it is.
+    """
+
+    kind: Literal["Service", "EndpointSlice"]
+    name: str
+    body: Object | None
+    digest: str = ""
+    """The digest of the body, which `Observed.services` has once it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +309,9 @@ class SaveLogs:
     labels: Mapping[str, str]
 
 
-Action: TypeAlias = Create | CreateToken | Delete | PatchCluster | Annotate | Finalize | Submit | Command | SaveLogs
+Action: TypeAlias = (
+    Create | CreateToken | Serve | Delete | PatchCluster | Annotate | Finalize | Submit | Command | SaveLogs
+)
 
 
 def label(action: Action) -> str:
@@ -304,6 +325,8 @@ def label(action: Action) -> str:
             return f"{type(action).__name__}{action.kind}"
         case Delete():
             return f"Delete{action.kind} {action.name}"
+        case Serve():
+            return f"Serve {action.kind}/{action.name}"
         case Command():
             return f"Command {action.id}"
         case _:

@@ -75,6 +75,12 @@ def network_policy(cluster: str) -> str:
     return f"{cluster}-network"
 
 
+def service(job: str, role: str) -> str:
+    """Return the name of a role's Service: `<job>-<role>`, cut to the 63 characters of a DNS label."""
+    name = f"{job}-{role}"
+    return name if len(name) <= 63 else f"{name[:57]}-{hashlib.sha256(name.encode()).hexdigest()[:5]}"
+
+
 def logs_map(job: str) -> str:
     """Return the name of the ConfigMap with the last log lines of the job, which outlives the RayCluster."""
     return f"{job}-logs"

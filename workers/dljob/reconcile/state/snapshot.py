@@ -6,7 +6,8 @@ Users run code on the head, so a head may send anything: everything that the ope
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any, TypeAlias, TypeGuard
 
 from dljob.reconcile.state.fields import bounded, items, number, part, text, texts
@@ -33,6 +34,8 @@ EXCLUSION = ("name", "reason", "since", "until")
 TEXTS = ("phase", "reason", "message", "completionTime")
 MOST_ROLES, MAX_TEXT, MAX_CARRY = 256, 4096, 16384
 """Bounds of a stored snapshot: roles or node groups, characters of a text, bytes of `carry` as JSON."""
+MAX_SERVERS, MAX_PORTS = 5000, 16
+"""Most endpoints of a role that are kept, and ports of one."""
 MAX_SECONDS = 1e9
 COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
 
@@ -57,7 +60,38 @@ def digest(snapshot: Object) -> Object:
         found["nodes"] = _bounded_nodes(part(snapshot, "nodes"))
     if part(snapshot, "placement"):
         found["placement"] = _placement(part(snapshot, "placement"))
+    if part(snapshot, "services"):
+        marks = list(part(snapshot, "services").items())[:MAX_ROLES]
+        found["services"] = {bounded(role, 63): mark for role, mark in marks if isinstance(mark, int)}
     return found
+
+
+def served(told: Object) -> Mapping[str, tuple[Object, ...]]:
+    """Return the bounded part of a job's endpoints that the operator keeps: role -> its ready ranks.
+
+    Each has its rank, its IP address and its ports; what is no address is left out.
+    """
+    return {bounded(role, 63): _servers(items(told, role)) for role in list(part(told))[:MAX_ROLES]}
+
+
+def _servers(rows: Sequence[Object]) -> tuple[Object, ...]:
+    found = (_server(row) for row in rows[:MAX_SERVERS])
+    return tuple(one for one in found if one is not None)
+
+
+def _server(row: Object) -> Pieces | None:
+    ports: dict[str, int] = {}
+    ip = ""
+    for name, address in list(part(row, "addresses").items())[:MAX_PORTS]:
+        host, _, number_ = str(address).rpartition(":")
+        try:
+            ip, port = str(ip_address(host.strip("[]"))), int(number_)
+        except ValueError:
+            return None
+        if not 0 < port < 65536:
+            return None
+        ports[bounded(name, 15)] = port
+    return {"rank": number(row, "rank"), "ip": ip, "ports": ports} if ports else None
 
 
 def places(told: object) -> tuple[Object, ...]:
@@ -153,6 +187,7 @@ def _state(snapshot: Object) -> tuple[object, ...]:
         placement_state(part(snapshot, "placement")),
         [(text(node, "name"), text(node, "reason")) for node in items(snapshot, "nodes", "excluded")],
         part(snapshot, "nodes").get("wanted"),
+        snapshot.get("services"),
     )
 
 

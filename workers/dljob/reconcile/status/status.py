@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.reconcile.policies import suspending
+from dljob.reconcile.policies import services, suspending
 from dljob.reconcile.policies.attempts import CLUSTER, clearing
 from dljob.reconcile.state import exclusions, handover, names, reasons
 from dljob.reconcile.state.accept import Refused, Terms
@@ -54,6 +54,7 @@ def status(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
     made |= _cluster(case)
     made |= _spoken(case)
     made |= _excluded(case, made)
+    made |= services.written(case)
     made |= _changed(case, change)
     held = case.queued and case.suspended and not case.submitted
     if held or (case.invalid is not None and not case.holds("Recovering")):
@@ -95,11 +96,13 @@ def _state(status: Object) -> tuple[object, ...]:
 
 def _finished(case: ReconcileContext) -> dict[str, Any]:
     """Return the status after the end of the job: only the fields about the RayCluster still change."""
-    return {
+    made = {
         **case.old,
         "observedGeneration": case.generation,
         "conditions": conditions.conditions(case, None),
+        **services.written(case),
     }
+    return {key: value for key, value in made.items() if key != "services" or value}
 
 
 def _beginning(case: ReconcileContext) -> dict[str, Any]:

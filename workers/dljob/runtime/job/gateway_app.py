@@ -83,6 +83,10 @@ class Jobs(Protocol):
         """Pass a command to PrimeMaster; it is in the journal when this returns."""
         ...
 
+    async def endpoints(self, uid: str) -> dict[str, Any]:
+        """Return role -> its ranks that get requests."""
+        ...
+
     async def placement(self, uid: str) -> dict[str, Any]:
         """Return the units and ranks of each node and pod."""
         ...
@@ -170,6 +174,7 @@ def make_app(jobs: Jobs, token: str | None, about: Mapping[str, str]) -> web.App
     app.router.add_get("/v1/jobs/{uid}/events", routes.events)
     app.router.add_post("/v1/jobs/{uid}/commands", routes.command)
     app.router.add_get("/v1/jobs/{uid}/placement", routes.placement)
+    app.router.add_get("/v1/jobs/{uid}/endpoints", routes.endpoints)
     app.router.add_get("/v1/jobs/{uid}/logs", routes.logs)
     app.router.add_get("/v1/jobs/{uid}/record", routes.record)
     app.router.add_get("/v1/jobs/{uid}/stacks", routes.stacks)
@@ -219,6 +224,10 @@ class _Routes:
     async def placement(self, request: web.Request) -> web.Response:
         """Answer the units and ranks of each node and pod."""
         return _json(await self._jobs.placement(_uid(request)))
+
+    async def endpoints(self, request: web.Request) -> web.Response:
+        """Answer the ranks of each role with ports that get requests."""
+        return _json(await self._jobs.endpoints(_uid(request)))
 
     async def stacks(self, request: web.Request) -> web.Response:
         """Answer the stacks of a rank, a role or the job."""

@@ -104,6 +104,10 @@ class RayJobs:
         rows = [{**row, "pod": self._pods.get(row["node"], "")} for row in answer["nodes"]]
         return {**answer, "nodes": rows}
 
+    async def endpoints(self, uid: str) -> dict[str, Any]:
+        """Return role -> its ranks that get requests, for each role with ports; {} for a job that has ended."""
+        return await self._ask(uid, 0.0, lambda _: ("endpoints", None)) or {}
+
     async def command(self, uid: str, order: CommandRequest) -> None:
         """Pass a command to PrimeMaster. For a job that has ended it does nothing, and raises nothing."""
         # Checked here, so that the caller learns of a mistake: a command is answered before it is carried out.

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from zlib import crc32
 
-LOWEST, HIGHEST = 20_000, 65_535
-"""Ports to choose from; Ray's workers listen on 10002 to 19999."""
+from dljob.plan.serving import HIGHEST_PORT, LOWEST_PORT
+
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LISTENS = "0A"
 """TCP_LISTEN in `/proc/net/tcp`."""
@@ -73,7 +73,7 @@ class HostPorts:
                 return port
             self._release(port)
         raise PortTakenError(
-            f"no port from {LOWEST} to {HIGHEST} is free outside {_EPHEMERAL}: give the role a fixed port"
+            f"no port from {LOWEST_PORT} to {HIGHEST_PORT} is free outside {_EPHEMERAL}: give the role a fixed port"
         )
 
     def _mine(self) -> dict[int, str]:
@@ -125,7 +125,7 @@ def ephemeral() -> tuple[int, int]:
 def candidates(seed: str, outside: tuple[int, int]) -> Iterator[int]:
     """Yield all ports to choose from, in an order that begins where the seed says."""
     low, high = outside
-    ports = [*range(LOWEST, min(low, HIGHEST + 1)), *range(max(high + 1, LOWEST), HIGHEST + 1)]
+    ports = [*range(LOWEST_PORT, min(low, HIGHEST_PORT + 1)), *range(max(high + 1, LOWEST_PORT), HIGHEST_PORT + 1)]
     start = crc32(seed.encode()) % max(1, len(ports))
     yield from ports[start:]
     yield from ports[:start]

@@ -85,7 +85,8 @@ class HostServing:
         self._targets.pop(start.rank, None)
         if not role.ports:
             return env
-        seed = f"{self._spec.job.uid}/{role.name}/{start.rank}"
+        # One EndpointSlice has one number for each port: ranks in pods of their own begin with the same ones.
+        seed = f"{self._spec.job.uid}/{role.name}" + ("" if role.service else f"/{start.rank}")
         ports = self._ports.take(start.rank, role.ports, seed, dict(start.ports))
         address = self._address()
         self._targets[start.rank] = ProbeTarget(address, ports)

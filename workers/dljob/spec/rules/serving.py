@@ -20,6 +20,10 @@ def _ports(spec: DLJobSpec) -> Iterator[Finding]:
         for at, first, number in repeated(numbers):
             words = f"{number} is the number of {role.ports[first].name} already"
             yield Finding((*loc, at, "port"), words, "port: 0 takes a free one")
+        if role.service and not role.ports:
+            yield Finding(
+                ("spec", "roles", index, "service"), cel.SERVICE.message, "give the role ports, such as {name: http}"
+            )
 
 
 def _probes(spec: DLJobSpec) -> Iterator[Finding]:
