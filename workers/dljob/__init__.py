@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from dljob.runtime.queues.data_queue import DataQueue
     from dljob.runtime.rpc.futures import CallFuture, FutureSequence
     from dljob.runtime.rpc.streams import Stream
+    from dljob.runtime.serving.completion_stream import CompletionStream
     from dljob.runtime.serving.endpoints import Endpoint, Endpoints, endpoints
+    from dljob.runtime.serving.http_transport import AsyncHttpTransport, HttpTransport
     from dljob.runtime.weights.channel import WeightChannel
     from dljob.runtime.worker.sub_master import SubMaster
     from dljob.runtime.worker.typed import TypedRoleGroup as RoleGroup
@@ -105,7 +107,9 @@ _HOMES = {
     "dljob.runtime.rpc.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.data.shards": ("Shard", "shards"),
     "dljob.runtime.rpc.streams": ("Stream",),
+    "dljob.runtime.serving.completion_stream": ("CompletionStream",),
     "dljob.runtime.serving.endpoints": ("Endpoint", "Endpoints", "endpoints"),
+    "dljob.runtime.serving.http_transport": ("AsyncHttpTransport", "HttpTransport"),
     "dljob.runtime.worker.sub_master": ("SubMaster",),
     "dljob.runtime.weights.channel": ("WeightChannel",),
     "dljob.runtime.worker.worker": ("Worker",),
@@ -114,6 +118,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AnyJob",
+    "AsyncHttpTransport",
     "BadNode",
     "CallError",
     "CallFuture",
@@ -122,6 +127,7 @@ __all__ = [
     "CollectiveAbortedError",
     "CollectiveError",
     "CollectiveGroup",
+    "CompletionStream",
     "DLJob",
     "DLJobBuilder",
     "DLJobError",
@@ -131,6 +137,7 @@ __all__ = [
     "Endpoints",
     "FutureSequence",
     "GlobalBatch",
+    "HttpTransport",
     "JobEvent",
     "JobFailedError",
     "JobHandle",

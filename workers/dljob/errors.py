@@ -216,6 +216,7 @@ _EXTRAS = {
     "torch": ("PyTorch", "torch"),
     "kubernetes": ("the Kubernetes client", "kubernetes"),
     "aiohttp": ("aiohttp", "kubernetes"),
+    "httpx": ("httpx", "http"),
     "yaml": ("PyYAML", "kubernetes"),
     "kopf": ("kopf", "operator"),
     "dljob_operator": ("the operator", "operator"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
+
+from typing_extensions import TypeVar
 
 WANTED = ":wanted"
 """Name of the argument by which a callee is asked for a version and a code; it never reaches the method."""
@@ -19,6 +21,10 @@ POISONED = 3
 """Number of callees that die in a row, with the stream no further, from which its request counts as their cause."""
 FREE = ("round_robin", "least_loaded")
 """Dispatches that mean no particular rank: a lost stream goes on at another. All others name the rank that serves."""
+
+
+Item = TypeVar("Item", default=bytes)
+"""What a stream's items are to its caller: pickled values of a method, or the token ids of an HTTP server."""
 
 
 class WireItem(NamedTuple):
@@ -82,10 +88,10 @@ class GapError(Exception):
 
 
 @dataclass(slots=True)
-class StreamProgress:
+class StreamProgress(Generic[Item]):
     """What came of one request of a stream, and from whom."""
 
-    received: list[bytes] = field(default_factory=list[bytes])
+    received: list[Item] = field(default_factory=list[Item])
     segments: list[StreamSegment] = field(default_factory=list[StreamSegment])
     losses: list[CalleeLoss] = field(default_factory=list[CalleeLoss])
 
@@ -103,7 +109,7 @@ class StreamProgress:
         wanted = items[0].version if self.made_by is None and items else self.made_by and self.made_by.version
         return list(itertools.takewhile(lambda item: item.version == wanted, items))
 
-    def take(self, items: Sequence[WireItem]) -> list[WireItem]:
+    def take(self: StreamProgress[bytes], items: Sequence[WireItem]) -> list[WireItem]:
         """Add items; returns those that are new.
 
         Raises:
@@ -115,16 +121,22 @@ class StreamProgress:
                 raise GapError(f"item {item.position} came where item {number} was due")
         for item in new:
             self.received.append(item.packed)
-            self._add_to_segment(item)
+            self._add_to_segment(item.version, item.position, 1)
         return new
 
-    def _add_to_segment(self, item: WireItem) -> None:
+    def extend(self, items: Sequence[Item], version: Any) -> None:
+        """Add items of a callee that sends no positions: it began behind the prefix that it was given."""
+        position = len(self.received)
+        self.received += items
+        self._add_to_segment(version, position, len(items))
+
+    def _add_to_segment(self, version: Any, position: int, count: int) -> None:
         last = self.segments[-1]
         if not last.count:
-            last = replace(last, version=item.version)
-        elif last.version != item.version:
-            self.segments.append(last := replace(last, version=item.version, first=item.position, count=0))
-        self.segments[-1] = replace(last, count=last.count + 1)
+            last = replace(last, version=version)
+        elif last.version != version:
+            self.segments.append(last := replace(last, version=version, first=position, count=0))
+        self.segments[-1] = replace(last, count=last.count + count)
 
     def poisoned(self, window: int) -> tuple[CalleeLoss, ...]:
         """Return the deaths that the request itself seems to cause; empty where there are too few.

@@ -92,7 +92,7 @@ def test_a_change_of_another_role_is_no_change() -> None:
     thread = threading.Thread(target=lambda: later.append(next(changes)))
     thread.start()
     master.now(0, other=[])
-    own._feed.wait(table(0), 20)
+    own.feed.wait(table(0), 20)
     master.now(0, 1, other=[])
     thread.join(20)
     assert numbers(later[0]) == [0, 1]
@@ -183,5 +183,5 @@ def test_a_process_has_one_feed_for_all_roles(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(context, "_current", cast("Any", type("Rank", (), {"calls": Master(4)})()))
     monkeypatch.setattr(module, "_feeds", {})
     one, two = endpoints("rollout"), endpoints("rollout")
-    assert one._feed is two._feed
+    assert one.feed is two.feed
     assert numbers(one) == [4]

@@ -56,6 +56,22 @@ class Endpoint:
         return f"http://{self.addresses[port] if port else self.address}{path}"
 
 
+class FollowsEndpoints(Protocol):
+    """The job's endpoints in this process, as they are now, and their changes."""
+
+    def table(self) -> Table:
+        """Return the present table."""
+        ...
+
+    def wait(self, seen: Table, seconds: float | None) -> bool:
+        """Wait until the table is not `seen` any more; False after `seconds`."""
+        ...
+
+    def on_change(self, seen: Table) -> Future[None]:
+        """Return a future that is done once the table is not `seen` any more."""
+        ...
+
+
 class EndpointFeed:
     """The job's endpoints in this process: one long poll of PrimeMaster for all roles.
 
@@ -67,8 +83,8 @@ class EndpointFeed:
         self._path = path
         self._changed = threading.Condition()
         self._table: Table | None = None
-        self._version = 0
         self._begun = False
+        self._waiting: list[Future[None]] = []
 
     def table(self) -> Table:
         """Return the present table. The first call asks PrimeMaster and begins to follow changes.
@@ -95,6 +111,16 @@ class EndpointFeed:
         with self._changed:
             return self._changed.wait_for(lambda: self._table != seen, seconds)
 
+    def on_change(self, seen: Table) -> Future[None]:
+        """Return a future that is done once the table is not `seen` any more, so that a coroutine can wait for it."""
+        with self._changed:
+            if self._table == seen:
+                # Those whose waiter gave up are dropped here: while nothing changes nobody else does it.
+                self._waiting = [waiting for waiting in self._waiting if not waiting.done()]
+                self._waiting.append(future := Future())
+                return future
+        return _done()
+
     def _take(self, table: Table) -> None:
         if table == self._table:
             return
@@ -102,6 +128,11 @@ class EndpointFeed:
         if self._path is not None:
             write_table(self._path, table)
         self._changed.notify_all()
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            # A waiter that gave up has cancelled it.
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
 
     def _follow(self) -> None:
         while True:
@@ -114,12 +145,19 @@ class EndpointFeed:
                 self._take(table)
 
 
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
 class Endpoints:
     """The ready servers of a role; iterable, with a length, always of now."""
 
-    def __init__(self, role: str, feed: EndpointFeed) -> None:
-        self._role = role
-        self._feed = feed
+    def __init__(self, role: str, feed: FollowsEndpoints) -> None:
+        self.role = role
+        self.feed = feed
+        """Where they are read, and waited for."""
         self._turns = itertools.count()
         self._load: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
@@ -132,7 +170,7 @@ class Endpoints:
             NotFoundError: The job has no role of that name with ports.
             UnreachableError: PrimeMaster does not answer.
         """
-        return self._of(self._feed.table())
+        return self._of(self.feed.table())
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(self.ready())
@@ -145,11 +183,11 @@ class Endpoints:
 
         Ends when there is no change for `timeout` seconds; without one, never.
         """
-        seen = self._feed.table()
+        seen = self.feed.table()
         last = self._of(seen)
         yield last
-        while self._feed.wait(seen, timeout):
-            seen = self._feed.table()
+        while self.feed.wait(seen, timeout):
+            seen = self.feed.table()
             if (now := self._of(seen)) != last:
                 last = now
                 yield now
@@ -174,24 +212,33 @@ class Endpoints:
             CallTimeoutError: None was ready in time.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        while not (ready := self._of(seen := self._feed.table())):
+        while not (ready := self._of(seen := self.feed.table())):
             left = None if end is None else end - time.monotonic()
-            if (left is not None and left <= 0) or not self._feed.wait(seen, left):
+            if (left is not None and left <= 0) or not self.feed.wait(seen, left):
                 raise CallTimeoutError(
-                    f"no rank of {self._role} was ready within {timeout:g} s",
-                    role=self._role,
+                    f"no rank of {self.role} was ready within {timeout:g} s",
+                    role=self.role,
                     rank=-1,
                     hint="dljob describe shows what its ranks wait for",
                 )
         fresh = [one for one in ready if one not in without] or list(ready)
+        return self.choose(fresh, key=key, policy=policy)
+
+    def choose(self, among: Sequence[Endpoint], *, key: str | None = None, policy: Policy = "round_robin") -> Endpoint:
+        """Return one of some ranks, by key or by policy."""
         if key is not None:
-            return chosen_by_key(fresh, key)
+            return chosen_by_key(among, key)
         turn = next(self._turns)
         if policy == "round_robin":
-            return fresh[turn % len(fresh)]
+            return among[turn % len(among)]
         with self._lock:
             loads = dict(self._load)
-        return least_loaded(fresh, loads, turn)
+        return least_loaded(among, loads, turn)
+
+    def look(self) -> tuple[Table, tuple[Endpoint, ...]]:
+        """Return the whole table, as `feed` waits for its change, and the ready ranks in it."""
+        seen = self.feed.table()
+        return seen, self._of(seen)
 
     @contextlib.contextmanager
     def using(
@@ -204,11 +251,17 @@ class Endpoints:
     ) -> Generator[Endpoint]:
         """Pick a rank for the time of a block, which counts as load; the arguments are those of `pick`."""
         one = self.pick(key=key, policy=policy, without=without, timeout=timeout)
+        with self.counted(one):
+            yield one
+
+    @contextlib.contextmanager
+    def counted(self, one: Endpoint) -> Generator[None]:
+        """Count a block as load of a rank."""
         who = one.rank, one.incarnation
         with self._lock:
             self._load[who] += 1
         try:
-            yield one
+            yield
         finally:
             with self._lock:
                 self._load[who] -= 1
@@ -216,12 +269,12 @@ class Endpoints:
                     del self._load[who]
 
     def _of(self, table: Table) -> tuple[Endpoint, ...]:
-        if self._role not in table:
+        if self.role not in table:
             there = ", ".join(table) or "none"
             raise NotFoundError(
-                f"endpoints({self._role!r}): there is no such role with ports", hint=f"roles with ports: {there}"
+                f"endpoints({self.role!r}): there is no such role with ports", hint=f"roles with ports: {there}"
             )
-        return tuple(Endpoint(self._role, **row) for row in table[self._role])
+        return tuple(Endpoint(self.role, **row) for row in table[self.role])
 
 
 def chosen_by_key(ready: Sequence[Endpoint], key: str) -> Endpoint:

@@ -1,0 +1,99 @@
+"""The search for a ready server by one request: in turn, by load or by key, and on to another one after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dljob.calls.servers import Server, next_servers, pause
+from dljob.runtime.serving.endpoints import Endpoint, Endpoints, Policy, Table
+from dljob.telemetry.wording import counted
+
+
+class NoServer(NamedTuple):
+    """No server may be asked now."""
+
+    seen: Table
+    wait_s: float
+    """Longest wait for a change; 0 or less: the request's time is over."""
+
+
+class ServerSearch:
+    """One request's way from server to server, with the time that it may wait for one."""
+
+    def __init__(
+        self,
+        servers: Endpoints,
+        timeout: float | None,
+        *,
+        key: str | None = None,
+        policy: Policy = "round_robin",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.servers = servers
+        self._key = key
+        self._policy: Policy = policy
+        self._clock = clock
+        self._timeout = timeout
+        self._end = None if timeout is None else clock() + timeout
+        self._avoid: dict[Server, float] = {}
+        self._failures: dict[Server, int] = {}
+        self._said: dict[str, str] = {}
+        """Server -> why it is not asked, for an error."""
+
+    def again(self) -> None:
+        """Begin the time for a wait anew, as for the next server of a stream that was served meanwhile."""
+        self._end = None if self._timeout is None else self._clock() + self._timeout
+
+    def failed(self, one: Endpoint, why: str, pause_s: float | None = None) -> None:
+        """Note a failure or a refusal: another server is asked first. `pause_s`: as the server itself says."""
+        who = one.rank, one.incarnation
+        self._failures[who] = self._failures.get(who, 0) + 1
+        self._avoid[who] = self._clock() + (pause(self._failures[who]) if pause_s is None else pause_s)
+        self._said[f"{one.role}/{one.rank} ({one.address})"] = why
+
+    def look(self) -> Endpoint | NoServer:
+        """Return the server to ask now.
+
+        Raises:
+            NotFoundError: The job has no role of that name with ports.
+            UnreachableError: PrimeMaster does not answer.
+        """
+        seen, ready = self.servers.look()
+        now = self._clock()
+        found = next_servers([(one.rank, one.incarnation) for one in ready], self._avoid, now)
+        if found.servers:
+            allowed = [one for one in ready if (one.rank, one.incarnation) in found.servers]
+            return self.servers.choose(allowed, key=self._key, policy=self._policy)
+        left = float("inf") if self._end is None else self._end - now
+        return NoServer(seen, left if found.wait_s is None else min(left, max(found.wait_s, 0.001)))
+
+    def find(self) -> Endpoint | None:
+        """Wait for a server; None when the time is over."""
+        while isinstance(step := self.look(), NoServer):
+            if step.wait_s <= 0:
+                return None
+            self.servers.feed.wait(step.seen, None if step.wait_s == float("inf") else step.wait_s)
+        return step
+
+    async def find_async(self) -> Endpoint | None:
+        """Wait for a server in a coroutine; None when the time is over."""
+        while isinstance(step := self.look(), NoServer):
+            if step.wait_s <= 0:
+                return None
+            change = asyncio.wrap_future(self.servers.feed.on_change(step.seen))
+            with contextlib.suppress(TimeoutError):  # then it looks again, and at its time
+                await asyncio.wait_for(change, None if step.wait_s == float("inf") else step.wait_s)
+        return step
+
+    def nobody(self) -> str:
+        """Return what an error says after `find` found none."""
+        role, ready = self.servers.role, len(self.servers)
+        told = "; ".join(f"{who}: {why}" for who, why in self._said.items())
+        waited = "" if self._timeout is None else f" within {self._timeout:g} s"
+        if not told:
+            return f"no server of {role} was ready{waited} ({counted(ready, 'server')} ready now)"
+        return f"no server of {role} answered{waited} ({counted(ready, 'server')} ready now); {told}"
