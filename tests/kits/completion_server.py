@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         script = self.server.script
-        raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        raw = self._body()
         body = json.loads(raw or b"{}")
         script.requests.append({"path": self.path, "headers": dict(self.headers), "body": body})
         answer = script.next()
@@ -77,6 +77,16 @@ class Handler(BaseHTTPRequestHandler):
             self._stream(body, answer)
         if isinstance(answer, int | str):
             self.close_connection = True
+
+    def _body(self) -> bytes:
+        if self.headers.get("transfer-encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
+        parts: list[bytes] = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
 
     def _plain(self, status: int, text: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

@@ -120,8 +120,8 @@ class SeesNoGap(StreamProgress):
 class TellsNoSegment(StreamProgress):
     """Takes all rightly, and does not say who made it."""
 
-    def _add_to_segment(self, item: WireItem) -> None:
-        del item
+    def _add_to_segment(self, *_: object) -> None:
+        pass
 
 
 def asks_anyone(callees: Sequence[CalleeRank], *_: object) -> object:

@@ -222,13 +222,16 @@ class Endpoints:
                     hint="dljob describe shows what its ranks wait for",
                 )
         fresh = [one for one in ready if one not in without] or list(ready)
-        return self.choose(fresh, key=key, policy=policy)
+        return self.choose(fresh, self.turn(), key=key, policy=policy)
 
-    def choose(self, among: Sequence[Endpoint], *, key: str | None = None, policy: Policy = "round_robin") -> Endpoint:
+    def turn(self) -> int:
+        """Return the number of a request, from which ranks take turns."""
+        return next(self._turns)
+
+    def choose(self, among: Sequence[Endpoint], turn: int, *, key: str | None, policy: Policy) -> Endpoint:
         """Return one of some ranks, by key or by policy."""
         if key is not None:
             return chosen_by_key(among, key)
-        turn = next(self._turns)
         if policy == "round_robin":
             return among[turn % len(among)]
         with self._lock:

@@ -36,6 +36,8 @@ class ServerSearch:
         self.servers = servers
         self._key = key
         self._policy: Policy = policy
+        # One for all its tries: else a server that fails would take every second request's first try.
+        self._turn = servers.turn()
         self._clock = clock
         self._timeout = timeout
         self._end = None if timeout is None else clock() + timeout
@@ -67,7 +69,7 @@ class ServerSearch:
         found = next_servers([(one.rank, one.incarnation) for one in ready], self._avoid, now)
         if found.servers:
             allowed = [one for one in ready if (one.rank, one.incarnation) in found.servers]
-            return self.servers.choose(allowed, key=self._key, policy=self._policy)
+            return self.servers.choose(allowed, self._turn, key=self._key, policy=self._policy)
         left = float("inf") if self._end is None else self._end - now
         return NoServer(seen, left if found.wait_s is None else min(left, max(found.wait_s, 0.001)))
 
