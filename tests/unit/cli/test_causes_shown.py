@@ -27,3 +27,16 @@ def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path: Path) -> Non
         "    evidence: kernel: Killed process 41 (python)",
         "    after it: trainer/0: Network: RuntimeError: Connection closed by peer",
     ]
+
+
+def test_a_role_with_ports_is_told_with_its_ready_servers(tmp_path: Path) -> None:
+    record = RegistryEntry(name="j", uid="u1", dir=str(tmp_path), started=0.0)
+    servers = [
+        {"role": "rollout", "ready": 3, "desired": 4, "addresses": [{"http": "h:1", "x": "h:9"}, {"http": "h:2"}]},
+        {"role": "reward", "ready": 0, "desired": 2, "addresses": []},
+    ]
+    lines = detail(views.overview(record, {"phase": "Running", "endpoints": servers}), now=2.0)
+    assert [line for line in lines if "endpoints" in line] == [
+        "  endpoints of rollout: 3 of 4 ready: h:1, h:2, and 1 more",
+        "  endpoints of reward: 0 of 2 ready",
+    ]

@@ -38,6 +38,16 @@ class RoleStatus(TypedDict, total=False):
     """Number of ranks that an Elastic role wants; absent for other roles."""
 
 
+class ServerStatus(TypedDict):
+    """Ready servers of one role with ports."""
+
+    role: str
+    ready: int
+    desired: int
+    addresses: list[dict[str, str]]
+    """Port name -> host:port of the first ready ranks, at most 20."""
+
+
 class RankStatus(TypedDict):
     """State of one rank."""
 
@@ -124,6 +134,8 @@ class JobStatus(TypedDict, total=False):
     masterNode: str
     """Ray's id of the node that PrimeMaster is, or was, on."""
     ranks: list[RankStatus]
+    endpoints: list[ServerStatus]
+    """Absent from jobs whose roles have no ports."""
     units: list[dict[str, Any]]
     ledger: dict[str, Any]
     """Time account of the ranks: productive, starting, restarting, waiting."""

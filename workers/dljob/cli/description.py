@@ -45,6 +45,7 @@ def detail(job: Overview, now: float) -> list[str]:
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
     lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]
+    lines += [_servers(role) for role in items(status, "endpoints")]
     lines += [f"  folder: {job.folder}"] if job.folder else []
     # On Kubernetes a status has counts in place of its ranks.
     lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))
@@ -95,6 +96,15 @@ def _unit(unit: Json) -> str:
     on = f" on {unit['node']}" if unit.get("node") else ""
     why = f": {unit['why']}" if unit.get("why") else ""
     return f"  waits: {unit.get('name')}{on}{why}"
+
+
+def _servers(role: Json) -> str:
+    """Return how many servers of a role are ready, and where the first ones are: the first port of each."""
+    first = [next(iter(ports.values()), "") for ports in items(role, "addresses")]
+    more = int(role.get("ready", 0)) - len(first)
+    places = ", ".join([*first, *([f"and {more} more"] if more > 0 else [])])
+    said = f"  endpoints of {role.get('role')}: {role.get('ready')} of {role.get('desired')} ready"
+    return f"{said}: {places}" if places else said
 
 
 def _ranks(ranks: Sequence[Json]) -> list[Row]:

@@ -37,7 +37,7 @@ _Waiting: TypeAlias = tuple[str, str, UnitPhase]
 EXCLUDED = 50
 """Number of excluded nodes that a snapshot names, the newest ones: it must stay small at any size."""
 SHOWN = 20
-"""Number of units without a reservation that a brief snapshot names."""
+"""Number of units without a reservation that a brief snapshot names; of addresses of one role in a whole one."""
 
 _WAITS = {
     UnitPhase.UNPLACED: "it has no node yet",
@@ -106,6 +106,17 @@ def service_marks(state: JobState) -> dict[str, int]:
         for role, facts in state.job.roles.items()
         if facts.plan.service
     }
+def _servers(state: JobState) -> list[dict[str, Any]]:
+    """Return each role with ports: how many of its ranks get requests, and the addresses of the first ones."""
+    return [
+        {
+            "role": role,
+            "ready": len(rows),
+            "desired": state.job.roles[role].plan.replicas,
+            "addresses": [row["addresses"] for row in rows[:SHOWN]],
+        }
+        for role, rows in endpoints(state).items()
+    ]
 
 
 def _why_ended(state: JobState, phase: RankPhase) -> str:
@@ -130,8 +141,10 @@ def _why_gone(state: JobState, role: str, rank: int) -> str:
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
     names = {node.id: name for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
+    servers = _servers(state)
     return {
         **_overview(state, now, progress),
+        **({"endpoints": servers} if servers else {}),
         "ranks": [_rank(state, key, progress, names) for key in _keys(state)],
         "units": [
             {
@@ -166,7 +179,7 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
 
 def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """Return the brief form of a whole snapshot, as `brief` would have made it at that time."""
-    short = {key: value for key, value in snapshot.items() if key not in ("ranks", "units")}
+    short = {key: value for key, value in snapshot.items() if key not in ("endpoints", "ranks", "units")}
     units = snapshot["units"]
     waiting = [(u["name"], u["node"], UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD]
     return {**short, "placement": _counts(snapshot, len(units), len(units) - len(waiting), waiting[:SHOWN])}

@@ -94,3 +94,16 @@ def test_a_job_that_ends_waits_for_the_drain_of_its_servers():
     world = served(**DRAIN)
     world.send(ev.Commanded("1", "stop"))
     assert world.state.verdict.kill_at - world.now == 5.0 + 10.0 + 40
+
+
+def test_the_status_tells_the_endpoints_of_roles_with_ports():
+    world = served(replicas=25)
+    for rank in range(1, 25):
+        world.send(ev.RankServes("s", rank, 1, (("http", f"h:{rank}"),), ready=True))
+    whole = status.status(world.state, world.now, {})
+    (own,) = whole["endpoints"]
+    assert (own["role"], own["ready"], own["desired"]) == ("s", 24, 25)
+    assert own["addresses"] == [{"http": f"h:{rank}"} for rank in range(1, 21)], "the first 20"
+    assert "endpoints" not in status.brief(world.state, world.now, {})
+    assert status.brief_of(whole) == status.brief(world.state, world.now, {})
+    assert "endpoints" not in status.status(World(job({"name": "w"})).boot().state, 0.0, {})
