@@ -7,18 +7,26 @@ from collections.abc import Callable
 import pytest
 from immutables import Map
 
-from dljob.master import transition
+from dljob.master import status, transition
 from dljob.master.failure import budget, coupling, ending, moving, restart
 from dljob.master.persistence import codec
 from dljob.master.placement import admission, commands, reissue, resizing
 from dljob.master.start import spares, standby, starting
-from dljob.master.state.events import Commanded, HostReady, RankEnded, UnitReserved
+from dljob.master.state.events import (
+    Commanded,
+    HostReady,
+    MasterStarted,
+    RankEnded,
+    RankReady,
+    RankServes,
+    UnitReserved,
+)
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import HostPhase, JobState, RankPhase, SparePhase, UnitPhase
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Level
+from dljob.master.state.views import Level, Reason
 from dljob.runtime.journal import journal
-from dljob.testing.world import executor, prime_master, world
+from dljob.testing.world import executor, prime_master, server_invariants, servers, world
 
 Patch = pytest.MonkeyPatch
 BUGS: dict[str, Callable[[Patch], None]] = {}
@@ -335,3 +343,71 @@ def restarts_a_fleet_for_its_size(patch):
         restart.begin(d, restart.RestartOrder(Level.ROLE, role, (), "Resized", "", leaving=gone, without_fault=True))
 
     patch.setattr(resizing, "leave", leave)
+
+
+@bug
+def lists_a_server_that_is_stopped(patch):
+    """A server is an endpoint until its end, also while it drains."""
+
+    def listed(state):
+        rows = status.endpoints(state)
+        for key, own in state.ranks.items():
+            if key[0] in rows and own.phase is RankPhase.STOPPING and own.serving:
+                rows[key[0]].append({"rank": key[1], "incarnation": own.incarnation, "addresses": {}})
+        return rows
+
+    patch.setattr(server_invariants, "endpoints", listed)
+
+
+@bug
+def keeps_a_server_that_is_not_ready(patch):
+    """A server whose readiness probe fails stays an endpoint."""
+    instead(patch, RankServes, lambda old, d, e: old(d, e) if e.ready else None)
+
+
+@bug
+def loses_a_server_that_failed_its_probe(patch):
+    """A server that was ended for its probe is not started again."""
+
+    def ended(old, d, e):
+        if e.outcome.reason is not Reason.UNHEALTHY:
+            old(d, e)
+
+    instead(patch, RankEnded, ended)
+
+
+@bug
+def ends_a_drain_too_soon(patch):
+    """The deadline of a restart leaves no time for a drain."""
+    patch.setattr(restart, "_time_to_stop", lambda d, incident, *, staying: 5.0)
+
+
+@bug
+def waits_for_ever_for_a_drain(patch):
+    """A server that ignores its drain holds up its restart."""
+    patch.setattr(restart, "_time_to_stop", lambda d, incident, *, staying: 1e6)
+
+
+@bug
+def forgets_the_endpoints(patch):
+    """A new master waits until servers tell it anew that they serve."""
+
+    def started(old, d, e):
+        old(d, e)
+        for key, own in list(d.ranks.items()) if e.epoch > 1 else ():
+            d.set_rank(key, evolve(own, serving=False))
+
+    instead(patch, MasterStarted, started)
+
+
+@bug
+def tells_ready_before_its_probe(patch):
+    """A host takes a server for ready as soon as its process runs."""
+    old = executor._enter
+
+    def enter(w, actor, running):
+        old(w, actor, running)
+        if servers.served(w, running.role):
+            w.report(w.processes[actor], RankReady(running.role, running.rank, running.incarnation, 7))
+
+    patch.setattr(executor, "_enter", enter)

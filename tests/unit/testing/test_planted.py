@@ -37,6 +37,13 @@ FOUND = {
     "skips_a_count": ("two nodes", "count"),
     "leaves_a_coupled_role_alone": ("a coupled pair", "coupled"),
     "restarts_a_fleet_for_its_size": ("a fleet", "elastic"),
+    "lists_a_server_that_is_stopped": ("a server that drains", "endpoints"),
+    "keeps_a_server_that_is_not_ready": ("a server", "endpoints"),
+    "loses_a_server_that_failed_its_probe": ("a server", "unhealthy"),
+    "ends_a_drain_too_soon": ("a server that drains", "drain"),
+    "waits_for_ever_for_a_drain": ("a server that drains", "drain"),
+    "forgets_the_endpoints": ("a server", "endpoints"),
+    "tells_ready_before_its_probe": ("a server", "dependency"),
     "takes_those_along_who_stay": ("a resize in process", "elastic"),
     "ends_who_goes_at_work": ("a resize in process", "elastic"),
 }

@@ -23,8 +23,11 @@ ROLES = [
 ]
 
 
-def world(**policy):
-    document = {"metadata": {"name": "j"}, "spec": {"roles": ROLES, "faultTolerance": policy}}
+SERVER = {"name": "s", "driver": False, "entrypoint": {"module": "s"}, "ports": [{"name": "http"}], "drain": {}}
+
+
+def world(*more, **policy):
+    document = {"metadata": {"name": "j"}, "spec": {"roles": [*ROLES, *more], "faultTolerance": policy}}
     manifest = DLJobManifest.model_validate(document)
     made = plan(manifest)
     return World(made, manifest.spec, would_be_nodes(made))
@@ -40,8 +43,8 @@ def first(w, *, but=()):
     raise AssertionError("it goes on for ever")
 
 
-def running():
-    w = first(world(), but=Done)
+def running(*more):
+    w = first(world(*more), but=Done)
     assert w.state.phase is Phase.RUNNING
     return w
 
@@ -67,7 +70,7 @@ def test_a_copy_goes_its_own_way():
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_a_job_comes_to_its_end_whatever_fault_comes_first(kind):
-    w = running()
+    w = running(SERVER)
     assert w.faults(kind)
     for fault in w.faults(kind):
         each = w.clone()

@@ -19,10 +19,12 @@ from dljob.testing.world.model import (
     Break,
     Depart,
     Done,
+    Drained,
     Heal,
     Item,
     Lapse,
     NodeOverdue,
+    Probed,
     SetUp,
     Silence,
     Stall,
@@ -53,6 +55,10 @@ def key_of(w: World) -> tuple[Any, ...]:
         frozenset(w.owner.items()),
         frozenset(w.hung),
         frozenset(w.met),
+        frozenset(w.said.items()),
+        frozenset(w.heard.items()),
+        frozenset((key, _since(first, now), _since(last, now)) for key, (first, last) in w.asked.items()),
+        frozenset((*w.draining, *((one, "stubborn") for one in w.stubborn))),
         frozenset(w.started.items()),
         frozenset(w.reserving),
         w.reported_nodes,
@@ -92,6 +98,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
             (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0))
             for key, r in s.ranks.items()
         ),
+        frozenset((key, r.addresses, r.serving) for key, r in s.ranks.items() if r.addresses),
         frozenset((key, m.error_type, m.frame, m.code, m.step, m.ready, m.short_lives) for key, m in s.errors.items()),
         frozenset((host, *_host(own, now)) for host, own in s.hosts.items()),
         s.units,
@@ -170,7 +177,7 @@ def _void(w: World, item: Item) -> bool:
     match item:
         case Up():
             return item.actor not in w.processes
-        case SetUp() | Done() | Stall():
+        case SetUp() | Done() | Stall() | Probed() | Drained():
             # The process is gone, or runs another incarnation of the rank.
             process = w.processes.get(item.actor)
             return process is None or item.running not in process.ranks

@@ -29,6 +29,8 @@ NODES = (FaultMove("freeze", 0, 4.0), FaultMove("cut", 0, 20.0), FaultMove("node
 LOSS, JOIN = (FaultMove("node lost"), FaultMove("kill")), FaultMove("join")
 GOING = (FaultMove("evict", 0, 4.0), FaultMove("evict"), FaultMove("drain", 0, 4.0))
 """A node's pod is evicted, or only reported as evicted; a node is drained."""
+UNREADY, SICK, STUBBORN = FaultMove("unready", 0, 1.0), FaultMove("unhealthy"), FaultMove("stubborn")
+STOP = FaultMove("command", 0, 3, "restart s")
 RESTART, AGAIN = FaultMove("command", 0, 1, "restart role"), FaultMove("command", 0, 2, "restart job")
 
 
@@ -66,6 +68,17 @@ _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 _ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
 _RESIZES = role("t", 2, type="Elastic", minReplicas=1, restartPolicy={"level": "InProcess", "maxRestarts": 2})
 _FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False)
+_PROBE = {"tcpSocket": {"port": "http"}}
+_SERVER = role(
+    "s",
+    entrypoint=MODULE,
+    driver=False,
+    ports=[{"name": "http"}],
+    readinessProbe=_PROBE,
+    livenessProbe=_PROBE,
+    drain={"signal": "SIGUSR1", "timeoutSeconds": 60},
+)
+_CALLER = role("d", dependsOn=[{"role": "s"}])
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
@@ -86,6 +99,8 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
     Bounded(Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, KILL, *FEW), PROMPT), 1),
+    Bounded(Small("a server", job(_SERVER, _CALLER), (UNREADY, SICK, KILL, *FEW), PROMPT), 2),
+    Bounded(Small("a server that drains", job(_SERVER, _CALLER), (STOP, STUBBORN, UNREADY, *FEW), PROMPT), 2),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     # Arrivals are not among the items at once: here reports come late, and in any order.
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),

@@ -13,7 +13,17 @@ from dljob.master.state.actions import Reserve
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
 from dljob.testing.simulate.shrink import fewest
-from dljob.testing.world import checks, elastic, fault_schedule, invariants, jobs, leaving, spare_invariants
+from dljob.testing.world import (
+    checks,
+    elastic,
+    fault_schedule,
+    invariants,
+    jobs,
+    leaving,
+    server_invariants,
+    servers,
+    spare_invariants,
+)
 from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import (
     Arrive,
@@ -22,6 +32,7 @@ from dljob.testing.world.model import (
     Carry,
     Depart,
     Done,
+    Drained,
     FaultMove,
     Happen,
     Item,
@@ -42,7 +53,7 @@ PATIENCE_S = 6 * 3600.0
 SWEEP_EVERY = 1000
 """Events between two checks of all invariants."""
 FEW_RANKS = 64
-"""Up to this number of ranks the invariants of spares are checked after every move."""
+"""Up to this number of ranks the invariants of spares and servers are checked after every move."""
 MOST_EVENTS = 200_000
 _SECONDS: Mapping[type, tuple[float, float]] = {
     Arrive: (0.001, 0.05),
@@ -101,7 +112,7 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
     if made is None:
         # Each feature draws from a random source of its own, so that older choices of a seed stay as they were.
         made = jobs.with_spares(seed, checks.asked_for(seed, jobs.with_coupling(seed, jobs.small(rng))))
-        made = elastic.with_bounds(seed, made)
+        made = servers.with_servers(seed, elastic.with_bounds(seed, made))
     return Case(
         seed,
         made,
@@ -110,6 +121,7 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
             *checks.bad_nodes(seed, made),
             *leaving.notices(seed),
             *elastic.orders(seed),
+            *(servers.troubles(seed, made) if manifest is None else ()),
         ),
         own_nodes=rng.random() < 0.3,
     )
@@ -219,6 +231,8 @@ class Driver:
             w.problems.extend(invariants.sweep(w))
         elif not w.arriving and len(w.begin.ranks) <= FEW_RANKS:
             w.problems.extend(spare_invariants.at_rest(w))
+            if w.serving and w.state is not None:
+                w.problems.extend(server_invariants.at_rest(w, w.state))
 
     def _schedule(self) -> None:
         """Assign a time to each new pending item."""
@@ -236,6 +250,8 @@ class Driver:
 
     def _delay(self, item: Item) -> float:
         span = self.pace.work if isinstance(item, Done) else _SECONDS.get(type(item))
+        if isinstance(item, Drained):
+            span = (0.0, self.world.job.roles[item.running.role].plan.drain_s)
         if span is None:
             # All other kinds are punctual.
             return 0.0

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from immutables import Map
 
 from dljob.master.state.actions import Action
-from dljob.master.state.events import RankEnded, RankReady
+from dljob.master.state.events import RankEnded, RankReady, RankServes
 from dljob.master.state.evolve import evolve
 from dljob.master.state.memory_overrides import Given, unit_of
 from dljob.master.state.state import JobState, Phase, RankKey
@@ -50,6 +50,7 @@ class Surroundings:
         """Actor that cannot be created -> number of the pending report of that, due at the end of its deadline."""
         self.serial = 0
         self._surround(nodes)
+        self._serve()
 
     def _surround(self, nodes: Iterable[NodeView]) -> None:
         """Set up the nodes, without anything running on them."""
@@ -92,6 +93,18 @@ class Surroundings:
         self.fit: set[tuple[str, str]] = set()
         """(role, node) pairs that passed a node check."""
 
+    def _serve(self) -> None:
+        """Set up what concerns servers."""
+        self.said: dict[Running, bool] = {}
+        """The last word of the host of each live server: whether it gets requests."""
+        self.heard: dict[RankKey, tuple[int, bool]] = {}
+        """(incarnation, word) of each server, as PrimeMaster heard it last."""
+        self.asked: dict[tuple[str, int, int], tuple[float, float]] = {}
+        """(role, rank, incarnation) -> when PrimeMaster first and last ordered its drain, in PrimeMaster's time."""
+        self.draining: set[Running] = set()
+        self.stubborn: set[Running] = set()
+        """Servers that ignore their drain, and every signal."""
+
     def later(self, item: Item, wait: float = 0.0) -> int:
         """Add a pending item that takes effect in `wait` seconds or later; return its number."""
         self.serial += 1
@@ -108,7 +121,7 @@ class Surroundings:
         found = self.nodes.get(node)
         return found is not None and found.silence is Silence.NONE
 
-    def report(self, process: Process, event: RankReady | RankEnded) -> Process:
+    def report(self, process: Process, event: RankReady | RankEnded | RankServes) -> Process:
         """Let a process report on a rank. It repeats the report until PrimeMaster acknowledges it."""
         new = evolve(process, reports=(*process.reports, event))
         self.processes[process.actor] = new
@@ -142,6 +155,9 @@ class Surroundings:
             self.running.pop(key, None)
         self._count(running, actor, -1)
         self.hung.discard(running)
+        self.said.pop(running, None)
+        self.draining.discard(running)
+        self.stubborn.discard(running)
         if self.met:
             self.met = {pair for pair in self.met if pair[0] != running}
 

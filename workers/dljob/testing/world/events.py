@@ -10,7 +10,7 @@ from dljob.master.state.events import HangFound, HostReady, NodeFrozen, NodesSee
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import Outcome, Reason
-from dljob.testing.world import executor, leaving
+from dljob.testing.world import executor, leaving, servers
 from dljob.testing.world.environment import reported, settled
 from dljob.testing.world.model import (
     Arrive,
@@ -20,11 +20,13 @@ from dljob.testing.world.model import (
     Carry,
     Depart,
     Done,
+    Drained,
     Heal,
     Item,
     Lapse,
     NodeOverdue,
     PollNodes,
+    Probed,
     Process,
     SetUp,
     Silence,
@@ -90,6 +92,10 @@ def _set_up(w: MasterWorld, i: SetUp) -> None:
         return
     r = i.running
     w.was_ready.add((r.role, r.rank))
+    if servers.served(w, r.role):
+        # Before it is ready: roles that wait for it find its address.
+        servers.say(w, i.actor, r, ready=True)
+        process = w.processes[i.actor]
     w.report(process, RankReady(r.role, r.rank, r.incarnation, 1000 + r.incarnation))
     if ends_by_itself(w, r.role):
         w.later(Done(i.actor, r, DONE))
@@ -111,6 +117,12 @@ def _done(w: MasterWorld, i: Done) -> None:
         return
     w.ended.add((i.running.role, i.running.rank))
     executor.leave(w, process, i.running, i.outcome)
+
+
+def _drained(w: MasterWorld, i: Drained) -> None:
+    process = servers.drained(w, i)
+    if process is not None:
+        executor.leave(w, process, i.running, executor.LEFT)
 
 
 def _stall(w: MasterWorld, i: Stall) -> None:
@@ -246,6 +258,8 @@ _HAPPEN: dict[type, Callable[[MasterWorld, Any], None]] = {
     Up: _up,
     SetUp: _set_up,
     Done: _done,
+    Probed: servers.probed,
+    Drained: _drained,
     Stall: _stall,
     PollNodes: _poll_nodes,
     Boot: _boot,

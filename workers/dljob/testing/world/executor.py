@@ -26,7 +26,7 @@ from dljob.master.state.actions import (
 from dljob.master.state.events import RankEnded, RelaunchTold, Released, UnitRefused, UnitReserved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, Outcome, Reason
-from dljob.testing.world import checks, coupling_invariants, invariants, leaving
+from dljob.testing.world import checks, coupling_invariants, invariants, leaving, servers
 from dljob.testing.world.model import (
     Arrive,
     Carry,
@@ -227,7 +227,8 @@ def _stop(w: WorldState, a: StopRanks) -> None:
     # An order that was late must not stop an incarnation that started after it.
     latest = dict(zip(a.ranks, a.incarnations, strict=False))
     for running in process.ranks:
-        if running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation):
+        meant = running.rank in a.ranks and running.incarnation <= latest.get(running.rank, running.incarnation)
+        if meant and not servers.drain(w, actor, running):
             process = leave(w, process, running, LEFT)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dljob.master.state.events import Commanded, NodesSeen
+from dljob.master.state.events import Commanded, NodesSeen, RankServes
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, NodeView, Outcome, Reason
-from dljob.testing.world import checks, elastic, executor, leaving
+from dljob.testing.world import checks, elastic, executor, leaving, servers
 from dljob.testing.world.events import on
 from dljob.testing.world.model import (
     HANG_S,
@@ -82,6 +82,13 @@ def _end_rank(w: MasterWorld, f: FaultMove) -> None:
     if w.reachable(process.node):
         w.ended.add(key)
         executor.leave(w, process, running, ERRORS[int(f.value) % len(ERRORS)])
+
+
+def _sicken(w: MasterWorld, f: FaultMove) -> None:
+    """The liveness probe of a server fails, and its host ends it."""
+    found = servers.sick(w, f)
+    if found is not None:
+        executor.leave(w, *found, servers.SICK)
 
 
 def _deafen(w: MasterWorld, f: FaultMove) -> None:
@@ -192,7 +199,8 @@ def _again(w: MasterWorld, f: FaultMove) -> None:
     """An event of the journal arrives once more."""
     if w.journal and w.state is not None:
         event = w.journal[-1 - f.pick % min(len(w.journal), 40)][1]
-        if not isinstance(event, NodesSeen):  # PrimeMaster polls for it, and never takes the same snapshot twice
+        # PrimeMaster polls for the nodes, and numbers tell it words of servers that it has.
+        if not isinstance(event, NodesSeen | RankServes):
             w.later(Arrive(event))
 
 
@@ -214,6 +222,9 @@ FAULTS: dict[str, Callable[[MasterWorld, FaultMove], None]] = {
     "bad": checks.spoil,
     "drain": leaving.drain,
     "evict": leaving.evict,
+    "unready": servers.unready,
+    "unhealthy": _sicken,
+    "stubborn": servers.harden,
 }
 """The faults by name."""
 
@@ -224,6 +235,8 @@ def possible(w: MasterWorld, kind: str) -> list[FaultMove]:
         count = len(w.processes)
     elif kind in ("error", "hang"):
         count = len(w.running)
+    elif kind in ("unready", "unhealthy", "stubborn"):
+        count = servers.victims(w, kind)
     elif kind == "bad":
         count = len(w.nodes)
     elif kind in ("node lost", "freeze", "cut", "drain", "evict"):

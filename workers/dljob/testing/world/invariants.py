@@ -24,6 +24,7 @@ from dljob.testing.world import (
     domain_invariants,
     elastic,
     repeat_invariants,
+    server_invariants,
     spare_invariants,
 )
 from dljob.testing.world.model import Process, Running, spare_actor
@@ -167,6 +168,7 @@ def sweep(w: WorldState) -> list[str]:
     found += _granted(w)
     if w.state is not None:
         found += _orphans(w)
+        found += server_invariants.at_rest(w, w.state) if w.serving else ()
     return found + spare_invariants.at_rest(w)
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from dljob.master.state.actions import Action, SpawnHost, SpawnSpare
-from dljob.master.state.events import Event, HostLost, RankEnded, RankReady, SpareLost
+from dljob.master.state.events import Event, HostLost, RankEnded, RankReady, RankServes, SpareLost
 from dljob.master.state.views import HostId, NodeView, Outcome
 
 HANG_S = 3.0
@@ -74,7 +74,7 @@ class Process:
     ranks: tuple[Running, ...] = ()
     begun: tuple[tuple[int, int], ...] = ()
     """(rank, incarnation) of each rank that the process ever started: it starts none of them twice."""
-    reports: tuple[RankReady | RankEnded, ...] = ()
+    reports: tuple[RankReady | RankEnded | RankServes, ...] = ()
     condemned: bool = False
     """Whether a kill was ordered while the process was unreachable: it ends once it is reachable."""
     deaf: bool = False
@@ -161,6 +161,22 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """The readiness probe of a server succeeds again."""
+
+    actor: str
+    running: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The last requests of a server that is to stop are done."""
+
+    actor: str
+    running: Running
+
+
+@dataclass(frozen=True, slots=True)
 class Stall:
     """PrimeMaster's hang detection finds a rank that hangs."""
 
@@ -234,6 +250,8 @@ Item: TypeAlias = (
     | Up
     | SetUp
     | Done
+    | Probed
+    | Drained
     | Stall
     | PollNodes
     | Boot

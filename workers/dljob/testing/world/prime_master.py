@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from dljob.master.placement.reissue import kills, live_hosts, ready_spares, reissue
 from dljob.master.state.actions import Action, Note
-from dljob.master.state.events import MasterStarted, NodesSeen, NodeThawed, RankEnded, RankReady
+from dljob.master.state.events import MasterStarted, NodesSeen, NodeThawed, RankEnded, RankReady, RankServes
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState
 from dljob.master.state.views import NodeView, Outcome, Reason
 from dljob.master.transition import next_wake, transition
 from dljob.telemetry import reasons
-from dljob.testing.world import elastic, executor, invariants
+from dljob.testing.world import elastic, executor, invariants, server_invariants, servers
 from dljob.testing.world.environment import reported
 from dljob.testing.world.model import (
     HANG_S,
@@ -52,13 +52,19 @@ class MasterWorld(WorldState):
             return
         now = self.clock()
         actions: list[Action] = []
-        for arrival in batch:
+        for sent in batch:
+            # Judged here: an earlier one of the batch may have been the one before it.
+            arrival = servers.in_order(self, sent) if self.serving else sent
+            if arrival is None:
+                continue
             self.journal.append((now, arrival.event))
             step = transition(self.state, arrival.event, now)
             # Few steps change sizes, so the checks of them are left out otherwise.
             if step.state.sizes is not self.state.sizes:
                 self.problems.extend(elastic.moved(self.state, step.state))
                 self.problems.extend(elastic.check_elastic(self.state, step.state))
+            if self.serving:
+                self.problems.extend(server_invariants.check_step(self, self.state, arrival.event, step))
             self.state = self.known = step.state
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.
@@ -81,9 +87,12 @@ class MasterWorld(WorldState):
         """Acknowledge a report: its process drops it, since the journal holds it."""
         event, actor = arrival.event, arrival.actor
         process = self.processes.get(actor)
-        if process is not None and isinstance(event, RankReady | RankEnded):
-            left = tuple(report for report in process.reports if report != event)
-            self.processes[actor] = evolve(process, reports=left)
+        if process is not None and isinstance(event, RankReady | RankEnded | RankServes):
+            left = list(process.reports)
+            # One only: a server may say the same twice.
+            if event in left:
+                left.remove(event)
+            self.processes[actor] = evolve(process, reports=tuple(left))
 
     def carry_out(self, actions: Iterable[Action], doomed: int | None = None) -> None:
         """Pass the actions of a step to the executor: ends first, then creations."""

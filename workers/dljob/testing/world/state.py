@@ -54,6 +54,8 @@ class WorldState(Surroundings):
         self.finished: Finish | None = None
         self.problems: list[str] = []
         self.notes: list[tuple[float, Note]] = []
+        self.serving = any(role.ports for role in plan.roles.values())
+        """Whether the job has servers."""
         self.obeyed: int = 0
         """Number of commands that were accepted or refused."""
         super().__init__(plan, nodes, EPOCH_S)

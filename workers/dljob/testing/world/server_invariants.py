@@ -1,0 +1,147 @@
+"""Invariants of servers: who is among the endpoints, what follows a failed probe, and how long a drain takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.master.state import limits
+from dljob.master.state.actions import Action, KillHost, LeaveGroup, Release, StopRanks
+from dljob.master.state.events import Event, MasterStarted, RankEnded, RankServes, Tick
+from dljob.master.state.state import JobState, RankKey, RankPhase, Step
+from dljob.master.state.views import Level, Reason
+from dljob.master.status import endpoints
+from dljob.testing.world.state import WorldState
+
+_LEVELS = [level.value for level in (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)]
+SLACK_S = 1.0
+
+
+def listed(state: JobState) -> dict[RankKey, int]:
+    """Return the (role, rank) -> incarnation of all endpoints, as other ranks are told them."""
+    return {(role, row["rank"]): row["incarnation"] for role, rows in endpoints(state).items() for row in rows}
+
+
+def check_step(w: WorldState, before: JobState, event: Event, step: Step) -> Iterator[str]:
+    """Return what a step breaks: endpoints, the answer to a failed probe, and the deadline of a drain."""
+    new = step.state
+    if isinstance(event, RankServes):
+        key = (event.role, event.rank)
+        if event.incarnation >= w.heard.get(key, (0, False))[0]:
+            w.heard[key] = (event.incarnation, event.ready)
+        yield from _by_word(w, new, (key,))
+    if isinstance(event, RankEnded) and event.outcome.reason is Reason.UNHEALTHY:
+        yield from _restarts(before, event, new)
+    if isinstance(event, MasterStarted):
+        yield from _forgotten(before, new)
+    if isinstance(event, Tick):
+        yield from _cut_short(w, before, step)
+    yield from _told_late(new, step.actions)
+    _record(w, before, step)
+
+
+def _record(w: WorldState, before: JobState, step: Step) -> None:
+    """Keep the times of orders to drain, and forget those of ranks that are gone."""
+    now = w.last
+    for action in step.actions:
+        if isinstance(action, StopRanks) and step.state.job.roles[action.host.role].plan.drain is not None:
+            for rank in action.ranks:
+                key = (action.host.role, rank, step.state.ranks[action.host.role, rank].incarnation)
+                w.asked[key] = (w.asked.get(key, (now, now))[0], now)
+    if w.asked and step.state.ranks is not before.ranks:
+        for role, rank, incarnation in list(w.asked):
+            own = step.state.ranks.get((role, rank))
+            if own is None or own.incarnation != incarnation or not own.phase.live:
+                del w.asked[role, rank, incarnation]
+
+
+def _by_word(w: WorldState, state: JobState, keys: tuple[RankKey, ...]) -> Iterator[str]:
+    """The endpoints are ranks whose live incarnation said last that it serves."""
+    there = listed(state)
+    for key in keys:
+        if key in there and w.heard.get(key) != (there[key], True):
+            yield f"endpoints: {key[0]}/{key[1]} is one as {there[key]}, its last word was {w.heard.get(key)}"
+
+
+def _told_late(state: JobState, actions: tuple[Action, ...]) -> Iterator[str]:
+    """A rank that PrimeMaster stops is no endpoint when its order leaves."""
+    ending = [action for action in actions if isinstance(action, StopRanks | KillHost | LeaveGroup)]
+    there = listed(state) if ending else {}
+    for action in ending:
+        own = state.hosts.get(action.host)
+        # The order may be about an earlier process of the host.
+        if action.host.index < 0 or own is None or (isinstance(action, KillHost) and own.life != action.life):
+            continue
+        whole = state.job.roles[action.host.role].ranks_of(action.host.index)
+        ranks = (action.rank,) if isinstance(action, LeaveGroup) else getattr(action, "ranks", whole)
+        for rank in ranks:
+            if (action.host.role, rank) in there:
+                yield f"endpoints: {action.host.role}/{rank} is one while it is ordered to end"
+
+
+def _restarts(before: JobState, event: RankEnded, after: JobState) -> Iterator[str]:
+    """A rank whose probe failed restarts, by the level of its role or a larger one, or the job ends."""
+    key = (event.role, event.rank)
+    old, new = before.ranks.get(key), after.ranks.get(key)
+    stands = before.phase.active and old is not None and old.phase in (RankPhase.STARTING, RankPhase.READY)
+    if old is None or new is None or not stands or old.incarnation != event.incarnation or after.verdict is not None:
+        return
+    incident = after.incidents.get(new.incident)
+    level = after.job.plan.roles[event.role].restart_level
+    if incident is None:
+        yield f"unhealthy: {event.role}/{event.rank} failed its probe, and is {new.phase} without a restart"
+    elif level in _LEVELS and _LEVELS.index(incident.level.value) < _LEVELS.index(level):
+        yield f"unhealthy: {event.role}/{event.rank} restarts by {incident.level}, its role says {level}"
+
+
+def _cut_short(w: WorldState, before: JobState, step: Step) -> Iterator[str]:
+    """No deadline ends a server that drains sooner than its drain allows."""
+    freed = any(isinstance(action, Release) for action in step.actions)
+    killed = {action.host for action in step.actions if isinstance(action, KillHost)}
+    for (role, rank, incarnation), (first, _) in w.asked.items():
+        host = before.job.roles[role].host_of(rank)
+        unit = before.job.roles[role].unit_of(host)
+        moves = before.units[unit] != step.state.units.get(unit)
+        own = before.ranks.get((role, rank))
+        if own is None or own.incarnation != incarnation or not own.phase.live or moves:
+            continue
+        if (freed or host in killed) and w.last - first < before.job.plan.roles[role].drain_s:
+            yield f"drain: {role}/{rank} is ended {w.last - first:.1f} s after it was asked to drain"
+
+
+def at_rest(w: WorldState, state: JobState) -> Iterator[str]:
+    """Return what is broken while nothing may be pending about it."""
+    yield from _by_word(w, state, tuple(listed(state)))
+    # The release of the job ends everything at once.
+    if state.verdict is None or state.verdict.release_at is None:
+        yield from _never_ends(w, state)
+    if not w.arriving and state.verdict is None:
+        yield from _unlike(w, state)
+
+
+def _unlike(w: WorldState, state: JobState) -> Iterator[str]:
+    """With no report on its way, the endpoints are the servers that are ready."""
+    there = listed(state)
+    for process in w.processes.values():
+        for running in process.ranks if process.actor in w.watched and w.reachable(process.node) else ():
+            own = state.ranks.get((running.role, running.rank))
+            known = own is not None and own.incarnation == running.incarnation and own.phase is RankPhase.READY
+            word = w.said.get(running)
+            if known and word is not None and word != ((running.role, running.rank) in there):
+                yield f"endpoints: {running.role}/{running.rank} said {word}, and PrimeMaster lists {sorted(there)}"
+
+
+def _never_ends(w: WorldState, state: JobState) -> Iterator[str]:
+    """A server that ignores its drain is ended after a while: PrimeMaster's timer says when."""
+    drain_s = max(plan.drain_s for plan in state.job.plan.roles.values())
+    most = drain_s + limits.SCRIPT_GRACE_S + limits.STOP_S + SLACK_S
+    for (role, rank, _), (_, last) in w.asked.items():
+        if state.ranks[role, rank].phase is RankPhase.STOPPING and (state.wake is None or state.wake > last + most):
+            yield f"drain: {role}/{rank} may drain for ever, it was asked at {last}"
+
+
+def _forgotten(before: JobState, after: JobState) -> Iterator[str]:
+    """A new PrimeMaster has the endpoints of the one before it."""
+    gone = set(listed(before).items()) - set(listed(after).items()) if after.verdict is None else ()
+    for (role, rank), incarnation in sorted(gone):
+        if after.ranks[role, rank].phase is RankPhase.READY:
+            yield f"endpoints: a new PrimeMaster does not know that {role}/{rank} serves as {incarnation}"
