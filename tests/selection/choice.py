@@ -33,6 +33,7 @@ ELSEWHERE = {
     "cli/machine": ("ray/test_ordinary_machine",),
     "api/kubernetes": ("kube/test_cli_*", "kube/test_node_jobs"),
     "api/local": ("ray/test_python_api",),
+    "convert": (),  # texts in, texts out
     "compat": ("ray/test_frameworks", "ray/test_yr"),
     # So does the operator.
     "dljob_operator": (*OPERATORS, "kube/test_chart_node"),

@@ -16,7 +16,7 @@ PLACES = ("/dljob", "/etc/dljob")
 OUR_LABELS = ("ray.io/cluster", "ray.io/node-type", "ray.io/group")
 """Labels that KubeRay sets, beside dljob's own."""
 
-_RUNTIME_ENV = (
+RUNTIME_ENV = (
     *("working_dir", "py_modules", "py_executable", "excludes", "pip", "uv", "conda", "env_vars", "config"),
     *("image_uri", "container", "worker_process_setup_hook", "java_jars", "nsight", "_nsight"),
 )
@@ -46,18 +46,19 @@ def _env_from(spec: DLJobSpec) -> Iterator[Finding]:
 def _runtime_env(spec: DLJobSpec) -> Iterator[Finding]:
     loc: Loc = ("spec", "runtimeEnv")
     for name, value in spec.runtime_env.items():
-        if name not in _RUNTIME_ENV:
-            yield Finding((*loc, name), "unknown field", did_you_mean(name, _RUNTIME_ENV), at_key=True)
-        if name == "working_dir" and not _is_uri(value):
+        if name not in RUNTIME_ENV:
+            yield Finding((*loc, name), "unknown field", did_you_mean(name, RUNTIME_ENV), at_key=True)
+        if name == "working_dir" and not is_uri(value):
             hint = "for a folder of this machine use code.workingDir with `dljob submit`"
             yield Finding((*loc, name), f"must be a URI that pods can reach, not {value!r:.60}", hint)
         # runtimeEnv is a free object, so the value may have any type.
         modules = cast("list[object]", value if name == "py_modules" and isinstance(value, list) else [])
-        if name == "py_modules" and (not modules or not all(_is_uri(item) for item in modules)):
+        if name == "py_modules" and (not modules or not all(is_uri(item) for item in modules)):
             yield Finding((*loc, name), "must be a list of URIs that pods can reach")
 
 
-def _is_uri(value: object) -> bool:
+def is_uri(value: object) -> bool:
+    """Return whether a value of a runtime environment is a URI, and no folder."""
     return isinstance(value, str) and "://" in value
 
 

@@ -29,7 +29,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_POD = _names(
+POD_FIELDS = _names(
     "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks"
     " hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers"
     " nodeName nodeSelector os overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims"
@@ -37,7 +37,7 @@ _POD = _names(
     " serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations"
     " topologySpreadConstraints volumes workloadRef"
 )
-_CONTAINER = _names(
+CONTAINER_FIELDS = _names(
     "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy"
     " resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath"
     " terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
@@ -47,7 +47,7 @@ _CLUSTER = frozenset({"gcsFaultToleranceOptions", "headGroupSpec", "headServiceA
 _HEAD_GROUP = frozenset({"enableIngress", "headService", "labels", "rayStartParams", "serviceType", "template"})
 _WORKER_GROUP = frozenset({"groupName", "rayStartParams", "template"})
 # Parameters of `ray start` that the renderer or KubeRay sets.
-_RAY_START = _names(
+RAY_START_PARAMS = _names(
     "num-cpus num-gpus resources labels port dashboard-port dashboard-host dashboard-agent-listen-port"
     " metrics-export-port block head address"
 )
@@ -137,7 +137,7 @@ def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> 
     _parts(sheet, loc, template)
     sheet.metadata(loc, template)
     here, spec = (*loc, "spec"), sheet.mapping(loc, template, "spec")
-    sheet.known(here, spec, _POD)
+    sheet.known(here, spec, POD_FIELDS)
     _pod_lists(sheet, here, spec, group)
     for at, one in sheet.items(here, spec, "containers"):
         if one["name"] == ray:
@@ -155,7 +155,7 @@ def _pod(sheet: _Sheet, loc: Loc, template: Object, group: NodeGroup | None) -> 
 def _parts(sheet: _Sheet, loc: Loc, template: Object) -> None:
     for name in template:
         if name not in ("metadata", "spec"):
-            hint = f"write spec: {{{name}: ...}}" if name in _POD else "a template has metadata and spec"
+            hint = f"write spec: {{{name}: ...}}" if name in POD_FIELDS else "a template has metadata and spec"
             sheet.say((*loc, name), "unknown field", hint, key=True)
 
 
@@ -176,7 +176,7 @@ def _pod_lists(sheet: _Sheet, here: Loc, spec: Object, group: NodeGroup | None) 
 
 def _container(sheet: _Sheet, loc: Loc, container: Object, *, platform: bool = False, head: bool = False) -> None:
     """Find errors in a container; `platform` marks the container that runs Ray."""
-    sheet.known(loc, container, _CONTAINER)
+    sheet.known(loc, container, CONTAINER_FIELDS)
     for at, mount in sheet.items(loc, container, "volumeMounts", "mountPath"):
         path = str(mount["mountPath"])
         place = inside(path)
@@ -227,7 +227,7 @@ def _owner(section: str, resource: str, group: NodeGroup | None) -> str:
 def _ray_start(sheet: _Sheet, loc: Loc, group: Object) -> None:
     for name, value in sheet.mapping(loc, group, "rayStartParams").items():
         here = (*loc, "rayStartParams", name)
-        if name in _RAY_START:
+        if name in RAY_START_PARAMS:
             sheet.say(here, f"{name} is set by dljob", "leave it out", key=True)
         # KubeRay's rayStartParams hold texts only.
         elif not isinstance(value, str):

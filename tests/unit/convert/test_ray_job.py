@@ -1,0 +1,93 @@
+"""RayJob and RayCluster: the driver, its machine, the worker groups."""
+
+from __future__ import annotations
+
+from dljob.convert.manifest import Job, Options, Refusal, convert
+from dljob.convert.source import UNKNOWN
+from dljob.spec.loading.load import load
+
+TEXT = """\
+# Licence of the file
+apiVersion: ray.io/v1
+kind: RayJob
+metadata:
+  name: sample
+spec:
+  # runs the sample
+  entrypoint: python /home/ray/sample.py --lr 0.1  # its words
+  shutdownAfterJobFinishes: true
+  newerField: 7
+  runtimeEnvYAML: |
+    env_vars: {LEVEL: 3}
+  rayClusterSpec:
+    rayVersion: "2.60.0"
+    # the head
+    headGroupSpec:
+      rayStartParams: {dashboard-host: 0.0.0.0}
+      template:
+        spec:
+          containers:
+          - name: ray-head
+            image: rayproject/ray:2.60.0
+            ports: [{containerPort: 6379, name: gcs-server}]
+            resources: {limits: {cpu: 2, memory: 4Gi}, requests: {cpu: 1}}
+            volumeMounts: [{mountPath: /home/ray, name: code}]
+          volumes: [{name: code, configMap: {name: code}}]
+    workerGroupSpecs:
+    - groupName: gpu
+      replicas: 2
+      template:
+        spec:
+          containers:
+          - {name: ray-worker, image: "rayproject/ray:2.60.0", resources: {limits: {cpu: 8, nvidia.com/gpu: 4}}}
+"""
+
+
+def job(text: str, given: Options = Options()) -> Job:  # noqa: B008 - frozen
+    """Return the only piece of a text, which became a DLJob without a problem."""
+    (piece,) = convert(text, "job.yaml", given)
+    assert isinstance(piece, Job), piece
+    assert not piece.problems
+    return piece
+
+
+def test_the_driver_runs_on_a_machine_made_from_the_head() -> None:
+    """A quota there, and the worker groups as node groups."""
+    spec = load(job(TEXT).text).spec
+    (role,) = spec.roles
+    assert (role.reserve, role.node_group, role.resources.cpu) == ("Quota", "driver", "2")
+    assert role.entrypoint.command == ("python", "/home/ray/sample.py", "--lr", "0.1")
+    assert [(group.name, group.replicas, group.cpu) for group in spec.node_groups] == [
+        ("driver", 1, "2"),
+        ("gpu", 2, "8"),
+    ]
+    assert spec.node_groups[1].accelerator is not None
+    assert spec.node_groups[1].accelerator.count == 4
+    assert spec.node_groups[0].template["spec"]["volumes"] == [{"name": "code", "configMap": {"name": "code"}}]
+    assert spec.runtime_env == {"env_vars": {"LEVEL": "3"}}
+
+
+def test_a_field_of_a_newer_version_is_named_with_its_line() -> None:
+    """Nobody took it, so it is not carried."""
+    (row,) = [row for row in job(TEXT).rows if row.fate.kind == "dropped"]
+    assert (row.line, row.path, row.fate.why) == (10, "spec.newerField", UNKNOWN)
+
+
+def test_comments_stay_with_their_fields() -> None:
+    """Before the field, or at the end of its line."""
+    lines = job(TEXT).text.splitlines()
+    assert lines[0] == "# Licence of the file"
+    command = lines.index("      command:  # its words")
+    assert lines[command - 1] == "      # runs the sample"
+    assert lines[lines.index("  - name: driver") - 1] == "  # the head"
+
+
+def test_a_cluster_alone_needs_a_command() -> None:
+    """It runs nothing by itself."""
+    cluster = TEXT.split("  rayClusterSpec:\n")[1].replace("\n  ", "\n")
+    text = f"apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {{name: c}}\nspec:\n{cluster[2:]}"
+    (piece,) = convert(text, "job.yaml")
+    assert isinstance(piece, Refusal)
+    assert piece.hint.startswith("add --command")
+    made = load(job(text, Options(command=("python", "/a.py"))).text)
+    assert made.spec.roles[0].entrypoint.command == ("python", "/a.py")

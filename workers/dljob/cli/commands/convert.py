@@ -1,0 +1,68 @@
+"""`dljob convert`: manifests of other operators as DLJobs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dljob.cli import output
+from dljob.cli.output_file import refuse_existing, write
+from dljob.errors import ExitCode, UsageError
+
+
+def convert(
+    file: Path,
+    /,
+    *,
+    to: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    force: bool = False,
+    diff: bool = False,
+    command: str | None = None,
+    workdir: str | None = None,
+) -> ExitCode:
+    """Turn a RayJob or RayCluster into a DLJob, and say what became of each field.
+
+    Comments stay with their fields, other objects of the file are passed on, and Secrets are only named. The report
+    goes to stderr: fields that are harmless here or not carried, with line and reason. Exits with 2 when a job of the
+    file cannot be converted, or its DLJob would be refused; the rest is written.
+
+    Args:
+        file: YAML or JSON file; -: stdin.
+        to: file to write; left out: stdout.
+        force: replace the file that is there, with all that was changed in it by hand.
+        diff: show the lines of the file beside what became of them, and write nothing.
+        command: program for a manifest that names none: a RayCluster, or a container that runs its image's own.
+        workdir: folder of the image in which the program starts; left out: the job's folder.
+    """
+    from dljob.convert import manifest, report
+
+    if to is not None and not diff:
+        refuse_existing(to, force=force)
+    text, name = _read(file)
+    given = manifest.Options(tuple(shlex.split(command or "")), workdir or "")
+    pieces = manifest.convert(text, name, given)
+    if diff:
+        output.data("\n".join(report.diff(text, pieces)))
+    elif whole := report.whole(pieces):
+        if to is None:
+            output.data(whole.removesuffix("\n"))
+        else:
+            write(to, [whole], force=force)
+    for line in report.lines(pieces, name):
+        output.say(line)
+    wrong = any(isinstance(one, manifest.Refusal) or (isinstance(one, manifest.Job) and one.problems) for one in pieces)
+    return ExitCode.USAGE if wrong else ExitCode.OK
+
+
+def _read(file: Path) -> tuple[str, str]:
+    """Return the text of a file, and its name in messages."""
+    if str(file) == "-":
+        return sys.stdin.read(), "stdin"
+    try:
+        return file.read_text(encoding="utf-8-sig"), str(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None

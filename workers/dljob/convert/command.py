@@ -1,0 +1,254 @@
+"""Command lines of containers: programs, shell texts, and torchrun in either."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.api import torchrun, torchrun_line
+from dljob.convert.source import Source
+from dljob.spec.text.tree import Loc
+
+SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env bash")
+LAUNCHERS = ("accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "colossalai", "ray", "tune", "trl")
+"""Programs that start ranks of their own."""
+_META = re.compile(r"[\n;&|<>()$`*?\[\]{}~!#\"'\\]")
+_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
+_FILE = re.compile(r"(\./)?([\w.-]+/)*[\w.-]+\.(py|sh|json|ya?ml|cfg|toml|txt|jsonl|ipynb)")
+_END = re.compile(r"\n|;|&&|\|\||\||&(?!\d)|\d*>+&?|<")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command of a container."""
+
+    argv: tuple[str, ...]
+    """Its words; of a shell those before its text."""
+    shell: str = ""
+    """The text that a shell runs; empty: there is no shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """A torchrun command line within a command."""
+
+    words: tuple[str, ...]
+    """Its arguments, with the script and the script's."""
+    before: str = ""
+    """What the shell runs before it."""
+    tail: str = ""
+    """The script and its arguments as they stand in the shell's text, with all behind them."""
+
+
+def of_container(source: Source, loc: Loc, known: Mapping[str, str]) -> Command | None:
+    """Return the command of a container with `$(NAME)` replaced as Kubernetes does; None: it is the image's own."""
+    command = source.words((*loc, "command"))
+    if not command:
+        return None
+    return of_words([expanded(word, known) for word in (*command, *source.words((*loc, "args")))])
+
+
+def of_words(words: Sequence[str]) -> Command:
+    """Return a command by its words: `sh -c TEXT` is a shell and its text."""
+    program, at = words[0], 1
+    if program in SHELLS or program.rpartition("/")[2] in ("sh", "bash"):
+        while at < len(words) and words[at].startswith("-"):
+            flag = words[at]
+            at += 1
+            # -c, -lc, -exc: its text is the next word that is no option.
+            if "c" in flag and not flag.startswith("--"):
+                rest = [word for word in words[at:] if word != "--"]
+                if rest:
+                    return Command(tuple(words[:at]), rest[0])
+    return Command(tuple(words))
+
+
+def of_text(text: str) -> Command:
+    """Return the command of a line that a shell is to run; a plain one needs no shell."""
+    text = text.strip()
+    if _META.search(text):
+        return Command(("bash", "-c"), text)
+    return Command(tuple(shlex.split(text)))
+
+
+def expanded(text: str, known: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` of known variables; others stay, as in Kubernetes."""
+    return _REFERENCE.sub(lambda found: known.get(found[1], found[0]), text)
+
+
+def argv(command: Command, workdir: str = "") -> list[str]:
+    """Return the words of an entrypoint; `workdir` is the folder to start in, empty for the job's folder."""
+    words = [*command.argv, *([command.shell] if command.shell else [])]
+    return ["sh", "-c", 'cd "$0" && exec "$@"', workdir, *words] if workdir else words
+
+
+def relative_files(command: Command) -> list[str]:
+    """Return words of a command that look like files in its folder."""
+    if command.shell:
+        # A text that changes the folder, or gets its files, knows where it is.
+        if re.search(r"(^|[\s;&|])(cd|pushd|git|wget|curl)\s", command.shell):
+            return []
+        words = re.split(r"[\s;&|<>()'\"=]+", command.shell)
+    else:
+        words = list(command.argv)
+    return [word for word in words if _FILE.fullmatch(word)]
+
+
+def launcher(command: Command) -> str:
+    """Return the name of a launcher of ranks in a command; empty where there is none."""
+    words = command.shell.split() if command.shell else list(command.argv)
+    for at, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        behind = words[at + 1] if at + 1 < len(words) else ""
+        if name in ("accelerate", "colossalai") and behind in ("launch", "run"):
+            return f"{name} {behind}"
+        if name in ("deepspeed", "mpirun", "mpiexec", "horovodrun") and at <= 1 + words.count("&&") * 4:
+            return name
+    return ""
+
+
+def find_torchrun(command: Command, known: Mapping[str, str]) -> Torchrun | None:
+    """Return the torchrun line of a command; None where there is none.
+
+    Args:
+        command: the command.
+        known: variables of the shell with their values.
+    """
+    if not command.shell:
+        words = list(command.argv)
+        begin = _behind_torchrun(words)
+        return Torchrun(tuple(words[begin:])) if begin else None
+    return _in_text(command.shell, known)
+
+
+def _behind_torchrun(words: Sequence[str]) -> int:
+    """Return the index behind the words that call torchrun; 0: they do not."""
+    for at, word in enumerate(words):
+        if word.rpartition("/")[2] in ("torchrun", "dlrover-run", "torchrun_main"):
+            return at + 1
+        module = words[at + 1] if at + 1 < len(words) else ""
+        if word == "-m" and module in (
+            "torch.distributed.run",
+            "torch.distributed.launch",
+            "dlrover.python.elastic_agent.torch.run",
+            "dlrover.trainer.torch.elastic_run",
+        ):
+            return at + 2
+        # Only what may stand before torchrun in a command: env, its assignments, python and its options.
+        if not (
+            word.rpartition("/")[2] in ("env", "exec", "python", "python3", "sudo", "nohup", "time")
+            or "=" in word
+            or word.startswith("-")
+        ):
+            return 0
+    return 0
+
+
+def _in_text(text: str, known: Mapping[str, str]) -> Torchrun | None:
+    """Find torchrun in a shell's text: the first simple command that calls it."""
+    for begin, end in _simple_commands(text):
+        pieces = list(_pieces(text, begin, end))
+        words = [_plain(text[a:b], known) for a, b in pieces]
+        at = _behind_torchrun(words)
+        if not at:
+            continue
+        own = torchrun_line.own(words[at:])
+        script = at + own - 1  # the last of torchrun's own words is the script
+        if not at <= script < len(pieces):
+            return None
+        return Torchrun(tuple(words[at:]), text[: pieces[0][0]], text[pieces[script][0] :])
+    return None
+
+
+def _simple_commands(text: str) -> list[tuple[int, int]]:
+    """Return begin and end of each simple command: between separators that stand outside quotes."""
+    made: list[tuple[int, int]] = []
+    begin = at = 0
+    quote = ""
+    while at < len(text):
+        letter = text[at]
+        if letter == "\\" and quote != "'":
+            at += 2
+            continue
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "#" and (at == 0 or text[at - 1] in " \t\n"):
+            stop = text.find("\n", at)
+            made.append((begin, at))
+            begin = at = len(text) if stop < 0 else stop
+            continue
+        elif found := _END.match(text, at):
+            made.append((begin, at))
+            begin = at = found.end()
+            continue
+        at += 1
+    return [*made, (begin, len(text))]
+
+
+def _pieces(text: str, begin: int, end: int) -> list[tuple[int, int]]:
+    """Return begin and end of each word of a simple command."""
+    word = re.compile(r"(?:\\\n|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\([^)]*\)|\$\{[^}]*\}|[^\s'\"\\])+", re.DOTALL)
+    found = [(one.start(), one.end()) for one in word.finditer(text, begin, end)]
+    return [(a, b) for a, b in found if text[a:b].replace("\\\n", "")]
+
+
+def _plain(word: str, known: Mapping[str, str]) -> str:
+    """Return a word without quotes, known variables replaced."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        return known.get(name, found[3] if found[3] is not None else found[0])
+
+    word = word.replace("\\\n", "")
+    text = word if word.startswith("'") else _VARIABLE.sub(value, word)
+    try:
+        return "".join(shlex.split(text, posix=True))
+    except ValueError:
+        return text
+
+
+def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, str], workdir: str) -> TorchRole:
+    """Translate a torchrun line as `dljob torchrun` does.
+
+    Args:
+        found: the line.
+        options: options that win over those of the line, such as the number of machines.
+        environ: variables `PET_*`.
+        workdir: the folder to start in; empty for the job's folder.
+
+    Raises:
+        UsageError: torchrun or dljob would refuse the line.
+    """
+    own = torchrun_line.own(found.words)
+    # Later options win, and the script comes last of torchrun's own words.
+    words = [*found.words[: own - 1], *options, *found.words[own - 1 :]]
+    line = torchrun_line.read([*words[: own - 1 + len(options)], *words[own - 1 + len(options) :]], environ)
+    made = torchrun.job(line, torchrun.Site(local=False, cpus=1, devices={}, folder=torchrun.Path("/")))
+    role = made.document["spec"]["roles"][0]
+    if found.tail:
+        run = "" if line.no_python else "python -u -m " if line.module else "python -u "
+        role["entrypoint"] = {"command": argv(Command(("bash", "-c"), f"{found.before}{run}{found.tail}"), workdir)}
+        role.pop("args", None)
+    elif workdir:
+        said = role["entrypoint"]
+        module = said.get("module", "")
+        inner = said.get("command") or ["python", "-u", *(["-m"] if not module.endswith(".py") else []), module]
+        role["entrypoint"] = {"command": argv(Command(tuple(inner)), workdir)}
+    return TorchRole(role, made.document["spec"], made.notes, line.nnodes)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRole:
+    """Translation of a torchrun line."""
+
+    role: dict[str, Any]
+    spec: dict[str, Any]
+    """The spec around the role, with faultTolerance and deadlines."""
+    notes: tuple[str, ...]
+    nnodes: str

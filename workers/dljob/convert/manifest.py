@@ -1,0 +1,264 @@
+"""A file of manifests, document by document: which are jobs, what they become, and what happens to the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dljob.convert.comments import Attached, Comment, attach, comments, target
+from dljob.convert.emit import Notes, ordered, with_comments
+from dljob.convert.rayjob import ray_cluster, ray_job
+from dljob.convert.source import Draft, Named, Refused, Source, named
+from dljob.errors import PlacementError, Problem, SpecError, UsageError
+from dljob.plan.plan import plan
+from dljob.raycluster.acceptance import refusals
+from dljob.raycluster.pod_security import Level, PodPolicy
+from dljob.spec.loading.load import load
+from dljob.spec.model import DLJobManifest
+from dljob.spec.text import tree
+from dljob.spec.text.emit import to_yaml
+from dljob.spec.text.tree import Document, Loc
+from dljob.spec.text.words import path_of
+
+_CHART = re.compile(
+    r"\{\{-?\s*(\.|\$|/\*|(include|if|else|end|range|with|define|template|block|toYaml|tpl|default|quote|printf)\b)"
+)
+_SEPARATOR = re.compile(r"---(\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What flags of the command say beside the file."""
+
+    command: tuple[str, ...] = ()
+    """Program of a manifest that names none."""
+    workdir: str = ""
+    """Folder of the image in which the program starts."""
+    runtimes: tuple[Mapping[str, Any], ...] = ()
+    """Training runtimes of Kubeflow, for TrainJobs that refer to them."""
+    level: Level = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A manifest that became a DLJob."""
+
+    kind: str
+    name: str
+    line: int
+    text: str
+    """The DLJob as YAML, with comments."""
+    rows: tuple[Named, ...]
+    remarks: tuple[str, ...]
+    problems: tuple[str, ...]
+    """Why the DLJob would be refused; empty: it validates and plans."""
+    lines: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A document that is no job: passed on as it is, or only named."""
+
+    kind: str
+    name: str
+    line: int
+    text: str
+    """Empty: it is not passed on."""
+    why: str
+    lines: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A document that cannot become a DLJob."""
+
+    kind: str
+    name: str
+    line: int
+    message: str
+    hint: str = ""
+    lines: tuple[int, int] = (0, 0)
+
+
+Piece: TypeAlias = Job | Other | Refusal
+Converter: TypeAlias = Callable[[Draft, Options], None]
+
+CONVERTERS: Mapping[tuple[str, str], Converter] = {
+    ("ray.io", "RayJob"): lambda draft, given: ray_job(draft, given.command, given.workdir),
+    ("ray.io", "RayCluster"): lambda draft, given: ray_cluster(draft, given.command, given.workdir),
+}
+"""API group and kind -> what converts it."""
+NOT_YET: Mapping[tuple[str, str], str] = {
+    ("kubeflow.org", "TFJob"): "parameter servers are not there yet",
+    ("kubeflow.org", "MPIJob"): "its ranks meet by ssh and mpirun: write the script as torchrun would start it",
+    ("kubeflow.org", "XGBoostJob"): "its ranks meet by rabit, which dljob does not start",
+    ("kubeflow.org", "PaddleJob"): "its ranks meet by paddle's launcher, which dljob does not start",
+    ("kubeflow.org", "JAXJob"): "its ranks meet by jax.distributed, which dljob does not start",
+    ("kubeflow.org", "MXJob"): "parameter servers are not there yet",
+    ("ray.io", "RayService"): "it serves without end: write the engines as server roles (docs/howto/servers.md)",
+    ("ray.io", "RayCronJob"): "dljob has no schedule: convert the RayJob in it",
+    ("batch.volcano.sh", "Job"): "dljob convert does not know it",
+}
+"""Jobs that dljob cannot run, with the reason."""
+
+
+def convert(text: str, file: str, given: Options = Options()) -> list[Piece]:
+    """Convert all documents of a text.
+
+    Raises:
+        UsageError: it is no manifest at all.
+        SpecError: the text is no YAML.
+    """
+    if found := _CHART.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        hint = "render it first: helm template CHART | dljob convert - -o dljob.yaml"
+        raise UsageError(f"{file}:{line}: a chart's template, not a manifest", hint=hint)
+    documents = tree.read(text)
+    if not documents:
+        raise UsageError(
+            f"{file}: is empty", hint="name a file with a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob"
+        )
+    said = comments(text) if not any(_syntax(one) for one in documents) else []
+    pieces: list[Piece] = []
+    for document, lines in zip(documents, _ranges(text, documents), strict=True):
+        if document.faults:
+            raise SpecError(tuple(_problem(file, fault) for fault in document.faults))
+        for item, own in _items(document, lines):
+            pieces.append(_piece(item, own, text, said, file, given))
+    return pieces
+
+
+def _syntax(document: Document) -> bool:
+    return document.data is None and bool(document.faults)
+
+
+def _problem(file: str, fault: tree.TextProblem) -> Problem:
+    return Problem(path_of(fault.loc), fault.message, file, fault.mark.line, fault.mark.column, fault.hint)
+
+
+def _ranges(text: str, documents: Sequence[Document]) -> list[tuple[int, int]]:
+    """Return first and last line of each document; what stands before a document, such as a licence, is its own."""
+    lines = text.split("\n")
+    marks = [number for number, line in enumerate(lines, 1) if _SEPARATOR.match(line)]
+    first, made = 1, list[tuple[int, int]]()
+    for document in documents:
+        behind = next((mark for mark in marks if mark > document.start.line), len(lines) + 1)
+        made.append((first, behind - 1))
+        first = behind
+    return made
+
+
+def _items(document: Document, lines: tuple[int, int]) -> list[tuple[Document, tuple[int, int]]]:
+    """Return the document, or the items of a List as documents."""
+    data = document.data
+    items = data.get("items") if isinstance(data, dict) and data.get("kind") == "List" else None
+    if not isinstance(items, list):
+        return [(document, lines)]
+    made: list[tuple[Document, tuple[int, int]]] = []
+    starts = [document.value_mark(("items", at)).line for at in range(len(items))]
+    for at, item in enumerate(items):
+        own = Document(item, document.value_mark(("items", at)))
+        own.keys = {loc[2:]: mark for loc, mark in document.keys.items() if loc[:2] == ("items", at)}
+        own.values = {loc[2:]: mark for loc, mark in document.values.items() if loc[:2] == ("items", at)}
+        made.append((own, (starts[at], starts[at + 1] - 1 if at + 1 < len(items) else lines[1])))
+    return made
+
+
+def _piece(  # noqa: PLR0917 - all that is known of a document
+    document: Document, lines: tuple[int, int], text: str, said: Sequence[Comment], file: str, given: Options
+) -> Piece:
+    source = Source(document)
+    kind, name = (str(source.value(loc) or "") for loc in (("kind",), ("metadata", "name")))
+    group = str(source.value(("apiVersion",)) or "").rpartition("/")[0]
+    line = document.start.line
+    if not kind:
+        return Refusal("document", "", line, "has no kind", "a manifest has apiVersion and kind", lines)
+    if why := NOT_YET.get((group, kind)):
+        return Refusal(kind, name, line, f"cannot be converted: {why}", "", lines)
+    converter = CONVERTERS.get((group, kind))
+    if converter is None:
+        return _other(document, kind, name, lines, text)
+    own = attach(said, document, *lines)
+    try:
+        return _job(document, kind, lines, own, file, (converter, given))
+    except Refused as error:
+        at = document.key_mark(error.loc)
+        return Refusal(
+            kind, name, at.line, f"{path_of(error.loc)}: {error.message}".removeprefix(": "), error.hint, lines
+        )
+
+
+def _other(document: Document, kind: str, name: str, lines: tuple[int, int], text: str) -> Other:
+    if kind == "Secret":
+        return Other(
+            kind, name, document.start.line, "", "not passed on, since it is secret: apply it by itself", lines
+        )
+    own = text.split("\n")[lines[0] - 1 : lines[1]]
+    whole = "\n".join(line for line in own if not _SEPARATOR.fullmatch(line.rstrip())).strip("\n") + "\n"
+    # An item of a List, or of JSON, is no document of its own.
+    if not tree.read(whole) or tree.read(whole)[0].data != document.data:
+        whole = to_yaml(document.data)
+    return Other(kind, name, document.start.line, whole, "no job: passed on as it is", lines)
+
+
+def _job(  # noqa: PLR0917 - all that is known of a document
+    document: Document,
+    kind: str,
+    lines: tuple[int, int],
+    said: Sequence[Attached],
+    file: str,
+    by: tuple[Converter, Options],
+) -> Job:
+    converter, given = by
+    draft = Draft(Source(document))
+    converter(draft, given)
+    rows = tuple(named(draft.source))
+    name = str(draft.get(("metadata", "name")))
+    notes, lost = _notes(draft.source, said)
+    body = with_comments(ordered(draft.document), notes)
+    header = _header(kind, file, document.start.line, rows, lost)
+    return Job(
+        kind, name, document.start.line, header + body, rows, tuple(draft.remarks), tuple(_check(body, given)), lines
+    )
+
+
+def _notes(source: Source, said: Sequence[Attached]) -> tuple[dict[Loc, Notes], list[Attached]]:
+    """Return the comments by their places in the DLJob, and those whose fields are not in it."""
+    notes: dict[Loc, Notes] = {}
+    lost: list[Attached] = []
+    for one in said:
+        to = target(source, one.loc)
+        if not to:
+            lost.append(one)
+            continue
+        own = notes.setdefault(to, Notes())
+        (own.before if one.comment.alone else own.behind).append(one.comment.text)
+    return notes, lost
+
+
+def _header(kind: str, file: str, line: int, rows: Sequence[Named], lost: Sequence[Attached]) -> str:
+    """Return comments about the conversion, with the comments of fields that are not carried."""
+    made = [one.comment.text for one in lost if not one.loc]
+    made.append(f"# Converted from a {kind} by dljob convert, {file}:{line}.")
+    made += [
+        f"# not carried: line {row.line}, {row.path}: {row.fate.why}" for row in rows if row.fate.kind == "dropped"
+    ]
+    made += [f"# at {path_of(one.loc)}, line {one.comment.line}: {one.comment.text}" for one in lost if one.loc]
+    return "\n".join(made) + "\n"
+
+
+def _check(text: str, given: Options) -> list[str]:
+    """Return all that is wrong with a DLJob: its spec, its pods, its plan."""
+
+    def rules(manifest: DLJobManifest) -> Any:  # noqa: ANN401 - findings
+        return refusals(manifest, plan(manifest), PodPolicy(given.level))
+
+    try:
+        load(text, rules=rules)
+    except SpecError as error:
+        return [f"{one.path}: {one.message}{f'. {one.hint}' if one.hint else ''}" for one in error.problems]
+    except PlacementError as error:
+        return [error.message]
+    return []

@@ -1,0 +1,453 @@
+"""Pod templates: what becomes a machine of the job, and what the process in it needs.
+
+Most of a pod template is carried as `nodeGroups[].template`, since dljob merges that over the pods of the machines.
+Amounts, image and command have typed fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.convert.source import Draft, Source
+from dljob.spec.devices import KUBERNETES
+from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
+from dljob.spec.rules.outside import inside, is_ours
+from dljob.spec.rules.templates import CONTAINER_FIELDS, POD_FIELDS, WORKER
+from dljob.spec.scalars import ENV_PATTERN
+from dljob.spec.text.tree import Loc
+from dljob.spec.text.words import did_you_mean
+
+ARCH = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
+WRITTEN = ("creationTimestamp", "uid", "resourceVersion", "generation", "managedFields", "selfLink", "ownerReferences")
+"""Fields of metadata that the API server writes."""
+BY_SERVER = "the API server writes it"
+BY_RAY = ("RAY_IP", "FQ_RAY_IP", "RAY_ADDRESS", "RAY_PORT", "REDIS_PASSWORD")
+_EXPANDED = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.]*)\)")
+_RESERVED_VOLUMES = re.compile(r"dljob(-.*)?")
+
+
+@dataclass(slots=True)
+class Pod:
+    """What a pod template says about its process."""
+
+    loc: Loc
+    """Place of the main container in the source."""
+    group: Loc
+    """Place of its machines in the DLJob."""
+    cpu: str | None = None
+    devices: tuple[str, int] | None = None
+    """Kind and number of devices."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables with a plain value."""
+    workdir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the pods of a kind of manifest differ."""
+
+    main: tuple[str, ...] = ()
+    """Names of the main container; the first container where none of them is there."""
+    ray: bool = False
+    """Whether the pod runs Ray, so that command, probes and ports are those of `ray start`."""
+    given: tuple[str, ...] = ()
+    """Variables that PrimeMaster gives to each rank, so that those of the manifest are not needed."""
+    ports: tuple[str, ...] = ()
+    """Names of ports of the rendezvous."""
+
+
+def metadata(draft: Draft, loc: Loc, to: Loc) -> None:
+    """Carry labels and annotations of a pod template."""
+    source = draft.source
+    for key, at in source.keys(loc):
+        if key in ("labels", "annotations"):
+            for name, place in source.keys(at):
+                _label(draft, place, (*to, key, name), name)
+        elif key in ("name", "namespace", "generateName"):
+            source.harmless(at, "KubeRay names the pods")
+        elif key in WRITTEN:
+            source.harmless(at, BY_SERVER)
+
+
+def _label(draft: Draft, loc: Loc, to: Loc, name: str) -> None:
+    source = draft.source
+    if is_ours(name) or name == "ray.io/is-ray-node":
+        source.harmless(loc, "dljob and KubeRay set it")
+    elif (text := source.text(loc)) is not None:
+        draft.move(loc, to, text)
+
+
+def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> Pod:
+    """Convert a pod template into the node group at `group`, and return what it says about its process.
+
+    Args:
+        draft: the DLJob in the making; the node group has its name already.
+        template: place of the pod template.
+        group: place of the node group.
+        manner: how pods of this kind of manifest differ.
+    """
+    source, to = draft.source, (*group, "template")
+    metadata(draft, (*template, "metadata"), (*to, "metadata"))
+    spec = (*template, "spec")
+    source.stands(template, to)
+    source.stands(spec, (*to, "spec"))
+    pod = Pod(_main(source, spec, manner), group)
+    work = _Work(draft, pod, (*to, "spec"), manner)
+    for key, at in source.keys(spec):
+        _pod_field(work, key, at)
+    _architecture(draft, spec)
+    return pod
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A pod on its way into the template of a node group."""
+
+    draft: Draft
+    pod: Pod
+    to: Loc
+    """The pod's spec in the template."""
+    manner: Manner
+
+    def ray(self) -> Loc:
+        """Return the place of Ray's container in the template, made where it is not there yet."""
+        containers = self.draft.items((*self.to, "containers"))
+        at = next((at for at, one in enumerate(containers) if one["name"] == WORKER), len(containers))
+        if at == len(containers):
+            self.draft.put((*self.to, "containers", at, "name"), WORKER)
+        return (*self.to, "containers", at)
+
+
+def _pod_field(work: _Work, key: str, at: Loc) -> None:
+    draft, source, to = work.draft, work.draft.source, (*work.to, key)
+    match key:
+        case "containers" | "initContainers":
+            for place in source.items(at):
+                _container(work) if place == work.pod.loc else _sidecar(draft, place, to)
+        case "volumes":
+            for place in source.items(at):
+                _volume(draft, place, to)
+        case "imagePullSecrets":
+            _pull_secrets(draft, at)
+        case "restartPolicy":
+            source.harmless(at, "ranks restart by restartPolicy of their role, and pods by KubeRay")
+        case _ if key in POD_FIELDS:
+            draft.move(at, to)
+        case _:
+            _unknown(source, at, key, POD_FIELDS)
+
+
+def _unknown(source: Source, loc: Loc, key: str, known: frozenset[str]) -> None:
+    if hint := did_you_mean(key, known):
+        source.drop(loc, f"unknown field. {hint}")
+
+
+def _main(source: Source, spec: Loc, manner: Manner) -> Loc:
+    """Return the place of the container that runs the program."""
+    places = list(source.items((*spec, "containers")))
+    named = [place for place in places if source.value((*place, "name")) in manner.main]
+    return (named or places or [(*spec, "containers", 0)])[0]
+
+
+def _sidecar(draft: Draft, loc: Loc, to: Loc) -> None:
+    """Carry another container as it is."""
+    source = draft.source
+    name = source.value((*loc, "name"))
+    if not isinstance(name, str) or not name:
+        source.drop(loc, "a container without a name cannot be merged into the pod")
+        return
+    if name in (WORKER, "ray-head", "dljob-init", "wait-gcs-ready"):
+        source.drop(loc, f"the name {name} is taken in pods of dljob: rename it")
+        return
+    draft.append(loc, to)
+    wrong = [(key, at) for key, at in source.keys(loc) if key not in CONTAINER_FIELDS]
+    for key, at in wrong:
+        del draft.get(source.fates[loc].to)[key]
+        source.drop(at, f"unknown field. {did_you_mean(key, CONTAINER_FIELDS)}".strip())
+
+
+def _volume(draft: Draft, loc: Loc, to: Loc) -> None:
+    source = draft.source
+    name = source.value((*loc, "name"))
+    if not isinstance(name, str) or not name:
+        source.drop(loc, "a volume without a name cannot be merged into the pod")
+    elif _RESERVED_VOLUMES.fullmatch(name):
+        source.drop(loc, f"the volume {name} is reserved for dljob: rename it")
+    else:
+        draft.append(loc, to)
+
+
+def _pull_secrets(draft: Draft, loc: Loc) -> None:
+    source, to = draft.source, ("spec", "imagePullSecrets")
+    for at in source.items(loc):
+        had = draft.items(to)
+        if source.value(at) in had:
+            source.carry(at, (*to, had.index(source.value(at))))
+        else:
+            draft.append(at, to)
+
+
+def _architecture(draft: Draft, spec: Loc) -> None:
+    """Let the head run on the same kind of machine: it has the same image."""
+    source, to = draft.source, ("spec", "head", "template", "spec")
+    for name in ARCH:
+        arch = source.value((*spec, "nodeSelector", name))
+        if isinstance(arch, str) and draft.get((*to, "nodeSelector", name)) is None:
+            draft.put((*to, "nodeSelector", name), arch)
+            if tolerations := source.value((*spec, "tolerations")):
+                draft.put((*to, "tolerations"), tolerations)
+            draft.remarks.append(f"{name}: {arch} also stands at the head, which has the same image")
+
+
+def _container(work: _Work) -> None:
+    """Convert the main container."""
+    source = work.draft.source
+    for key, at in source.keys(work.pod.loc):
+        if key in _HANDLERS:
+            _HANDLERS[key](work, at)
+        elif key in ("command", "args"):
+            if work.manner.ray:
+                source.harmless(at, "dljob starts Ray")
+        elif key in CONTAINER_FIELDS:
+            work.draft.move(at, (*work.ray(), key))
+        else:
+            _unknown(source, at, key, CONTAINER_FIELDS)
+
+
+def _container_name(work: _Work, at: Loc) -> None:
+    work.draft.source.harmless(at, f"Ray's container is {WORKER}")
+
+
+def _probe(work: _Work, at: Loc) -> None:
+    if work.manner.ray:
+        work.draft.source.harmless(at, "KubeRay probes Ray")
+    else:
+        work.draft.source.drop(at, f"a pod's probe is not a rank's: write roles[].{at[-1]}")
+
+
+def _shared(work: _Work, loc: Loc) -> None:
+    """Carry a field of the whole job; where pods differ, into the template."""
+    draft, source, key = work.draft, work.draft.source, str(loc[-1])
+    value = source.text(loc)
+    if not value:
+        return
+    had = draft.get(("spec", key))
+    if had is None:
+        draft.put(("spec", key), value)
+    if had in (None, value):
+        source.carry(loc, ("spec", key))
+    else:
+        draft.move(loc, (*work.ray(), key))
+
+
+def _workdir(work: _Work, loc: Loc) -> None:
+    source = work.draft.source
+    if work.manner.ray:
+        source.harmless(loc, "ranks and tasks start in the job's folder")
+    elif folder := source.text(loc):
+        work.pod.workdir = folder
+
+
+def _mounts(work: _Work, loc: Loc) -> None:
+    source, seen = work.draft.source, set[str]()
+    for at in source.items(loc):
+        path = source.value((*at, "mountPath"))
+        if not isinstance(path, str) or not path:
+            source.drop(at, "a mount without mountPath cannot be merged into the pod")
+        elif inside(path):
+            source.drop(at, f"{path} lies in {inside(path)}, which is reserved for dljob")
+        elif path in seen:
+            source.drop(at, f"{path} is mounted twice")
+        else:
+            seen.add(path)
+            work.draft.append(at, (*work.ray(), "volumeMounts"))
+
+
+_RAY_PORTS = (6379, 10001, 8265, 8080, 8000, 52365, 44217, 44227)
+
+
+def _ports(work: _Work, loc: Loc) -> None:
+    source, manner = work.draft.source, work.manner
+    for at in source.items(loc):
+        name, number = source.value((*at, "name")), source.value((*at, "containerPort"))
+        if manner.ray and number in _RAY_PORTS:
+            source.harmless(at, "dljob and KubeRay open Ray's ports")
+        elif name in manner.ports or (not manner.ray and not name):
+            source.harmless(at, "PrimeMaster takes a free port for the rendezvous; other ports need no declaration")
+        elif not isinstance(name, str):
+            source.harmless(at, "a port needs no declaration")
+        else:
+            work.draft.append(at, (*work.ray(), "ports"))
+
+
+def _lifecycle(work: _Work, loc: Loc) -> None:
+    source = work.draft.source
+    if "ray stop" in str(source.value((*loc, "preStop"))):
+        source.harmless((*loc, "preStop"), "dljob has a preStop of its own, which saves checkpoints first")
+    for key, at in source.keys(loc):
+        if at not in source.fates:
+            source.drop(at, f"{key} would take the place of dljob's own, which saves checkpoints")
+
+
+def _env(work: _Work, loc: Loc) -> None:
+    """Carry variables: plain ones to the role later (`Pod.env`), the others into the pod."""
+    source, manner = work.draft.source, work.manner
+    # A variable that others of the pod refer to must be in the pod as well.
+    texts = [str(source.value((*at, "value"))) for at in source.items(loc)]
+    referred = {name for text in texts for name in _EXPANDED.findall(text)}
+    for at in source.items(loc):
+        name, value = source.value((*at, "name")), source.value((*at, "value"))
+        if not isinstance(name, str) or not name:
+            source.drop(at, "a variable without a name")
+        elif name in manner.given:
+            source.harmless(at, "PrimeMaster gives it to each rank")
+        elif manner.ray and (name in BY_RAY or name.startswith("RAY_AUTH_")):
+            source.harmless(at, "KubeRay and dljob set it")
+        elif name.startswith(("DLJOB_", "RAY_AUTH_")) or name == "POD_NAME":
+            source.drop(at, f"{name} is set by dljob")
+        elif source.value((*at, "valueFrom")) is not None or _in_pod(name, value, referred, manner):
+            _pod_variable(work, at, name)
+        else:
+            work.pod.env[name] = source.text((*at, "value")) or ""
+            source.carry(at, (*PENDING_ENV, name))
+
+
+PENDING_ENV: Loc = ("<env>",)
+"""Stand-in for the place of a variable until its role is known (`place_env`)."""
+
+
+def _in_pod(name: str, value: object, referred: set[str], manner: Manner) -> bool:
+    """Whether a plain variable belongs into the pod: Kubernetes expands it, or tasks of Ray need it."""
+    return manner.ray or name in referred or bool(_EXPANDED.search(str(value))) or not re.fullmatch(ENV_PATTERN, name)
+
+
+def _pod_variable(work: _Work, loc: Loc, name: str) -> None:
+    draft, source, to = work.draft, work.draft.source, (*work.ray(), "env")
+    if any(one["name"] == name for one in draft.items(to)):
+        source.drop(loc, f"{name} is listed twice")
+    elif name == "PYTHONPATH" and not isinstance(source.value((*loc, "value")), str):
+        source.drop(loc, "PYTHONPATH needs a value, to which dljob adds a folder")
+    else:
+        value: dict[str, Any] = dict(source.value(loc))
+        if "value" in value:
+            value["value"] = source.text((*loc, "value")) or ""
+        draft.append(loc, to, value)
+
+
+def place_env(draft: Draft, pods: list[Pod], role: Loc) -> None:
+    """Put the plain variables of pods into the role that their processes become; the first value of a name counts."""
+    source = draft.source
+    names: list[str] = []
+    for pod in pods:
+        for name, value in pod.env.items():
+            if name not in names:
+                names.append(name)
+                draft.put((*role, "env", len(names) - 1), {"name": name, "value": value})
+    for loc, fate in list(source.fates.items()):
+        if fate.kind != "carried" or fate.to[:1] != PENDING_ENV or not any(_below(loc, pod.loc) for pod in pods):
+            continue
+        name = str(fate.to[1])
+        at = names.index(name)
+        if source.text((*loc, "value")) not in (None, draft.get((*role, "env", at, "value"))):
+            source.drop(loc, f"{name} has another value in other pods of the role")
+        else:
+            source.carry(loc, (*role, "env", at))
+
+
+def _below(loc: Loc, parent: Loc) -> bool:
+    return loc[: len(parent)] == parent
+
+
+# -- amounts
+
+
+def _resources(work: _Work, loc: Loc) -> None:
+    draft, source, pod = work.draft, work.draft.source, work.pod
+    for key, at in source.keys(loc):
+        if key not in ("limits", "requests"):
+            draft.move(at, (*work.ray(), "resources", key))
+    for name, pattern in (("cpu", CPU_PATTERN), ("memory", MEMORY_PATTERN)):
+        _amount(work, loc, name, pattern)
+    pod.cpu = draft.get((*pod.group, "cpu"))
+    for section in ("limits", "requests"):
+        for name, at in source.keys((*loc, section)):
+            if name in ("cpu", "memory"):
+                continue
+            kind = device_kind(name)
+            if kind:
+                _devices(draft, pod, at, name, kind)
+            else:
+                draft.move(at, (*work.ray(), "resources", section, name))
+
+
+def _amount(work: _Work, loc: Loc, name: str, pattern: str) -> None:
+    """Carry CPUs or memory: the limit, else the request; a smaller request stays in the template."""
+    draft, source, to = work.draft, work.draft.source, (*work.pod.group, name)
+    chosen = ""
+    for section in ("limits", "requests"):
+        at = (*loc, section, name)
+        text = source.text(at)
+        if text is None:
+            continue
+        if not re.fullmatch(pattern, text):
+            form = "2 or 500m" if name == "cpu" else "8Gi"
+            source.drop(at, f"{text} is no amount that dljob reads: write it as {form}")
+        elif not chosen:
+            chosen = text
+            why = "" if section == "limits" else "the machine's limit as well"
+            draft.move(at, to, text, why)
+        elif text == chosen:
+            source.carry(at, to)
+        else:
+            draft.move(at, (*work.ray(), "resources", "requests", name), text)
+
+
+def device_kind(resource: str) -> str:
+    """Return dljob's kind of device for an extended resource of Kubernetes; empty for others, such as rdma/hca."""
+    for kind, usual in KUBERNETES.items():
+        if resource == usual:
+            return kind
+    domain, _, name = resource.partition("/")
+    if name.endswith("gpu") or name.startswith("mig-") or (domain == "gpu.intel.com" and name in ("xe", "i915")):
+        return "GPU"
+    if domain == "huawei.com" and name.startswith("Ascend"):
+        return "NPU"
+    return "Neuron" if domain == "aws.amazon.com" and name.startswith("neuron") else ""
+
+
+def _devices(draft: Draft, pod: Pod, loc: Loc, name: str, kind: str) -> None:
+    source, to = draft.source, (*pod.group, "accelerator")
+    count = source.number(loc)
+    if count is None:
+        return
+    if not count:
+        source.harmless(loc, "no devices")
+    elif pod.devices is None:
+        pod.devices = (kind, count)
+        made: dict[str, Any] = {"type": kind, "count": count}
+        if name != KUBERNETES[kind]:
+            made["resourceName"] = name
+        draft.put(to, made)
+        source.carry(loc, (*to, "count"))
+    elif draft.get((*to, "resourceName")) in (None, name) and pod.devices == (kind, count):
+        source.carry(loc, (*to, "count"))
+    else:
+        source.drop(loc, f"a machine has one kind of device here, and that is {pod.devices[0]}")
+
+
+_HANDLERS: Mapping[str, Callable[[_Work, Loc], None]] = {
+    "name": _container_name,
+    "image": _shared,
+    "imagePullPolicy": _shared,
+    "resources": _resources,
+    "env": _env,
+    "volumeMounts": _mounts,
+    "ports": _ports,
+    "lifecycle": _lifecycle,
+    "workingDir": _workdir,
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _probe),
+}
+"""Fields of the main container that are not carried as they are."""

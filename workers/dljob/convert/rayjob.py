@@ -1,0 +1,207 @@
+"""RayJob and RayCluster: the driver becomes a role with a quota on a machine of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from dljob.convert import command
+from dljob.convert.meta import head, scalar
+from dljob.convert.pods import Pod
+from dljob.convert.raycluster import cluster
+from dljob.convert.source import Draft, Refused
+from dljob.spec.quantity import GRAIN, parse_cpu
+from dljob.spec.rules.outside import RUNTIME_ENV, is_uri
+from dljob.spec.text import tree
+from dljob.spec.text.tree import Loc
+
+_SUBMITTER = "the operator submits the driver itself: there is no pod for that"
+_HARMLESS = {
+    "jobId": "dljob names its submissions itself",
+    "metadata": "Ray's own table of jobs shows it, and nothing else reads it",
+    "submitterPodTemplate": _SUBMITTER,
+    "submitterConfig": _SUBMITTER,
+    "entrypointNumCpus": "the driver has a machine of its own",
+    "entrypointResources": "the driver has a machine of its own",
+    "ttlSecondsAfterFinished": "it is the time until KubeRay deletes the cluster; cleanupPolicy decides that here",
+}
+
+
+def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+    """Convert a RayJob."""
+    source = draft.source
+    head(draft)
+    source.stands(("spec",), ("spec",))
+    text = source.text(("spec", "entrypoint"))
+    if source.value(("spec", "submissionMode")) == "InteractiveMode" and not text:
+        raise Refused(("spec", "submissionMode"), "InteractiveMode: the job has no program", "add --command")
+    if not text and not given:
+        raise Refused(("spec",), "has no entrypoint", "add --command")
+    line = command.of_words(given) if given else command.of_text(text or "")
+    role: Loc = ("spec", "roles", 0)
+    draft.put(role, {"name": "driver", "reserve": "Quota"})
+    for key, at in source.keys(("spec",)):
+        if key in _HARMLESS:
+            source.harmless(at, _HARMLESS[key])
+        else:
+            _field(draft, key, at)
+    selected = draft.get(("spec", "rayClusterRef")) is not None
+    pod = None if selected else cluster(draft, ("spec", "rayClusterSpec"))
+    folder = workdir or _folder(draft, pod, line)
+    _driver(draft, pod, role)
+    draft.put((*role, "entrypoint", "command"), command.argv(line, folder))
+    if text:
+        source.carry(("spec", "entrypoint"), (*role, "entrypoint", "command"))
+
+
+def _field(draft: Draft, key: str, at: Loc) -> None:
+    """Convert a field of a RayJob's spec."""
+    source = draft.source
+    match key:
+        case "suspend" | "activeDeadlineSeconds" | "preRunningDeadlineSeconds":
+            scalar(draft, at, ("spec", key))
+        case "backoffLimit":
+            scalar(draft, at, ("spec", "faultTolerance", "maxClusterRestarts"), "each is a new RayCluster, as there")
+        case "shutdownAfterJobFinishes":
+            kept = source.value(at) is False
+            draft.move(at, ("spec", "cleanupPolicy"), "Retain" if kept else "DeleteCluster")
+        case "submissionMode":
+            source.harmless(at, _SUBMITTER)
+        case "managedBy":
+            _managed(draft, at)
+        case "clusterSelector":
+            _selector(draft, at)
+        case "deletionStrategy":
+            source.harmless(at, "cleanupPolicy and ttlSecondsAfterFinished decide what is deleted")
+        case "entrypointNumGpus":
+            _driver_devices(draft, at)
+        case "runtimeEnvYAML":
+            _runtime_env(draft, at)
+        case _:
+            pass
+
+
+def _managed(draft: Draft, at: Loc) -> None:
+    if draft.source.value(at) == "kueue.x-k8s.io/multikueue":
+        draft.move(at, ("spec", "managedBy"))
+    else:
+        draft.source.harmless(at, "the operator of dljob runs the job")
+
+
+def _selector(draft: Draft, at: Loc) -> None:
+    source = draft.source
+    place = (*at, "ray.io/cluster")
+    if name := source.text(place):
+        draft.move(place, ("spec", "rayClusterRef", "name"), name)
+        draft.remarks.append(f"the image of RayCluster {name} must contain dljob")
+        source.harmless(("spec", "rayClusterSpec"), "KubeRay ignores it beside clusterSelector")
+
+
+def _driver_devices(draft: Draft, at: Loc) -> None:
+    source = draft.source
+    count = source.value(at)
+    if not count:
+        source.harmless(at, "no devices")
+    elif isinstance(count, int):
+        draft.move(at, ("spec", "roles", 0, "accelerator", "count"), str(count))
+    else:
+        source.drop(at, "a driver gets whole devices")
+
+
+def _runtime_env(draft: Draft, at: Loc) -> None:
+    """Carry the runtime environment, which is YAML within a text."""
+    source = draft.source
+    text = source.text(at)
+    documents = tree.read(text) if text and text.strip() else []
+    data = documents[0].data if documents else {}
+    if (documents and documents[0].faults) or not isinstance(data, dict):
+        source.drop(at, "is no YAML of a mapping")
+        return
+    lost: list[str] = []
+    for key, value in data.items():
+        if key == "working_dir" and not is_uri(value):
+            draft.put(("<workdir>",), value)
+        elif key not in RUNTIME_ENV or (key == "py_modules" and not _uris(value)):
+            lost.append(key)
+        else:
+            draft.put(("spec", "runtimeEnv", key), _texts(value) if key == "env_vars" else value)
+    source.carry(at, ("spec", "runtimeEnv"))
+    if lost:
+        source.drop(
+            at, f"{', '.join(lost)}: only URIs that pods can reach, and what Ray 2.60 knows; the rest is carried"
+        )
+
+
+def _uris(value: object) -> bool:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return bool(items) and all(map(is_uri, items))
+
+
+def _texts(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    return {key: str(one) for key, one in cast("dict[str, Any]", value).items()} if isinstance(value, dict) else value
+
+
+def _folder(draft: Draft, pod: Pod | None, line: command.Command) -> str:
+    """Return the folder in which the driver starts under Ray; empty where it does not matter."""
+    source = draft.source
+    local = draft.document.pop("<workdir>", None)
+    at: Loc = ("spec", "runtimeEnvYAML")
+    if isinstance(local, str) and local.startswith("/"):
+        source.carry(at, ("spec", "runtimeEnv") if draft.get(("spec", "runtimeEnv")) else ("spec", "roles", 0))
+        draft.remarks.append(
+            f"working_dir {local} is a folder of the image: the driver starts there, and nothing is packed"
+        )
+        return local
+    if local is not None:
+        source.drop(
+            at, f"working_dir {local} is a folder of the machine that submits: use `dljob submit`, or an archive's URI"
+        )
+    if draft.get(("spec", "runtimeEnv", "working_dir")) or not (files := command.relative_files(line)):
+        return ""
+    image = str(draft.get(("spec", "image")))
+    if pod and pod.workdir:
+        return pod.workdir
+    if re.search(r"(^|/)(rayproject/)?ray(-ml|-llm)?:", image):
+        return "/home/ray"
+    source.drop(
+        ("spec", "entrypoint"), f"{files[0]} lies in the image's WORKDIR, which only the image knows: add --workdir"
+    )
+    return ""
+
+
+def _driver(draft: Draft, pod: Pod | None, role: Loc) -> None:
+    """Give the driver its machine and what it counts on."""
+    count = draft.get((*role, "accelerator", "count"))
+    if pod is None:
+        return
+    groups = draft.items(("spec", "nodeGroups"))
+    if count is not None:
+        home = next((group for group in groups if group.get("accelerator")), None)
+        if home is None:
+            draft.source.drop(("spec", "entrypointNumGpus"), "no machine has devices")
+            draft.document["spec"]["roles"][0].pop("accelerator")
+        else:
+            draft.put((*role, "nodeGroup"), home["name"])
+            return
+    draft.put((*role, "nodeGroup"), draft.get((*pod.group, "name")))
+    if pod.cpu:
+        amount = parse_cpu(pod.cpu)
+        draft.put((*role, "resources", "cpu"), str(amount // GRAIN) if amount >= GRAIN else pod.cpu)
+    if pod.devices:
+        draft.put((*role, "accelerator"), {"type": pod.devices[0], "count": str(pod.devices[1])})
+
+
+def ray_cluster(draft: Draft, given: Sequence[str], workdir: str) -> None:
+    """Convert a RayCluster and the command that is to run on it."""
+    if not given:
+        raise Refused(("kind",), "a RayCluster runs nothing by itself", "add --command 'python train.py'")
+    head(draft)
+    role: Loc = ("spec", "roles", 0)
+    draft.put(role, {"name": "driver", "reserve": "Quota"})
+    pod = cluster(draft, ("spec",))
+    line = command.of_words(given)
+    _driver(draft, pod, role)
+    image = str(draft.get(("spec", "image")))
+    folder = workdir or ("/home/ray" if command.relative_files(line) and "rayproject/ray" in image else "")
+    draft.put((*role, "entrypoint", "command"), command.argv(line, folder))

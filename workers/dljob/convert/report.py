@@ -1,0 +1,67 @@
+"""What a conversion did, as text: the table of fields, and both sides beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dljob.convert.manifest import Job, Other, Piece, Refusal
+from dljob.spec.text.words import path_of
+from dljob.telemetry.wording import counted
+
+
+def whole(pieces: Sequence[Piece]) -> str:
+    """Return the file that the conversion makes."""
+    return "---\n".join(piece.text for piece in pieces if not isinstance(piece, Refusal) and piece.text)
+
+
+def lines(pieces: Sequence[Piece], file: str) -> Iterator[str]:
+    """Yield the report: each document, each field that is not carried, and what else is to be known."""
+    for piece in pieces:
+        place = f"{file}:{piece.line}"
+        match piece:
+            case Job():
+                yield from _job(piece, place, file)
+            case Other():
+                yield f"{place}: {piece.kind} {piece.name}: {piece.why}"
+            case Refusal():
+                yield f"{place}: {piece.kind} {piece.name}: {piece.message}".replace(" :", ":")
+                if piece.hint:
+                    yield f"  {piece.hint}"
+
+
+def _job(job: Job, place: str, file: str) -> Iterator[str]:
+    count = {kind: sum(row.fate.kind == kind for row in job.rows) for kind in ("carried", "harmless", "dropped")}
+    yield (
+        f"{place}: {job.kind} -> DLJob {job.name}: {counted(count['carried'], 'field')} carried, "
+        f"{count['harmless']} harmless here, {count['dropped']} not carried"
+    )
+    for row in job.rows:
+        if row.fate.kind != "carried":
+            word = "harmless here" if row.fate.kind == "harmless" else "not carried"
+            yield f"  {file}:{row.line}: {row.path}: {word}: {row.fate.why}"
+    for remark in job.remarks:
+        yield f"  note: {remark}"
+    for problem in job.problems:
+        yield f"  problem: {problem}"
+
+
+def diff(text: str, pieces: Sequence[Piece], width: int = 60) -> Iterator[str]:
+    """Yield the source beside what became of it, line by line, and then each DLJob; no line of a Secret."""
+    source = text.split("\n")
+    for piece in pieces:
+        first, last = piece.lines
+        if not isinstance(piece, Job):
+            words = "passed on" if isinstance(piece, Other) and piece.text else "not converted"
+            yield f"{first:5} {piece.kind} {piece.name}: {words}"
+            continue
+        fates: dict[int, list[str]] = {}
+        for row in piece.rows:
+            word = {"carried": "=", "harmless": "~", "dropped": "!"}[row.fate.kind]
+            said = path_of(row.fate.to) if row.fate.kind == "carried" else row.fate.why
+            fates.setdefault(row.line, []).append(f"{word} {said}")
+        for number in range(first, last + 1):
+            there = "; ".join(fates.get(number, ()))
+            yield f"{number:5} {source[number - 1][:width]:{width}} {there}".rstrip()
+        yield f"--- DLJob {piece.name}"
+        for number, line in enumerate(piece.text.splitlines(), 1):
+            yield f"{number:5} {line}"
