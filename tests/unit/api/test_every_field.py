@@ -72,6 +72,9 @@ def everything() -> DLJobManifest:
         .probe("readiness", port="http", path="/health", scheme="HTTPS", headers={"A": "b"}, initial_delay_seconds=1,
                period_seconds=2, timeout_seconds=3, success_threshold=2, failure_threshold=4)
     )  # fmt: skip
+    builder.role("w").run("m.D").not_driver().total(2).bounds(1, 3).autoscale(
+        "queue", name="q", target=4, cooldown_seconds=30
+    )
     builder.role("v").module("m.py").drain(signal="SIGUSR1", path="/drain", port=80, timeout_seconds=5)
     builder.role("t").run("m.D").port("http").probe("readiness", port="http").probe("liveness", command=["true"])
     builder.role("u").run("m.D").probe("startup", port=80)

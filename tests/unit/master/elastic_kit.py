@@ -19,6 +19,15 @@ def boot(count=3, role=None, *others, own_nodes=False, extra=(), group=None, **s
     return world
 
 
+ROOMY = nodes(20, cpus=1)[17:]
+
+
+def fleet(count=3, *, extra=ROOMY, role=None, **spec):
+    """Return a running world whose ranks are those of an Actor role, beside a small driver."""
+    driver = {"name": "d", "resources": {"cpu": "0.01"}}
+    return boot(count, {"type": "Actor", "driver": False, **(role or {})}, driver, extra=extra, **spec)
+
+
 def lose(world, unit):
     node = world.state.units[unit].node
     world.lose_node(node)

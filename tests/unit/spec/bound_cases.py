@@ -58,6 +58,13 @@ WHOLE: Json = {
         },
         {"name": "b", "entrypoint": {"command": ["ls"]}, **{key: {"tcpSocket": {"port": 8000}} for key in PROBES}},
         {"name": "c", "entrypoint": {"class": "app.A"}, **{key: {"exec": {"command": ["true"]}} for key in PROBES}},
+        {
+            "name": "s",
+            "entrypoint": {"command": ["ls"]},
+            "driver": False,
+            "maxReplicas": 2,
+            "autoscale": {"by": "queue", "name": "q", "target": 4, "cooldownSeconds": 30},
+        },
     ],
     "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
     "nodeGroups": [
@@ -283,7 +290,10 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
     for probe in PROBES:
         for kind, index in (("tcpSocket", 1), ("exec", 2)):
             path = path.replace(f".roles[].{probe}.{kind}", f".roles.{index}.{probe}.{kind}")
+    path = path.replace(".roles[].autoscale", ".roles.3.autoscale")
     path = path.replace(".envFrom[].configMapRef", ".envFrom.1.configMapRef")
+    if value == "calls":
+        del _at(spec, ".roles.3.autoscale")["name"]
     if drop:
         parent, _, name = path.rpartition(".")
         del _at(spec, parent)[name]

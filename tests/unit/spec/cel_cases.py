@@ -325,6 +325,22 @@ RULES: tuple[Case, ...] = (
         )
     ),
     case(
+        cel.AUTOSCALE,
+        {"roles": [role(driver=False, maxReplicas=2, autoscale={"by": "calls", "target": 1}), role("b")]},
+        {"roles": [role(driver=False, autoscale={"by": "calls", "target": 1}), role("b")]},
+    ),
+    *(
+        case(
+            cel.AUTOSCALE_NAME,
+            {"roles": [role(driver=False, maxReplicas=2, autoscale={"target": 1, **right}), role("b")]},
+            {"roles": [role(driver=False, maxReplicas=2, autoscale={"target": 1, **wrong}), role("b")]},
+        )
+        for right, wrong in (
+            ({"by": "calls"}, {"by": "queue"}),
+            ({"by": "metric", "name": "x"}, {"by": "calls", "name": "x"}),
+        )
+    ),
+    case(
         cel.DRAIN,
         {"roles": [{"name": "a", "entrypoint": {"module": "a.py"}, "drain": {}}]},
         {"roles": [role(drain={})]},

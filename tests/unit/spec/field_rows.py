@@ -37,6 +37,7 @@ DERIVED: dict[str, Any] = {
         "collocations": [{"name": "both", "roles": ["script", "program"], "level": "Host"}],
     },
 }
+SCALES: dict[str, Any] = {**DERIVED["spec"]["roles"][3], "maxReplicas": 2}
 GROUPED: dict[str, Any] = {
     **DERIVED,
     "spec": {**DERIVED["spec"], "collectives": {"groups": [{"name": "w", "roles": ["last"]}]}},
@@ -81,6 +82,11 @@ class Code:
     module: str
     attribute: str
     test: str = ""
+
+
+def scaled(**how: Any) -> dict[str, Any]:
+    """Return the last role, following its load."""
+    return {**SCALES, "autoscale": {"by": "calls", "target": 2, **how}}
 
 
 def probe_rows(key: str) -> dict[str, Plan | Code]:
@@ -166,6 +172,15 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].replicasPerGroup": Plan("spec.roles.0.replicasPerGroup", 4),
     "spec.roles[].minReplicas": Plan("spec.roles.0.minReplicas", 2),
     "spec.roles[].maxReplicas": Plan("spec.roles.0.maxReplicas", 8),
+    **{
+        f"spec.roles[].autoscale.{name}": Plan("spec.roles.3", scaled(**more))
+        for name, more in {
+            "by": {},
+            "name": {"by": "queue", "name": "q"},
+            "target": {"target": 3},
+            "cooldownSeconds": {"cooldownSeconds": 5},
+        }.items()
+    },
     "spec.roles[].accelerator.type": Plan("spec.roles.1.accelerator.type", "NPU"),
     "spec.roles[].accelerator.count": Plan("spec.roles.1.accelerator.count", "0.5"),
     "spec.roles[].accelerator.visibility": Plan("spec.roles.1.accelerator.visibility", "Shared"),

@@ -122,6 +122,14 @@ class RoleSetters(UnsupportedCalls):
             self._workload.max_replicas = check_count(most, self._call("elastic"))
         return self
 
+    def bounds(self, fewest: int | None = None, most: int | None = None) -> Self:
+        """Let the number of ranks change while the job runs; of an Actor role, others than drivers."""
+        if fewest is not None:
+            self._workload.min_replicas = check_count(fewest, self._call("bounds"))
+        if most is not None:
+            self._workload.max_replicas = check_count(most, self._call("bounds"))
+        return self
+
     # --- on what
 
     def resource(
@@ -311,6 +319,19 @@ class RoleSetters(UnsupportedCalls):
         if command is not None:
             kind = {"exec": {"command": list(command)}}
         setattr(self._workload, f"{which}_probe", pruned({**kind, **numbers}))
+        return self
+
+    def autoscale(self, by: str, *, target: int, name: str | None = None, cooldown_seconds: int | None = None) -> Self:
+        """Scale the role by its load, between its bounds.
+
+        Args:
+            by: queue, calls or metric.
+            target: load of one rank.
+            name: name of the DataQueue or of the metric; None for calls.
+            cooldown_seconds: seconds between two changes.
+        """
+        own = {"by": by, "target": target, "name": name, "cooldownSeconds": cooldown_seconds}
+        self._workload.autoscale = pruned(own)
         return self
 
     def drain(

@@ -14,7 +14,17 @@ from immutables import Map
 
 from dljob.master.failure import attribution, budget, ending, failover, hanging, memory
 from dljob.master.ledger import rules
-from dljob.master.placement import admission, checked, commands, departures, elastic, nodes, previous_attempt, timers
+from dljob.master.placement import (
+    admission,
+    autoscale,
+    checked,
+    commands,
+    departures,
+    elastic,
+    nodes,
+    previous_attempt,
+    timers,
+)
 from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting
 from dljob.master.state.actions import KillHost
 from dljob.master.state.events import (
@@ -30,6 +40,7 @@ from dljob.master.state.events import (
     HostLost,
     HostReady,
     JournalReported,
+    LoadSeen,
     MasterStarted,
     NodeFrozen,
     NodesChecked,
@@ -364,6 +375,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     HangFound: hanging.report_hang,
     CauseLearned: departures.learned,
     Commanded: commands.commanded,
+    LoadSeen: autoscale.follow_load,
     Tick: _tick,
     Released: _released,
 }

@@ -20,6 +20,19 @@ class HostKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AutoscalePlan:
+    """Scaling of a role by its load."""
+
+    by: str
+    """queue | calls | metric."""
+    name: str
+    """Name of the queue or metric; empty for calls."""
+    target: int
+    """Load of one rank."""
+    cooldown_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RolePlan:
     """A role with all fields resolved that depend on other ones."""
 
@@ -81,6 +94,8 @@ class RolePlan:
     """Holds the other probes back until it succeeds; a rank that it gives up is ended."""
     liveness: ProbePlan | None = field(default=None, metadata=LATER)
     """Ends a rank that it finds unhealthy."""
+    autoscale: AutoscalePlan | None = field(default=None, metadata=LATER)
+    """Scales the role by its load; None: only orders do."""
     drain: DrainPlan | None = field(default=None, metadata=LATER)
     """Comes before SIGTERM when a rank is ended in order."""
 

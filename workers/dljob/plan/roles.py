@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
-from dljob.plan.role import HostKind, RolePlan
+from dljob.plan.role import AutoscalePlan, HostKind, RolePlan
 from dljob.plan.serving import DrainPlan, ProbePlan
-from dljob.spec.model import DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role
+from dljob.spec.model import Autoscale, DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds
@@ -74,6 +74,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         drain=_drain(role.drain),
         python=role.python or "",
         service=role.service,
+        autoscale=_autoscale(role.autoscale),
     )
 
 
@@ -94,6 +95,10 @@ def _probe(probe: Probe | None) -> ProbePlan | None:
         successes=probe.success_threshold,
         failures=probe.failure_threshold,
     )
+
+
+def _autoscale(own: Autoscale | None) -> AutoscalePlan | None:
+    return None if own is None else AutoscalePlan(own.by, own.name or "", own.target, float(own.cooldown_seconds))
 
 
 def _drain(drain: Drain | None) -> DrainPlan | None:

@@ -159,6 +159,14 @@ QUOTA = CelRule(
 DRAIN = CelRule("!has(self.drain) || !has(self.entrypoint.class)", "drain is for a module or command")
 # A Service without a port does not exist.
 SERVICE = CelRule("!self.service || has(self.ports) && self.ports.size() > 0", "service needs ports")
+# Elastic roles restart for another size, which no load may decide.
+AUTOSCALE = CelRule(
+    "!has(self.autoscale) || self.type == 'Actor' && (has(self.minReplicas) || has(self.maxReplicas))",
+    "autoscale needs an Actor role with minReplicas or maxReplicas",
+)
+AUTOSCALE_NAME = CelRule(
+    "(self.by == 'calls') != has(self.name)", "by: queue and by: metric need a name; calls has none"
+)
 ENTRYPOINT = CelRule(
     "[has(self.class), has(self.module), has(self.command)].filter(x, x).size() == 1",
     "exactly one of class, module, command",
@@ -260,6 +268,8 @@ ROLE = (
     QUOTA,
     DRAIN,
     SERVICE,
+    *(RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY, QUOTA),
+    *(DRAIN, AUTOSCALE),
 )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from dljob.spec import cel, scalars
+from dljob.spec.autoscale import Autoscale
 from dljob.spec.cluster import (
     AcceleratorType,
     Checkpoint,
@@ -60,6 +61,7 @@ from dljob.spec.serving import Drain, Port, Probe
 # The models are spread over several modules; all others import them from here.
 __all__ = [
     "AcceleratorType",
+    "Autoscale",
     "BackendName",
     "Backoff",
     "Checkpoint",
@@ -151,6 +153,8 @@ class Role(Model):
     where ranks come and go and the others run on."""
     max_replicas: Annotated[int | None, Field(ge=1, le=100000)] = None
     """The upper bound of replicas while the job runs; left out: as many as replicas."""
+    autoscale: Autoscale | None = None
+    """Scales the role by its load, for Actor roles with bounds; left out: its size is what `dljob scale` says."""
     accelerator: RoleAccelerator | None = None
     """Devices of each rank; left out: none."""
     # Models are frozen, so all jobs can share one default instance.

@@ -18,6 +18,7 @@ TOPOLOGY_DOMAIN_CHANGED = "TopologyDomainChanged"  # no room in the domain for l
 RESERVATION_REFUSED = "ReservationRefused"  # a node refused a reservation; all were released, placement is tried again
 UNIT_RESCHEDULED = "UnitRescheduled"  # a unit has a reservation on another node after the loss of its own
 RESIZED = "Resized"  # an elastic role continues with another number of ranks: lost nodes, new room, or a command
+AUTOSCALED = "Autoscaled"  # a role's wanted size follows its load: by which load, and how many ranks that needs
 RANKS_LEAVING = "RanksLeaving"  # ranks that their role gives up get no new calls, and finish those under way
 NODE_LOST = "NodeLost"  # a node with units of the job is gone
 NODE_FROZEN = "NodeFrozen"  # a node stopped answering; its units move, and it is excluded for a time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_kit import boot, join, lose, ready, wait_for
+from elastic_kit import fleet, join, lose, ready, wait_for
 from master_kit import KILLED, error, nodes
 
 from dljob.master.placement.reissue import reissue
@@ -13,14 +13,6 @@ from dljob.master.state.state import Phase, RankPhase
 from dljob.master.status import peers
 from dljob.master.transition import next_wake
 from dljob.telemetry import reasons
-
-ACTOR = {"type": "Actor", "driver": False}
-DRIVER = {"name": "d", "resources": {"cpu": "0.01"}}
-ROOMY = nodes(20, cpus=1)[17:]
-
-
-def fleet(count=3, *, extra=ROOMY, role=None, **spec):
-    return boot(count, {**ACTOR, **(role or {})}, DRIVER, extra=extra, **spec)
 
 
 def scale(world, count):

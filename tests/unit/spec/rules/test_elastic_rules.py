@@ -9,6 +9,8 @@ import pytest
 from dljob.errors import SpecError
 from dljob.spec.loading.load import parse
 
+LOAD = {"autoscale": {"by": "calls", "target": 1}}
+
 
 def job(role: dict[str, Any], **spec: Any) -> dict[str, Any]:
     e = {"name": "e", "type": "Elastic", "entrypoint": {"class": "a.B"}, "replicas": 4, **role}
@@ -43,6 +45,10 @@ def said(data: dict[str, Any]) -> str:
         ({"minReplicas": 5}, "minReplicas is 5, replicas is 4"),
         ({"maxReplicas": 3}, "maxReplicas is 3, replicas is 4"),
         ({"replicasPerGroup": 2, "minReplicas": 3}, "3 ranks do not form whole groups of 2"),
+        ({"minReplicas": 2, **LOAD}, "minReplicas or maxReplicas: e is Elastic, and restarts for another size"),
+        ({"type": "Actor", **LOAD}, "minReplicas or maxReplicas: e has a fixed number of ranks"),
+        ({"autoscale": {"by": "queue", "target": 1}}, "calls has none: by is queue (name: the queue)"),
+        ({"autoscale": {"by": "calls", "target": 1, "name": "q"}}, "calls has none: by is calls (take name out)"),
     ],
 )
 def test_wrong_bounds_of_a_role_are_refused(role: dict[str, Any], words: str) -> None:

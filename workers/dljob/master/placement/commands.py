@@ -26,7 +26,9 @@ def commanded(d: StateTransaction, event: Commanded) -> None:
     if why:
         d.note(reasons.COMMAND_REFUSED, event.target, f"{event.kind} refused: {why}")
         return
-    d.note(reasons.COMMAND_ACCEPTED, event.target, f"{event.kind}{f' by {event.by}' if event.by else ''}")
+    d.note(
+        reasons.COMMAND_ACCEPTED, event.target, f"{event.kind}{f' by {event.by}' if event.by else ''}{_holds(d, event)}"
+    )
     by = f" by {event.by}" if event.by else ""
     if event.kind == "stop":
         ending.end(d, Verdict(ok=False, reason=reasons.STOPPED, message=f"stopped{by}", at=d.now))
@@ -35,9 +37,17 @@ def commanded(d: StateTransaction, event: Commanded) -> None:
         ending.end(d, verdict)
     elif event.kind == "scale":
         # Only the wish: `elastic.follow` looks for room after this event.
-        d.sizes = d.sizes.set(event.target, evolve(d.sizes[event.target], want=event.count))
+        d.sizes = d.sizes.set(event.target, evolve(d.sizes[event.target], want=event.count, scaled=d.now))
     else:
         begin(d, _order(d, event))
+
+
+def _holds(d: StateTransaction, event: Commanded) -> str:
+    """Return how long an order to scale wins over the role's autoscale, in words; empty where it has none."""
+    policy = d.facts(event.target).plan.autoscale if event.kind == "scale" else None
+    if policy is None:
+        return ""
+    return f" to {counted(event.count, 'rank')}; its load decides again in {policy.cooldown_s:g} s"
 
 
 def _refusal(d: StateTransaction, event: Commanded) -> str:

@@ -341,6 +341,16 @@ class Commanded:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSeen:
+    """The load of a role that scales itself asks for another number of ranks."""
+
+    role: str
+    count: int
+    why: str
+    """The load in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A timer may be due; nothing else happened."""
 
@@ -377,6 +387,7 @@ Event = (
     | HangFound
     | CauseLearned
     | Commanded
+    | LoadSeen
     | Tick
     | Released
 )

@@ -34,6 +34,8 @@ class Sizing:
     """When the role last grew; None once it has lost ranks since."""
     vain: int = 0
     """Number of consecutive growths that were lost again within VAIN_S."""
+    scaled: float | None = None
+    """When its wanted size was last changed, by an order or by its load."""
     leaving: tuple[int, ...] = ()
     """Ranks of a fleet that finish their calls and requests before the role goes on without them."""
     leave_by: float | None = None

@@ -25,6 +25,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
 from dljob.runtime.backend.interface import Backend
+from dljob.runtime.controller.autoscaler import Autoscaler
 from dljob.runtime.controller.decisions import Decision, decided, entries
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_watch import GroupWatch
@@ -208,6 +209,7 @@ class MasterLoop:
             self.tasks.repeat("node heartbeats", self.nodes.run)
             self.tasks.repeat("hang watch", hangs.run)
             self.tasks.repeat("group watch", groups.run)
+            self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)
             self.tasks.repeat("samples", self.samples.run, nobody_waits)
             self._feed = self._metric_feed()
             self.tasks.repeat("record on the volume", self.record.run, nobody_waits)

@@ -77,6 +77,10 @@ class Sampler:
             ranks = await self._sample()
             await asyncio.sleep(max(LEAST_S, ranks / RANKS_A_SECOND))
 
+    def queues(self) -> Mapping[str, list[int]]:
+        """Return `queues/<name>` -> items and capacity, as last asked."""
+        return self._rows.queues
+
     async def watch_queues(self) -> None:
         """Ask the queues that ranks use for their fill, until the task is cancelled."""
         while True:

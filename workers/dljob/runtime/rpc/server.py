@@ -97,6 +97,14 @@ class RpcServer:
         with self._changed:
             return self._changed.wait_for(self._is_done, max(0.0, end - time.monotonic()))
 
+    @property
+    def under_way(self) -> int | None:
+        """Number of calls that run or wait for their turn, open streams included; None before the first one."""
+        with self._changed:
+            if not self._pending.highest:
+                return None
+            return self._running + sum(not begun for begun in self._pending.under_way.values())
+
     def _is_done(self) -> bool:
         return bool(self._closed) or not (self._running or self._pending.under_way or self._streams)
 

@@ -74,7 +74,7 @@ class Host:
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
-        self.usage = Usage(sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids)
+        self.usage = Usage(sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids, self.busy)
         where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
         line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
         self.heartbeat_thread = HeartbeatThread(self, lease, line)
@@ -193,6 +193,10 @@ class Host:
 
     def rank_pids(self) -> Mapping[int, int]:
         """Return rank -> pid of its process."""
+        return {}
+
+    def busy(self) -> Mapping[int, int]:
+        """Return rank -> calls of others that run in it, or wait there."""
         return {}
 
     def terminated(self) -> None:

@@ -415,6 +415,11 @@ class ThreadHost(Host):
         """Return the counts of the rank's calls."""
         return () if self._calls is None else (self._calls.counts,)
 
+    def busy(self) -> Mapping[int, int]:
+        """Return the rank's calls under way, if others have called it."""
+        start, calls = self._start, self._callee.under_way
+        return {} if start is None or calls is None else {start.rank: calls}
+
     def rank_pids(self) -> Mapping[int, int]:
         """Return the rank's pid, which is this process's."""
         start = self._start

@@ -7,6 +7,7 @@ heartbeat carries it; PrimeMaster writes it into the job's folder (`controller.s
     noted    [name, rank, value]: what ranks noted beside their steps (`worker_context.HELD` and others)
     memory   [rank, MiB]: resident memory of the rank's process, without processes that it started
     stores   addresses of storage actors in use (`:queue:samples`)
+    busy     [rank, calls under way or waiting]: calls of others to the rank
 """
 
 from __future__ import annotations
@@ -35,11 +36,16 @@ class Usage:
     """The usage of one host; `ranks` is the number of ranks in the whole job."""
 
     def __init__(
-        self, ranks: int, counts: Callable[[], Iterable[CallCounts]], pids: Callable[[], Mapping[int, int]]
+        self,
+        ranks: int,
+        counts: Callable[[], Iterable[CallCounts]],
+        pids: Callable[[], Mapping[int, int]],
+        busy: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._pause = min(MOST_S, max(LEAST_S, ranks / RANKS_A_SECOND))
         self._counts = counts
         self._pids = pids
+        self._busy = busy
         self._next = 0.0
         self._made: dict[str, Any] = {}
         self._number = self._sent = 0
@@ -74,6 +80,7 @@ class Usage:
         noted = [[name, count.rank, value] for count in counters.ranks() for name, value in count.beside.items()]
         memory = [[rank, mib] for rank, pid in self._pids().items() if (mib := resident_mib(pid)) is not None]
         parts = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
+        parts["busy"] = [[rank, calls] for rank, calls in self._busy().items()]
         return {name: part for name, part in parts.items() if part}
 
 

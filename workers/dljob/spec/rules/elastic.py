@@ -98,4 +98,20 @@ def _patience(spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding(loc, words, "lower shrinkAfterSeconds, or raise pendingTimeoutSeconds", reads)
 
 
-ELASTIC_RULES: tuple[Check, ...] = (_elastic, _machines, _collocated, _patience)
+def _autoscale(spec: DLJobSpec) -> Iterator[Finding]:
+    for index, role in enumerate(spec.roles):
+        if role.autoscale is None:
+            continue
+        loc: Loc = ("spec", "roles", index, "autoscale")
+        if role.type != "Actor" or (role.min_replicas is None and role.max_replicas is None):
+            why = "is Elastic, and restarts for another size" if role.type != "Actor" else "has a fixed number of ranks"
+            words = f"{cel.AUTOSCALE.message}: {role.name} {why}"
+            reads = (loc, *(("spec", "roles", index, name) for name in ("type", "minReplicas", "maxReplicas")))
+            yield Finding(loc, words, "give it bounds, or take autoscale out", reads)
+        by, name = role.autoscale.by, role.autoscale.name
+        if (by == "calls") == (name is not None):
+            words = f"{cel.AUTOSCALE_NAME.message}: by is {by}"
+            yield Finding((*loc, "name"), words, "take name out" if name else f"name: the {by}", (loc,))
+
+
+ELASTIC_RULES: tuple[Check, ...] = (_elastic, _machines, _collocated, _patience, _autoscale)

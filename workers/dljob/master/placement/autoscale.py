@@ -1,0 +1,94 @@
+"""Autoscale: the number of ranks that a role needs for its load.
+
+As many as the load over the target, rounded up to whole groups, within the bounds. More ranks are wanted at once; fewer
+only when the load was low for a whole cooldown, so that a load that goes up and down does not drag the role along. Two
+changes are at least a cooldown apart. An order to scale counts as a change: the load says nothing for a cooldown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dljob.master.start import starting
+from dljob.master.state.events import LoadSeen
+from dljob.master.state.evolve import evolve
+from dljob.master.state.sizing import Sizing
+from dljob.master.state.state import Phase
+from dljob.master.state.transaction import StateTransaction
+from dljob.plan.role import AutoscalePlan, RolePlan
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+SLACK = 0.1
+"""Part of the target by which the load must be below that of a smaller role: hysteresis against a load at its edge."""
+_LOADS = {"queue": "items in queue {name}", "calls": "calls under way", "metric": "{name}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The load of a role at a time (unix seconds)."""
+
+    at: float
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The number of ranks that a role is to have, and why; `count` 0: as many as it is to have already."""
+
+    count: int
+    why: str
+
+
+def decide(plan: RolePlan, own: Sizing, readings: Sequence[Reading], now: float) -> Decision:
+    """Return whether a role is to have another number of ranks, by the readings of its last cooldown."""
+    policy = plan.autoscale
+    if policy is None or not readings:
+        return Decision(0, "its load is not known")
+    if (left := held_s(policy, own, now)) > 0:
+        return Decision(0, f"its wanted size was changed {policy.cooldown_s - left:.0f} s ago")
+    last = readings[-1]
+    need = needed(plan, policy, last.load)
+    said = f"{last.load:g} {_LOADS[policy.by].format(name=policy.name)}, {policy.target} for each rank"
+    if need > own.want:
+        return Decision(need, f"{said}: {counted(need, 'rank')} instead of {own.want}")
+    within = [reading for reading in readings if reading.at >= now - policy.cooldown_s]
+    # A reading of before the cooldown: else the load of a part of it is not known.
+    if readings[0].at > now - policy.cooldown_s:
+        return Decision(0, f"{said}; it is known for less than {policy.cooldown_s:g} s")
+    most = max(needed(plan, policy, reading.load / (1 - SLACK)) for reading in (*within, last))
+    if most < own.want:
+        return Decision(most, f"{said}, for {policy.cooldown_s:g} s: {counted(most, 'rank')} instead of {own.want}")
+    return Decision(0, said)
+
+
+def needed(plan: RolePlan, policy: AutoscalePlan, load: float) -> int:
+    """Return the number of ranks for a load, in whole groups and within the bounds."""
+    each = policy.target * plan.group_size
+    groups = -(-max(load, 0.0) // each)
+    most = plan.max_replicas // plan.group_size
+    return max(plan.min_replicas, int(min(groups, most)) * plan.group_size)
+
+
+def held_s(policy: AutoscalePlan, own: Sizing, now: float) -> float:
+    """Return the seconds for which the wanted size stays as it is, since it was changed just before."""
+    return 0.0 if own.scaled is None else own.scaled + policy.cooldown_s - now
+
+
+def follow_load(d: StateTransaction, event: LoadSeen) -> None:
+    """Want the number of ranks that the load asks for; one that comes after another change is out of date."""
+    own = d.sizes.get(event.role)
+    if own is None or d.phase is Phase.STOPPING:
+        return
+    plan = d.facts(event.role).plan
+    policy = plan.autoscale
+    if policy is None or event.count == own.want or held_s(policy, own, d.now) > 0:
+        return
+    if not plan.min_replicas <= event.count <= plan.max_replicas or event.count % plan.group_size:
+        return
+    if starting.completed(d, event.role):
+        return
+    # Only the wish, as an order's: `elastic.follow` looks for room after this event.
+    d.sizes = d.sizes.set(event.role, evolve(own, want=event.count, scaled=d.now))
+    d.note(reasons.AUTOSCALED, event.role, event.why)
