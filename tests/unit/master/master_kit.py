@@ -81,6 +81,8 @@ class World:
         self.was_ready: set = set()
         self.deaf: set = set()
         """Ranks whose user code cannot be interrupted."""
+        self.bad_loads: dict = {}
+        """Rank -> why its loads fail, and whether before it was asked."""
         self.finished: list = []
         self.released = False
         self.hold = hold
@@ -368,6 +370,12 @@ class World:
         process.reports.extend(() if said else (event,))
         self.pending.append(event)
 
+    def _load_weights(self, a):
+        """Load, unless the rank is one of `bad_loads`, which say why they do not."""
+        why, untouched = self.bad_loads.get((a.host.role, a.rank), ("", False))
+        loaded = ev.WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, why, untouched)
+        self.pending.append(loaded)
+
     def _kill_host(self, a):
         """Kill by the actor's name if the order has one, which may be of an earlier life than the order's."""
         mine = {life: process for (host, life), process in self.hosts.items() if host == a.host}
@@ -434,6 +442,7 @@ _EXECUTE = {
     act.StartRanks: World._start_ranks,
     act.StopRanks: World._stop_ranks,
     act.LeaveGroup: World._leave_group,
+    act.LoadWeights: World._load_weights,
     act.KillHost: World._kill_host,
     act.SpawnSpare: World._spawn_spare,
     act.CheckNodes: World._check_nodes,

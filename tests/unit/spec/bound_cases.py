@@ -51,6 +51,13 @@ WHOLE: Json = {
             "ports": [{"name": "http", "port": 0}],
             "service": True,
             "drain": {"signal": "SIGUSR1", "httpPost": {"path": "/", "port": 8000}, "timeoutSeconds": 9},
+            "weights": {
+                "channels": ["a"],
+                "maxLag": 1,
+                "minReady": 1,
+                "load": {"httpPost": {"path": "/", "port": 8000}, "timeoutSeconds": 9},
+                "verify": {"httpGet": {"path": "/", "port": 8000, "httpHeaders": [{"name": "A", "value": "b"}]}},
+            },
             **{
                 key: {"httpGet": {"path": "/", "port": 8000, "httpHeaders": [{"name": "A", "value": "b"}]}}
                 for key in PROBES
@@ -64,6 +71,17 @@ WHOLE: Json = {
             "driver": False,
             "maxReplicas": 2,
             "autoscale": {"by": "queue", "name": "q", "target": 4, "cooldownSeconds": 30},
+        {
+            "name": "b",
+            "entrypoint": {"command": ["ls"]},
+            "weights": {"channels": ["a"], **{key: {"exec": {"command": ["ls"]}} for key in ("load", "verify")}},
+            **{key: {"tcpSocket": {"port": 8000}} for key in PROBES},
+        },
+        {
+            "name": "c",
+            "entrypoint": {"class": "app.A"},
+            "weights": {"channels": ["a"], **{key: {"method": "load"} for key in ("load", "verify")}},
+            **{key: {"exec": {"command": ["true"]}} for key in PROBES},
         },
     ],
     "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
@@ -291,6 +309,9 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
         for kind, index in (("tcpSocket", 1), ("exec", 2)):
             path = path.replace(f".roles[].{probe}.{kind}", f".roles.{index}.{probe}.{kind}")
     path = path.replace(".roles[].autoscale", ".roles.3.autoscale")
+    for hook in ("load", "verify"):
+        for kind, index in (("exec", 1), ("method", 2)):
+            path = path.replace(f".roles[].weights.{hook}.{kind}", f".roles.{index}.weights.{hook}.{kind}")
     path = path.replace(".envFrom[].configMapRef", ".envFrom.1.configMapRef")
     if value == "calls":
         del _at(spec, ".roles.3.autoscale")["name"]

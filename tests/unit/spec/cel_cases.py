@@ -18,6 +18,10 @@ def role(name: str = "a", **more: Any) -> Json:
     return {"name": name, "entrypoint": {"class": "app.A"}, **more}
 
 
+def loads(more: Json) -> Json:
+    return {"weights": {"channels": ["a"], "load": {"exec": {"command": ["ls"]}}, **more}}
+
+
 def share(name: str, count: str) -> Json:
     return role(name, accelerator={"count": count})
 
@@ -322,6 +326,14 @@ RULES: tuple[Case, ...] = (
         for one, wrong in (
             ({"tcpSocket": {"port": 80}}, {"periodSeconds": 1}),
             ({"httpGet": {"port": "80"}}, {"httpGet": {"port": 80}, "tcpSocket": {"port": 80}}),
+        )
+    ),
+    *(
+        case(rule, {"roles": [role(**loads(right))]}, {"roles": [role(**loads(wrong))]})
+        for rule, right, wrong in (
+            (cel.WEIGHTS_LOAD, {}, {"load": {}}),
+            (cel.WEIGHTS_LOAD, {"load": {"method": "m"}}, {"load": {"method": "m", "exec": {"command": ["ls"]}}}),
+            (cel.WEIGHTS_VERIFY, {"verify": {"method": "m"}}, {"verify": {}}),
         )
     ),
     case(

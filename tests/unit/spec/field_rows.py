@@ -110,6 +110,36 @@ def probe_rows(key: str) -> dict[str, Plan | Code]:
     }
 
 
+def weight_rows() -> dict[str, Plan | Code]:
+    """Rows of a role's weights; each value differs from having none, and from another value."""
+    plain = {"channels": ["a"], "load": {"exec": {"command": ["a"]}}}
+    get = {"port": 80, "path": "/b"}
+    return {
+        f"spec.roles[].weights.{field}": Plan("spec.roles.3.weights", {**plain, **weights})
+        for field, weights in {
+            "channels[]": {"channels": ["b"]},
+            "maxLag": {"maxLag": 2},
+            "load.httpPost.path": {"load": {"httpPost": {"port": 80, "path": "/a"}}},
+            "load.httpPost.port": {"load": {"httpPost": {"port": 81}}},
+            "load.exec.command[]": {"load": {"exec": {"command": ["b"]}}},
+            "load.method": {"load": {"method": "load"}},
+            "load.timeoutSeconds": {"load": {**plain["load"], "timeoutSeconds": 2}},
+            "verify.httpGet.path": {"verify": {"httpGet": get}},
+            "verify.httpGet.port": {"verify": {"httpGet": {"port": 81}}},
+            "verify.httpGet.scheme": {"verify": {"httpGet": {**get, "scheme": "HTTPS"}}},
+            "verify.httpGet.httpHeaders[].name": {
+                "verify": {"httpGet": {**get, "httpHeaders": [{"name": "A", "value": "b"}]}}
+            },
+            "verify.httpGet.httpHeaders[].value": {
+                "verify": {"httpGet": {**get, "httpHeaders": [{"name": "A", "value": "c"}]}}
+            },
+            "verify.exec.command[]": {"verify": {"exec": {"command": ["b"]}}},
+            "verify.method": {"verify": {"method": "verify"}},
+            "minReady": {"minReady": 2},
+        }.items()
+    }
+
+
 ROWS: dict[str, Plan | Code] = {
     "apiVersion": Code(
         "dljob.spec.loading.load",
@@ -212,6 +242,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].drain.httpPost.path": Plan("spec.roles.1.drain", {"httpPost": {"port": 80, "path": "/drain"}}),
     "spec.roles[].drain.httpPost.port": Plan("spec.roles.1.drain", {"httpPost": {"port": 81}}),
     "spec.roles[].drain.timeoutSeconds": Plan("spec.roles.1.drain", {"timeoutSeconds": 5}),
+    **weight_rows(),
     "spec.roles[].restartPolicy.level": Plan("spec.roles.0.restartPolicy", {"level": "Job"}),
     "spec.roles[].restartPolicy.maxRestarts": Plan("spec.roles.0.restartPolicy", {"maxRestarts": 3}),
     "spec.roles[].restartPolicy.outOfMemory.memoryFactor": Code(

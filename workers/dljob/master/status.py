@@ -16,7 +16,7 @@ from zlib import crc32
 from dljob.master.failure.attribution import root_of
 from dljob.master.ledger import view
 from dljob.master.placement.previous_attempt import carry
-from dljob.master.start import checkpoints
+from dljob.master.start import checkpoints, weights
 from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
 from dljob.master.state.faults import FaultRecord
@@ -92,6 +92,7 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
                 {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)}
                 for rank, own in ranks
                 if own.phase is RankPhase.READY and own.serving and state.verdict is None
+                if not weights.why_out(state, (role, rank))
             ]
     return found
 
@@ -332,6 +333,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
         "log": host.log,
+        **weights.shown(state, key),
     }
 
 

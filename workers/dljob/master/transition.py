@@ -26,6 +26,8 @@ from dljob.master.placement import (
     timers,
 )
 from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting
+from dljob.master.placement import admission, checked, commands, departures, elastic, nodes, previous_attempt, timers
+from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting, weights
 from dljob.master.state.actions import KillHost
 from dljob.master.state.events import (
     Carried,
@@ -58,6 +60,8 @@ from dljob.master.state.events import (
     Tick,
     UnitRefused,
     UnitReserved,
+    WeightsLoaded,
+    WeightsPublished,
 )
 from dljob.master.state.evolve import evolve
 from dljob.master.state.job import STORE, Job
@@ -132,6 +136,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     standby.keep(d)
     # Ranks that ended or restarted above give their data leases back.
     shards.return_leases(d)
+    # Ranks that became ready, or whose load is due again, load now.
+    weights.follow(d)
     # Last: the ledger books each rank by the state in which the whole transition leaves it.
     rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
@@ -367,6 +373,8 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     NodesChecked: checked.checked,
     RankReady: _rank_ready,
     RankServes: _rank_serves,
+    WeightsPublished: weights.published,
+    WeightsLoaded: weights.loaded,
     Stepped: _stepped,
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,

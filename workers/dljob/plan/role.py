@@ -9,7 +9,7 @@ from typing import Any
 
 from dljob.plan.amounts import Amount, Resources
 from dljob.plan.digest import LATER
-from dljob.plan.serving import DrainPlan, ProbePlan
+from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
 
 
 class HostKind(StrEnum):
@@ -98,6 +98,8 @@ class RolePlan:
     """Scales the role by its load; None: only orders do."""
     drain: DrainPlan | None = field(default=None, metadata=LATER)
     """Comes before SIGTERM when a rank is ended in order."""
+    weights: WeightsPlan | None = field(default=None, metadata=LATER)
+    """The weights that dljob loads into its ranks."""
 
     python: str = field(default="", metadata=LATER)
     """Path or name of the interpreter of its ranks; empty: that of the Ray worker that runs its host."""

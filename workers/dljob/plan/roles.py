@@ -10,6 +10,9 @@ from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import AutoscalePlan, HostKind, RolePlan
 from dljob.plan.serving import DrainPlan, ProbePlan
 from dljob.spec.model import Autoscale, DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role
+from dljob.plan.role import HostKind, RolePlan
+from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
+from dljob.spec.model import DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role, Weights, WeightsLoad, WeightsVerify
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds
@@ -75,6 +78,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         python=role.python or "",
         service=role.service,
         autoscale=_autoscale(role.autoscale),
+        weights=_weights(role.weights),
     )
 
 
@@ -107,6 +111,35 @@ def _drain(drain: Drain | None) -> DrainPlan | None:
     post = drain.http_post
     request = ProbePlan("post", port=post.port, path=post.path, timeout_s=drain.timeout_seconds) if post else None
     return DrainPlan(drain.timeout_seconds, drain.signal or "", request)
+
+
+def _weights(weights: Weights | None) -> WeightsPlan | None:
+    if weights is None:
+        return None
+    load, verify = weights.load, weights.verify
+    return WeightsPlan(
+        weights.channels, weights.max_lag, weights.min_ready, _load(load), verify and _verify(verify, load)
+    )
+
+
+def _load(load: WeightsLoad) -> ProbePlan:
+    post = load.http_post
+    if post is not None:
+        return ProbePlan("post", port=post.port, path=post.path, timeout_s=load.timeout_seconds)
+    if load.exec_ is not None:
+        return ProbePlan("exec", command=load.exec_.command, timeout_s=load.timeout_seconds)
+    return ProbePlan("method", path=load.method or "", timeout_s=load.timeout_seconds)
+
+
+def _verify(verify: WeightsVerify, load: WeightsLoad) -> ProbePlan:
+    get = verify.http_get
+    if get is not None:
+        headers = tuple((header.name, header.value) for header in get.http_headers)
+        tls = get.scheme == "HTTPS"
+        return ProbePlan("http", port=get.port, path=get.path, tls=tls, headers=headers, timeout_s=load.timeout_seconds)
+    if verify.exec_ is not None:
+        return ProbePlan("exec", command=verify.exec_.command, timeout_s=load.timeout_seconds)
+    return ProbePlan("method", path=verify.method or "", timeout_s=load.timeout_seconds)
 
 
 def _entrypoint(entrypoint: Entrypoint) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class ProbePlan:
     """A probe of a rank, with the numbers of Kubernetes."""
 
     kind: str
-    """http | tcp | exec; post for the request of a drain."""
+    """http | tcp | exec; post for the request of a drain or load; method, named by `path`, for a class's weights."""
     port: str = ""
     """Name of a port of the role, or its number."""
     path: str = ""
@@ -40,6 +40,22 @@ class DrainPlan:
     timeout_s: int
     signal: str = ""
     post: ProbePlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsPlan:
+    """The weights that dljob loads into the ranks of a role."""
+
+    channels: tuple[str, ...]
+    """Names of weight channels; a version counts once all have it."""
+    max_lag: int
+    """Most versions that a rank may be behind the newest and still get requests."""
+    min_ready: int
+    """Number of ranks that loads leave in the endpoints."""
+    load: ProbePlan
+    """The order to load: a post, a command, or a method, which stands in `path`."""
+    verify: ProbePlan | None = None
+    """Returns a checksum of what the rank holds after a load; None: nothing is compared."""
 
 
 def port_variable(name: str) -> str:

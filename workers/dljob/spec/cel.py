@@ -175,6 +175,14 @@ PROBE = CelRule(
     "[has(self.httpGet), has(self.tcpSocket), has(self.exec)].filter(x, x).size() == 1",
     "exactly one of httpGet, tcpSocket, exec",
 )
+WEIGHTS_LOAD = CelRule(
+    "[has(self.httpPost), has(self.exec), has(self.method)].filter(x, x).size() == 1",
+    "exactly one of httpPost, exec, method",
+)
+WEIGHTS_VERIFY = CelRule(
+    "[has(self.httpGet), has(self.exec), has(self.method)].filter(x, x).size() == 1",
+    "exactly one of httpGet, exec, method",
+)
 ENV_FROM = CelRule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
 # A claim is mounted at the path.
 JOURNAL = CelRule("!has(self.claimName) || has(self.path)", "claimName needs path")

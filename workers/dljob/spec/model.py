@@ -56,7 +56,7 @@ from dljob.spec.scalars import (
     RoleName,
     Text,
 )
-from dljob.spec.serving import Drain, Port, Probe
+from dljob.spec.serving import Drain, Port, Probe, Weights, WeightsLoad, WeightsVerify
 
 # The models are spread over several modules; all others import them from here.
 __all__ = [
@@ -106,6 +106,9 @@ __all__ = [
     "RuleReason",
     "Scheduling",
     "Spares",
+    "Weights",
+    "WeightsLoad",
+    "WeightsVerify",
 ]
 
 RoleType = Literal["Actor", "Elastic"]
@@ -187,6 +190,9 @@ class Role(Model):
     drain: Drain | None = None
     """What comes before SIGTERM when a rank is ended in order: a restart, a smaller role, a node that leaves, the end
     of the job. For a module or command; a class has `shutdown`. Left out: nothing does."""
+    weights: Weights | None = None
+    """Weights that are loaded into each rank as other ranks publish them; left out: the ranks receive them by
+    themselves, if they need any."""
     restart_policy: RestartPolicy = RestartPolicy()
     """Level and budget of restarts."""
     reserve: Literal["Placement", "Quota"] = "Placement"

@@ -24,6 +24,8 @@ PortRef = Annotated[
         json_schema_extra={**INT_OR_STRING, "pattern": scalars.PORT_PATTERN},
     ),
 ]
+MethodName = Annotated[str, Field(max_length=128, pattern=scalars.ENV_PATTERN)]
+ChannelName = Annotated[str, Field(min_length=1, max_length=200, pattern=scalars.LINE_PATTERN)]
 Seconds = Annotated[int, Field(ge=1, le=86400)]
 Times = Annotated[int, Field(ge=1, le=10000)]
 
@@ -108,6 +110,53 @@ class HttpPost(Model):
     """Path of the request, with its query."""
     port: PortRef
     """Name of a port of the role, or a number."""
+
+
+class WeightsLoad(Model):
+    """The order to load weights, given to a rank by its host."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.WEIGHTS_LOAD))
+
+    http_post: HttpPost | None = None
+    """A POST request, whose JSON body names the version and a file of each channel. A status from 200 to 399, sent once
+    the weights are in use, says that they are loaded."""
+    exec_: Annotated[ExecAction | None, Field(alias="exec")] = None
+    """A command that has the same JSON in DLJOB_WEIGHTS; it exits with 0 once the weights are in use."""
+    method: MethodName | None = None
+    """A method of the role's class, called with the version and a dict from channel to state; weights are loaded once
+    it returns. A version whose load raises is not loaded."""
+    timeout_seconds: Seconds = 300
+    """Seconds after which a load, or the check after it, has failed."""
+
+
+class WeightsVerify(Model):
+    """A question that is asked after a load: the checksum of what the rank holds."""
+
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.WEIGHTS_VERIFY))
+
+    http_get: HttpGet | None = None
+    """A GET request; its answer is the checksum, or with several channels a JSON object from channel to checksum."""
+    exec_: Annotated[ExecAction | None, Field(alias="exec")] = None
+    """A command that prints the same."""
+    method: MethodName | None = None
+    """A method of the role's class that returns the same, called without arguments."""
+
+
+class Weights(Model):
+    """Weights that dljob loads into the ranks of a role, as they are published."""
+
+    channels: Annotated[tuple[ChannelName, ...], Field(min_length=1, max_length=32, json_schema_extra=scalars.SET)]
+    """Names of the weight channels; a version counts once all of them have it."""
+    max_lag: Annotated[int, Field(ge=0, le=1000000)] = 1
+    """The most versions that a rank may be behind the newest one. A rank that is further behind, or holds none, is
+    stale: it gets no requests until it has loaded. Before the first version no rank is stale."""
+    load: WeightsLoad
+    """How a rank is told to load a version."""
+    verify: WeightsVerify | None = None
+    """How a rank is asked for the checksum of what it holds; a wrong one loads again. Left out: nobody asks."""
+    min_ready: Annotated[int, Field(ge=0, le=100000)] = 1
+    """The number of ranks that loads leave ready: a rank is out of the endpoints while it loads, so no rank that is
+    not stale loads as long as no more than this many are ready."""
 
 
 class Drain(Model):

@@ -111,6 +111,8 @@ EVENTS = st.one_of(
     st.builds(ev.SpareLost, text, text, small, small),
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
     st.builds(ev.RankServes, text, small, small, pairs, st.booleans(), text),
+    st.builds(ev.WeightsPublished, text, small, st.floats(0, 2e9), st.floats(0, 2e9), small),
+    st.builds(ev.WeightsLoaded, text, small, small, small, st.floats(0, 2e9), text, st.booleans()),
     st.builds(ev.Stepped, text, small, small, small),
     st.builds(ev.RankEnded, text, small, small, outcomes),
     st.builds(ev.CauseLearned, text, clues, small, st.none() | outcomes),

@@ -35,7 +35,7 @@ from dljob.tasks import TaskOwner
 
 ROOT = Path(__file__).parents[4]
 RUNTIME = ROOT / "workers/dljob/runtime"
-EXECUTED = ("Reserve", "StartRanks", "StopRanks", "LeaveGroup", "SaveCopies", "RelaunchNode", "Release")
+EXECUTED = ("Reserve", "StartRanks", "StopRanks", "LeaveGroup", "LoadWeights", "SaveCopies", "RelaunchNode", "Release")
 MAKERS = {
     "operator/dljob_operator/app.py watch": "awaited; its result is taken",
     "operator/dljob_operator/app.py _ended_or_hangs": "waits for an event, which cannot fail; cancelled after",
@@ -246,6 +246,7 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "end of an actor": end_an_actor,
     "evidence inquiry": ask_a_clue,
     "execution of LeaveGroup": order(ac.LeaveGroup),
+    "execution of LoadWeights": order(ac.LoadWeights),
     "execution of RelaunchNode": order(ac.RelaunchNode),
     "execution of Release": order(ac.Release),
     "execution of Reserve": go_on,

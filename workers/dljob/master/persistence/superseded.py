@@ -9,6 +9,7 @@ from dljob.master.state.actions import (
     KillHost,
     KillSpare,
     LeaveGroup,
+    LoadWeights,
     Reserve,
     SpawnHost,
     SpawnSpare,
@@ -46,7 +47,7 @@ def lasting(actions: Iterable[Action]) -> list[Action]:
 def _begins(action: Action) -> tuple[object, ...]:
     """Return the process or reservation that an action needs alive; empty: none."""
     match action:
-        case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup():
+        case SpawnHost() | StartRanks() | StopRanks() | LeaveGroup() | LoadWeights():
             return action.host, action.life
         case SpawnSpare():
             return action.role, action.node, action.slot, action.life

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dljob.master.failure.restart import leave_group, stop_ranks
 from dljob.master.placement import departures, elastic, leaving
 from dljob.master.start import checks, relaunch, starting, visible_devices
+from dljob.master.placement import departures, elastic
+from dljob.master.start import checks, relaunch, starting, visible_devices, weights
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import (
     Action,
@@ -74,6 +76,7 @@ def reissue(state: JobState, now: float) -> tuple[Action, ...]:
         *departures.orders(state, now),
         *elastic.orders(state, now),
         *relaunch.orders(state),
+        *weights.orders(state),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dljob.master.failure import ending, failover, restart
 from dljob.master.placement import admission, departures, elastic, nodes
-from dljob.master.start import starting
+from dljob.master.start import starting, weights
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, UnitPhase, Verdict
@@ -35,7 +35,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
         times.append(started + spec.active_deadline_seconds)
     if spec.pre_running_deadline_seconds is not None and state.running_at is None:
         times.append(started + spec.pre_running_deadline_seconds)
-    times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state)))
+    times.extend((*nodes.timers(state), *departures.timers(state), *elastic.timers(state), *weights.timers(state)))
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
@@ -49,7 +49,7 @@ def tick(d: StateTransaction) -> None:
         _end_of_grace(d, verdict)
     else:
         # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
-        for rule in (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, _search):
+        for rule in (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, weights.tick, _search):
             if not d.ending:
                 rule(d)
     d.wake = earliest(d)

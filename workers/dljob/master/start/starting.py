@@ -192,6 +192,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
                 since=d.now,
                 ready_at=0.0,
                 serving=False,
+                weights=None,
             )
             d.set_rank((host.role, rank), new)
             started.append(rank)

@@ -149,6 +149,21 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadWeights:
+    """Have a rank load a published version. Answer: WeightsLoaded. A rank that holds it already answers at once."""
+
+    host: HostId
+    life: int
+    actor: str
+    rank: int
+    incarnation: int
+    """A newer process of the rank ignores the order."""
+    version: int
+    at: float
+    """When the version was published (unix seconds)."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillHost:
     """Kill a host's process at once, by every means. No answer is awaited."""
 
@@ -226,6 +241,7 @@ Action = (
     | StartRanks
     | StopRanks
     | LeaveGroup
+    | LoadWeights
     | KillHost
     | KillSpare
     | SaveCopies

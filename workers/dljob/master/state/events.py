@@ -230,6 +230,35 @@ class RankServes:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsPublished:
+    """A host of a role saw a version that all channels of the role have. Each host of the role reports it."""
+
+    role: str
+    version: int
+    at: float
+    """When its last channel had it (unix seconds): the order of versions, whose numbers may go back."""
+    since: float = 0.0
+    """When the series of versions began that it belongs to."""
+    first: int = 0
+    """The number with which that series began."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsLoaded:
+    """A rank loaded the version that was published at `at`, or failed to."""
+
+    role: str
+    rank: int
+    incarnation: int
+    version: int
+    at: float
+    why: str = ""
+    """Why the load failed; empty: the rank holds the version."""
+    untouched: bool = False
+    """Whether a failed load ended before the rank was asked, which so holds what it held."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stepped:
     """A restarted rank reported its first step, or the first step beyond what its earlier processes reached.
 
@@ -379,6 +408,8 @@ Event = (
     | NodesChecked
     | RankReady
     | RankServes
+    | WeightsPublished
+    | WeightsLoaded
     | Stepped
     | RankEnded
     | CheckpointCommitted

@@ -125,6 +125,11 @@ class Job:
         return tuple(name for name, role in self.plan.roles.items() if role.driver)
 
     @cached_property
+    def loading(self) -> tuple[str, ...]:
+        """The roles whose weights dljob loads."""
+        return tuple(name for name, role in self.plan.roles.items() if role.weights is not None)
+
+    @cached_property
     def unit_count(self) -> int:
         """Number of units of the job."""
         return len(self.plan.units)

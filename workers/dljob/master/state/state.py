@@ -147,6 +147,35 @@ class SparePhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedWeights:
+    """The newest version that all channels of a role have. Times are those of its last channel (unix seconds)."""
+
+    version: int
+    at: float
+    since: float = 0.0
+    """When the present series of versions began: a publisher that restarts may go back to an earlier number."""
+    first: int = 0
+    """The number with which that series began."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankWeights:
+    """The weights that a process holds, and the load that is ordered. Times are unix seconds."""
+
+    version: int = 0
+    at: float = 0.0
+    """When the version that it holds was published; 0: it holds none."""
+    loading: PublishedWeights | None = None
+    """The version that it was ordered to load and has not answered for; None: none."""
+    failures: int = 0
+    """Number of loads in a row that failed."""
+    retry_at: float | None = None
+    """When a failed load is ordered again."""
+    why: str = ""
+    """Why the last load failed; empty: it did not."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankState:
     """State of one rank. `since` is when its present process was ordered (unix seconds)."""
 
@@ -168,6 +197,8 @@ class RankState:
     """(port name, host:port) of the present process, else of the last one."""
     serving: bool = False
     """Whether the present process gets requests, as far as its probes say."""
+    weights: RankWeights | None = None
+    """The weights of the present process, for a role whose weights dljob loads; None: it has not loaded any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +282,8 @@ class RoleState:
     generation: int = 0
     """Count of the starts of the role as a whole: of its torch world, or of an Elastic role without one."""
     restarts: int = 0
+    newest: PublishedWeights | None = None
+    """The newest version of the weights that its ranks load; None: none was published, or it loads none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from dljob.runtime.process.messages import (
     HostSpec,
     JobInfo,
     LeaveOrder,
+    LoadOrder,
     SizesOrder,
     StartOrder,
     StopOrder,
@@ -95,6 +96,7 @@ class Executor:
             ac.StartRanks: self._start,
             ac.StopRanks: self._stop,
             ac.LeaveGroup: self._leave,
+            ac.LoadWeights: self._load,
             ac.SaveCopies: self._save_copies,
             ac.RelaunchNode: self._relaunch,
             ac.Release: self._release,
@@ -172,7 +174,13 @@ class Executor:
             case ac.CheckNodes():
                 self._checks.begin(action)
             case (
-                ac.StartRanks() | ac.StopRanks() | ac.LeaveGroup() | ac.SaveCopies() | ac.RelaunchNode() | ac.Release()
+                ac.StartRanks()
+                | ac.StopRanks()
+                | ac.LeaveGroup()
+                | ac.LoadWeights()
+                | ac.SaveCopies()
+                | ac.RelaunchNode()
+                | ac.Release()
             ):
                 self._spawn(self._works[type(action)], action)
             case _:
@@ -279,6 +287,10 @@ class Executor:
     async def _leave(self, action: ac.LeaveGroup) -> None:
         order = LeaveOrder(self._epoch(), action.rank, action.incarnation, action.reason, action.parts)
         await self.hosts.tell(action.actor, "leave_group", order)
+
+    async def _load(self, action: ac.LoadWeights) -> None:
+        order = LoadOrder(self._epoch(), action.rank, action.incarnation, action.version, action.at)
+        await self.hosts.tell(action.actor, "load", order)
 
     async def _relaunch(self, action: ac.RelaunchNode) -> None:
         await self._offer(ev.RelaunchTold(action.node, await self.relaunching.tell(action)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from dljob.master.start import weights
 from dljob.master.state.state import JobState
 from dljob.master.status import peer as peer_view
 from dljob.runtime.process.messages import Peer, RoleTable
@@ -32,6 +33,21 @@ def role_table(state: JobState, role: str) -> RoleTable:
     facts = state.job.roles.get(role)
     ranks = range(facts.plan.replicas) if facts else range(0)
     return RoleTable(role, state.version, tuple(peer(state, role, rank) for rank in ranks))
+
+
+def callees_of(state: JobState, role: str) -> list[tuple[int, int, bool, bool]]:
+    """Return rank, incarnation, whether it gets calls, whether it is gone for good, of all ranks of a role."""
+    # Plain values: ranks that are scripts ask for it through their hosts.
+    found = role_table(state, role).peers
+    return [
+        (
+            one.rank,
+            one.incarnation,
+            one.ready and bool(one.actor) and not weights.why_out(state, (role, one.rank)),
+            bool(one.gone),
+        )
+        for one in found
+    ]
 
 
 class ParkedCalls:

@@ -30,7 +30,7 @@ from dljob.runtime.controller import prestop_listener
 from dljob.runtime.controller.checkpoint_service import CheckpointService
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError, until
-from dljob.runtime.controller.peers import ParkedCalls, role_table
+from dljob.runtime.controller.peers import ParkedCalls, callees_of, role_table
 from dljob.runtime.controller.stack_collector import stacks_of
 from dljob.runtime.journal.code_version import code_version
 from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget, master_name
@@ -168,10 +168,11 @@ class MasterServer:
         return role_table((await self._ready()).state, role)
 
     async def callees(self, role: str) -> list[tuple[int, int, bool, bool]]:
-        """Return rank, incarnation, whether it is ready, whether it is gone for good, of all ranks of a role."""
-        found = role_table((await self._ready()).state, role).peers
-        # Plain values: ranks that are scripts ask for it through their hosts.
-        return [(peer.rank, peer.incarnation, peer.ready and bool(peer.actor), bool(peer.gone)) for peer in found]
+        """Return rank, incarnation, whether it is ready, whether it is gone for good, of all ranks of a role.
+
+        A rank whose weights are stale, or which loads, is not ready.
+        """
+        return callees_of((await self._ready()).state, role)
 
     async def await_peer(self, role: str, rank: int, after: int) -> Peer:
         """Return a rank once it is ready in an incarnation greater than `after`, or once it will never be again."""

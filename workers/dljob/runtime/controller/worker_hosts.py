@@ -19,7 +19,7 @@ from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend, find_actor
 from dljob.runtime.controller.evidence_inquiry import Inquiry
 from dljob.runtime.process.device_probe import Devices, together
-from dljob.runtime.process.messages import Hello, Report
+from dljob.runtime.process.messages import Hello, NewestVersion, Report
 from dljob.tasks import TaskOwner
 
 log = logging.getLogger(__package__)
@@ -366,7 +366,13 @@ def _ready(watched: WatchedActor, hello: Hello, slots: tuple[tuple[str, ...], ..
     )
 
 
-def _event(role: str, report: Report) -> ev.RankReady | ev.RankServes | ev.RankEnded:
+def _event(
+    role: str, report: Report
+) -> ev.RankReady | ev.RankServes | ev.RankEnded | ev.WeightsPublished | ev.WeightsLoaded:
+    if isinstance(news := report.weights, NewestVersion):
+        return ev.WeightsPublished(role, news.version, news.at, news.since, news.first)
+    if news is not None:
+        return ev.WeightsLoaded(role, report.rank, report.incarnation, news.version, news.at, news.why, news.untouched)
     if (serves := report.serves) is not None:
         return ev.RankServes(role, report.rank, report.incarnation, serves.addresses, serves.ready, serves.why)
     if report.outcome is None:

@@ -10,6 +10,7 @@ A host is a Ray actor with these methods (both kinds of host, and spares):
     stop(StopOrder) -> None                 ask ranks to shut down, end them after the grace
     leave_group(LeaveOrder) -> None         take a rank out of its torch group; `watch` reports its end, the host stays
     resize(SizesOrder) -> None              learn the present sizes of roles: its ranks call those that are there
+    load(LoadOrder) -> None                 have a rank load a version of its weights; `watch` reports how it went
     leave(code) -> None                     answer, then os._exit(code); never through Ray
     invoke(Call, payload, common) -> Reply  a call from another role; arguments and result travel pickled; small ones
                                             in packed bytes, with the Call and the Reply
@@ -148,6 +149,37 @@ class LeaveOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """An order to load the version of a rank's weights that was published at `at` (unix seconds)."""
+
+    epoch: int
+    rank: int
+    incarnation: int
+    version: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewestVersion:
+    """The newest version that all channels of a role have; the fields are those of the event WeightsPublished."""
+
+    version: int
+    at: float
+    since: float
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """The end of a load; the fields are those of the event WeightsLoaded."""
+
+    version: int
+    at: float
+    why: str = ""
+    untouched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Serves:
     """Where a rank serves, (port name, host:port), and whether it is to get requests."""
 
@@ -158,7 +190,7 @@ class Serves:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A rank became ready (`outcome` None), ended, or `serves`. `seq` numbers the reports of a host."""
+    """A rank became ready (`outcome` None), ended, or has other news. `seq` numbers the reports of a host."""
 
     seq: int
     rank: int
@@ -167,6 +199,8 @@ class Report:
     outcome: Outcome | None
     serves: Serves | None = None
     """News about its readiness; `outcome` says nothing then."""
+    weights: NewestVersion | LoadResult | None = None
+    """News about weights; `outcome` says nothing then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,17 +42,22 @@ class Answer:
 
     ok: bool
     words: str
+    body: bytes = field(default=b"", compare=False, repr=False)
+    """The beginning of what the rank answered, or of what the command printed."""
 
 
-async def ask(probe: ProbePlan, target: ProbeTarget) -> Answer:
-    """Probe a rank once. Never raises: whatever goes wrong is a failure of the probe."""
+async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: int = SHOWN_BYTES) -> Answer:
+    """Probe a rank once. Never raises: whatever goes wrong is a failure of the probe.
+
+    `sent` is the JSON body of a request; `wanted` says how many bytes of the answer's body are waited for.
+    """
     what = _described(probe, target)
     try:
         async with asyncio.timeout(probe.timeout_s):
             if probe.kind == "exec":
-                return await _exec(probe, target, what)
+                return await _exec(probe, target, what, wanted)
             if probe.kind in ("http", "post"):
-                return await _http(probe, target, what)
+                return await _http(probe, target, what, (sent, wanted))
             _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
             writer.close()
             return Answer(ok=True, words=f"{what}: connected")
@@ -75,7 +80,7 @@ def _method(probe: ProbePlan) -> str:
     return "POST" if probe.kind == "post" else "GET"
 
 
-async def _exec(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -> Answer:
     process = await asyncio.create_subprocess_exec(
         *probe.command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -88,23 +93,23 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
     said = b""
     try:
         while process.stdout is not None and (part := await process.stdout.read(MOST_BYTES)):
-            said = (said + part)[:SHOWN_BYTES]
+            said = (said + part)[:wanted]
         code = await process.wait()
     finally:
         # The whole session: it may have left children, and at the timeout it still runs.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    return Answer(ok=code == 0, words=f"{what}: exit code {code}" + (f", {_shown(said)}" if said else ""))
+    return Answer(code == 0, f"{what}: exit code {code}" + (f", {_shown(said)}" if said else ""), said)
 
 
-async def _http(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+async def _http(probe: ProbePlan, target: ProbeTarget, what: str, sizes: tuple[bytes, int]) -> Answer:
     own = f"{'https' if probe.tls else 'http'}://{target.address}:{target.port_of(probe)}"
     path = probe.path
     for _ in range(MOST_REDIRECTS):
-        status, headers, body = await _get(replace(probe, path=path), target)
+        status, headers, body = await _get(replace(probe, path=path), target, *sizes)
         words = f"{what}: status {status}" + (f", {_shown(body)}" if body else "")
         if status not in (301, 302, 303, 307, 308) or "location" not in headers:
-            return Answer(ok=200 <= status < 400, words=words)
+            return Answer(200 <= status < 400, words, body)
         found = urlsplit(urljoin(own + path, headers["location"]))
         if f"{found.scheme}://{found.netloc}" != own:
             return Answer(ok=False, words=f"{words}: redirects to {headers['location'][:SHOWN_BYTES]}, not followed")
@@ -112,7 +117,7 @@ async def _http(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
     return Answer(ok=False, words=f"{what}: more than {MOST_REDIRECTS} redirects")
 
 
-async def _get(probe: ProbePlan, target: ProbeTarget) -> tuple[int, dict[str, str], bytes]:
+async def _get(probe: ProbePlan, target: ProbeTarget, sent: bytes, wanted: int) -> tuple[int, dict[str, str], bytes]:
     """Send one request; return status, headers by small name, and the beginning of the body."""
     port = target.port_of(probe)
     context = _unverified() if probe.tls else None
@@ -120,17 +125,18 @@ async def _get(probe: ProbePlan, target: ProbeTarget) -> tuple[int, dict[str, st
     try:
         headers = {"host": f"{target.address}:{port}", "user-agent": "dljob-probe", "accept": "*/*"}
         headers |= {name.lower(): value for name, value in probe.headers} | {"connection": "close"}
-        headers |= {"content-length": "0"} if probe.kind == "post" else {}
+        headers |= {"content-length": str(len(sent))} if probe.kind == "post" else {}
+        headers |= {"content-type": "application/json"} if sent else {}
         lines = [
             f"{_method(probe)} {probe.path} HTTP/1.1",
             *(f"{name}: {value}" for name, value in headers.items()),
             "",
             "",
         ]
-        writer.write("\r\n".join(lines).encode())
+        writer.write("\r\n".join(lines).encode() + sent)
         head = await _head(reader)
         status, fields = _parsed(head)
-        body = await _body(reader, fields, MOST_BYTES - len(head))
+        body = await _body(reader, fields, min(wanted, MOST_BYTES - len(head)))
         return status, fields, body
     finally:
         # Not closed in order: the rank may have gigabytes left to send.
@@ -147,7 +153,7 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str], most: int) -> bytes:
     """Return the beginning of a body; one that ends early, or never, is no failure: the status counts."""
     told = fields.get("content-length", "")
-    most = min(most, SHOWN_BYTES, int(told) if told.isdecimal() else most)
+    most = min(most, int(told) if told.isdecimal() else most)
     body = b""
     with contextlib.suppress(OSError):  # the rank closed the connection; what it sent before counts
         while len(body) < most and (part := await reader.read(most - len(body))):

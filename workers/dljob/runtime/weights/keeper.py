@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -151,6 +152,12 @@ class WeightsKeeper(StorageActor):
         """Return the number of the newest version; None before the first."""
         return self._versions[-1].version if self._versions else None
 
+    # -- hosts that load weights into their ranks
+
+    async def version(self, number: int) -> Version | None:
+        """Return the newest kept version of this number; None when it is not kept any more."""
+        return next((one for one in reversed(self._versions) if one.version == number), None)
+
     # -- kept versions
 
     def _find_version(self, mark: Mark) -> Version | None:
@@ -165,7 +172,7 @@ class WeightsKeeper(StorageActor):
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
         self._count += 1
-        made = replace(version, mark=(self._token, self._count))
+        made = dated(replace(version, mark=(self._token, self._count)), newest, time.time())
         self._versions = [*self._versions, made][-KEPT:]
         # After the new list is known: references of versions that fell out of it go.
         self._drop()
@@ -206,6 +213,16 @@ class WeightsKeeper(StorageActor):
     def _replace(self, mark: Mark, **changes: Any) -> None:
         self._versions = [replace(one, **changes) if one.mark == mark else one for one in self._versions]
         self.changes.happened()
+
+
+def dated(version: Version, before: Version | None, now: float) -> Version:
+    """Return a version with its place in time after the one before it: later, and in the same series if it is newer."""
+    if before is None:
+        return replace(version, taken_at=now, first=version.version)
+    at = max(now, before.taken_at + 1e-6)  # the clock may have gone back
+    if version.version > before.version:
+        return replace(version, taken_at=at, since=before.since, first=before.first)
+    return replace(version, taken_at=at, since=at, first=version.version)
 
 
 def _after(mark: Mark, other: Mark) -> bool:

@@ -33,6 +33,12 @@ class Version:
     sums: tuple[int, ...] | None = None
     """The checksum of each bucket; None until the publisher has sent them."""
     mark: Mark = ("", 0)
+    taken_at: float = 0.0
+    """When the keeper took it (unix seconds): the order of versions of all keepers, whose numbers may go back."""
+    since: float = 0.0
+    """When the series of growing numbers began that it belongs to; 0: this keeper knows of no earlier one."""
+    first: int = 0
+    """The number with which that series began."""
     copied: bool = False
     """Whether the keeper owns the buckets, so that they outlive the publisher."""
 

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,18 @@ from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log
 from dljob.runtime.process.messages import KNOWN_S, Call, HostSpec, NotRun, Reply, Serves, StartOrder, StopOrder
+from dljob.runtime.process.messages import (
+    Call,
+    HostSpec,
+    LoadOrder,
+    LoadResult,
+    NewestVersion,
+    NotRun,
+    Reply,
+    Serves,
+    StartOrder,
+    StopOrder,
+)
 from dljob.runtime.process.outcome import DETAIL_BYTES, clip, from_status
 from dljob.runtime.process.worker_context import CallTransport, ProgressCounter, peers_of
 from dljob.runtime.rpc.call_trace import CallTraces
@@ -288,6 +300,19 @@ class ForkHost(Host):
     def serves(self, rank: int, incarnation: int, news: Serves) -> None:
         """Report where a rank serves, and whether it gets requests."""
         self.reports.add(rank, incarnation, self._ranks[rank].pid, None, news)
+
+    def load_weights(self, order: LoadOrder) -> None:
+        """Begin a load of weights."""
+        self._serving.load(order)
+
+    def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
+        """Report news about weights."""
+        self.reports.add(rank, incarnation, self._ranks[rank].pid, None, weights=news)
+
+    def call_method(self, name: str, args: Sequence[Any]) -> Any:
+        """Refuse: a script has no methods. The spec's rules let none through."""
+        del args
+        raise UsageError(f"{self.spec.role.name} runs a {self.spec.role.entrypoint[0]}, which has no method {name}")
 
     def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
         """End a rank whose probe failed, in a thread of its own: it may need the grace."""

@@ -31,6 +31,7 @@ from dljob.runtime.process.messages import (
     Hello,
     HostSpec,
     LeaveOrder,
+    LoadOrder,
     NotRun,
     Reply,
     Report,
@@ -127,6 +128,12 @@ class Host:
         threading.Thread(target=self.leave_rank, args=(order,), name="dljob-leave", daemon=True).start()
 
     @ray.method(concurrency_group="ctl")
+    def load(self, order: LoadOrder) -> None:
+        """Have a rank load a version of its weights. Returns at once; `watch` reports how it went."""
+        self._must_be_heard(order.epoch, "load")
+        self.load_weights(order)
+
+    @ray.method(concurrency_group="ctl")
     def resize(self, order: SizesOrder) -> None:
         """Learn that roles have other numbers of ranks; the next calls of this host's ranks go to those."""
         self._must_be_heard(order.epoch, "resize")
@@ -165,6 +172,10 @@ class Host:
 
     def leave_rank(self, order: LeaveOrder) -> None:
         """Make a rank leave its torch group. Runs in a thread of its own."""
+        del order
+
+    def load_weights(self, order: LoadOrder) -> None:
+        """Begin a load of weights. The base host has no ranks."""
         del order
 
     def learn_sizes(self, sizes: Mapping[str, int]) -> None:

@@ -6,7 +6,7 @@ import threading
 
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import guard
-from dljob.runtime.process.messages import Report, Serves
+from dljob.runtime.process.messages import LoadResult, NewestVersion, Report, Serves
 
 
 class Reports:
@@ -35,8 +35,17 @@ class Reports:
                 self._changed.notify_all()
             return True
 
-    def add(self, rank: int, incarnation: int, pid: int, outcome: Outcome | None, serves: Serves | None = None) -> int:
-        """Note that a rank became ready (None) or ended, or that it `serves`; return the report's number.
+    def add(
+        self,
+        rank: int,
+        incarnation: int,
+        pid: int,
+        outcome: Outcome | None,
+        serves: Serves | None = None,
+        *,
+        weights: NewestVersion | LoadResult | None = None,
+    ) -> int:
+        """Note that a rank became ready (None) or ended, or other news of it; return the report's number.
 
         Nothing is noted once this process ends itself, since that takes all its children along: PrimeMaster would take
         a rank that was killed this way for a failed one, and restart it on a node that may be gone.
@@ -45,7 +54,7 @@ class Reports:
             if guard.ending():
                 return self._seq
             self._seq += 1
-            self._reports.append(Report(self._seq, rank, incarnation, pid, outcome, serves))
+            self._reports.append(Report(self._seq, rank, incarnation, pid, outcome, serves, weights))
             self._changed.notify_all()
             return self._seq
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.plan.serving import ENDPOINTS, HOST, ProbePlan, endpoints_variable, port_variable
-from dljob.runtime.process.messages import HostSpec, Serves
+from dljob.runtime.process.messages import HostSpec, LoadOrder, LoadResult, NewestVersion, Serves
 from dljob.runtime.serving.endpoints import AsksMaster, EndpointFeed, one_line
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
@@ -21,12 +21,23 @@ from dljob.runtime.serving.probes import Answer, ProbeTarget, ask
 from dljob.spec.references import expanded
 from dljob.telemetry.evidence import Source
 
+if TYPE_CHECKING:
+    from dljob.runtime.worker.weights import HostWeights
+
 
 class ServedRanks(Protocol):
     """A host, as far as serving concerns it."""
 
     def serves(self, rank: int, incarnation: int, news: Serves) -> None:
         """Report where a rank serves, and whether it gets requests."""
+        ...
+
+    def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
+        """Report news about weights."""
+        ...
+
+    def call_method(self, name: str, args: Sequence[Any]) -> Any:
+        """Call a method of the user's object, and return its result."""
         ...
 
     def ready(self, rank: int, incarnation: int) -> None:
@@ -53,7 +64,14 @@ class HostServing:
         self._lock = threading.Lock()
         self._feed: EndpointFeed | None = None
         self._targets: dict[int, ProbeTarget] = {}
+        self._env: dict[int, Mapping[str, str]] = {}
         self._ready: set[ProbedRank] = set()
+        self._weights: HostWeights | None = None
+        if spec.role.weights is not None:
+            # Not at the top: it imports Ray's object store, which most hosts do without.
+            from dljob.runtime.worker.weights import HostWeights
+
+            self._weights = HostWeights(spec, ranks, lambda rank: cast("Any", line(rank)).keeper, self.target)
 
     def resolved(self, start: RankStart) -> HostSpec:
         """Return the host's spec with references to endpoints replaced by those of now."""
@@ -108,13 +126,24 @@ class HostServing:
     def started(self, start: RankStart, env: Mapping[str, str] | None = None) -> None:
         """Note that a rank runs: it is ready at once, or once its probes say so. `env` is that of its exec probes."""
         role, who = self._spec.role, ProbedRank(start.rank, start.incarnation)
+        self._env[start.rank] = dict(os.environ if env is None else env)
+        if self._weights is not None:
+            self._weights.started(start)
         if not role.probed:
             self.serves(who, ready=True, why="")
             return
-        target = self._targets.get(start.rank) or ProbeTarget(self._address())
-        own = dict(os.environ if env is None else env)
-        where = ProbeTarget(target.address, target.ports, own, self._spec.job.code_dir or "/")
-        self._probes.begin(who, role, where)
+        self._probes.begin(who, role, self.target(start.rank))
+
+    def target(self, rank: int, **more: str) -> ProbeTarget:
+        """Return where a rank that has started is asked; `more` variables are for commands."""
+        target = self._targets.get(rank) or ProbeTarget(self._address())
+        env = {**self._env.get(rank, {}), **more}
+        return ProbeTarget(target.address, target.ports, env, self._spec.job.code_dir or "/")
+
+    def load(self, order: LoadOrder) -> None:
+        """Begin a load of weights."""
+        if self._weights is not None:
+            self._weights.load(order)
 
     def ended(self, rank: int) -> None:
         """Stop probing a rank: nothing is reported about it any more."""

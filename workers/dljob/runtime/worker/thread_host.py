@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,19 @@ from dljob.runtime.process import environment, preload
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log, redirect_output
-from dljob.runtime.process.messages import Call, HostSpec, LeaveOrder, Reply, Serves, StartOrder, StopOrder
+from dljob.runtime.process.loop import settle
+from dljob.runtime.process.messages import (
+    Call,
+    HostSpec,
+    LeaveOrder,
+    LoadOrder,
+    LoadResult,
+    NewestVersion,
+    Reply,
+    Serves,
+    StartOrder,
+    StopOrder,
+)
 from dljob.runtime.process.thread_interrupt import AGAIN_S, ASK_S, PATIENCE_S, ThreadInterrupt
 from dljob.runtime.process.worker_context import (
     ProgressCounter,
@@ -70,6 +82,7 @@ class ThreadHost(Host):
         self._traces = CallTraces(spec.job, spec.role)
         self._callee = RpcServer(spec.role.name)
         self._life: Lifecycle | None = None
+        self._instance: Any = None
         self._calls: RpcClient | None = None
         self._recall = ThreadInterrupt()
         self._left = 0
@@ -331,6 +344,7 @@ class ThreadHost(Host):
 
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
+        self._instance = instance
         self._serving.started(start)
 
     def ready(self, rank: int, incarnation: int) -> None:
@@ -340,6 +354,18 @@ class ThreadHost(Host):
     def serves(self, rank: int, incarnation: int, news: Serves) -> None:
         """Report where the rank serves, and whether it gets requests."""
         self.reports.add(rank, incarnation, os.getpid(), None, news)
+
+    def load_weights(self, order: LoadOrder) -> None:
+        """Begin a load of weights."""
+        self._serving.load(order)
+
+    def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
+        """Report news about weights."""
+        self.reports.add(rank, incarnation, os.getpid(), None, weights=news)
+
+    def call_method(self, name: str, args: Sequence[Any]) -> Any:
+        """Call a method of the rank's object."""
+        return settle(getattr(self._instance, name)(*args))
 
     def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
         """End this process, as a probe of its rank failed: a thread cannot be killed."""

@@ -2,4 +2,5 @@
 
 One subject each: `annotations`, `machines`, `templates`, `outside`, `collectives`, `elastic`, `memory`, `quota`,
 `rejoin`, `coupled`, `failure_domains`, `head`, `reference`, `serving`, `interpreters`. `findings` is what they report.
+`rejoin`, `coupled`, `head`, `reference`, `serving`, `weights`. `findings` is what they report.
 """

@@ -24,6 +24,7 @@ from dljob.spec.rules.reference import REFERENCE_RULES
 from dljob.spec.rules.rejoin import REJOIN_RULES
 from dljob.spec.rules.serving import SERVING_RULES
 from dljob.spec.rules.templates import TEMPLATE_RULES
+from dljob.spec.rules.weights import WEIGHT_RULES
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
@@ -230,5 +231,6 @@ RULES: tuple[Check, ...] = (
     *COLLECTIVE_RULES,
     *QUOTA_RULES,
     *SERVING_RULES,
+    *WEIGHT_RULES,
 )
 """All rules in the order of their checks; the loader sorts the findings by their place in the file."""

@@ -44,10 +44,11 @@ def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
         return
     target = probe.http_get or probe.tcp_socket
     if target is not None:
-        yield from _port(role, target.port, (*loc, given[0], "port"))
+        yield from port_findings(role, target.port, (*loc, given[0], "port"))
 
 
-def _port(role: Role, port: str, loc: Loc) -> Iterator[Finding]:
+def port_findings(role: Role, port: str, loc: Loc) -> Iterator[Finding]:
+    """Refuse a port that the role does not have, or that is none."""
     names = [one.name for one in role.ports]
     if not port.isdecimal() and port not in names:
         hint = one_of(port, names) if names else "give the role ports"
@@ -65,7 +66,7 @@ def _drains(spec: DLJobSpec) -> Iterator[Finding]:
             words = f"{cel.DRAIN.message}: {role.name} runs a class, whose shutdown() can wait for its requests"
             yield Finding(loc, words, "take drain out", (loc, ("spec", "roles", index, "entrypoint")))
         if role.drain.http_post is not None:
-            yield from _port(role, role.drain.http_post.port, (*loc, "httpPost", "port"))
+            yield from port_findings(role, role.drain.http_post.port, (*loc, "httpPost", "port"))
 
 
 def _references(spec: DLJobSpec) -> Iterator[Finding]:

@@ -1,0 +1,226 @@
+"""Weights of servers: which ranks are stale, which load now, and why. Hosts load; this decides.
+
+A rank is stale while it is more than `maxLag` versions behind the newest one, holds none, or failed to load. It gets no
+requests then, and none while it loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.master.state.actions import LoadWeights
+from dljob.master.state.events import WeightsLoaded, WeightsPublished
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import JobState, PublishedWeights, RankKey, RankPhase, RankState, RankWeights
+from dljob.master.state.transaction import StateTransaction
+from dljob.plan.role import RolePlan
+from dljob.plan.serving import WeightsPlan
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+FIRST_RETRY_S = 1.0
+"""Seconds until a failed load is ordered again; each further failure doubles them."""
+MOST_RETRY_S = 60.0
+
+_NONE = RankWeights()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDecision:
+    """A rank that loads now, and why it may."""
+
+    rank: int
+    why: str
+
+
+# -- pure decisions
+
+
+def why_stale(plan: WeightsPlan, newest: PublishedWeights | None, own: RankWeights | None) -> str:
+    """Return why a rank with these weights is stale; empty: it is not."""
+    if newest is None:  # nothing was published that it could lack
+        return ""
+    own = own or _NONE
+    if not own.at:
+        return own.why or f"it holds no version, and the newest is {newest.version}"
+    if own.at < newest.since and own.version > newest.first:
+        return f"it holds version {own.version} of a series that was given up; the newest is {newest.version}"
+    lag = newest.version - own.version
+    return "" if lag <= plan.max_lag else f"it holds version {own.version}, {lag} behind; maxLag is {plan.max_lag}"
+
+
+def who_loads(
+    role: RolePlan, newest: PublishedWeights, ranks: Mapping[int, RankState], now: float
+) -> Sequence[LoadDecision]:
+    """Return the ranks that load the newest version now.
+
+    Stale ranks load at once: they get no requests anyway. Of the others so many as leave `min_ready` in the endpoints,
+    those that are furthest behind first.
+    """
+    plan = role.weights
+    if plan is None:
+        return ()
+    probed = bool(role.ports) or role.readiness is not None
+    found: list[LoadDecision] = []
+    serve, behind = 0, list[tuple[int, int]]()
+    for rank, own in ranks.items():
+        held = own.weights or _NONE
+        if own.phase is not RankPhase.READY or held.loading is not None:
+            continue
+        stale = why_stale(plan, newest, held)
+        # A rank without ports and probe is called as long as it lives.
+        gets = own.serving or not probed
+        serve += gets and not stale
+        if held.at >= newest.at or (held.retry_at is not None and held.retry_at > now):
+            continue
+        if stale:
+            found.append(LoadDecision(rank, f"it is stale: {stale}"))
+        elif not gets:
+            found.append(LoadDecision(rank, "it gets no requests"))
+        else:
+            behind.append((held.version, rank))
+    free = max(0, serve - plan.min_ready)
+    for _, rank in sorted(behind)[:free]:
+        found.append(LoadDecision(rank, f"{serve} are ready, and minReady is {plan.min_ready}"))
+    return found
+
+
+def retry_s(failures: int) -> float:
+    """Return the pause after so many failed loads in a row."""
+    return min(MOST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures - 1, 16))
+
+
+# -- of a state
+
+
+def why_out(s: JobState | StateTransaction, key: RankKey) -> str:
+    """Return why the weights of a rank keep it from requests; empty: they do not."""
+    plan, newest = s.job.roles[key[0]].plan.weights, s.roles[key[0]].newest
+    if plan is None:
+        return ""
+    own = s.ranks[key].weights or _NONE
+    return f"it loads version {own.loading.version}" if own.loading is not None else why_stale(plan, newest, own)
+
+
+def shown(state: JobState, key: RankKey) -> Mapping[str, Any]:
+    """Return what the status tells of a rank's weights; nothing for a role that loads none."""
+    if state.job.roles[key[0]].plan.weights is None:
+        return {}
+    own, why, live = state.ranks[key].weights or _NONE, why_out(state, key), state.ranks[key].phase.live
+    told = "Loading" if own.loading is not None else "Stale" if why else "Fresh"
+    return {
+        "weights": {
+            "state": told if live else "None",
+            "version": own.version if own.at and live else None,
+            "newest": newest.version if (newest := state.roles[key[0]].newest) else None,
+            **({"why": why} if why and live else {}),
+        }
+    }
+
+
+def timers(s: JobState | StateTransaction) -> Iterator[float | None]:
+    """Yield when failed loads are ordered again."""
+    for role in s.job.loading:
+        for rank in range(s.job.roles[role].plan.replicas):
+            own = s.ranks[role, rank]
+            if own.weights is not None and own.phase is RankPhase.READY and own.weights.loading is None:
+                yield own.weights.retry_at
+
+
+def orders(state: JobState) -> Iterator[LoadWeights]:
+    """Yield the loads that have no answer, for a new epoch: it repeats them."""
+    for role in state.job.loading:
+        for rank in range(state.job.roles[role].plan.replicas):
+            own = state.ranks[role, rank]
+            if own.phase is RankPhase.READY and own.weights is not None and own.weights.loading is not None:
+                yield _order(state, (role, rank), own.weights.loading)
+
+
+# -- events
+
+
+def published(d: StateTransaction, event: WeightsPublished) -> None:
+    """Take a newer version; the ranks of the role that lag too far behind are stale from here on."""
+    role = d.roles.get(event.role)
+    if role is None or d.facts(event.role).plan.weights is None:
+        return
+    if role.newest is not None and role.newest.at >= event.at:  # another host has told it, or a newer one
+        return
+    newest = PublishedWeights(event.version, event.at, event.since, event.first)
+    d.set_role(event.role, evolve(role, newest=newest))
+    with d.many():
+        for rank in range(d.facts(event.role).plan.replicas):
+            # A load that failed may go well with another version.
+            own = d.ranks[event.role, rank]
+            if own.weights is not None and own.weights.retry_at is not None:
+                d.set_rank((event.role, rank), evolve(own, weights=evolve(own.weights, retry_at=None)))
+            d.touched.ranks.add((event.role, rank))
+    d.because(f"{event.role}: version {event.version} of its weights is the newest")
+
+
+def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
+    """Take the answer of a load: the rank holds the version, or tries again after a pause."""
+    key = (event.role, event.rank)
+    own = d.ranks.get(key)
+    if own is None or own.incarnation != event.incarnation or own.weights is None or own.weights.loading is None:
+        return
+    if own.weights.loading.at != event.at:
+        return
+    before = own.weights
+    if not event.why:
+        d.set_rank(key, evolve(own, weights=RankWeights(event.version, event.at)))
+        if before.failures or own.incarnation > 1:
+            d.note(reasons.WEIGHTS_LOADED, f"{event.role}/{event.rank}", f"holds version {event.version}")
+        return
+    failures = before.failures + 1
+    pause = retry_s(failures)
+    # Nobody knows what a rank holds after a load that went wrong.
+    held = before if event.untouched else RankWeights()
+    d.set_rank(
+        key,
+        evolve(own, weights=evolve(held, loading=None, failures=failures, retry_at=d.now + pause, why=event.why)),
+    )
+    d.wake_at(d.now + pause)
+    said = f"version {event.version} was not loaded, again in {pause:g} s: {event.why}"
+    d.note(reasons.WEIGHTS_STALE, f"{event.role}/{event.rank}", said)
+
+
+def follow(d: StateTransaction) -> None:
+    """Order the loads that may begin after a change of a role or of its ranks."""
+    if d.job.loading and not d.ending:
+        touched = d.touched.roles.union(role for role, _ in d.touched.ranks)
+        _begin(d, [role for role in d.job.loading if role in touched])
+
+
+def tick(d: StateTransaction) -> None:
+    """Order the loads whose pause is over."""
+    _begin(d, d.job.loading)
+
+
+def _begin(d: StateTransaction, roles: Iterable[str]) -> None:
+    for role in roles:
+        plan, newest = d.facts(role).plan, d.roles[role].newest
+        if newest is not None:
+            ranks = {rank: d.ranks[role, rank] for rank in range(plan.replicas)}
+            _order_all(d, role, newest, who_loads(plan, newest, ranks, d.now))
+
+
+def _order_all(d: StateTransaction, role: str, newest: PublishedWeights, found: Iterable[LoadDecision]) -> None:
+    words: dict[str, list[int]] = {}
+    for one in found:
+        key = role, one.rank
+        own = d.ranks[key]
+        held = evolve(own.weights or _NONE, loading=newest, retry_at=None)
+        d.set_rank(key, evolve(own, weights=held))
+        d.do(_order(d, key, newest))
+        words.setdefault(one.why, []).append(one.rank)
+    for why, ranks in words.items():
+        d.because(f"{counted(len(ranks), 'rank')} of {role} load version {newest.version} ({ranks[0]} first): {why}")
+
+
+def _order(s: JobState | StateTransaction, key: RankKey, version: PublishedWeights) -> LoadWeights:
+    host = s.job.roles[key[0]].host_of(key[1])
+    own = s.hosts[host]
+    return LoadWeights(host, own.life, own.actor, key[1], s.ranks[key].incarnation, version.version, version.at)

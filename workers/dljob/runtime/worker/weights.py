@@ -1,0 +1,269 @@
+"""A host's part in the weights of its ranks: it follows the channels, fetches a version, has a rank load and verify it.
+
+PrimeMaster decides which rank loads when (`master.start.weights`); the rank needs no dljob.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dljob.errors import CallTimeoutError, DLJobError
+from dljob.master.state.actions import RankStart
+from dljob.plan.serving import ProbePlan, WeightsPlan
+from dljob.runtime.process.messages import HostSpec, LoadOrder, LoadResult, NewestVersion
+from dljob.runtime.queues.storage_client import SLACK_S, SLICE_S, StorageClient
+from dljob.runtime.serving.probes import MOST_BYTES, Answer, ProbeTarget, ask
+from dljob.runtime.weights.buckets import load_state
+from dljob.runtime.weights.files import NamedTensor, digest, named, weight_files
+from dljob.runtime.weights.model import Version
+from dljob.runtime.weights.ray_transport import RayCarrier
+from dljob.runtime.weights.transport import Buckets
+
+ORDER = "DLJOB_WEIGHTS"
+"""Variable of a command that loads: what a request has as its body."""
+KEPT = 4
+"""Versions of a channel that are remembered until the other channels have them."""
+AGAIN_S = 1.0
+"""Seconds until a channel is asked again after an error."""
+
+log = logging.getLogger(__package__)
+
+Fetched = Mapping[str, tuple[Version, Buckets]]
+"""Channel -> the version that was fetched, and its bytes."""
+
+
+class LoadedRanks(Protocol):
+    """A host, as far as its ranks' weights concern it."""
+
+    def weights(self, rank: int, incarnation: int, news: NewestVersion | LoadResult) -> None:
+        """Report news about weights."""
+        ...
+
+    def call_method(self, name: str, args: Sequence[Any]) -> Any:
+        """Call a method of the user's object, and return its result."""
+        ...
+
+
+class LoadError(Exception):
+    """A load went wrong; `untouched`: before the rank was asked."""
+
+    def __init__(self, why: str, *, untouched: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.untouched = untouched
+
+
+class HostWeights:
+    """The loads of a host's ranks.
+
+    `find(rank)` returns the look-up of keepers by address, `target(rank, ...)` where a rank is asked.
+    """
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        ranks: LoadedRanks,
+        find: Callable[[int], Callable[[str], Any]],
+        target: Callable[..., ProbeTarget],
+    ) -> None:
+        self._spec = spec
+        self._ranks = ranks
+        self._find = find
+        self._target = target
+        self._lock = threading.Lock()
+        self._carriers: dict[str, RayCarrier] = {}
+        self._seen: dict[str, tuple[Version, ...]] = {}
+        self._newest: NewestVersion | None = None
+        self._loads: dict[int, tuple[int, float]] = {}
+        """Rank -> incarnation and version's time of its load under way."""
+        self._held: dict[int, tuple[int, LoadResult]] = {}
+
+    # -- following the channels
+
+    def started(self, start: RankStart) -> None:
+        """Follow the channels from the first start of a rank on."""
+        plan = self._spec.role.weights
+        with self._lock:
+            if plan is None or self._carriers:
+                return
+            find = self._find(start.rank)
+            for channel in plan.channels:
+                self._carriers[channel] = RayCarrier(StorageClient("weights", channel, "WeightChannel"), find)
+        for channel in plan.channels:
+            name = f"dljob-weights-{channel}"
+            threading.Thread(target=self._follow, args=(channel, start), name=name, daemon=True).start()
+
+    def _follow(self, channel: str, start: RankStart) -> None:
+        carrier, mark = self._carriers[channel], ("", 0)
+        while True:
+            try:
+                found = carrier.newer(mark, SLICE_S, SLICE_S + SLACK_S)
+            except CallTimeoutError:
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises: the channel is asked again
+                log.warning("%s: weight channel %r does not answer: %s", self._spec.role.name, channel, error)
+                time.sleep(AGAIN_S)
+                continue
+            if found is not None:
+                mark = found.mark
+                self._saw(channel, found, start)
+
+    def _saw(self, channel: str, version: Version, start: RankStart) -> None:
+        plan = self._spec.role.weights
+        with self._lock:
+            self._seen[channel] = (*self._seen.get(channel, ()), version)[-KEPT:]
+            newest = newest_of([self._seen.get(each, ()) for each in plan.channels] if plan else [])
+            if newest is None or (self._newest is not None and newest.at <= self._newest.at):
+                return
+            self._newest = newest
+        self._ranks.weights(start.rank, start.incarnation, newest)
+
+    # -- loading
+
+    def load(self, order: LoadOrder) -> None:
+        """Begin a load. One that is under way goes on; one that is done is reported again."""
+        mine = order.incarnation, order.at
+        with self._lock:
+            held = self._held.get(order.rank)
+            under_way = self._loads.get(order.rank)
+            if held is None or (held[0], held[1].at) != mine:
+                if under_way == mine:
+                    return
+                held = None
+                self._loads[order.rank] = mine
+        if held is not None:
+            self._ranks.weights(order.rank, order.incarnation, held[1])
+            return
+        name = f"dljob-load-{order.rank}"
+        threading.Thread(target=self._load, args=(order,), name=name, daemon=True).start()
+
+    def _load(self, order: LoadOrder) -> None:
+        plan = self._spec.role.weights
+        if plan is None:
+            return
+        result = LoadResult(order.version, order.at)
+        try:
+            self._carry_out(plan, order)
+        except LoadError as error:
+            result = LoadResult(order.version, order.at, error.why, error.untouched)
+        except Exception as error:  # PrimeMaster waits for an answer, and tells the user why
+            log.exception("%s/%d: version %d was not loaded", self._spec.role.name, order.rank, order.version)
+            result = LoadResult(order.version, order.at, f"{type(error).__name__}: {error}")
+        with self._lock:
+            if self._loads.get(order.rank) != (order.incarnation, order.at):
+                return  # a later process of the rank has begun
+            del self._loads[order.rank]
+            self._held.pop(order.rank, None)
+            if not result.why:
+                self._held[order.rank] = (order.incarnation, result)
+        self._ranks.weights(order.rank, order.incarnation, result)
+
+    def _carry_out(self, plan: WeightsPlan, order: LoadOrder) -> None:
+        fetched = {channel: self._fetched(channel, order.version) for channel in plan.channels}
+        methods = {one.kind for one in (plan.load, plan.verify) if one is not None} == {"method"}
+        # Names and digests are for files; a class may publish what no file holds.
+        tensors = {} if methods and plan.verify is None else _named(fetched)
+        if plan.load.kind == "method":
+            states = {channel: load_state(one.index, buckets) for channel, (one, buckets) in fetched.items()}
+            self._call(plan.load, (order.version, states))
+        else:
+            self._send(plan.load, order, tensors)
+        if plan.verify is not None:
+            expected = {channel: digest(each) for channel, each in tensors.items()}
+            differ(self._verified(plan.verify, order), expected)
+
+    def _fetched(self, channel: str, number: int) -> tuple[Version, Buckets]:
+        carrier = self._carriers[channel]
+        found: Version | None = carrier.ask("version", number)
+        if found is None:
+            raise LoadError(f"channel {channel} has version {number} no more", untouched=True)
+        if found.stored:
+            raise LoadError(f"channel {channel}: servers load from the store, not by the transport yr", untouched=True)
+        try:
+            buckets = carrier.fetch(found)
+        except DLJobError as error:
+            raise LoadError(f"channel {channel}: {error.message}", untouched=True) from error
+        if buckets is None:
+            raise LoadError(f"channel {channel} lost version {number}", untouched=True)
+        return found, buckets
+
+    def _send(self, load: ProbePlan, order: LoadOrder, tensors: Mapping[str, Mapping[str, NamedTensor]]) -> None:
+        folder = Path(self._spec.job.dir) / "weights" / f"{self._spec.role.name}-{order.rank}"
+        with weight_files(folder, tensors) as paths:
+            body = json.dumps({"version": order.version, "channels": paths})
+            answer = asyncio.run(ask(load, self._target(order.rank, **{ORDER: body}), body.encode()))
+        if not answer.ok:
+            raise LoadError(answer.words)
+
+    def _call(self, hook: ProbePlan, args: Sequence[Any]) -> Any:
+        try:
+            return self._ranks.call_method(hook.path, args)
+        except Exception as error:
+            raise LoadError(f"{hook.path} raised {type(error).__name__}: {error}") from error
+
+    def _verified(self, verify: ProbePlan, order: LoadOrder) -> Any:
+        """Return what the rank says that it holds: a checksum, or one for each channel."""
+        if verify.kind == "method":
+            return self._call(verify, ())
+        answer = asyncio.run(ask(verify, self._target(order.rank), wanted=MOST_BYTES))
+        if not answer.ok:
+            raise LoadError(f"not verified: {answer.words}")
+        return told(answer)
+
+
+def _named(fetched: Fetched) -> dict[str, dict[str, NamedTensor]]:
+    found: dict[str, dict[str, NamedTensor]] = {}
+    for channel, (version, buckets) in fetched.items():
+        try:
+            found[channel] = named(version.index, buckets)
+        except DLJobError as error:
+            raise LoadError(f"channel {channel}: {error}", untouched=True) from error
+    return found
+
+
+def newest_of(channels: Sequence[Sequence[Version]]) -> NewestVersion | None:
+    """Return the newest version that all channels have; None: there is none yet."""
+    if not channels:
+        return None
+    tables = [{one.version: one for one in seen} for seen in channels]
+    complete = [[table[number] for table in tables] for number in tables[0] if all(number in t for t in tables)]
+    if not complete:
+        return None
+    newest = max(complete, key=lambda parts: max(one.taken_at for one in parts))
+    return NewestVersion(
+        newest[0].version,
+        max(one.taken_at for one in newest),
+        max(one.since for one in newest),
+        min(one.first for one in newest),
+    )
+
+
+def told(answer: Answer) -> Any:
+    """Return the checksums in an answer: JSON, or the last line of text."""
+    text = answer.body.decode(errors="replace").strip()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.splitlines()[-1].strip() if text else ""
+
+
+def differ(said: Any, expected: Mapping[str, str]) -> None:
+    """Compare what a rank holds with what was published.
+
+    Raises:
+        LoadError: A checksum differs; it names the channel.
+    """
+    if isinstance(said, str) and len(expected) == 1:
+        said = dict.fromkeys(expected, said)
+    held: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    for channel, checksum in expected.items():
+        if held.get(channel) != checksum:
+            found = held.get(channel, said)
+            raise LoadError(f"channel {channel}: it holds {str(found)[:80]!r}, {checksum} was published")
