@@ -25,7 +25,7 @@ def everything() -> DLJobManifest:
         .image_pull("Always", secrets=["pull"])
         .env_from(config_map="c", prefix="P_").env_from(secret="s", optional=True)
         .runtime_env({"pip": ["einops"]}).managed_by("kueue.x-k8s.io/multikueue").suspend()
-        .checkpoint("/ckpt", claim="ckpt", save_on_exit=False, peer_copy=False, grace_seconds=60)
+        .checkpoint("/ckpt", claim="ckpt", save_on_exit=False, peer_copy=False, grace_seconds=60, every_steps=9, cut_deadline_seconds=9)  # noqa: E501
         .network_policy()
         .scheduling(queue="research", priority_class="high", labels={"volcano.sh/queue-name": "q"})
         .backend("other", option=1)

@@ -136,6 +136,8 @@ WHOLE: Json = {
         "saveOnExit": False,
         "peerCopy": False,
         "gracePeriodSeconds": 9,
+        "everySteps": 9,
+        "cutDeadlineSeconds": 9,
     },
     "networkPolicy": {"enabled": True},
     "progressMetrics": ["loss"],

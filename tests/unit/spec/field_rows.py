@@ -491,6 +491,16 @@ ROWS: dict[str, Plan | Code] = {
         "grace_period_seconds",
         "tests/unit/runtime/checkpoint/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
     ),
+    "spec.checkpoint.everySteps": Code(
+        "dljob.runtime.controller.cut_service",
+        "every_steps",
+        "tests/ray/data/test_cuts.py::test_a_cut_that_cannot_be_completed_harms_nobody",
+    ),
+    "spec.checkpoint.cutDeadlineSeconds": Code(
+        "dljob.runtime.controller.cut_service",
+        "cut_deadline_seconds",
+        "tests/ray/data/test_cuts.py::test_a_cut_that_cannot_be_completed_harms_nobody",
+    ),
     "spec.progressMetrics[]": Code(
         "dljob.runtime.controller.master_loop",
         "progress_metrics",

@@ -63,6 +63,8 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
             "saveOnExit": False,
             "peerCopy": False,
             "gracePeriodSeconds": 9,
+            "everySteps": 9,
+            "cutDeadlineSeconds": 9,
         },
         "scheduling": {"queueName": "gold", "labels": {"volcano.sh/queue-name": "q"}},
         "networkPolicy": {"enabled": True},

@@ -82,6 +82,8 @@ class SpecSetters(UnsupportedCalls):
         save_on_exit: bool | None = None,
         peer_copy: bool | None = None,
         grace_seconds: int | None = None,
+        every_steps: int | None = None,
+        cut_deadline_seconds: int | None = None,
     ) -> Self:
         """Set where user code saves checkpoints, and how copies in memory reach the disk.
 
@@ -91,8 +93,11 @@ class SpecSetters(UnsupportedCalls):
             save_on_exit: write copies that exist in memory alone to disk when their rank ends.
             peer_copy: copy checkpoints that are not yet on disk into the memory of another node.
             grace_seconds: time for writing copies to disk when a rank, a node or the job ends.
+            every_steps: steps of the first driver role between two consistent cuts of the job.
+            cut_deadline_seconds: time after which a cut that is not complete is given up.
         """
         more = {"saveOnExit": save_on_exit, "peerCopy": peer_copy, "gracePeriodSeconds": grace_seconds}
+        more |= {"everySteps": every_steps, "cutDeadlineSeconds": cut_deadline_seconds}
         return self._put("checkpoint", pruned({"path": path, "claimName": claim, **more}))
 
     def scheduling(

@@ -20,6 +20,10 @@ class PutRefusal(StrEnum):
 
     AGAIN = "again"
     """A repeated put: the queue has accepted the item already, and the caller sent it twice."""
+    KNOWN = "known"
+    """The queue has had an item with the same key."""
+    PAST = "past"
+    """The caller made the item in a future that the job has left by going back to a cut."""
     FULL = "full"
     CLOSED = "closed"
 
@@ -47,6 +51,10 @@ class ThreadSession:
     """Items handed out for that get and not yet acknowledged."""
 
 
+KEYS = 65_536
+"""Keys of items that a queue remembers, the newest ones."""
+
+
 @dataclass(slots=True)
 class Backlog:
     """The items by number, in the order of their puts; the bounds count only waiting items, not those handed out."""
@@ -63,6 +71,8 @@ class Backlog:
     """Heap of item numbers: a returned item comes before items that were put after it."""
     lives: dict[str, int] = field(default_factory=dict[str, int])
     lines: dict[str, ThreadSession] = field(default_factory=dict[str, ThreadSession])
+    keys: dict[str, None] = field(default_factory=dict[str, None])
+    """Keys of the last items, the oldest first: another item with one of them is not accepted."""
     counts: list[int] = field(default_factory=list[int], compare=False)
     """Number of items that each waiting get wants. Not persisted: callers repeat their gets to a restarted queue."""
 
@@ -91,7 +101,7 @@ class Backlog:
 
     # -- putting
 
-    def refused(self, who: Who, put: int, size: int) -> PutRefusal | None:
+    def refused(self, who: Who, put: int, size: int, key: str = "") -> PutRefusal | None:
         """Return why an item of `size` bytes is refused now, or None. An empty queue accepts one item of any size.
 
         The bound of bytes does not refuse an item that a get waits for: the get would wait for this put, and the put
@@ -100,6 +110,8 @@ class Backlog:
         # Before the other checks: a repeat of an accepted put succeeds even if the queue is full or closed by now.
         if put <= self.lines[who.line].put:
             return PutRefusal.AGAIN
+        if key and key in self.keys:
+            return PutRefusal.KNOWN
         if self.closed:
             return PutRefusal.CLOSED
         there = len(self.waiting)
@@ -108,13 +120,17 @@ class Backlog:
         # `there`: without the exception for an empty queue, an item above `max_bytes` could never be put.
         return PutRefusal.FULL if there and (there >= self.max_items or heavy) else None
 
-    def put(self, who: Who, put: int, size: int) -> int:
+    def put(self, who: Who, put: int, size: int, key: str = "") -> int:
         """Add an item, and return its number."""
         number, self.next = self.next, self.next + 1
         # By this number `refused` recognizes a repeat of the put.
         self.lines[who.line].put = put
         self.sizes[number] = size
         self._requeue((number,))
+        if key:
+            self.keys[key] = None
+            if len(self.keys) > KEYS:
+                del self.keys[next(iter(self.keys))]
         return number
 
     def close(self) -> None:
@@ -167,19 +183,44 @@ class Backlog:
         finally:
             self.counts.remove(count)
 
-    def ready(self, count: int) -> bool:
-        """Return whether a get of `count` items can be answered: enough items wait, or the queue is closed."""
+    def ready(self, count: int, only: Collection[int] | None = None) -> bool:
+        """Return whether a get of `count` items can be answered: enough items wait, or the queue is closed.
+
+        `only`: the items that the caller may get; None: all.
+        """
+        if only is not None:
+            there = sum(number in only for number in self.waiting)
+            return there >= count or (self.closed and there == len(self.waiting))
         # Nothing is put into a closed queue, so `count` items might never come together.
         return self.closed or len(self.waiting) >= count
 
-    def take(self, who: Who, count: int) -> tuple[int, ...]:
+    def take(self, who: Who, count: int, only: Collection[int] | None = None) -> tuple[int, ...]:
         """Hand a session the first waiting items; fewer than `count` from a closed queue, none once it is empty."""
         line = self.lines[who.line]
-        line.ids = tuple(heapq.heappop(self.waiting) for _ in range(min(count, len(self.waiting))))
+        if only is None:
+            line.ids = tuple(heapq.heappop(self.waiting) for _ in range(min(count, len(self.waiting))))
+        else:
+            line.ids = tuple(sorted(number for number in self.waiting if number in only)[:count])
+            gone = frozenset(line.ids)
+            self.waiting = [number for number in self.waiting if number not in gone]
+            heapq.heapify(self.waiting)
         line.answered = True
         # The sizes stay until the items are acknowledged: a returned item adds its bytes again.
         self.bytes -= sum(self.sizes[number] for number in line.ids)
         return line.ids
+
+    # -- going back
+
+    def restore(self, sizes: Mapping[int, int], keys: Iterable[str], *, closed: bool) -> None:
+        """Go back to the items of a cut. Numbers of items and puts go on, so that no late request is taken for another.
+
+        Nothing is handed out any more: what a session got before is of the past.
+        """
+        self.sizes, self.waiting, self.bytes = dict(sizes), [], 0
+        self._requeue(sizes)
+        self.keys, self.closed = dict.fromkeys(keys), closed
+        for line in self.lines.values():
+            line.ids, line.answered = (), False
 
     def _requeue(self, ids: Iterable[int]) -> None:
         for number in ids:
@@ -191,7 +232,7 @@ class Backlog:
     def dumped(self) -> dict[str, Any]:
         """Return the state as JSON's own types, for `loaded`."""
         # As pairs: keys of a JSON object are texts, and the item numbers would come back as such.
-        data = asdict(self) | {"sizes": list(self.sizes.items())}
+        data = asdict(self) | {"sizes": list(self.sizes.items()), "keys": list(self.keys)}
         # The waiting gets are not part of the state: their callers repeat them to a restarted queue.
         del data["counts"]
         return data
@@ -203,5 +244,6 @@ class Backlog:
         for line in lines.values():
             # JSON knows no tuples, which the items of a get are.
             line.ids = tuple(line.ids)
-        rebuilt: dict[str, Any] = {**data, "sizes": dict(data["sizes"]), "lines": lines}
+        keys = dict.fromkeys(data.get("keys", ()))
+        rebuilt: dict[str, Any] = {**data, "sizes": dict(data["sizes"]), "lines": lines, "keys": keys}
         return cls(**rebuilt)

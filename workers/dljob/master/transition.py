@@ -12,7 +12,7 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master.failure import attribution, budget, ending, failover, hanging, memory
+from dljob.master.failure import attribution, budget, cuts, ending, failover, hanging, memory
 from dljob.master.ledger import rules
 from dljob.master.placement import (
     admission,
@@ -36,6 +36,11 @@ from dljob.master.state.events import (
     CheckpointDecided,
     Commanded,
     CopiesSaved,
+    CutAsked,
+    CutBegun,
+    CutGivenUp,
+    CutSealed,
+    CutTaken,
     Event,
     GroupAsked,
     HangFound,
@@ -48,6 +53,7 @@ from dljob.master.state.events import (
     NodesChecked,
     NodesSeen,
     NodeThawed,
+    QueueOpened,
     RankEnded,
     RankReady,
     RankServes,
@@ -138,6 +144,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     shards.return_leases(d)
     # Ranks that became ready, or whose load is due again, load now.
     weights.follow(d)
+    # A cut ends with its ranks, or is committed when the last of it is on disk.
+    cuts.follow(d)
     # Last: the ledger books each rank by the state in which the whole transition leaves it.
     rules.settle(d, event)
     return Step(d.freeze(), tuple(d.actions), "; ".join(d.reasons))
@@ -335,6 +343,11 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
         failover.failed(d, event.role, (event.rank,), event.outcome, host_lost=False)
 
 
+def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
+    checkpoints.decided(d, event)
+    cuts.decided(d, event)
+
+
 def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
     departures.saved(d, event)
     elastic.saved(d)
@@ -378,7 +391,13 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     Stepped: _stepped,
     RankEnded: _rank_ended,
     CheckpointCommitted: checkpoints.committed,
-    CheckpointDecided: checkpoints.decided,
+    CheckpointDecided: _checkpoint_decided,
+    QueueOpened: cuts.queue_opened,
+    CutAsked: cuts.asked,
+    CutBegun: cuts.begun,
+    CutTaken: cuts.taken,
+    CutSealed: cuts.sealed,
+    CutGivenUp: cuts.given_up,
     ShardsTold: shards.handle_report,
     HangFound: hanging.report_hang,
     CauseLearned: departures.learned,

@@ -201,6 +201,12 @@ class Checkpoint(Model):
     grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 120
     """Seconds for writing copies to disk when a rank, a node or the job ends; later copies are lost. Pods have a
     termination grace period that is 30 s longer."""
+    every_steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    """Steps of rank 0 of the first driver role, as it reports them by progress(), after which the job takes a
+    consistent cut of its roles and queues; left out: only when a rank calls job.checkpoint()."""
+    cut_deadline_seconds: Annotated[int, Field(ge=1, le=86400)] = 600
+    """Seconds for a consistent cut; one that is not complete then is given up, without harm, and the one before stays
+    the last."""
 
 
 class NetworkPolicy(Model):

@@ -70,6 +70,9 @@ CHECKPOINT_RESTORED = "CheckpointRestored"  # a role or rank resumed from a chec
 DATA_RETURNED = "DataReturned"  # samples processed after the restored checkpoint are handed out again
 CHECKPOINT_DAMAGED = "CheckpointDamaged"  # a checkpoint or its record fails its checksum, and is skipped
 CHECKPOINT_REFUSED = "CheckpointRefused"  # a late save of an old process was refused: its successor resumed without it
+CUT_COMMITTED = "CutCommitted"  # a consistent cut of the job is on disk: states, queues, positions in the data
+CUT_GIVEN_UP = "CutGivenUp"  # a cut was given up, or not begun; the one before stays the last
+CUT_RESTORED = "CutRestored"  # ranks and queues of the job go back to a cut
 
 # Commands.
 COMMAND_ACCEPTED = "CommandAccepted"  # a command was accepted, and is carried out

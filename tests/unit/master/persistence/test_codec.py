@@ -16,6 +16,7 @@ from dljob.master.persistence import codec
 from dljob.master.persistence.changes import Written, changes
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
+from dljob.master.state.cuts import CutQueue
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import BudgetMark as Failure
 from dljob.master.state.state import JobState
@@ -54,6 +55,7 @@ views = st.builds(
 )
 lives = st.builds(RunId, st.integers(1, 3), st.integers(1, 3))
 saved = st.builds(CheckpointId, lives, small)
+files = st.builds(CutQueue, text, text, small, small, small)
 committed = st.builds(Committed, saved, st.floats(0, 2e9))
 pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 EVENTS = st.one_of(
@@ -68,6 +70,12 @@ EVENTS = st.one_of(
         text,
         st.lists(st.tuples(text, committed), max_size=2).map(tuple),
     ),
+    st.builds(ev.QueueOpened, text),
+    st.builds(ev.CutAsked, text),
+    st.builds(ev.CutBegun, small, st.lists(text, max_size=2).map(tuple)),
+    st.builds(ev.CutTaken, small, text, small, small, saved),
+    st.builds(ev.CutSealed, small, st.lists(files, max_size=2).map(tuple)),
+    st.builds(ev.CutGivenUp, small, text),
     st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved),
     st.builds(
         ev.ShardsTold,
@@ -158,6 +166,11 @@ def a_busy_job():
     world.send(ev.Carried(1, restarts=(("Job", 2),)))
     world.send(ev.CheckpointCommitted("t", CheckpointId(RunId(1, 1), 3)))
     world.send(ev.CheckpointDecided("t", RunId(1, 2), CheckpointId(RunId(1, 1), 3), 5))
+    world.send(ev.QueueOpened("samples"))
+    world.settle()
+    for number in (1, 2):
+        world.send(ev.CutAsked("t/0"))
+        world.send(ev.CutBegun(number))
     for done in (), ((0, 2, 1),):
         world.send(ev.ShardsTold("d", 9, 2, 1, "w/0", "w", 0, 1, RunId(1, 1), saves=True, done=done, want=2))
     world.send(ev.GroupAsked("abc", "w/0", "it needs more than there is"))

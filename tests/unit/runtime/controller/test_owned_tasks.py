@@ -242,6 +242,7 @@ async def park_a_call(_: World, shell: MasterLoop) -> None:
 
 SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "autoscaler": go_on,
+    "cuts": go_on,
     "end of a saver's agent": end_a_savers_agent,
     "end of an actor": end_an_actor,
     "evidence inquiry": ask_a_clue,

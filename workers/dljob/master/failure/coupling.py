@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dljob.master.start import starting
+from dljob.master.state.cuts import partners
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Incident, RankKey
 from dljob.master.state.transaction import StateTransaction
@@ -22,13 +23,28 @@ def joining(d: StateTransaction, role: str, members: Sequence[RankKey]) -> tuple
     event has taken down is not taken down again: its host would have two generations in one event (docs/adr/0034).
     """
     own = frozenset(members)
-    return tuple(
+    named = tuple(
         key
         for name in d.facts(role).coupled
         if not starting.ahead(d, name) and not starting.completed(d, name)
         for rank in range(d.facts(name).plan.replicas)
         if (key := (name, rank)) not in own and not _taken_down(d, key)
     )
+    return (*named, *_going_back(d, own | set(named)))
+
+
+def _going_back(d: StateTransaction, members: frozenset[RankKey]) -> tuple[RankKey, ...]:
+    """Return the ranks that go back to the last cut with the members: the queues can only be in one state for all."""
+    if not d.cuts.kept:
+        return ()
+    worlds = frozenset(name for role, rank in members for name in (role, f"{role}/{rank}"))
+    found = (world.partition("/") for world in partners(d.cuts, worlds))
+    keys = (
+        (role, number)
+        for role, _, rank in found
+        for number in ([int(rank)] if rank else range(d.facts(role).plan.replicas))
+    )
+    return tuple(key for key in keys if key not in members and not _taken_down(d, key) and d.ranks[key].phase.live)
 
 
 def covered(d: StateTransaction, role: str, ranks: Iterable[int]) -> str:
@@ -69,6 +85,7 @@ def report(d: StateTransaction, role: str, target: str, along: Iterable[RankKey]
     within = (role, *d.facts(role).coupled)
     for name, count in ranks.items():
         # The nearest role that names it: the failed one, or one that was taken along itself.
-        by = next(other for other in within if name in d.facts(other).plan.restart_with)
-        words = f"{counted(count, 'rank')} restarting with {target}: restartPolicy.with of {by} names {name}"
+        by = next((other for other in within if name in d.facts(other).plan.restart_with), "")
+        why = f"restartPolicy.with of {by} names {name}" if by else "they go back to the last cut together"
+        words = f"{counted(count, 'rank')} restarting with {target}: {why}"
         d.note(reasons.RESTARTED_WITH, name, words)

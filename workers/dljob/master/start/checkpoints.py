@@ -6,10 +6,11 @@ that a later life restored is refused, and so is a decision of a life that a lat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from dljob.master.start import shards
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RestoreDecision, RunId, Saves, fence, role_of
+from dljob.master.state.cuts import pinned
 from dljob.master.state.events import CheckpointCommitted, CheckpointDecided
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import FaultRecord
@@ -47,14 +48,19 @@ def committed(d: StateTransaction, event: CheckpointCommitted) -> None:
     if why := refused(d, event.world, event.mark):
         d.note(reasons.CHECKPOINT_REFUSED, event.world, f"{event.mark} does not count: {why}")
         return
-    new = evolve(own, committed=_newest((*own.committed, Committed(event.mark, d.now))))
+    needed = pinned(d.cuts, event.world)
+    new = evolve(own, committed=_newest((*own.committed, Committed(event.mark, d.now)), needed))
     d.saves = d.saves.set(event.world, new)
     shards.committed(d, event.world, new.committed[0].mark)
 
 
-def _newest(found: Iterable[Committed]) -> tuple[Committed, ...]:
-    """Return the newest checkpoints, by life and step, not by time: commits may arrive out of order."""
-    return tuple(sorted(found, key=lambda one: one.mark)[-KEPT:])
+def _newest(found: Iterable[Committed], needed: Container[CheckpointId]) -> tuple[Committed, ...]:
+    """Return the newest checkpoints, by life and step, not by time: commits may arrive out of order.
+
+    Those that a cut needs stay: a restore may go back as far as to them.
+    """
+    known = sorted(found, key=lambda one: one.mark)
+    return tuple(one for one in known if one in known[-KEPT:] or one.mark in needed)
 
 
 def decided(d: StateTransaction, event: CheckpointDecided) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
+from dljob.master.state.cuts import CutQueue
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.views import Clue, HostId, NodeView, Outcome
@@ -320,6 +321,55 @@ class CheckpointDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueOpened:
+    """A queue of the job was opened, for the first time or by a new process."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutAsked:
+    """A rank, or `checkpoint.everySteps`, asks for a consistent cut of the job."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutBegun:
+    """All queues have begun a cut. `consumers`: the ranks that have got items of one."""
+
+    number: int
+    consumers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CutTaken:
+    """A rank has saved its state for a cut, and sent its markers to the queues that it uses."""
+
+    number: int
+    role: str
+    rank: int
+    incarnation: int
+    mark: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CutSealed:
+    """The files of all queues of a cut are on disk."""
+
+    number: int
+    queues: tuple[CutQueue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CutGivenUp:
+    """A cut cannot be completed."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardsTold:
     """A rank's process reports the shards of a data set that it finished, and how many leases it wants to hold."""
 
@@ -414,6 +464,12 @@ Event = (
     | RankEnded
     | CheckpointCommitted
     | CheckpointDecided
+    | QueueOpened
+    | CutAsked
+    | CutBegun
+    | CutTaken
+    | CutSealed
+    | CutGivenUp
     | ShardsTold
     | HangFound
     | CauseLearned

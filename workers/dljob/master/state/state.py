@@ -14,6 +14,7 @@ from immutables import Map
 
 from dljob.master.state.actions import Action
 from dljob.master.state.checkpoint_ids import Saves
+from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import Departure, FaultRecord, Notice
 from dljob.master.state.job import Job
 from dljob.master.state.ledger import Ledger
@@ -459,6 +460,7 @@ class JobState:
     checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # node checks, by role
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
+    cuts: Cuts = field(default_factory=Cuts)
     feeds: Map[str, ShardTable] = field(default_factory=Map[str, ShardTable])  # data sets, by name
     grants: Grants = field(default_factory=Grants)  # memory raised above the spec's
     sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # elastic roles, by role

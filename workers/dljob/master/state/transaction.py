@@ -14,6 +14,7 @@ from immutables import Map
 
 from dljob.master.state.actions import Action, Note
 from dljob.master.state.checkpoint_ids import Saves
+from dljob.master.state.cuts import Cuts
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure, FaultRecord, Notice
 from dljob.master.state.job import Job, RoleFacts
@@ -127,6 +128,7 @@ class StateTransaction:
     ledger: Ledger
     checks: Map[str, RoleCheck]
     saves: Map[str, Saves]
+    cuts: Cuts
     feeds: Map[str, ShardTable]
     departures: Map[str, Departure]
     grants: Grants

@@ -33,6 +33,14 @@ class Book(Protocol):
         """Return the decision for this life; None if the caller is to decide. Waits while another saver decides."""
         ...
 
+    def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
+        """Return the only checkpoints that this life may restore, as of the last `turn`; None: any."""
+        ...
+
+    def needed(self, place: CheckpointLocation) -> tuple[CheckpointId, ...]:
+        """Return the checkpoints that must stay on disk beside the newest ones, as of the last `commit`."""
+        ...
+
     def decide(
         self, place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, damaged: Sequence[str] = ()
     ) -> RestoreDecision:
@@ -61,6 +69,15 @@ class FileBook:
         """Return the decision in the folder, if there is one."""
         return next((made for made in folder.decisions() if made.life == place.life), None)
 
+    def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
+        """Return None: without PrimeMaster there are no cuts."""
+        del place
+
+    def needed(self, place: CheckpointLocation) -> tuple[CheckpointId, ...]:
+        """Return nothing: without PrimeMaster there are no cuts."""
+        del place
+        return ()
+
     def shards(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return None: only PrimeMaster hands out shards."""
         del question
@@ -78,16 +95,31 @@ class JournalBook:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._choices: dict[str, tuple[CheckpointId, ...] | None] = {}
+        self._needed: dict[str, tuple[CheckpointId, ...]] = {}
 
     def commit(self, place: CheckpointLocation, mark: CheckpointId) -> str | None:
         """Let PrimeMaster journal the commit; return why the checkpoint does not count, as `Book.commit`."""
         said = self._ask({"what": "commit", "world": place.of, "mark": mark.json()})
-        return None if said is None else said["why"]
+        if said is None:
+            return None
+        self._needed[place.of] = tuple(CheckpointId.of(one) for one in said.get("keep", ()))
+        return said["why"]
+
+    def choices(self, place: CheckpointLocation) -> tuple[CheckpointId, ...] | None:
+        """Return the checkpoints of this world in the last cuts; None where it has no part in one."""
+        return self._choices.get(place.of)
+
+    def needed(self, place: CheckpointLocation) -> tuple[CheckpointId, ...]:
+        """Return the checkpoints of this world in the last cuts, and in the one under way."""
+        return self._needed.get(place.of, ())
 
     def turn(self, place: CheckpointLocation, folder: Folder) -> RestoreDecision | None:
         """Return PrimeMaster's decision for this life; None: this saver decides. `folder` is unused."""
         del folder
         said = self._ask_decision(place, {"what": "turn"})
+        among = said.get("among")
+        self._choices[place.of] = None if among is None else tuple(CheckpointId.of(one) for one in among)
         return (
             None if said["yours"] else RestoreDecision(place.life, said["chosen"] and CheckpointId.of(said["chosen"]))
         )

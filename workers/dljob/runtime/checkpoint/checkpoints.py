@@ -6,6 +6,7 @@ import threading
 from typing import Any, Protocol
 
 from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
+from dljob.runtime.checkpoint.cutting import CutPart, restore_random_states
 from dljob.runtime.process.context import current_worker
 
 WAIT_S = 600.0
@@ -34,6 +35,7 @@ class Checkpoints:
         self._lock = threading.Lock()
         self._client: CheckpointClient | None = None
         self._count = SaveCount()
+        self._part = CutPart()
         self.feeds: list[Feed] = []
         """The data sets that this process reads. Each save reports the positions that were done before it."""
 
@@ -57,8 +59,14 @@ class Checkpoints:
         """
         if isinstance(step, bool) or not hasattr(step, "__index__"):
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
-        mine = self._own_client()
-        mine.save(step.__index__(), state, persist=persist, shards=[feed.told() for feed in self.feeds])
+        mine, why = self._own_client(), ""
+        if number := self._part.due(mine):
+            state, why = self._part.begin(number, state)
+        mark = mine.save(
+            step.__index__(), state, persist=persist or bool(number), shards=[feed.told() for feed in self.feeds]
+        )
+        if number:
+            self._part.end(number, mark, why)
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
@@ -72,7 +80,11 @@ class Checkpoints:
         Raises:
             CheckpointError: The chosen checkpoint is gone, fails its checksum, or does not fit `into`.
         """
-        return self._own_client().load(into)
+        mine = self._own_client()
+        found = mine.load(into)
+        if "random" in mine.beside:
+            restore_random_states(mine.beside["random"])
+        return found
 
     def latest(self) -> int | None:
         """Return the newest step that is whole on disk; None without one."""

@@ -26,6 +26,8 @@ SAY_S = 30.0
 """Interval, in seconds, at which a rank that waits for its saver writes so into its log."""
 STEPS = 1 << 63
 """Number of steps: a step is stored as a signed 64-bit number."""
+BESIDE = "dljob.cut"
+"""The key under which a part of a cut has what was saved beside the state."""
 SLACK = 16
 """Headroom of the shared memory: a state may grow by 1/SLACK before the memory is allocated anew."""
 
@@ -37,6 +39,10 @@ class SaveCount:
         self._life: RunId | None = None
         self._order = 0
         self._highest = -1
+
+    def made(self, life: RunId) -> int:
+        """Return the number of saves of a life."""
+        return self._order if life == self._life else 0
 
     def next(self, life: RunId, step: int) -> tuple[int, int]:
         """Return (order, revision) of the next save.
@@ -76,13 +82,15 @@ class CheckpointClient:
         # A fork inherits the socket and the memory: with its own requests the answers of parent and child would be
         # mixed up.
         self._pid = os.getpid()
+        self.beside: dict[str, Any] = {}
+        """What a cut saved beside the state that was loaded last."""
         self._told = ""
         atexit.register(self.close)
 
     # -- what users call
 
-    def save(self, step: int, state: Any, *, persist: bool, shards: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Copy a state, and return when the copy is whole. `shards`: the data positions done before it."""
+    def save(self, step: int, state: Any, *, persist: bool, shards: Sequence[Mapping[str, Any]] = ()) -> CheckpointId:
+        """Copy a state, and return its mark when the copy is whole. `shards`: the data positions done before it."""
         with self._lock:
             if not 0 <= step < STEPS:
                 raise UsageError(f"checkpoint.save({step}): a step is a whole number from 0 to 2**63 - 1")
@@ -109,6 +117,12 @@ class CheckpointClient:
                 self._disconnect()
                 self._connected()
             self.saved = step
+            return head.mark
+
+    def next_order(self) -> int:
+        """Return how many saves this life will have made with the next one."""
+        with self._lock:
+            return self._count.made(self._connected().life) + 1
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return the (step, state) that the life of this rank restores; None when there is nothing to restore.
@@ -357,7 +371,7 @@ class CheckpointClient:
         head = read_head(data)
         if head is None or head.state != WHOLE or head.mark != mark:
             return None
-        state = unpack(data, PAGE, head.index)
+        state, self.beside = without_beside(unpack(data, PAGE, head.index))
         if any_in(state):
             # Memory has this rank's pieces alone; another sharding needs those of all ranks, which are on disk.
             if fds and place.world > 1:
@@ -381,9 +395,17 @@ class CheckpointClient:
         return _mapped(folder.part(mark, rank))
 
 
+def without_beside(state: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a state, and what a cut saved beside it."""
+    if isinstance(state, dict) and BESIDE in state:
+        parts: dict[str, Any] = state
+        return parts["state"], parts[BESIDE]
+    return state, {}
+
+
 def _pieces(part: mmap.mmap) -> Any:
     head = read_head(part)
-    return unpack(part, PAGE, head.index, tensors=False) if head else None
+    return without_beside(unpack(part, PAGE, head.index, tensors=False))[0] if head else None
 
 
 def _fill(slot: Slot, packed: Packed, head: CopyHeader) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from dljob.errors import CheckpointError, UsageError
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.runtime.checkpoint import disk
+from dljob.runtime.checkpoint.client import without_beside
 from dljob.runtime.checkpoint.files import Folder
 from dljob.runtime.checkpoint.listed import listed_unpacker
 from dljob.runtime.checkpoint.pack import Unpacker, unpack
@@ -87,7 +88,8 @@ def _loaded(path: Path, *, trust: bool, say: Callable[[str], None]) -> Any:
 def _unpacked(part: mmap.mmap, unpacker: type[Unpacker], *, tensors: bool) -> Any:
     head = read_head(part)
     try:
-        return unpack(part, PAGE, head.index if head else 0, tensors=tensors, unpacker=unpacker)
+        found = unpack(part, PAGE, head.index if head else 0, tensors=tensors, unpacker=unpacker)
+        return without_beside(found)[0]
     except Exception as error:
         raise CheckpointError(f"the state cannot be unpickled: {type(error).__name__}: {error}") from error
 

@@ -224,10 +224,10 @@ class Folder:
                     disk.write_all(file, text)
         return decision
 
-    def retain(self, keep: int) -> list[CheckpointId]:
+    def retain(self, keep: int, needed: Sequence[CheckpointId] = ()) -> list[CheckpointId]:
         """Delete checkpoints that no life will restore.
 
-        These are the ones older than the newest `keep`, and torn ones that a later life voided.
+        These are the ones older than the newest `keep` that are not `needed`, and torn ones that a later life voided.
         """
         there, decisions = self.marks(), self.records()
         whole = list[CheckpointId]()
@@ -237,7 +237,8 @@ class Folder:
             # Stop at the newest `keep`: each further manifest would be a read on a shared volume at every save.
             if len(whole) == keep:
                 break
-        return self._remove([*expired(there, whole, decisions.made, keep), *self._torn(void(there, decisions.checked))])
+        old = [mark for mark in expired(there, whole, decisions.made, keep) if mark not in needed]
+        return self._remove([*old, *self._torn(void(there, decisions.checked))])
 
     def collect(self) -> list[CheckpointId]:
         """Delete torn checkpoints that a later life has voided; lives that crash would fill the volume with them."""

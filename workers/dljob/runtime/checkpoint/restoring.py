@@ -116,6 +116,9 @@ class Restorer:
             return why
 
         found += [Found(mark, 0) for mark in folder.marks()]
+        # A world of a cut goes back to that cut alone: the queues and the other worlds do.
+        if (among := self._book.choices(place)) is not None:
+            found = [one for one in found if one.mark in among]
         best, skipped = choose(found, records.made, place.life, fault)
         return best, skipped, damaged
 

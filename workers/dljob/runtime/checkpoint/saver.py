@@ -331,7 +331,7 @@ class Saver:
                 folder.write_part(mark, place.rank, slot.clean_head(head), copy)
             said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
             if said == "committed":
-                folder.retain(KEEP)
+                folder.retain(KEEP, self._book.needed(place))
                 self._told(
                     "Saved", f"step {head.step} is saved: {place.world} x {head.size >> 20} MiB in {place.folder}"
                 )

@@ -9,6 +9,7 @@ from typing import Any
 from dljob.master.start import checkpoints
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId, Saves
+from dljob.master.state.cuts import choices, pinned
 from dljob.runtime.controller import shard_service
 from dljob.runtime.controller.master_loop import MasterLoop, until
 
@@ -47,7 +48,8 @@ class CheckpointService:
             # A saver repeats its question when an answer is lost: a commit that is known is not journaled again.
             if mark not in [one.mark for one in shell.state.saves.get(world, Saves()).committed]:
                 await shell.offer(ev.CheckpointCommitted(world, mark))
-            return {"why": checkpoints.refused(shell.state, world, mark)}
+            keep = [one.json() for one in pinned(shell.state.cuts, world)]
+            return {"why": checkpoints.refused(shell.state, world, mark), "keep": keep}
         if question["what"] == "shards":
             return await shard_service.answer(shell, question, self._waits)
         life = RunId(**question["life"])
@@ -57,6 +59,8 @@ class CheckpointService:
         damaged = tuple(str(text) for text in question.get("damaged", ()))
         await shell.offer(ev.CheckpointDecided(world, life, chosen, damaged=damaged))
         self._turns.pop((world, life), None)
+        # Before the rank goes on: it must not meet the queues of a future that it has left.
+        await shell.cuts.go_back()
         return _decided(shell, world, life)
 
     async def _turn(self, shell: MasterLoop, world: str, life: RunId, node: str) -> dict[str, Any]:
@@ -67,11 +71,17 @@ class CheckpointService:
         whose, ends = self._turns.get((world, life), ("", 0.0))
         if not known() and whose not in ("", node) and time.monotonic() < ends:
             await until(shell.changed, known, POLL_S)
-            return {**_decided(shell, world, life), "yours": False} if known() else {"again": True}
+            if not known():
+                return {"again": True}
+            await shell.cuts.go_back()
+            return {**_decided(shell, world, life), "yours": False}
         said = _decided(shell, world, life)
         if not said["known"]:
             self._turns[world, life] = node, time.monotonic() + TURN_S
-        return {**said, "yours": not said["known"]}
+        else:
+            await shell.cuts.go_back()
+        among = choices(shell.state.cuts, world)
+        return {**said, "yours": not said["known"], "among": among and [one.json() for one in among]}
 
 
 def _decided(shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from dljob.master.state.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.autoscaler import Autoscaler
+from dljob.runtime.controller.cut_service import CutService
 from dljob.runtime.controller.decisions import Decision, decided, entries
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_watch import GroupWatch
@@ -142,6 +143,7 @@ class MasterLoop:
         self.executor = Executor(setup.info, widest, backend, offer=offer, epoch=epoch, on_loss=self.alert, owner=owner)
         self.executor.relaunching = Relaunching(setup.spec.fault_tolerance.node.relauncher or "")
         self.executor.sizes = lambda: sizes_of(self.state)
+        self.cuts = CutService(self)
         self.nodes = NodeWatch(
             setup.info, backend, offer, lambda: self.state, epoch=epoch, on_heartbeat=self.take_heartbeat, owner=owner
         )
@@ -210,6 +212,7 @@ class MasterLoop:
             self.tasks.repeat("hang watch", hangs.run)
             self.tasks.repeat("group watch", groups.run)
             self.tasks.repeat("autoscaler", Autoscaler(self._view, self.samples.queues, self.offer).run)
+            self.tasks.repeat("cuts", self.cuts.run)
             self.tasks.repeat("samples", self.samples.run, nobody_waits)
             self._feed = self._metric_feed()
             self.tasks.repeat("record on the volume", self.record.run, nobody_waits)
@@ -392,6 +395,10 @@ class MasterLoop:
     def version(self) -> int:
         """A number that grows with every change, also from one master of the job to the next."""
         return self.journal.epoch * VERSIONS_PER_EPOCH + self._count
+
+    def now(self) -> float:
+        """Return the time of the job's clock (unix seconds)."""
+        return self._clock.now()
 
     def status(self) -> dict[str, Any]:
         """Return the status of now, or the final one once the job is over."""

@@ -189,6 +189,22 @@ class MasterServer:
         """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""
         return await self._desk.answer(await asyncio.shield(self._started_loop), question, node)
 
+    async def cut(self, by: str) -> dict[str, Any]:
+        """Begin a consistent cut; return its number, or why there can be none now."""
+        return await (await self._ready()).cuts.ask(by)
+
+    async def cut_at(self, number: int, world: str, order: int) -> int:
+        """Return which save of a world belongs to a cut."""
+        return (await self._ready()).cuts.order_of(number, world, order)
+
+    async def cut_taken(self, told: dict[str, Any]) -> None:
+        """Take a rank's report that it has saved its state for a cut, or cannot."""
+        await (await self._ready()).cuts.take(told)
+
+    async def queue_opened(self, name: str) -> dict[str, Any]:
+        """Record a queue of the job; return the cut that it is to go back to."""
+        return await (await self._ready()).cuts.queue_opened(name)
+
     async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer a member of a collective group (`runtime.controller.group_rendezvous`)."""
         return await self._rendezvous.answer(await self._ready(), question)

@@ -60,6 +60,22 @@ class PrimeMaster:
         """Answer the question of a node's saver about checkpoints."""
         return await self._own.saves(question, node)
 
+    async def cut(self, by: str) -> dict[str, Any]:
+        """Begin a consistent cut; return its number, or why there can be none now."""
+        return await self._own.cut(by)
+
+    async def cut_at(self, number: int, world: str, order: int) -> int:
+        """Return which save of a world belongs to a cut."""
+        return await self._own.cut_at(number, world, order)
+
+    async def cut_taken(self, told: dict[str, Any]) -> None:
+        """Take a rank's report that it has saved its state for a cut, or cannot."""
+        await self._own.cut_taken(told)
+
+    async def queue_opened(self, name: str) -> dict[str, Any]:
+        """Record a queue of the job; return the cut that it is to go back to."""
+        return await self._own.queue_opened(name)
+
     async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer a member of a collective group."""
         return await self._own.muster(question)

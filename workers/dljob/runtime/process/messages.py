@@ -109,6 +109,10 @@ class StartOrder:
     """(role, present number of ranks) of roles whose number of ranks may change."""
 
 
+CUT = ":cut"
+"""The name in a SizesOrder under which a rank learns the cut for which it is to save; 0: for none. No role has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SizesOrder:
     """The news that roles have other numbers of ranks, for the callers in this host's ranks."""

@@ -12,6 +12,7 @@ from dljob.errors import CallError, CallTimeoutError, QueueClosedError, UsageErr
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
+from dljob.runtime.queues import session
 from dljob.runtime.queues.session import QueueSession, line_of
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.telemetry.wording import counted
@@ -52,22 +53,30 @@ class DataQueue:
         """The same queue for asyncio: `await queue.aio.get()`, `async for item in queue.aio`."""
         return AsyncQueue(self)
 
-    def put(self, item: Any, timeout: float | None = None) -> None:
+    def put(self, item: Any, timeout: float | None = None, *, key: str = "") -> None:
         """Append an item. When this returns, the item outlives this process.
 
         Args:
             item: Any value that pickle takes; it is pickled now.
             timeout: Seconds to wait for room; None: without limit.
+            key: The queue drops another item with the same key, such as that of a prompt which was done twice because
+                its first process died. The last 65,536 keys are remembered.
 
         Raises:
             TimeoutError: There was no room in time. The item is not in the queue, unless the message says it may be.
             QueueClosedError: The queue is closed.
             CallError: A later process of this rank has begun.
         """
-        self._put(line_of(self, self.name), item, timeout)
+        self._put(line_of(self, self.name), item, timeout, key=key)
 
     def _put(
-        self, line: QueueSession, item: Any, timeout: float | None, unless: Callable[[], bool] = lambda: False
+        self,
+        line: QueueSession,
+        item: Any,
+        timeout: float | None,
+        unless: Callable[[], bool] = lambda: False,
+        *,
+        key: str = "",
     ) -> None:
         """Do a `put` by a session; gives up once `unless` returns True."""
         # Before the lock and the number: an item that cannot be pickled is no put.
@@ -77,10 +86,16 @@ class DataQueue:
             # The number of the put: one that is sent again must not add its item twice.
             line.puts += 1
             while not unless():
-                which = self._token, line.puts
-                verdict = self._ask(
-                    line, "put", which, body, deadline.slice_s, deadline=deadline, doubt=True, unless=unless
+                which, stamp = (self._token, line.puts), line.stamp
+                more = {"stamp": stamp, **({"key": key} if key else {})}
+                said = self._ask(
+                    line, "put", which, body, deadline.slice_s, more=more, deadline=deadline, doubt=True, unless=unless
                 )
+                verdict = None if said is None else said[0]
+                if said is not None:
+                    line.learn(said[1])
+                if verdict == PutRefusal.PAST:
+                    current_worker().log.info("%r: an item was dropped: it was made before a restore", self.name)
                 if verdict == PutRefusal.CLOSED:
                     raise QueueClosedError(f"DataQueue({self.name!r}).put: the queue is closed")
                 if verdict != PutRefusal.FULL:
@@ -130,8 +145,19 @@ class DataQueue:
                 line.turn += 1
                 turn, turns = line.turn, (line.turn, line.seen, line.bad)
                 # In slices: between two of them the thread can be interrupted, and `unless` is looked at.
-                items = self._ask(line, "get", turns, size, deadline.slice_s, deadline=deadline, unless=unless)
-                if items is not None:
+                said = self._ask(
+                    line,
+                    "get",
+                    turns,
+                    size,
+                    deadline.slice_s,
+                    more={"stamp": line.stamp},
+                    deadline=deadline,
+                    unless=unless,
+                )
+                if said is not None:
+                    items: list[bytes] = said[0]
+                    line.learn(said[1])
                     made, faults = _read(items)
                     # Before `seen` is set: items that no caller took are not acknowledged.
                     if items and not faults and not keep(made):
@@ -148,7 +174,8 @@ class DataQueue:
                     )
             # A get of no items: it does not acknowledge the last answer, so its items go back to the front.
             line.turn += 1
-            self._ask(line, "get", (line.turn, line.seen, line.bad), 0, 0.0, deadline=Deadline(None))
+            turns, more = (line.turn, line.seen, line.bad), {"stamp": line.stamp}
+            self._ask(line, "get", turns, 0, 0.0, more=more, deadline=Deadline(None))
             return []
 
     def __iter__(self) -> Iterator[Any]:
@@ -192,16 +219,16 @@ class DataQueue:
         deadline: Deadline,
         doubt: bool = False,
         unless: Callable[[], bool] = lambda: False,
+        more: Mapping[str, Any] | None = None,
     ) -> Any:
         """Ask the queue's actor; None once `unless` returns True. Raises CallError if the queue's items were lost."""
         left, who = deadline.left, Who(*line.life, line.name)  # of the session's incarnation, maybe an earlier one
         try:
-            answer = self._keeper.ask(
-                method, who, self._bounds, *args, timeout_s=None if left is None else left + SLACK_S, unless=unless
-            )
+            within = None if left is None else left + SLACK_S
+            answer = self._keeper.ask(method, who, self._bounds, *args, timeout_s=within, unless=unless, more=more)
         except CallTimeoutError as error:
-            more = "; the item may be in the queue, or not" if doubt else ""
-            raise TimeoutError(f"{error.message}{more}") from None
+            rest = "; the item may be in the queue, or not" if doubt else ""
+            raise TimeoutError(f"{error.message}{rest}") from None
         if answer is None:
             return None
         token, said = answer
@@ -218,6 +245,21 @@ class DataQueue:
         return said
 
 
+def mark(number: int, timeout_s: float) -> str:
+    """Send the marker of a cut to all queues of this process, for the thread that saves; return why not, else empty."""
+    refused = list[str]()
+    for name, (line, lines) in session.marked().items():
+        keeper = StorageClient("queue", name, "DataQueue")
+        try:
+            done = keeper.ask("mark", Who(*line.life, line.name), number, lines, timeout_s=timeout_s)
+        except CallError as error:
+            refused.append(f"queue {name}: {error.message}")
+            continue
+        if not done:
+            refused.append(f"queue {name} has no part in the cut")
+    return "; ".join(refused)
+
+
 class AsyncQueue:
     """The awaitable versions of a queue's methods. The coroutines of one event loop are one consumer, as a thread is.
 
@@ -227,11 +269,11 @@ class AsyncQueue:
     def __init__(self, queue: DataQueue) -> None:
         self._queue = queue
 
-    async def put(self, item: Any, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as its blocking twin
+    async def put(self, item: Any, timeout: float | None = None, *, key: str = "") -> None:  # noqa: ASYNC109 - as its blocking twin
         """Await `DataQueue.put`; the item must not change until it returns."""
         queue, line = self._queue, line_of(self._queue, self._queue.name)
         put = Handover[None]()
-        await put.run(lambda: put.offer(queue._put(line, item, timeout, lambda: put.cancelled)))
+        await put.run(lambda: put.offer(queue._put(line, item, timeout, lambda: put.cancelled, key=key)))
 
     async def get(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - the same
         """Await `DataQueue.get`."""

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import time
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from dljob.calls.backlog import PutRefusal, Who
+from dljob.calls.queue_cut import Stamp
 from dljob.errors import CallError
 from dljob.runtime.process.messages import JobInfo, queue_folder
-from dljob.runtime.queues.store import QueueStore
+from dljob.runtime.queues.store import ANY, QueueStore
 from dljob.runtime.rpc.storage_actor import StorageActor
+
+log = logging.getLogger(__package__)
+
+AGAIN_S, ANSWER_S = 0.2, 10.0
+"""Seconds between two calls to a PrimeMaster that is away, and for its answer."""
+
+NO_MASTER = {"epoch": 0, "path": "", "crc": 0}
 
 
 def folder_of(job: JobInfo, name: str) -> Path:
@@ -27,9 +39,17 @@ class QueueKeeper(StorageActor):
         self._opening: asyncio.Future[QueueStore] | None = None
 
     async def on_put(
-        self, who: Who, bounds: tuple[int, int], which: tuple[str, int], body: bytes, wait_s: float
-    ) -> tuple[str, PutRefusal | None]:
-        """Append an item, once there is room. Returns (token, why not).
+        self,
+        who: Who,
+        bounds: tuple[int, int],
+        which: tuple[str, int],
+        body: bytes,
+        wait_s: float,
+        *,
+        stamp: Stamp = ANY,
+        key: str = "",
+    ) -> tuple[str, tuple[PutRefusal | None, Stamp] | None]:
+        """Append an item, once there is room. Returns (token, (why not, stamp)).
 
         `which`: the queue's token as the caller knows it, else "", and the number of this put in its session. A put for
         a queue with another token is not appended: that queue's items are lost, which the caller must learn first.
@@ -40,36 +60,97 @@ class QueueKeeper(StorageActor):
 
         def taken() -> tuple[PutRefusal | None] | None:
             _be_present(store, who)
-            why = store.put(who, put, body)
+            why = store.put(who, put, body, stamp, key)
             return None if why is PutRefusal.FULL else (why,)
 
         found = await self.changes.until(taken, wait_s)
         # Only an appended item wakes the consumers that wait for one.
         if found == (None,):
             self.changes.happened()
-        return store.token, found[0] if found else PutRefusal.FULL
+        return store.token, (found[0] if found else PutRefusal.FULL, store.answer_stamp(who, put=True))
 
     async def on_get(
-        self, who: Who, bounds: tuple[int, int], turns: tuple[int, int, tuple[int, ...]], count: int, wait_s: float
-    ) -> tuple[str, list[bytes] | None]:
-        """Return the items of a get: None while there are too few; fewer only once the queue is closed.
+        self,
+        who: Who,
+        bounds: tuple[int, int],
+        turns: tuple[int, int, tuple[int, ...]],
+        count: int,
+        wait_s: float,
+        *,
+        stamp: Stamp = ANY,
+    ) -> tuple[str, tuple[list[bytes], Stamp] | None]:
+        """Return (token, (items of a get, stamp)).
+
+        Without items while there are too few; fewer only once the queue is closed.
 
         `turns`: the number of this get in its session, the last one whose answer arrived, and the indices of the items
         in that answer that cannot be unpickled.
         """
         store, (turn, seen, bad) = await self._open_store(who, bounds), turns
-        if not store.begin_get(who, turn, seen, bad):
+        if not store.begin_get(who, turn, seen, bad, stamp):
             return store.token, None
 
         def found() -> list[bytes] | None:
             _be_present(store, who)
-            return store.take(who, count) if store.backlog.current(who, turn) else []
+            return store.take(who, count, stamp) if store.backlog.current(who, turn) else []
 
         with store.backlog.counted_as_waiting(count):
             self.changes.happened()  # a put may wait for room that this get makes
             items = await self.changes.until(found, wait_s)
         self.changes.happened()
-        return store.token, items
+        return store.token, None if items is None else (items, store.answer_stamp(who))
+
+    async def on_mark(self, who: Who, number: int, lines: tuple[str, ...]) -> bool:
+        """Take the marker of a rank that saves its state in a cut; False if this queue has no part in that cut.
+
+        `lines`: the sessions whose items are in the state.
+        """
+        store = await self._opened()
+        if store is None:  # the process that began the cut is gone
+            return False
+        _be_present(store, who)
+        done = store.mark(who, number, lines)
+        self.changes.happened()  # the rank may now get items of after the cut
+        return done
+
+    # -- what PrimeMaster asks
+
+    async def begin_cut(self, number: int, members: dict[str, int]) -> list[str] | None:
+        """Begin a cut; return the ranks that have got items of this queue. None: it has no items yet."""
+        store = await self._opened()
+        return None if store is None else store.begin_cut(number, members)
+
+    async def seal_cut(self, number: int, path: str) -> dict[str, Any]:
+        """Write the items of a cut to a file; return what is in it, or why it could not be written."""
+        store = await self._opened()
+        found = None if store is None else store.seal_cut(number, self.name)
+        if found is None:
+            return {"why": f"the process of queue {self.name} was replaced during the cut"}
+        try:
+            # In a thread: ranks put and get meanwhile.
+            items, size, crc = await asyncio.to_thread(found.write, Path(path))
+        except OSError as error:
+            return {"why": f"queue {self.name} cannot be written to {path}: {error.strerror or error}"}
+        return {"why": "", "items": items, "bytes": size, "crc": crc}
+
+    async def end_cut(self) -> None:
+        """Forget the cut under way: it is committed, or given up."""
+        if (store := await self._opened()) is not None:
+            store.end_cut()
+            self.changes.happened()
+
+    async def go_back(self, epoch: int, path: str, crc: int) -> str:
+        """Go back to a cut, without a path to an empty queue; return why that cannot be, empty when it is done."""
+        try:
+            if (store := await self._opened()) is not None:
+                store.restore(epoch, Path(path) if path else None, crc)
+        except OSError as error:
+            return f"queue {self.name} cannot go back to {path}: {error.strerror or error}"
+        self.changes.happened()
+        return ""
+
+    async def _opened(self) -> QueueStore | None:
+        return None if self._opening is None else await asyncio.shield(self._opening)
 
     async def on_close(self, who: Who, bounds: tuple[int, int]) -> tuple[str, None]:
         """Close the queue to puts."""
@@ -95,8 +176,7 @@ class QueueKeeper(StorageActor):
         """Open the store at the first request; this waits until no other process has it."""
         if self._opening is None:
             # In a thread, since opening waits for the lock that a dying predecessor may still hold.
-            opening = asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
-            self._opening = asyncio.ensure_future(opening)
+            self._opening = asyncio.ensure_future(self._open(bounds))
         try:
             store = await asyncio.shield(self._opening)
         except Exception:
@@ -106,6 +186,29 @@ class QueueKeeper(StorageActor):
         store.meet(who)
         _be_present(store, who)
         return store
+
+    async def _open(self, bounds: tuple[int, int]) -> QueueStore:
+        store = await asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
+        try:
+            said = await asyncio.to_thread(self._introduce)
+            store.restore(said["epoch"], Path(said["path"]) if said["path"] else None, said["crc"])
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _introduce(self) -> dict[str, Any]:
+        """Tell PrimeMaster of this queue; return the cut that the job last went back to. Waits while it is away."""
+        while ray.is_initialized():  # else it is an object in a process of its own, and no actor
+            try:
+                master: Any = ray.get_actor(self.job.master, self.job.namespace)
+                return ray.get(master.queue_opened.remote(self.name), timeout=ANSWER_S)
+            except ValueError:  # there is no PrimeMaster, and so no cut
+                break
+            except Exception as error:  # noqa: BLE001 - PrimeMaster comes back, or the lease ends this actor
+                log.info("queue %s waits for PrimeMaster: %r", self.name, error)
+                time.sleep(AGAIN_S)
+        return NO_MASTER
 
 
 def _be_present(store: QueueStore, who: Who) -> None:

@@ -13,11 +13,27 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 
+from dljob.calls.queue_cut import Stamp
 from dljob.runtime.process.context import current_worker
 
 
 class _Thread:
     """A mark that lives as long as its thread, also for threads that Python did not start."""
+
+    epoch = 0
+    """How often the job had gone back to a cut when this thread got its last item: what it puts is made of that."""
+
+
+class CutNumbers:
+    """The cuts that this process knows of."""
+
+    taken = 0
+    """The last cut in which it saved its state."""
+    seen = 0
+    """The last cut after which an answer to it was given."""
+
+
+cut_numbers = CutNumbers()
 
 
 class _ThreadLocal(threading.local):
@@ -45,6 +61,19 @@ class QueueSession:
     owner: weakref.ref[_Thread] | None = None
     users: weakref.WeakSet[_Thread] = field(default_factory=weakref.WeakSet[_Thread])
     """The threads that have used it, its owner included."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """The stamp of the next request (`dljob.calls.queue_cut`)."""
+        thread = self.owner() if self.owner is not None else None
+        return Stamp(thread.epoch if thread is not None else 0, cut_numbers.taken, cut_numbers.seen)
+
+    def learn(self, stamp: Stamp) -> None:
+        """Take the stamp of an answer."""
+        thread = self.owner() if self.owner is not None else None
+        if thread is not None:
+            thread.epoch = max(thread.epoch, stamp.epoch)
+        cut_numbers.seen = max(cut_numbers.seen, stamp.seen)
 
     def free_for(self, thread: _Thread) -> bool:
         """Whether a thread may use it: the thread owns it, or all its users are finished; and no thread waits in it."""
@@ -77,6 +106,18 @@ class QueueSessions:
             line.users.add(thread)
             return line
 
+    def marked(self) -> dict[str, tuple[QueueSession, tuple[str, ...]]]:
+        """Return queue -> a session of it, and the names of those of this thread, whose items are in its state."""
+        thread, found = self._thread_local.thread, dict[str, tuple[QueueSession, tuple[str, ...]]]()
+        me = current_worker()
+        with self._lock:
+            for line in self._drawn:
+                if line.life == (me.name, me.incarnation):
+                    first, own = found.get(line.queue, (line, ()))
+                    mine = thread in line.users or (line.owner is not None and line.owner() is thread)
+                    found[line.queue] = first, (*own, *((line.name,) if mine else ()))
+        return found
+
     def _own(self, queue: str, life: tuple[str, int], thread: _Thread) -> QueueSession:
         # Preferably the thread's own; else one of a finished thread, whose last items are acknowledged by this use.
         free = [line for line in self._drawn if line.queue == queue and line.free_for(thread)]
@@ -98,6 +139,11 @@ def _reset_after_fork() -> None:
 
 # On a session shared with its parent, a child's puts would be taken for repeats.
 os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def marked() -> dict[str, tuple[QueueSession, tuple[str, ...]]]:
+    """Return the queues of this process; see `QueueSessions.marked`."""
+    return _lines.marked()
 
 
 def line_of(user: object, queue: str) -> QueueSession:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dljob.calls.backlog import Who
@@ -55,7 +55,14 @@ class StorageClient:
         me = current_worker()
         return Who(me.name, me.incarnation, "")
 
-    def ask(self, method: str, *args: Any, timeout_s: float | None, unless: Callable[[], bool] = lambda: False) -> Any:
+    def ask(
+        self,
+        method: str,
+        *args: Any,
+        timeout_s: float | None,
+        unless: Callable[[], bool] = lambda: False,
+        more: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Return the actor's answer; while there is no actor it waits for the next one. None once `unless` is True.
 
         Raises:
@@ -63,7 +70,7 @@ class StorageClient:
             UsageError, CallError: The actor refused the request.
         """
         me, label = current_worker(), f"{self.name}.{method}"
-        payload = wire.dump((args, {}), label)
+        payload = wire.dump((args, dict(more or {})), label)
         # Idempotent: the actor recognises a repeated request by its numbers.
         call = RankCall(self.address, 0, method, payload, timeout_s, idempotent=True, label=label)
         reply = _waited(me, call, unless)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dljob.calls.backlog import Backlog, PutRefusal, Who
+from dljob.calls.queue_cut import QueueCut, Stamp
 from dljob.errors import UsageError
+from dljob.runtime.queues import cut_file
+from dljob.runtime.queues.cut_file import CutFile
 from dljob.runtime.queues.files import SEGMENT, Place, QueueFiles
+
+ANY = Stamp()
+"""The stamp of a caller that knows of no cut."""
 
 
 class QueueStore:
@@ -20,6 +27,13 @@ class QueueStore:
         self._files = QueueFiles(folder, segment)
         self.backlog = Backlog(*bounds)
         self.token = secrets.token_hex(8)
+        self.epoch = 0
+        """How often the job had gone back to a cut when this queue last did."""
+        self.cut: QueueCut | None = None
+        """The cut under way. It ends with this process: PrimeMaster then gives it up."""
+        self._cut_places: dict[int, Place] = {}
+        self._again: dict[int, Place] = {}
+        """Item -> place, of a restore that is being replayed."""
         self._places: dict[int, Place] = {}
         self._live = Counter[int]()
         """Segment -> number of its items that are not acknowledged."""
@@ -47,37 +61,105 @@ class QueueStore:
             self._write({"op": "meet", **_caller_record(who)})
         return known or self.backlog.meet(who)
 
-    def put(self, who: Who, put: int, body: bytes) -> PutRefusal | None:
+    def put(self, who: Who, put: int, body: bytes, stamp: Stamp = ANY, key: str = "") -> PutRefusal | None:
         """Append an item; return why not if it is refused."""
-        why = self.backlog.refused(who, put, len(body))
+        if 0 < stamp.epoch < self.epoch:
+            return PutRefusal.PAST
+        why = self.backlog.refused(who, put, len(body), key)
         if why is None:
             # On disk first: a put that was answered must not be lost with this process.
-            place = self._write({"op": "put", **_caller_record(who), "put": put, "size": len(body)}, body)
-            self._places[self.backlog.put(who, put, len(body))] = place
+            head = {"op": "put", **_caller_record(who), "put": put, "size": len(body)}
+            place = self._write(head | ({"key": key} if key else {}), body)
+            number = self.backlog.put(who, put, len(body), key)
+            self._places[number] = place
             self._live[place[0]] += 1
+            if self.cut is not None and self.cut.is_before(who, stamp):
+                self.cut.put(number, len(body), key)
+                self._cut_places[number] = place
         return why
 
-    def begin_get(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = ()) -> bool:
+    def begin_get(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = (), stamp: Stamp = ANY) -> bool:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
         line = self.backlog.lines[who.line]
         if turn > line.turn:
             # A get that acknowledges nothing and returns nothing to the front changes nothing that has to be on disk.
             if line.ids:
                 self._write({"op": "heard", **_caller_record(who), "turn": turn, "seen": seen, "bad": bad})
-            self._done(self.backlog.begin_get(who, turn, seen, bad) or ())
+            done = self.backlog.begin_get(who, turn, seen, bad) or ()
+            if self.cut is not None and self.cut.is_before(who, stamp):
+                self.cut.acknowledged(done)
+            self._done(done)
         return turn == line.turn
 
-    def take(self, who: Who, count: int) -> list[bytes] | None:
+    def take(self, who: Who, count: int, stamp: Stamp = ANY) -> list[bytes] | None:
         """Return the items of a get; None while there are too few. A repeated get returns the same items."""
         ids = self.backlog.answer(who)
-        if ids is None and self.backlog.ready(count):
+        only = self.cut.left if self.cut is not None and self.cut.hides(who, stamp) else None
+        if ids is None and self.backlog.ready(count, only):
             turn = self.backlog.lines[who.line].turn
             # A take of nothing, from a closed queue, needs no record.
             if self.backlog.waiting:
+                head = {"op": "take", **_caller_record(who), "turn": turn, "count": count}
                 # Before the items leave: a repeated get must return the same ones after a restart.
-                self._write({"op": "take", **_caller_record(who), "turn": turn, "count": count})
-            ids = self.backlog.take(who, count)
+                self._write(head | ({} if only is None else {"only": sorted(set(self.backlog.waiting) & only.keys())}))
+            ids = self.backlog.take(who, count, only)
         return None if ids is None else [self._files.read(self._places[number]) for number in ids]
+
+    def answer_stamp(self, who: Who, *, put: bool = False) -> Stamp:
+        """Return the stamp of an answer: the receiver's later requests belong after the cut if its items do."""
+        line, cut = self.backlog.lines.get(who.line), self.cut
+        ids = () if put or line is None else line.ids
+        seen = cut.number if cut is not None and cut.taints(ids) else 0
+        return Stamp(self.epoch, 0, seen)
+
+    # -- cuts
+
+    def begin_cut(self, number: int, members: Mapping[str, int]) -> list[str]:
+        """Begin a cut, and return the ranks that have got items of this queue."""
+        self.end_cut()
+        self.cut = QueueCut.begun(number, members, self.backlog)
+        self._cut_places = dict(self._places)
+        return sorted({line.rank for line in self.backlog.lines.values() if line.turn})
+
+    def mark(self, who: Who, number: int, lines: tuple[str, ...]) -> bool:
+        """Turn a rank that saves its state, which has what these sessions got; False if there is no such cut."""
+        own = (self.backlog.lines.get(line) for line in lines)
+        held = [number for line in own if line is not None for number in line.ids]
+        return self.cut is not None and self.cut.mark(who, number, held)
+
+    def seal_cut(self, number: int, name: str) -> CutFile | None:
+        """End the cut, and return what is to be written; None if there is no such cut."""
+        if self.cut is None or self.cut.number != number:
+            return None
+        self.cut.seal()
+        places = [(item, self._cut_places[item]) for item in sorted(self.cut.left)]
+        bounds = (self.backlog.max_items, self.backlog.max_bytes)
+        return CutFile(name, bounds, places, tuple(self.cut.keys), self.cut.closed, self._files.read)
+
+    def end_cut(self) -> None:
+        """Forget the cut: it is committed, or given up."""
+        self.cut, self._cut_places = None, {}
+        self._keep()
+
+    def restore(self, epoch: int, path: Path | None, crc: int) -> None:
+        """Go back to the items of a cut; without a file to none. An epoch that was reached already changes nothing.
+
+        Raises:
+            OSError: The file cannot be read, or is damaged.
+        """
+        if epoch <= self.epoch:
+            return
+        self.end_cut()
+        found = cut_file.read(path, crc) if path is not None else cut_file.EMPTY
+        for item, body in found.items.items():
+            self._cut_places[item] = self._write({"op": "again", "item": item}, body)
+        sizes = {item: len(body) for item, body in found.items.items()}
+        # All at once, by the state below: a process that dies before it leaves the queue as it was.
+        self.backlog.restore(sizes, found.keys, closed=found.closed)
+        self.backlog.next = max([self.backlog.next, *(item + 1 for item in sizes)])
+        self.epoch, self._places, self._cut_places = epoch, self._cut_places, {}
+        self._live = Counter(place[0] for place in self._places.values())
+        self._begin()
 
     def close_queue(self) -> None:
         """Close the queue to puts."""
@@ -94,7 +176,11 @@ class QueueStore:
         self._live -= Counter(self._places.pop(number)[0] for number in ids)
         # Only when a segment has lost its last item is there something to delete.
         if len(self._live) < before:
-            self._files.keep(self._live)
+            self._keep()
+
+    def _keep(self) -> None:
+        # A cut under way still has to be written from the segments of its items.
+        self._files.keep(self._live.keys() | {place[0] for place in self._cut_places.values()})
 
     def _write(self, record: dict[str, Any], body: bytes = b"") -> Place:
         # Each segment begins with the state, so that earlier ones can be deleted.
@@ -104,8 +190,9 @@ class QueueStore:
 
     def _begin(self) -> None:
         self._files.begin()
-        self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped()})
-        self._files.keep(self._live)  # the last segment may have lost its last item while it was written
+        more = {"epoch": self.epoch} if self.epoch else {}
+        self._files.append({"op": "state", "token": self.token, "backlog": self.backlog.dumped(), **more})
+        self._keep()  # the last segment may have lost its last item while it was written
 
     def _recover(self) -> None:
         stated = 0
@@ -125,7 +212,7 @@ class QueueStore:
             backlog.meet(who)
         match record["op"]:
             case "put":
-                self._places[backlog.put(who, record["put"], record["size"])] = place
+                self._places[backlog.put(who, record["put"], record["size"], record.get("key", ""))] = place
             case "heard" | "take":
                 backlog.begin_get(who, record["turn"], 0)
             case "close":
@@ -139,7 +226,10 @@ class QueueStore:
         who = Who(record["rank"], record["life"], record["line"]) if "line" in record else Who("", 0, "")
         match record["op"]:
             case "state":
-                self.token = record["token"]
+                # The items of a cut count from the state on that says so: a restore that was broken off never was.
+                if record.get("epoch", 0) > self.epoch:
+                    self._places, self._again = self._again, {}
+                self.token, self.epoch = record["token"], record.get("epoch", 0)
                 before, self.backlog = backlog.next, Backlog.loaded(record["backlog"])
                 # Salvaged items were numbered from 1 again, and are shifted to the numbers of the first state. Later on
                 # a difference comes from items of a deleted segment, and nothing is shifted.
@@ -149,14 +239,17 @@ class QueueStore:
             case "meet":
                 backlog.meet(who)
             case "put":
-                self._places[backlog.put(who, record["put"], record["size"])] = place
+                self._places[backlog.put(who, record["put"], record["size"], record.get("key", ""))] = place
+            case "again":
+                self._again[record["item"]] = place
             case "heard":
                 for number in backlog.begin_get(who, record["turn"], record["seen"], record.get("bad", ())) or ():
                     self._places.pop(number, None)  # its segment may have been deleted
             case "take":
                 if backlog.lines[who.line].turn < record["turn"]:  # a get that gave no items back is not recorded
                     backlog.begin_get(who, record["turn"], 0)
-                backlog.take(who, record["count"])
+                only = record.get("only")
+                backlog.take(who, record["count"], None if only is None else frozenset(only))
             case _:
                 backlog.close()
 

@@ -1,0 +1,58 @@
+"""User code of the tests of cuts: a trainer with a state, rollouts without one, two queues between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from dljob import DataQueue, QueueClosedError, checkpoint, current_worker, progress
+
+PROMPTS = 120
+
+
+def say_where() -> Path:
+    me = current_worker()
+    (Path(me.job_dir) / f"{me.role}-{me.rank}-{me.incarnation}").write_text(str(os.getpid()))
+    return Path(me.job_dir)
+
+
+def trainer() -> None:
+    """Put prompts, train on what comes back; the state says which prompts were trained, in which order."""
+    me, folder = current_worker(), say_where()
+    prompts, samples = DataQueue("prompts", max_items=16), DataQueue("samples")
+    step, state = checkpoint.load() or (0, {"sent": 0, "trained": [], "draws": []})
+    if me.incarnation > 1:
+        found = {"step": step, "trained": len(state["trained"])}
+        (folder / f"from-{me.incarnation}").write_text(json.dumps(found))
+    while len(state["trained"]) < PROMPTS:
+        while state["sent"] < min(PROMPTS, len(state["trained"]) + 8):
+            prompts.put(state["sent"], key=str(state["sent"]))
+            state["sent"] += 1
+        for sample in samples.get_batch(2):
+            state["trained"].append(sample["prompt"])
+        state["draws"].append(random.random())  # noqa: S311 - the test compares its state
+        step += 1
+        checkpoint.save(step, state, persist=False)
+        progress(step)
+        if step % me.config["every"] == 0:
+            me.job.checkpoint()
+        time.sleep(me.config["pause_s"])
+    prompts.close()
+    (folder / "trained").write_text(json.dumps(state))
+
+
+def rollout() -> None:
+    """Answer prompts until there are none; has no state."""
+    say_where()
+    prompts, samples = DataQueue("prompts", max_items=16), DataQueue("samples")
+    while True:
+        try:
+            prompt: Any = prompts.get()
+        except QueueClosedError:
+            return
+        time.sleep(0.02)
+        samples.put({"prompt": prompt}, key=str(prompt))

@@ -1,0 +1,189 @@
+"""Consistent cuts in the core: who takes part, when one counts, when it is given up, and what goes back to it."""
+
+from __future__ import annotations
+
+import pytest
+from master_kit import World, job
+
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.cuts import QUEUES, CutQueue, choices, pinned
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import Phase, RankPhase
+from dljob.master.transition import transition
+from dljob.telemetry import reasons
+
+FILE = CutQueue("samples", "/cuts/cut-1/samples.queue", 3, 1 << 20, 7)
+TRAINER = {"name": "t", "type": "Elastic", "replicas": 2}
+DRIVERS = {"name": "w", "replicas": 2}
+ROLLOUT = {"name": "rollout", "driver": False, "replicas": 2}
+
+
+@pytest.fixture
+def world():
+    made = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    made.send(ev.QueueOpened("samples"))
+    made.send(ev.CheckpointDecided("t", RunId(1, 1), None))
+    made.send(ev.CheckpointDecided("w/0", RunId(1, 1), None))
+    return made
+
+
+def mark(step, number=1):
+    return CheckpointId(RunId(1, number), step)
+
+
+def take(world, number, step, *, life=1, incarnation=1, commit=True):
+    for role, rank in (("t", 0), ("t", 1), ("w", 0)):
+        world.send(ev.CutTaken(number, role, rank, incarnation, mark(step, life)))
+    for name in ("t", "w/0") if commit else ():
+        world.send(ev.CheckpointCommitted(name, mark(step, life)))
+
+
+def cut(world, step, *, life=1, incarnation=1):
+    world.send(ev.CutAsked("t/0"))
+    number = world.state.cuts.last
+    world.send(ev.CutBegun(number))
+    take(world, number, step, life=life, incarnation=incarnation)
+    world.send(ev.CutSealed(number, (FILE,)))
+    assert world.state.cuts.open is None
+    return number
+
+
+def told(world, reason):
+    return [note.message for note in world.notes(reason)]
+
+
+def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
+    world.send(ev.CutAsked("t/0"), after=1)
+    begun = world.state.cuts.open
+    assert [(one.role, one.rank) for one in begun.members] == [("t", 0), ("t", 1), ("w", 0)]
+    assert begun.called == ()
+    world.send(ev.CutAsked("w/0"))  # two at once are one
+    assert world.state.cuts.open is begun
+    world.send(ev.CutBegun(1, ("t/0", "t/1")))
+    assert [one.role for one in world.state.cuts.open.called] == ["t", "t"]
+    world.send(ev.CutBegun(1))
+    world.send(ev.CutTaken(1, "t", 0, 1, mark(5)))
+    world.send(ev.CutTaken(1, "t", 1, 1, mark(5)))
+    assert [one.role for one in world.state.cuts.open.called] == ["w"]
+    assert pinned(world.state.cuts, "t") == (mark(5),)
+    world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
+    world.send(ev.CutSealed(1, (FILE,)))
+    world.send(ev.CheckpointCommitted("t", mark(5)))
+    assert world.state.cuts.kept == ()
+    world.send(ev.CheckpointCommitted("w/0", mark(9)), after=2)
+    (made,) = world.state.cuts.kept
+    assert (made.number, made.marks, made.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
+    assert told(world, reasons.CUT_COMMITTED) == [
+        "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s",
+    ]
+    assert choices(world.state.cuts, "t") == (mark(5),)
+    assert choices(world.state.cuts, "w/1") is None
+
+
+def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world):
+    for step in (1, 2, 3):
+        cut(world, step)
+    for step in (4, 5, 6):
+        world.send(ev.CheckpointCommitted("t", mark(step)))
+    assert [one.number for one in world.state.cuts.kept] == [2, 3]
+    assert [one.mark.step for one in world.state.saves["t"].committed] == [2, 3, 5, 6]
+    assert choices(world.state.cuts, "t") == (mark(3), mark(2))
+
+
+def test_a_lost_rank_gives_the_cut_up_and_the_one_before_stays(world):
+    cut(world, 1)
+    world.send(ev.CutAsked("t/0"))
+    world.kill("w", 0)
+    world.settle()
+    assert world.state.cuts.open is None
+    assert told(world, reasons.CUT_GIVEN_UP) == [
+        "cut 2 is given up: t/0 was lost, or ended, before it was complete; cut 1 stays the last one"
+    ]
+    recovering = evolve(world.state, phase=Phase.RECOVERING)
+    assert transition(recovering, ev.CutAsked("t/0"), world.now).state.cuts.refused == "ranks are starting"
+    for event in (ev.CutBegun(2), ev.CutTaken(2, "t", 0, 1, mark(1)), ev.CutSealed(2), ev.CutGivenUp(2, "late")):
+        before = world.state.cuts
+        world.send(event)
+        assert world.state.cuts is before
+
+
+def test_ranks_of_a_world_that_saved_different_steps_give_the_cut_up(world):
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutBegun(1))
+    take(world, 1, 5, commit=False)
+    world.send(ev.CutTaken(1, "t", 1, 1, mark(6)))
+    world.send(ev.CutSealed(1))
+    assert "ranks of t saved different steps; there is no earlier one" in told(world, reasons.CUT_GIVEN_UP)[0]
+
+
+def test_a_cut_is_given_up_by_order_and_refused_without_a_rank_that_saves(world):
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutGivenUp(1, "queue samples cannot be written"))
+    assert world.state.cuts.refused == "cut 1: queue samples cannot be written"
+    bare = World(job(ROLLOUT, TRAINER)).boot()
+    bare.send(ev.CutAsked("t/0"))
+    assert bare.state.cuts.refused == "no rank of the job uses dljob.checkpoint"
+
+
+def test_a_rank_that_has_ended_well_takes_no_part_unless_it_has_saved(world):
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutBegun(1))
+    world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
+    world.end("w", 0)
+    world.settle()
+    assert world.state.cuts.open is not None
+    world.send(ev.CutGivenUp(1, "x"))
+    world.send(ev.CutAsked("t/0"))
+    assert [one.role for one in world.state.cuts.open.members] == ["t", "t"]
+
+
+def test_all_worlds_of_a_cut_go_back_together_and_only_to_that_cut(world):
+    cut(world, 1)
+    cut(world, 2)
+    world.send(ev.CutAsked("t/0"))
+    world.kill("w", 0)
+    world.settle()
+    assert [world.state.ranks["t", rank].incarnation for rank in (0, 1)] == [2, 2]
+    assert world.state.ranks["w", 1].incarnation == 1
+    assert world.state.ranks["rollout", 0].incarnation == 1
+    assert "they go back to the last cut together" in told(world, reasons.RESTARTED_WITH)[0]
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
+    cuts = world.state.cuts
+    assert (cuts.epoch, cuts.back, cuts.pending, [one.number for one in cuts.kept]) == (1, 1, ("t",), [1])
+    assert choices(cuts, "t") == (mark(1),)
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))  # another rank's word on the same life
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
+    assert (world.state.cuts.epoch, world.state.cuts.pending) == (1, ())
+    assert told(world, reasons.CUT_RESTORED) == ["w/0 takes the job back to cut 1"]
+
+
+def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
+    cut(world, 1)
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
+    cuts = world.state.cuts
+    assert (cuts.epoch, cuts.back, cuts.present, cuts.kept, cuts.open) == (1, 0, None, (), None)
+    assert "the beginning, with empty queues" in told(world, reasons.CUT_RESTORED)[0]
+    assert "t restores a checkpoint" in told(world, reasons.CUT_GIVEN_UP)[0]
+
+
+def test_a_world_that_took_no_part_restores_as_it_always_did(world):
+    cut(world, 1)
+    world.kill("w", 1)
+    world.settle()
+    world.send(ev.CheckpointDecided("w/1", RunId(1, 2), None))
+    assert world.state.cuts.epoch == 0
+    assert world.state.ranks["t", 0].phase is RankPhase.READY
+
+
+def test_a_rank_that_is_not_ready_refuses_a_cut(world):
+    failed = evolve(world.state.ranks["w", 0], phase=RankPhase.STARTING)
+    begins = evolve(world.state, ranks=world.state.ranks.set(("w", 0), failed))
+    assert transition(begins, ev.CutAsked("t/0"), world.now).state.cuts.refused == "w/0 is Starting"
+
+
+def test_a_job_counts_only_so_many_queues(world):
+    for number in range(QUEUES + 1):
+        world.send(ev.QueueOpened(str(number)))
+    assert len(world.state.cuts.queues) == QUEUES

@@ -1,0 +1,162 @@
+"""Consistent cuts: who takes part, when one is committed or given up, and what the job goes back to.
+
+A cut is committed by the event after which all is there: the files of all queues, and the checkpoints of all ranks
+with a state. If any of these ranks ends before, the cut is given up; nothing depended on it.
+"""
+
+from __future__ import annotations
+
+from dljob.master.state.checkpoint_ids import Saves
+from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, OpenCut, choices
+from dljob.master.state.events import (
+    CheckpointDecided,
+    CutAsked,
+    CutBegun,
+    CutGivenUp,
+    CutSealed,
+    CutTaken,
+    QueueOpened,
+)
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import Phase, RankPhase
+from dljob.master.state.transaction import StateTransaction
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
+
+
+def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
+    """Record a queue of the job. One that is opened during a cut has no part in it: its items are all from after it."""
+    if event.name not in d.cuts.queues and len(d.cuts.queues) < QUEUES:
+        d.cuts = evolve(d.cuts, queues=(*d.cuts.queues, event.name))
+
+
+def asked(d: StateTransaction, event: CutAsked) -> None:
+    """Begin a cut, unless one is under way: its number then is the answer to both requests."""
+    if d.cuts.open is not None:
+        return
+    members, why = _members(d)
+    if why:
+        d.cuts = evolve(d.cuts, refused=why)
+        d.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
+        return
+    number = d.cuts.last + 1
+    d.cuts = evolve(d.cuts, last=number, refused="", open=OpenCut(number, d.now, event.by, members))
+    d.because(f"cut {number} begins, asked for by {event.by}")
+
+
+def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
+    """Return the ranks that save a state in a cut of now, or why there can be none."""
+    if d.phase is not Phase.RUNNING or d.incidents:
+        return (), "ranks are starting"
+    found = list[CutMember]()
+    for world in sorted(d.saves):
+        role, _, rank = world.partition("/")
+        for number in [int(rank)] if rank else range(d.facts(role).plan.replicas):
+            own = d.ranks[role, number]
+            if own.phase is RankPhase.SUCCEEDED:
+                continue
+            if own.phase is not RankPhase.READY:
+                return (), f"{role}/{number} is {own.phase.value}"
+            found.append(CutMember(role, number, own.incarnation, world))
+    return tuple(found), "" if found else "no rank of the job uses dljob.checkpoint"
+
+
+def begun(d: StateTransaction, event: CutBegun) -> None:
+    """Let ranks save: all queues have begun the cut."""
+    if (cut := _open(d, event.number)) is None or cut.begun:
+        return
+    consumers = frozenset(event.consumers)
+    members = tuple(evolve(one, consumes=f"{one.role}/{one.rank}" in consumers) for one in cut.members)
+    d.cuts = evolve(d.cuts, open=evolve(cut, begun=True, members=members))
+
+
+def taken(d: StateTransaction, event: CutTaken) -> None:
+    """Record the checkpoint that a rank saved for the cut."""
+    if (cut := _open(d, event.number)) is None:
+        return
+    key = (event.role, event.rank, event.incarnation)
+    members = tuple(
+        evolve(one, mark=event.mark) if (one.role, one.rank, one.incarnation) == key else one for one in cut.members
+    )
+    d.cuts = evolve(d.cuts, open=evolve(cut, members=members))
+
+
+def sealed(d: StateTransaction, event: CutSealed) -> None:
+    """Record the files of the queues."""
+    if (cut := _open(d, event.number)) is not None:
+        d.cuts = evolve(d.cuts, open=evolve(cut, sealed=True, queues=event.queues))
+
+
+def given_up(d: StateTransaction, event: CutGivenUp) -> None:
+    """Give a cut up: a queue or a rank could not take part, or not in time."""
+    if _open(d, event.number) is not None:
+        _give_up(d, event.why)
+
+
+def _open(d: StateTransaction, number: int) -> OpenCut | None:
+    cut = d.cuts.open
+    return cut if cut is not None and cut.number == number else None
+
+
+def _give_up(d: StateTransaction, why: str) -> None:
+    cut = d.cuts.open
+    assert cut is not None  # noqa: S101 - callers look
+    d.cuts = evolve(d.cuts, open=None, refused=f"cut {cut.number}: {why}")
+    last = d.cuts.kept[-1].number if d.cuts.kept else 0
+    before = f"cut {last} stays the last one" if last else "there is no earlier one"
+    d.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {why}; {before}")
+
+
+def follow(d: StateTransaction) -> None:
+    """Give the cut up if one of its ranks is gone; commit it once all of it is on disk."""
+    cut = d.cuts.open
+    if cut is None:
+        return None
+    for one in cut.members:
+        own = d.ranks[one.role, one.rank]
+        # A rank that ended well after it had saved is no loss: what it saved is whole.
+        ended = own.phase is RankPhase.SUCCEEDED and one.mark is not None
+        if own.incarnation != one.incarnation or (own.phase is not RankPhase.READY and not ended):
+            return _give_up(d, f"{one.role}/{one.rank} was lost, or ended, before it was complete")
+    if not cut.sealed or any(one.mark is None for one in cut.members):
+        return None
+    marks = {one.world: {other.mark for other in cut.members if other.world == one.world} for one in cut.members}
+    for world, found in marks.items():
+        if len(found) > 1:
+            return _give_up(d, f"ranks of {world} saved different steps")
+    whole = tuple((world, mark) for world, found in sorted(marks.items()) for mark in found if mark is not None)
+    known = {(world, one.mark) for world, own in d.saves.items() for one in own.committed}
+    if known.issuperset(whole):
+        _commit(d, cut, Cut(cut.number, d.now, whole, cut.queues))
+    return None
+
+
+def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
+    d.cuts = evolve(d.cuts, open=None, kept=(*d.cuts.kept, made)[-KEPT:])
+    items, size = sum(one.items for one in made.queues), sum(one.bytes for one in made.queues)
+    steps = ", ".join(f"{world} {mark.step}" for world, mark in made.marks)
+    told = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(made.queues), 'queue')}"
+    d.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {d.now - cut.at:.1f} s")
+
+
+def decided(d: StateTransaction, event: CheckpointDecided) -> None:
+    """Go back to a cut when a new life of one of its worlds restores it; the worlds that restore it with it follow."""
+    before, now = d.base.saves.get(event.world, Saves()), d.saves.get(event.world, Saves())
+    if before.decision(event.life) is not None or (made := now.decision(event.life)) is None:
+        return
+    cuts = d.cuts
+    if event.world in cuts.pending:
+        d.cuts = evolve(cuts, pending=tuple(one for one in cuts.pending if one != event.world))
+        return
+    if choices(cuts, event.world) is None:
+        return
+    if cuts.open is not None:
+        _give_up(d, f"{event.world} restores a checkpoint")
+    target = next((one for one in d.cuts.kept if one.mark_of(event.world) == made.chosen), None)
+    kept = tuple(one for one in d.cuts.kept if target is not None and one.number <= target.number)
+    pending = tuple(world for world, _ in target.marks if world != event.world) if target is not None else ()
+    d.cuts = evolve(
+        d.cuts, epoch=cuts.epoch + 1, back=target.number if target is not None else 0, kept=kept, pending=pending
+    )
+    what = f"cut {target.number}" if target is not None else "the beginning, with empty queues: no cut can be read"
+    d.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")

@@ -1,0 +1,123 @@
+"""Consistent cuts of a job: the one under way, the last two committed ones, and how often the job went back to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dljob.master.state.checkpoint_ids import CheckpointId
+
+KEPT = 2
+"""Number of committed cuts that are kept."""
+QUEUES = 256
+"""Most queues of a job that a cut contains; more of them are refused a part in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutQueue:
+    """The file of one queue in a cut."""
+
+    name: str
+    path: str
+    items: int
+    bytes: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutMember:
+    """One rank that saves its state in a cut."""
+
+    role: str
+    rank: int
+    incarnation: int
+    world: str
+    mark: CheckpointId | None = None
+    """The checkpoint that it saved for the cut; None: not yet."""
+    consumes: bool = True
+    """Whether it has got items of a queue: consumers save first, since they must get nothing from after the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCut:
+    """The cut under way; `at` in unix seconds."""
+
+    number: int
+    at: float
+    by: str
+    members: tuple[CutMember, ...]
+    begun: bool = False
+    """Whether all queues have begun it: only then may ranks save."""
+    sealed: bool = False
+    """Whether the files of all queues are on disk."""
+    queues: tuple[CutQueue, ...] = ()
+
+    @property
+    def called(self) -> tuple[CutMember, ...]:
+        """The members that are to save now: the consumers, and once they have saved the others."""
+        if not self.begun:
+            return ()
+        late = tuple(one for one in self.members if one.mark is None)
+        return tuple(one for one in late if one.consumes) or late
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A committed cut; `at` in unix seconds."""
+
+    number: int
+    at: float
+    marks: tuple[tuple[str, CheckpointId], ...]
+    """(world, checkpoint)."""
+    queues: tuple[CutQueue, ...] = ()
+
+    def mark_of(self, world: str) -> CheckpointId | None:
+        """Return the checkpoint of a world; None for one that took no part."""
+        return dict(self.marks).get(world)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """All that is known of cuts."""
+
+    last: int = 0
+    """The number of the last cut that was begun."""
+    open: OpenCut | None = None
+    kept: tuple[Cut, ...] = ()
+    """Committed, the newest last."""
+    refused: str = ""
+    """Why the last request for a cut was refused, or the last cut given up."""
+    epoch: int = 0
+    """How often the job went back to a cut."""
+    back: int = 0
+    """The cut that it went back to last; 0: to none, with empty queues."""
+    pending: tuple[str, ...] = ()
+    """Worlds that have yet to restore that cut."""
+    queues: tuple[str, ...] = ()
+    """Names of the job's queues."""
+
+    @property
+    def present(self) -> Cut | None:
+        """The cut that the job went back to last."""
+        return next((one for one in self.kept if one.number == self.back), None)
+
+
+def choices(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
+    """Return the checkpoints that a new life of a world may restore, the newest first; None: any."""
+    # A world that follows another one back restores the cut of that one alone.
+    whole = [one for one in reversed(cuts.kept) if world not in cuts.pending or one.number == cuts.back]
+    found = tuple(mark for one in whole for mark in (one.mark_of(world),) if mark is not None)
+    return found or None
+
+
+def pinned(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
+    """Return the checkpoints of a world that cuts need, the one under way included."""
+    own = () if cuts.open is None else cuts.open.members
+    made = {one.mark for one in own if one.world == world and one.mark is not None}
+    return tuple(sorted({mark for one in cuts.kept if (mark := one.mark_of(world)) is not None} | made))
+
+
+def partners(cuts: Cuts, worlds: frozenset[str]) -> tuple[str, ...]:
+    """Return the other worlds that go back together with these: one of them alone would not fit the queues."""
+    if not cuts.kept or not any(cuts.kept[-1].mark_of(world) is not None for world in worlds):
+        return ()
+    return tuple(world for world, _ in cuts.kept[-1].marks if world not in worlds)

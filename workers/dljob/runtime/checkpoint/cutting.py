@@ -1,0 +1,94 @@
+"""A rank's part in a consistent cut: which save belongs to it, the markers, and what is saved beside the state.
+
+The markers go out before the state is copied, from the thread that saves: what this thread got from queues is in the
+state, and what it asks for later is not.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from dljob.errors import UnreachableError
+from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.runtime.checkpoint.client import BESIDE, CheckpointClient
+from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.messages import CUT
+from dljob.runtime.process.worker_context import WorkerContext, held_versions
+from dljob.runtime.queues import data_queue
+from dljob.runtime.queues.session import cut_numbers
+
+ANSWER_S = 30.0
+"""Seconds for a queue, or PrimeMaster, to answer a rank that saves."""
+
+
+class CutPart:
+    """The part of this process in cuts."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, int] = (0, 0)
+
+    def due(self, client: CheckpointClient) -> int:
+        """Return the cut to which the next save belongs; 0: to none."""
+        me = current_worker()
+        number = me.calls.sizes.get(CUT, 0)
+        if number <= cut_numbers.taken:
+            return 0
+        place = client.place()
+        if place.world == 1:
+            return number
+        # Ranks of a world make the same saves, in step: the first that asks lets all of them take its next save.
+        if self._at[0] != number:
+            order = client.next_order()
+            try:
+                said = me.calls.ask("cut_at", [number, place.of, order], ANSWER_S).result()
+            except UnreachableError:
+                return 0
+            self._at = number, int(said)
+        return number if client.next_order() >= self._at[1] else 0
+
+    def begin(self, number: int, state: Any) -> tuple[Any, str]:
+        """Send the markers; return the state with what belongs beside it, and why it has no part in the cut."""
+        # For all threads at once: what one of them does from here on is after the cut, in all queues.
+        cut_numbers.taken = number
+        why = data_queue.mark(number, ANSWER_S)
+        return {BESIDE: {"random": random_states(), "weights": dict(held_versions)}, "state": state}, why
+
+    def end(self, number: int, mark: CheckpointId | None, why: str) -> None:
+        """Report the part to PrimeMaster, without waiting for it."""
+        me = current_worker()
+        told = {"number": number, "role": me.role, "rank": me.rank, "incarnation": me.incarnation, "why": why}
+        if why:
+            me.log.info("checkpoint: no part in cut %d: %s", number, why)
+        future = me.calls.ask("cut_taken", [{**told, "mark": mark and mark.json()}], ANSWER_S)
+        future.add_done_callback(lambda done: _told(me, number, done.exception()))
+
+
+def _told(me: WorkerContext, number: int, error: BaseException | None) -> None:
+    if error is not None:
+        me.log.warning("checkpoint: PrimeMaster does not know of the part in cut %d: %s", number, error)
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of the random number generators of this process: of Python, and of what it has imported."""
+    found: dict[str, Any] = {"python": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found["numpy"] = numpy.random.get_state()
+    if (torch := sys.modules.get("torch")) is not None:
+        found["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def restore_random_states(found: Mapping[str, Any]) -> None:
+    """Set the random number generators back; those of modules that this process has not imported are left."""
+    random.setstate(found["python"])
+    if "numpy" in found and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.set_state(found["numpy"])
+    if "torch" in found and (torch := sys.modules.get("torch")) is not None:
+        torch.set_rng_state(found["torch"])
+        if "cuda" in found and torch.cuda.device_count() == len(found["cuda"]):
+            torch.cuda.set_rng_state_all(found["cuda"])

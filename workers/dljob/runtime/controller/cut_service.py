@@ -1,0 +1,218 @@
+"""Cut service: has the queues begin, write and end each cut, calls the ranks that are to save, and takes queues back.
+
+The core decides (`dljob.master.failure.cuts`); this is its shell. Every call may be repeated by a later master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import shutil
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dljob.errors import DLJobError
+from dljob.logs import archive
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.master.state.cuts import CutQueue, OpenCut
+from dljob.runtime.process.messages import CUT, SizesOrder
+
+if TYPE_CHECKING:
+    from dljob.runtime.controller.master_loop import MasterLoop
+
+log = logging.getLogger(__package__)
+
+LOOK_S = 0.2
+"""Seconds between looks for a step of `everySteps` and a deadline."""
+ANSWER_S = 60.0
+"""Seconds for a queue to answer; it may write a file of its whole size."""
+AGAIN_S = 1.0
+"""Seconds after which a rank that has not saved is called again."""
+
+
+class CutService:
+    """The cut service of one master."""
+
+    def __init__(self, shell: MasterLoop) -> None:
+        self._shell = shell
+        self._told: dict[tuple[str, int], float] = {}
+        self._orders: dict[tuple[int, str], int] = {}
+        """(cut, world) -> which of its saves."""
+        self._ended = 0
+        self._back = 0
+        self._going_back = asyncio.Lock()
+        self._counted: int | None = None
+        spec = shell.setup.spec.checkpoint
+        self._every = None if spec is None else spec.every_steps
+        self._deadline_s = 600 if spec is None else spec.cut_deadline_seconds
+        info = shell.setup.info
+        root = archive.root(spec.path, info.name, info.uid) if spec is not None else Path(info.dir) / "checkpoints"
+        self.folder = root / "cuts"
+
+    async def run(self) -> None:
+        """Serve until the task is cancelled."""
+        await self.go_back()
+        while True:
+            await self._count_steps()
+            cut = self._shell.state.cuts.open
+            if cut is not None:
+                await self._advance(cut)
+            elif self._ended < self._shell.state.cuts.last:
+                await self._end()
+            now = self._shell.state.cuts
+            async with self._shell.changed:
+                await _within(LOOK_S, self._shell.changed.wait_for(lambda now=now: self._shell.state.cuts is not now))
+
+    # -- what ranks and queues ask
+
+    async def ask(self, by: str) -> dict[str, Any]:
+        """Begin a cut; return its number, that of the one under way, or why there can be none now."""
+        await self._shell.offer(ev.CutAsked(by))
+        cuts = self._shell.state.cuts
+        return {"number": cuts.last, "why": cuts.refused if cuts.open is None else ""}
+
+    def order_of(self, number: int, world: str, order: int) -> int:
+        """Return which save of a world belongs to a cut: the one after that of the first rank that asks.
+
+        Ranks of a world save in step, so none of them has made that save yet.
+        """
+        self._orders = {key: value for key, value in self._orders.items() if key[0] == number}
+        return self._orders.setdefault((number, world), order + 1)
+
+    async def take(self, told: Mapping[str, Any]) -> None:
+        """Record the checkpoint of a rank, or why it has no part in the cut."""
+        number = int(told["number"])
+        if why := str(told["why"]):
+            return await self._shell.offer(ev.CutGivenUp(number, why))
+        mark = CheckpointId.of(told["mark"])
+        event = ev.CutTaken(number, str(told["role"]), int(told["rank"]), int(told["incarnation"]), mark)
+        return await self._shell.offer(event)
+
+    async def queue_opened(self, name: str) -> dict[str, Any]:
+        """Record a queue, and return the cut that it belongs to."""
+        if name not in self._shell.state.cuts.queues:
+            await self._shell.offer(ev.QueueOpened(name))
+        return self._state_of(name)
+
+    async def go_back(self) -> None:
+        """Take all queues back to the cut that the job last went back to; those without a process go when they open."""
+        async with self._going_back:
+            cuts = self._shell.state.cuts
+            if self._back == cuts.epoch:
+                return
+            for name in cuts.queues:
+                own = self._state_of(name)
+                why = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"])
+                if why:
+                    log.error("%s", why)
+            self._back = cuts.epoch
+
+    def _state_of(self, name: str) -> dict[str, Any]:
+        cuts = self._shell.state.cuts
+        found = [one for one in cuts.present.queues if one.name == name] if cuts.present is not None else []
+        own = {"path": found[0].path, "crc": found[0].crc} if found else {"path": "", "crc": 0}
+        return {"epoch": cuts.epoch, **own}
+
+    # -- a cut
+
+    async def _count_steps(self) -> None:
+        """Ask for a cut each time that rank 0 of the first driver role has passed another `everySteps` steps."""
+        progress = self._shell.progress.get((self._shell.state.job.drivers[0], 0))
+        if self._every is None or progress is None:
+            return
+        passed = progress[0] // self._every
+        # After a restart, or at this master's first look, counting begins anew.
+        if self._counted is None or passed < self._counted:
+            self._counted = passed
+        elif passed > self._counted and self._shell.state.cuts.open is None:
+            self._counted = passed
+            await self._shell.offer(ev.CutAsked("checkpoint.everySteps"))
+
+    async def _advance(self, cut: OpenCut) -> None:
+        shell, now = self._shell, self._shell.now()
+        if now > cut.at + self._deadline_s:
+            late = [f"{one.role}/{one.rank}" for one in cut.members if one.mark is None]
+            who = f"{', '.join(late[:3])} did not save" if late else "its checkpoints are not on disk"
+            await shell.offer(ev.CutGivenUp(cut.number, f"{who} within {self._deadline_s} s"))
+        elif not cut.begun:
+            await self._begin(cut)
+        elif called := cut.called:
+            for one in called:
+                if now > self._told.get((one.role, one.rank), 0.0) + AGAIN_S:
+                    self._told[one.role, one.rank] = now
+                    await self._inform(one.role, one.rank, cut.number)
+        elif not cut.sealed:
+            await self._seal(cut)
+
+    async def _begin(self, cut: OpenCut) -> None:
+        self._told = {}
+        members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.members}
+        names = self._shell.state.cuts.queues
+        found = await asyncio.gather(*(self._call(name, "begin_cut", cut.number, members) for name in names))
+        if lost := [name for name, said in zip(names, found, strict=True) if said is None]:
+            await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {lost[0]} does not answer: its process restarts"))
+        else:
+            consumers = tuple(sorted({rank for said in found if said for rank in said}))
+            await self._shell.offer(ev.CutBegun(cut.number, consumers))
+
+    async def _seal(self, cut: OpenCut) -> None:
+        names = self._shell.state.cuts.queues
+        paths = {name: self.folder / f"cut-{cut.number}" / f"{_hashed(name)}.queue" for name in names}
+        found = await asyncio.gather(*(self._call(name, "seal_cut", cut.number, str(paths[name])) for name in names))
+        queues = list[CutQueue]()
+        for name, said in zip(names, found, strict=True):
+            if not said or said["why"]:
+                why = said["why"] if said else f"queue {name} does not answer: its process restarts"
+                return await self._shell.offer(ev.CutGivenUp(cut.number, why))
+            queues.append(CutQueue(name, str(paths[name]), said["items"], said["bytes"], said["crc"]))
+        return await self._shell.offer(ev.CutSealed(cut.number, tuple(queues)))
+
+    async def _end(self) -> None:
+        """Have queues and ranks forget the cut that has ended, and delete the files of those that are not kept."""
+        cuts = self._shell.state.cuts
+        self._ended = cuts.last
+        await asyncio.gather(*(self._call(name, "end_cut") for name in cuts.queues))
+        for role, rank in self._told:
+            await self._inform(role, rank, 0)
+        self._told = {}
+        kept = {f"cut-{one.number}" for one in cuts.kept}
+        await asyncio.to_thread(_forget, self.folder, kept)
+
+    async def _inform(self, role: str, rank: int, number: int) -> None:
+        state = self._shell.state
+        if (role, rank) not in state.ranks:
+            return
+        host = state.hosts[state.job.roles[role].host_of(rank)]
+        order = SizesOrder(self._shell.journal.epoch, ((CUT, number),))
+        hosts = self._shell.executor.hosts
+        await _within(AGAIN_S, hosts.inform(host.actor, "resize", order))
+
+    async def _call(self, name: str, method: str, *args: Any) -> Any:
+        """Call the process of a queue; None where there is none, or where it does not answer."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                actor = await self._shell.backend.lookup(f"{self._shell.setup.info.uid[:8]}/queue/{name}")
+                return None if actor is None else await self._shell.backend.call(actor, method, *args)
+        except (DLJobError, TimeoutError) as error:
+            log.info("queue %s does not answer %s: %r", name, method, error)
+            return None
+
+
+def _hashed(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _forget(folder: Path, kept: set[str]) -> None:
+    for path in folder.glob("cut-*"):
+        if path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+async def _within(seconds: float, waited: Awaitable[object]) -> None:
+    try:
+        await asyncio.wait_for(waited, seconds)
+    except TimeoutError:
+        return

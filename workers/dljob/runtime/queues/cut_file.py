@@ -1,0 +1,84 @@
+"""The file of a queue in a cut: its items, its keys, and whether it was closed. Written atomically, with a sum."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dljob.runtime.queues.files import Place
+
+_HEAD = struct.Struct("<4sQ")
+_MAGIC = b"DJC1"
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """What is to be written: the items by number, and where their bytes are."""
+
+    name: str
+    bounds: tuple[int, int]
+    places: Sequence[tuple[int, Place]]
+    keys: tuple[str, ...]
+    closed: bool
+    body_of: Callable[[Place], bytes]
+
+    def write(self, path: Path) -> tuple[int, int, int]:
+        """Write the file; return the number of items, their bytes, and the file's CRC-32.
+
+        Raises:
+            OSError: The disk refused; nothing is left of the file.
+        """
+        items = [(number, place[2]) for number, place in self.places]
+        head = {"name": self.name, "bounds": self.bounds, "items": items, "keys": self.keys, "closed": self.closed}
+        text = json.dumps(head).encode()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = path.with_suffix(".tmp")
+        crc = 0
+        try:
+            with temporary.open("wb", buffering=1 << 20) as file:
+                for part in (_HEAD.pack(_MAGIC, len(text)), text, *(self.body_of(place) for _, place in self.places)):
+                    crc = zlib.crc32(part, crc)
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return len(items), sum(size for _, size in items), crc
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a file says: the items by number, in order."""
+
+    items: Mapping[int, bytes]
+    keys: tuple[str, ...] = ()
+    closed: bool = False
+
+
+EMPTY = Restored({})
+
+
+def read(path: Path, crc: int) -> Restored:
+    """Read a file.
+
+    Raises:
+        OSError: It cannot be read, or its checksum is not `crc`.
+    """
+    data = path.read_bytes()
+    if zlib.crc32(data) != crc:
+        raise OSError(f"{path} is damaged: its checksum does not match the journal")
+    _, length = _HEAD.unpack_from(data)
+    at = _HEAD.size + length
+    head = json.loads(data[_HEAD.size : at])
+    items = dict[int, bytes]()
+    for number, size in head["items"]:
+        items[number] = data[at : at + size]
+        at += size
+    return Restored(items, tuple(head["keys"]), head["closed"])
