@@ -48,6 +48,10 @@ def everything() -> DLJobManifest:
             unreachable_seconds=40,
             exclude_seconds=60,
             pending_timeout_seconds=90,
+            max_failures=2,
+            failure_domain_label="rack",
+            domain_failures=3,
+            domain_window_seconds=120,
             relauncher="cloud",
         )
         .resizing(shrink_after_seconds=20, grow_after_seconds=600)

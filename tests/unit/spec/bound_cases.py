@@ -63,14 +63,6 @@ WHOLE: Json = {
                 for key in PROBES
             },
         },
-        {"name": "b", "entrypoint": {"command": ["ls"]}, **{key: {"tcpSocket": {"port": 8000}} for key in PROBES}},
-        {"name": "c", "entrypoint": {"class": "app.A"}, **{key: {"exec": {"command": ["true"]}} for key in PROBES}},
-        {
-            "name": "s",
-            "entrypoint": {"command": ["ls"]},
-            "driver": False,
-            "maxReplicas": 2,
-            "autoscale": {"by": "queue", "name": "q", "target": 4, "cooldownSeconds": 30},
         {
             "name": "b",
             "entrypoint": {"command": ["ls"]},
@@ -82,6 +74,13 @@ WHOLE: Json = {
             "entrypoint": {"class": "app.A"},
             "weights": {"channels": ["a"], **{key: {"method": "load"} for key in ("load", "verify")}},
             **{key: {"exec": {"command": ["true"]}} for key in PROBES},
+        },
+        {
+            "name": "s",
+            "entrypoint": {"command": ["ls"]},
+            "driver": False,
+            "maxReplicas": 2,
+            "autoscale": {"by": "queue", "name": "q", "target": 4, "cooldownSeconds": 30},
         },
     ],
     "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
@@ -156,6 +155,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.CLASS_PATTERN: (lambda n: "a." + "a" * (n - 2), "a"),
     scalars.LABEL_PATTERN: (lambda n: "a" * n, "-a"),
     scalars.QUALIFIED_PATTERN: (lambda n: "a" * (n - 2) + "/a", f"a/{'b' * 64}"),
+    scalars.PYTHON_PATTERN: (lambda n: "/" + "a" * (n - 1), "my python"),
     scalars.RAY_PATTERN: (lambda n: "a" * n, "1"),
     scalars.VERSION_PATTERN: (lambda n: "2.6." + "0" * (n - 4), "2.60"),
     scalars.OBJECT_PATTERN: (lambda n: "a" * n, "a_b"),

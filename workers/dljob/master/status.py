@@ -107,6 +107,8 @@ def service_marks(state: JobState) -> dict[str, int]:
         for role, facts in state.job.roles.items()
         if facts.plan.service
     }
+
+
 def _servers(state: JobState) -> list[dict[str, Any]]:
     """Return each role with ports: how many of its ranks get requests, and the addresses of the first ones."""
     return [

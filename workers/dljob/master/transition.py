@@ -25,8 +25,6 @@ from dljob.master.placement import (
     previous_attempt,
     timers,
 )
-from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting
-from dljob.master.placement import admission, checked, commands, departures, elastic, nodes, previous_attempt, timers
 from dljob.master.start import checkpoints, driver_groups, relaunch, shards, spares, standby, starting, weights
 from dljob.master.state.actions import KillHost
 from dljob.master.state.events import (

@@ -8,11 +8,19 @@ from dljob.errors import PlacementError
 from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import AutoscalePlan, HostKind, RolePlan
-from dljob.plan.serving import DrainPlan, ProbePlan
-from dljob.spec.model import Autoscale, DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role
-from dljob.plan.role import HostKind, RolePlan
 from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
-from dljob.spec.model import DLJobSpec, Drain, Entrypoint, NodeGroup, Probe, Role, Weights, WeightsLoad, WeightsVerify
+from dljob.spec.model import (
+    Autoscale,
+    DLJobSpec,
+    Drain,
+    Entrypoint,
+    NodeGroup,
+    Probe,
+    Role,
+    Weights,
+    WeightsLoad,
+    WeightsVerify,
+)
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
 from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 
 from dljob.master.failure.restart import leave_group, stop_ranks
 from dljob.master.placement import departures, elastic, leaving
-from dljob.master.start import checks, relaunch, starting, visible_devices
-from dljob.master.placement import departures, elastic
 from dljob.master.start import checks, relaunch, starting, visible_devices, weights
 from dljob.master.state import limits, memory_overrides
 from dljob.master.state.actions import (

@@ -32,8 +32,8 @@ from dljob.runtime.process import environment, guard, preload
 from dljob.runtime.process.context import SOCKET_ENV
 from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log
-from dljob.runtime.process.messages import KNOWN_S, Call, HostSpec, NotRun, Reply, Serves, StartOrder, StopOrder
 from dljob.runtime.process.messages import (
+    KNOWN_S,
     Call,
     HostSpec,
     LoadOrder,
