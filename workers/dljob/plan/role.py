@@ -112,6 +112,12 @@ class RolePlan:
         return any(probe is not None for probe in (self.startup, self.readiness, self.liveness))
 
     @property
+    def startup_s(self) -> float:
+        """Seconds that its startup probe gives a rank to begin."""
+        probe = self.startup
+        return float(probe.delay_s + probe.failures * probe.period_s) if probe else 0.0
+
+    @property
     def drain_s(self) -> float:
         """Seconds that an orderly end may take longer, since a rank finishes its requests."""
         return float(self.drain.timeout_s) if self.drain else 0.0

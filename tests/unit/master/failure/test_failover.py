@@ -489,6 +489,21 @@ def test_a_node_loss_can_be_given_to_a_rule():
     assert world.state.verdict.reason == reasons.FAIL_RULE
 
 
+def test_a_slow_start_that_its_probe_allows_is_no_restart_that_takes_too_long():
+    probe = {"tcpSocket": {"port": 80}, "initialDelaySeconds": 10, "periodSeconds": 10, "failureThreshold": 120}
+    made = job({"name": "s", "startupProbe": probe}, faultTolerance={"backoff": {"initialSeconds": 0}})
+    world = World(made).boot()
+    world.send(ev.HostLost(host("s", 0), 1, KILLED))
+    (incident,) = world.state.incidents.values()
+    assert incident.deadline == world.now + limits.RESTART_S + 10 + 120 * 10
+    while world.state.verdict is None and world.state.incidents:
+        world.tick()
+        world.pending = [e for e in world.pending if not isinstance(e, ev.RankReady | ev.HostReady)]
+        if any(own.level.value != "Process" for own in world.state.incidents.values()):
+            break
+    assert any("not ready 1810 s after" in note.message for note in world.notes(reasons.ESCALATED))
+
+
 def test_a_restart_that_does_not_finish_in_time_goes_up_level_by_level():
     made = job(
         {"name": "w", "replicas": 4, "replicasPerGroup": 2, **FORK}, faultTolerance={"backoff": {"initialSeconds": 0}}

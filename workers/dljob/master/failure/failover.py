@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dljob.master.failure import attribution, budget, coupling, ending, memory, repeats
 from dljob.master.failure.policy import Fail, Ignore, Replace, Restart, decide, describe, lift, next_level, own_level
-from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.failure.restart import RestartOrder, begin, time_to_start
 from dljob.master.start import spares, starting
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
@@ -209,7 +209,8 @@ def timed_out(d: StateTransaction, incident: Incident) -> None:
     role = incident.role or incident.members[0][0]
     pending = [f"{r}/{n}" for r, n in incident.members if _is_pending(d, (r, n))]
     cause = (
-        f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready {limits.RESTART_S:.0f} s after"
+        f"{incident.target}: {len(pending)} of {len(incident.members)} ranks not ready"
+        f" {time_to_start(d, incident.members):.0f} s after"
     )
     cause = f"{cause} a restart at level {incident.level.value} ({', '.join(pending[:3])})"
     larger = next_level(d.facts(role), incident.level)

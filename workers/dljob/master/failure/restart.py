@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dljob.master.failure import attribution, coupling
@@ -80,7 +80,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
             pending=len(members),
             detected=d.now,
             due=due,
-            deadline=due + limits.RESTART_S,
+            deadline=due + time_to_start(d, members),
             fresh=fresh,
             faults=(*inherited, *fault),
         ),
@@ -105,6 +105,14 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
         d.wake_at(due)
     else:
         launch(d, number)
+
+
+def time_to_start(d: StateTransaction, members: Iterable[RankKey]) -> float:
+    """Return the seconds in which a restart must be over: more where startup probes allow more.
+
+    The roles' times add up, since one may wait for another.
+    """
+    return limits.RESTART_S + sum(d.facts(role).plan.startup_s for role in {role for role, _ in members})
 
 
 def _begin_lives(d: StateTransaction, role: str, own: Sequence[RankKey], along: Sequence[RankKey]) -> None:

@@ -96,7 +96,9 @@ def _overdue(d: StateTransaction, number: int) -> None:
     incident = d.incidents[number]
     if _looks_for_room(d, number):
         # The restart gets more time, because the search for room has a deadline of its own.
-        d.incidents = d.incidents.set(number, evolve(incident, deadline=d.now + limits.RESTART_S))
+        d.incidents = d.incidents.set(
+            number, evolve(incident, deadline=d.now + restart.time_to_start(d, incident.members))
+        )
         admission.try_to_place(d)
     else:
         failover.timed_out(d, incident)
