@@ -330,6 +330,7 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
         ending.drop_process(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.late(d, *key, event.incarnation, event.outcome)
+        departures.drained(d)
     elif event.outcome.ok:
         failover.settle(d, key)
         d.set_rank(key, evolve(rank, phase=RankPhase.SUCCEEDED, incident=0))

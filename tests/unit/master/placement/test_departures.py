@@ -394,3 +394,102 @@ def test_a_spare_node_that_is_to_go_stands_by_no_more():
     ((after,),) = standing_by(world.state).values()
     assert after != before
     assert not [key for key in world.state.spares if key[1] == before and world.state.spares[key].phase.alive]
+
+
+SERVER = {"replicas": 2, "entrypoint": {"module": "serve.py"}, "driver": False, "ports": [{"name": "http"}]}
+
+
+def servers(seconds=20, count=3):
+    roles = [{"name": "s", **SERVER, "drain": {"signal": "SIGUSR1", "timeoutSeconds": seconds}}, {"name": "w"}]
+    world = World(job(*roles), views=nodes(count, cpus=1)).boot()
+    for rank in (0, 1):
+        world.send(ev.RankServes("s", rank, 1, (("http", f"10.0.0.{rank}:80"),), ready=True))
+    return world
+
+
+def serving(world):
+    return [row["rank"] for row in status.endpoints(world.state)["s"]]
+
+
+def to_the_drain(world, notice=300):
+    """Announce the departure of the node of server 0, and go on to the moment at which the server is asked to end."""
+    victim = where(world, "s/0")
+    world.drain_node(victim, world.now + notice)
+    world.deliver()
+    world.send(ev.CopiesSaved(victim))
+    return victim
+
+
+def test_a_server_of_a_departing_node_leaves_the_endpoints_and_finishes_before_it_moves():
+    world = servers(count=4)
+    victim = to_the_drain(world)
+    assert serving(world) == [1]
+    order = world.of(act.StopRanks)[-1]
+    assert (order.host.role, order.ranks, order.grace_s) == ("s", (0,), limits.SCRIPT_GRACE_S)
+    assert where(world, "s/0") == victim, "it is still there, with its requests"
+    assert not world.of(act.KillHost)
+    assert reasons.NODE_LEAVING in {note.reason for note in world.notes(reasons.NODE_LEAVING)}
+    assert "1 server of it finish" in world.notes(reasons.NODE_LEAVING)[-1].message
+    world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
+    assert where(world, "s/0") != victim
+    world.settle()
+    assert world.state.ranks["s", 0].incarnation == 2
+    assert world.state.ranks["s", 1].incarnation == 1, "the other one served on"
+    assert world.state.departures[victim].drain_by is None
+
+
+def test_two_drained_servers_of_a_node_leave_together():
+    """The second one is waited for."""
+    roles = [
+        {"name": "s", **SERVER, "replicasPerGroup": 2, "drain": {"timeoutSeconds": 20}, "resources": {"cpu": "500m"}},
+        {"name": "w"},
+    ]
+    world = World(job(*roles), views=nodes(3, cpus=1)).boot()
+    victim = to_the_drain(world)
+    assert world.of(act.StopRanks)[-1].ranks == (0, 1)
+    world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
+    assert where(world, "s/0") == victim
+    assert not [a for a in world.of(act.StartRanks) if any(each.incarnation == 2 for each in a.ranks)]
+    world.send(ev.RankEnded("s", 1, 1, Outcome(ok=True)))
+    assert where(world, "s/0") != victim
+
+
+def test_a_server_that_ignores_its_drain_leaves_when_its_time_is_over():
+    world = servers(count=4)
+    victim = to_the_drain(world)
+    by = world.state.departures[victim].drain_by
+    assert by == world.now + 20 + limits.SCRIPT_GRACE_S
+    assert next_wake(world.state) == by
+    world.pending = [e for e in world.pending if not isinstance(e, ev.RankEnded)]
+    world.now = by
+    world.send(ev.Tick())
+    assert where(world, "s/0") != victim
+    assert world.state.departures[victim].drain_by is None
+
+
+def test_a_drain_is_no_longer_than_the_node_is_there():
+    world = servers(seconds=600, count=4)
+    victim = to_the_drain(world, notice=100)
+    assert world.state.departures[victim].drain_by == world.state.departures[victim].by - limits.PARTING_S
+
+
+def test_servers_of_a_node_that_is_almost_gone_leave_at_once():
+    world = servers(count=4)
+    victim = to_the_drain(world, notice=1)
+    assert where(world, "s/0") != victim
+    assert not world.of(act.StopRanks)
+
+
+def test_servers_stay_endpoints_while_no_other_node_has_room():
+    world = servers(count=3)
+    victim = to_the_drain(world)
+    assert serving(world) == [0, 1]
+    assert (where(world, "s/0"), world.of(act.StopRanks)) == (victim, [])
+
+
+def test_a_later_master_orders_the_drain_again_and_keeps_its_time():
+    world = servers(count=4)
+    victim = to_the_drain(world)
+    again = replay(*_made(world), json.loads(json.dumps(world.journal)), start=world.start)
+    assert again.departures[victim].drain_by == world.state.departures[victim].drain_by
+    assert [a.ranks for a in reissue(again, world.now) if isinstance(a, act.StopRanks)] == [(0,)]

@@ -4,7 +4,8 @@ A departure is announced by Ray for a node that it drains (for an autoscaler, by
 when its pod gets SIGTERM), or by Kubernetes for a pod that is evicted, preempted, tainted away or deleted. From then on
 nothing is placed on the node: Ray would refuse it. Its ranks leave once their copies are on disk, if another node can
 hold them; otherwise they stay to the end, and try again whenever nodes change. In both cases the announcement is the
-recorded cause, and no budget is charged.
+recorded cause, and no budget is charged. Servers with a `drain` finish their requests before that, out of the
+endpoints, for as long as the announcement leaves time.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from datetime import UTC, datetime
 from dljob.master.failure import attribution, ending
 from dljob.master.failure.moving import elsewhere
 from dljob.master.placement.admission import leave, try_to_place
+from dljob.master.failure.restart import stop_ranks
+from dljob.master.placement.admission import elsewhere, leave, try_to_place
 from dljob.master.start.assign import Refusal
+from dljob.master.start.reservations import unit_hosts
 from dljob.master.state import causes, limits
 from dljob.master.state.actions import SaveCopies, Unreserve
 from dljob.master.state.events import CauseLearned, CopiesSaved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure, Notice
-from dljob.master.state.state import JobState, UnitPhase, UnitState
+from dljob.master.state.state import HostPhase, JobState, RankPhase, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Clue, NodeView, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
+from dljob.telemetry.wording import counted
 
 GRACE_S = 120.0
 """Seconds for copies to come to disk, where the spec has no `checkpoint`."""
@@ -84,15 +89,60 @@ def go(d: StateTransaction) -> None:
         units = _inhabited(d, name)
         if d.ending or not own.saved or not units:
             continue
-        found = elsewhere(d, units) if d.seats else None
+        # A server that drains cannot go back: it leaves even if the room has gone meanwhile.
+        found = elsewhere(d, units) if d.seats and own.drain_by is None else None
         if isinstance(found, Refusal):
             if not own.stays:  # reported once, though it is tried again at each change of the nodes
                 d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {found.why}")
             d.departures = d.departures.set(name, evolve(own, stays=found.why))
             continue
+        if _drains(d, name, own, units):
+            continue
+        # Before the ranks leave: a drain that is over needs no timer.
+        d.departures = d.departures.set(name, evolve(d.departures[name], drain_by=None))
         why = f"node {name} is taken away: {own.why}"
         leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.PREEMPTED, message=why))
         try_to_place(d)
+
+
+def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str]) -> bool:
+    """Whether servers of a departing node still finish their requests; the first time it orders them to."""
+    live = {
+        host: ranks
+        for unit in sorted(units)
+        for host in unit_hosts(d, unit)
+        if d.facts(host.role).plan.drain is not None
+        and d.hosts[host].phase is HostPhase.READY
+        and (ranks := tuple(r for r in d.facts(host.role).ranks_of(host.index) if d.ranks[host.role, r].phase.live))
+    }
+    if not live or (own.drain_by is not None and own.drain_by <= d.now):
+        return False
+    if own.drain_by is not None:
+        return True
+    longest = max(d.facts(host.role).plan.drain_s for host in live) + limits.SCRIPT_GRACE_S
+    # No longer than the node is there, less the time that ranks need to leave it.
+    drain_by = d.now + max(0.0, min(longest, own.by - d.now - limits.PARTING_S))
+    if drain_by <= d.now:
+        return False
+    d.departures = d.departures.set(name, evolve(own, drain_by=drain_by))
+    d.wake_at(drain_by)
+    for host, ranks in live.items():
+        for rank in ranks:
+            old = d.ranks[host.role, rank]
+            # From here on it is no endpoint any more.
+            d.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, restart_reason=Reason.PREEMPTED.value))
+        d.do(stop_ranks(d, host, ranks))
+    servers = counted(sum(map(len, live.values())), "server")
+    d.note(
+        reasons.NODE_LEAVING, f"node/{name}", f"{servers} of it finish their requests first, until {_clock(drain_by)}"
+    )
+    return True
+
+
+def drained(d: StateTransaction) -> None:
+    """Let the ranks of departing nodes leave whose last server has ended."""
+    if any(own.drain_by is not None for own in d.departures.values()):
+        go(d)
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:
@@ -104,11 +154,13 @@ def timers(state: JobState | StateTransaction) -> Iterator[float]:
 def tick(d: StateTransaction) -> None:
     """Handle due departures: stop waiting for copies, and use a node again that is still there long after its time."""
     due = [(name, own) for name, own in sorted(d.departures.items()) if _next_step_at(own) <= d.now]
-    drained = {node.id for node in d.nodes if node.leaving is not None}
+    by_ray = {node.id for node in d.nodes if node.leaving is not None}
     for name, own in due:
         if not own.saved:
             _saved(d, name, own, f"the flush took longer than {own.save_by - own.since:.0f} s")
-        elif name in drained:
+        elif own.drain_by is not None:
+            continue  # `go` below ends the drain
+        elif name in by_ray:
             # Ray never takes a drain back, and places nothing on the node: the departure stays.
             d.departures = d.departures.set(name, evolve(own, by=d.now))
         else:
@@ -137,7 +189,9 @@ def _first(d: JobState | StateTransaction) -> tuple[str, Departure] | None:
 
 
 def _next_step_at(own: Departure) -> float:
-    """Return when the next step of a departure is due: the end of the flush, or of the announcement's validity."""
+    """Return when the next step of a departure is due: the end of flush or drain, or of the announcement's validity."""
+    if own.drain_by is not None:
+        return own.drain_by
     return own.by + limits.NOTICE_S if own.saved else own.save_by
 
 

@@ -173,12 +173,18 @@ def start_world(d: StateTransaction, role: str) -> None:
             _start_host(d, HostId(role, index), store.address, there)
 
 
+def _drains(d: StateTransaction, host: HostId) -> bool:
+    """Whether a host's node departs and its servers were asked to end: their successors start elsewhere."""
+    own = d.departures.get(d.units[d.facts(host.role).unit_of(host)].node) if d.departures else None
+    return own is not None and own.drain_by is not None
+
+
 def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_devices.VisibleDevices) -> None:
     """Start the waiting ranks of one ready host."""
     mine = d.facts(host.role).ranks_of(host.index)
     # A host whose ranks are still being stopped may have to be killed: no rank starts in it before they are gone.
     stopping = any(d.ranks[host.role, rank].phase is RankPhase.STOPPING for rank in mine)
-    if d.hosts[host].phase is not HostPhase.READY or stopping:
+    if d.hosts[host].phase is not HostPhase.READY or stopping or _drains(d, host):
         return
     started: list[int] = []
     for rank in mine:

@@ -60,6 +60,8 @@ class Departure:
     """Whether the copies are on disk or the deadline passed: the ranks may leave."""
     stays: str = ""
     """Why its ranks stay until the node goes; empty: they leave as soon as they can."""
+    drain_by: float | None = None
+    """Until when its servers may finish their requests, out of the endpoints; None: they have not begun to."""
 
 
 @dataclass(frozen=True, slots=True)
