@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.request import urlopen
 
+import pytest
 from cluster.handle import Cluster
 from node_kit import ended, logs, told
 from operator_kit import Operator, until
@@ -77,6 +78,7 @@ SPEC = {
 }
 
 
+@pytest.mark.timeout(480)
 def test_servers_are_found_and_called_over_the_network(node: Cluster, operator: Operator, namespace: str) -> None:
     meta = {"name": NAME, "namespace": namespace}
     node.apply(
@@ -102,7 +104,7 @@ def test_servers_are_found_and_called_over_the_network(node: Cluster, operator: 
             f"{one['addresses'][0]}:{part['ports'][0]['port']}" for part in slices for one in part["endpoints"] or ()
         )
 
-    first, second = until(lambda: len(found := served()) == 2 and found, "both engines are in the Service", 90)
+    first, second = until(lambda: len(found := served()) == 2 and found, "both engines are in the Service", 180)
     urlopen(f"http://{second}/off", timeout=10).close()
     until(lambda: served() == [first], "the one that is not ready has left it", 30)
     urlopen(f"http://{first}/end", timeout=10).close()
