@@ -81,7 +81,7 @@ def everything() -> DLJobManifest:
     )
     builder.role("v").module("m.py").drain(signal="SIGUSR1", path="/drain", port=80, timeout_seconds=5)
     builder.role("t").run("m.D").port("http").probe("readiness", port="http").probe("liveness", command=["true"])
-    builder.role("u").run("m.D").probe("startup", port=80)
+    builder.role("u").run("m.D").probe("startup", port=80).probe("liveness", port=80, grpc="s")
     if "annotations" in role_fields():
         builder.role("d").run("m.D").annotation("scheduling.dljob.io/label-selector", '{"rack": "r1"}')
     draft = builder.with_collocation("a", "b", name="pair").build()

@@ -100,6 +100,8 @@ def probe_rows(key: str) -> dict[str, Plan | Code]:
             "httpGet.httpHeaders[].name": {"httpGet": {"port": 80, "httpHeaders": [{"name": "A", "value": "b"}]}},
             "httpGet.httpHeaders[].value": {"httpGet": {"port": 80, "httpHeaders": [{"name": "A", "value": "c"}]}},
             "tcpSocket.port": {"tcpSocket": {"port": 80}},
+            "grpc.port": {"grpc": {"port": 80}},
+            "grpc.service": {"grpc": {"port": 80, "service": "s"}},
             "exec.command[]": {"exec": {"command": ["true"]}},
             "initialDelaySeconds": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 1},
             "periodSeconds": {"tcpSocket": {"port": 80}, "periodSeconds": 1},

@@ -280,6 +280,7 @@ class RoleSetters(UnsupportedCalls):
         path: str | None = None,
         scheme: Literal["HTTP", "HTTPS"] | None = None,
         headers: Mapping[str, str] | None = None,
+        grpc: str | None = None,
         initial_delay_seconds: int | None = None,
         period_seconds: int | None = None,
         timeout_seconds: int | None = None,
@@ -295,6 +296,7 @@ class RoleSetters(UnsupportedCalls):
             path: path of a GET request.
             scheme: HTTP or HTTPS.
             headers: headers of the request.
+            grpc: a gRPC health check of this service at the port; "" is the server as a whole.
             initial_delay_seconds: time to the first probe.
             period_seconds: time between two probes.
             timeout_seconds: time for an answer.
@@ -316,6 +318,8 @@ class RoleSetters(UnsupportedCalls):
             "failureThreshold": failure_threshold,
         }
         kind: dict[str, Any] = {"tcpSocket": {"port": port}} if path is None else {"httpGet": http}
+        if grpc is not None:
+            kind = {"grpc": {"port": port, "service": grpc or None}}
         if command is not None:
             kind = {"exec": {"command": list(command)}}
         setattr(self._workload, f"{which}_probe", pruned({**kind, **numbers}))

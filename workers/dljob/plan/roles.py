@@ -93,11 +93,12 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
 def _probe(probe: Probe | None) -> ProbePlan | None:
     if probe is None:
         return None
-    http, tcp = probe.http_get, probe.tcp_socket
+    http, tcp, grpc = probe.http_get, probe.tcp_socket, probe.grpc
+    target = http or tcp or grpc
     return ProbePlan(
-        kind="http" if http else "tcp" if tcp else "exec",
-        port=http.port if http else tcp.port if tcp else "",
-        path=http.path if http else "",
+        kind="http" if http else "tcp" if tcp else "grpc" if grpc else "exec",
+        port=target.port if target else "",
+        path=http.path if http else grpc.service if grpc else "",
         tls=http is not None and http.scheme == "HTTPS",
         headers=tuple((header.name, header.value) for header in http.http_headers) if http else (),
         command=probe.exec_.command if probe.exec_ else (),

@@ -20,9 +20,11 @@ class ProbePlan:
 
     kind: str
     """http | tcp | exec; post for the request of a drain or load; method, named by `path`, for a class's weights."""
+    """http | tcp | exec | grpc; post for the request of a drain."""
     port: str = ""
     """Name of a port of the role, or its number."""
     path: str = ""
+    """Path of a request; for grpc the name of the service."""
     tls: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     command: tuple[str, ...] = ()

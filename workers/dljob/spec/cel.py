@@ -172,8 +172,8 @@ ENTRYPOINT = CelRule(
     "exactly one of class, module, command",
 )
 PROBE = CelRule(
-    "[has(self.httpGet), has(self.tcpSocket), has(self.exec)].filter(x, x).size() == 1",
-    "exactly one of httpGet, tcpSocket, exec",
+    "[has(self.httpGet), has(self.tcpSocket), has(self.exec), has(self.grpc)].filter(x, x).size() == 1",
+    "exactly one of httpGet, tcpSocket, exec, grpc",
 )
 WEIGHTS_LOAD = CelRule(
     "[has(self.httpPost), has(self.exec), has(self.method)].filter(x, x).size() == 1",

@@ -71,6 +71,15 @@ class TcpSocket(Model):
     """Name of a port of the role, or a number."""
 
 
+class GrpcAction(Model):
+    """A call of grpc.health.v1.Health/Check to the rank, without TLS."""
+
+    port: PortRef
+    """Name of a port of the role, or a number."""
+    service: Annotated[str, Field(max_length=1024, pattern=scalars.LINE_PATTERN)] = ""
+    """Name of the service to ask for; left out: the server as a whole."""
+
+
 class ExecAction(Model):
     """A command on the rank's machine, with the rank's environment and working directory."""
 
@@ -88,6 +97,8 @@ class Probe(Model):
     port of the rank; one to elsewhere is a failure."""
     tcp_socket: TcpSocket | None = None
     """Succeeds when a connection can be opened."""
+    grpc: GrpcAction | None = None
+    """Succeeds when the answer is SERVING."""
     # `exec` is a builtin of Python, so the field has another name there.
     exec_: Annotated[ExecAction | None, Field(alias="exec")] = None
     """Succeeds when the command exits with 0; it is killed after timeoutSeconds."""

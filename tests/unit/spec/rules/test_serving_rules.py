@@ -76,11 +76,11 @@ def test_a_probe_may_name_a_port_or_its_number() -> None:
         ),
         (
             {"readinessProbe": {}},
-            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket, exec; here none; ",
+            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket, exec, grpc; here none; ",
         ),
         (
             {"readinessProbe": {"httpGet": {"port": 1}, "tcpSocket": {"port": 1}}},
-            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket, exec; here httpGet and tcpSocket; ",
+            "spec.roles[0].readinessProbe: exactly one of httpGet, tcpSocket, exec, grpc; here httpGet and tcpSocket; ",
         ),
     ],
 )

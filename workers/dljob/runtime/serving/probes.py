@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urljoin, urlsplit
 
 from dljob.plan.serving import ProbePlan
+from dljob.runtime.serving import grpc_health
 
 MOST_BYTES = 10_000
 """Bytes of an answer that are read."""
@@ -58,6 +59,9 @@ async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: 
                 return await _exec(probe, target, what, wanted)
             if probe.kind in ("http", "post"):
                 return await _http(probe, target, what, (sent, wanted))
+                return await _http(probe, target, what)
+            if probe.kind == "grpc":
+                return await _grpc(probe, target, what)
             _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
             writer.close()
             return Answer(ok=True, words=f"{what}: connected")
@@ -66,13 +70,16 @@ async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: 
     except OSError as error:
         return Answer(ok=False, words=f"{what}: {error.strerror or error}")
     except (ValueError, EOFError) as error:
-        return Answer(ok=False, words=f"{what}: no HTTP answer: {error}")
+        kind = "gRPC" if probe.kind == "grpc" else "HTTP"
+        return Answer(ok=False, words=f"{what}: no {kind} answer: {error}")
 
 
 def _described(probe: ProbePlan, target: ProbeTarget) -> str:
     if probe.kind == "exec":
         return f"command {' '.join(probe.command)[:SHOWN_BYTES]}"
     where = f"{target.address}:{target.port_of(probe)}"
+    if probe.kind == "grpc":
+        return f"gRPC health check{' of ' + probe.path if probe.path else ''} at {where}"
     return f"TCP {where}" if probe.kind == "tcp" else f"{_method(probe)} {probe.path} at {where}"
 
 
@@ -103,6 +110,20 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -
 
 
 async def _http(probe: ProbePlan, target: ProbeTarget, what: str, sizes: tuple[bytes, int]) -> Answer:
+async def _grpc(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+    port = target.port_of(probe)
+    reader, writer = await asyncio.open_connection(target.address, port, limit=MOST_BYTES)
+    try:
+        status = await grpc_health.check(reader, writer, f"{target.address}:{port}", probe.path, MOST_BYTES)
+        said = grpc_health.STATUSES.get(status, str(status))
+        return Answer(ok=status == grpc_health.SERVING, words=f"{what}: {said}")
+    except grpc_health.RefusedError as error:
+        return Answer(ok=False, words=f"{what}: {error}")
+    finally:
+        writer.transport.abort()
+
+
+async def _http(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
     own = f"{'https' if probe.tls else 'http'}://{target.address}:{target.port_of(probe)}"
     path = probe.path
     for _ in range(MOST_REDIRECTS):

@@ -37,12 +37,12 @@ def _probes(spec: DLJobSpec) -> Iterator[Finding]:
 
 
 def _probe(role: Role, probe: Probe, loc: Loc) -> Iterator[Finding]:
-    kinds = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket, "exec": probe.exec_}
+    kinds = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket, "exec": probe.exec_, "grpc": probe.grpc}
     given = [name for name, value in kinds.items() if value is not None]
     if len(given) != 1:
         yield Finding(loc, f"{cel.PROBE.message}; here {' and '.join(given) or 'none'}")
         return
-    target = probe.http_get or probe.tcp_socket
+    target = probe.http_get or probe.tcp_socket or probe.grpc
     if target is not None:
         yield from port_findings(role, target.port, (*loc, given[0], "port"))
 
