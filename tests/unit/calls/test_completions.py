@@ -67,11 +67,20 @@ def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int], line: by
     assert found + decoder.feed(whole[at:]) == [b"a", b"b\nc", b"[DONE]"]
 
 
+def test_lines_of_one_event_may_come_apart() -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: a\n") == []
+    assert decoder.feed(b"data: b\n\n") == [b"a\nb"]
+    assert decoder.feed(b"data: c\n\n") == [b"c"]
+
+
 def test_an_event_without_end_is_bounded() -> None:
     decoder = SseDecoder(limit=100)
     assert decoder.feed(b"data: " + b"x" * 80 + b"\n\n") == [b"x" * 80]
     with pytest.raises(LineTooLongError, match="more than 100 bytes"):
         [decoder.feed(b"y" * 40) for _ in range(3)]
+    with pytest.raises(LineTooLongError):
+        SseDecoder(limit=100).feed(b"data: " + b"x" * 100 + b"\n\n")
     decoder = SseDecoder(limit=100)
     with pytest.raises(LineTooLongError):
         [decoder.feed(b"data: yyyyyyyy\n") for _ in range(30)]

@@ -16,6 +16,7 @@ RESUMPTIONS = 20
 WINDOW = 16
 """Tokens that may be under way: deaths no further apart than these are deaths at the same place."""
 DONE = b"[DONE]"
+_parse = json.JSONDecoder().decode
 ABORTED = "abort"
 """The finish_reason by which vLLM and SGLang say that a request was ended from outside, as by their stop."""
 
@@ -106,7 +107,7 @@ class CompletionProgress:
         self._versions = versions
         self._without_ids = without_ids
         self._version_of = version_of
-        self.stream: StreamProgress[int] = StreamProgress()
+        self._stream: StreamProgress[int] = StreamProgress()
         prompt = body.get("prompt")
         self._prompt: list[int] | None = None if self.chat or isinstance(prompt, str) else list(prompt or ())
         self.count = 0
@@ -127,11 +128,17 @@ class CompletionProgress:
         self._made_by: tuple[Any, str] | None = None
         """Version and code of this answer's last chunk; None before its first."""
         self._fresh: list[int] = []
-        """Ids that came with them and are not noted yet: noting them one by one would cost as much as reading them."""
+        """Ids that came with them and are not noted yet: to note them one by one would cost as much as to read them."""
         self.end: AnswerEnd | None = None
         """What the present answer ended in; None while it goes on."""
         self.took = False
         """Whether the present answer gave a token."""
+
+    @property
+    def stream(self) -> StreamProgress[int]:
+        """Ids, segments and losses so far."""
+        self._note_fresh()
+        return self._stream
 
     # -- what is asked
 
@@ -158,7 +165,8 @@ class CompletionProgress:
         return body
 
     def opened(self, callee: str, incarnation: int, headers: Mapping[str, str]) -> None:
-        """Note that a server answers."""
+        """Note that a server answers; its headers have names in lower case."""
+        self._note_fresh()
         self._forget_answer()
         self._callee, self._incarnation, self._headers = callee, incarnation, headers
 
@@ -177,7 +185,7 @@ class CompletionProgress:
                 self.end = AnswerEnd("done")
                 break
             try:
-                chunk = self._chunk(json.loads(event.decode()))
+                chunk = self._chunk(_parse(event.decode()))
             except (ValueError, RecursionError) as error:  # no UTF-8, no JSON
                 self.end = AnswerEnd("failed", f"{event[:80]!r} is no chunk: {error}")
                 break
@@ -187,7 +195,6 @@ class CompletionProgress:
             if chunk is None:
                 break
             chunks.append(chunk)
-        self._note_fresh()
         return chunks
 
     def _chunk(self, data: Any) -> CompletionChunk | None:
@@ -203,32 +210,36 @@ class CompletionProgress:
             return None
         ids: list[int] = choice.get("token_ids") or []
         text: str = (((choice.get("delta") or {}).get("content")) if self.chat else choice.get("text")) or ""
-        if (ids or text) and not self._takes(data, choice, ids):
+        if not ids and not text:
+            self._is_finished = self._is_finished or finish is not None
+            version = self._made_by and self._made_by[0]
+            return CompletionChunk(text, ids, self.count, version, self._callee, finish, False, data)
+        # Almost all chunks are of the version of the one before; the rest is done for the others alone.
+        version = self._version_of(self._headers, data)
+        if (self._made_by is None or version != self._made_by[0]) and not self._takes(version, data, choice, ids):
             return None
-        self._is_finished = self._is_finished or finish is not None
-        version = self._made_by and self._made_by[0]
+        if finish is not None:
+            self._is_finished = True
         position, anew = self.count, self._begun_anew
-        if ids and self._has_ids:
+        self._begun_anew = False
+        if self._has_ids:
             self._fresh += ids
             self.count += len(ids)
-        elif text and not self._has_ids:
+        else:
             self.count += 1
-        self._begun_anew = self._begun_anew and not (ids or text)
-        return CompletionChunk(text, ids, position, version, self._callee, finish, anew and bool(ids or text), data)
+        return CompletionChunk(text, ids, position, version, self._callee, finish, anew, data)
 
-    def _takes(self, data: Mapping[str, Any], choice: Mapping[str, Any], ids: Sequence[int]) -> bool:
+    def _takes(self, version: Any, data: Mapping[str, Any], choice: Mapping[str, Any], ids: Sequence[int]) -> bool:
         """Note the origin of a chunk with tokens; returns whether it belongs to the stream."""
-        version = self._version_of(self._headers, data)
         made_by = self._made_by
         # The code is that of the process: it is read once.
         code = made_by[1] if made_by else data.get("system_fingerprint") or ""
-        if made_by is None or version != made_by[0]:
-            if not self._suits(version, code):
-                return False
-            self._note_fresh()
-            if made_by is None:
-                self.stream.begin(self._callee, self._incarnation, code)
-            self._made_by = version, code
+        if not self._suits(version, code):
+            return False
+        self._note_fresh()
+        if made_by is None:
+            self._stream.begin(self._callee, self._incarnation, code)
+        self._made_by = version, code
         if self._has_ids is None:
             self._has_ids = bool(ids)
             if self._prompt is None and not self.chat:
@@ -253,8 +264,8 @@ class CompletionProgress:
 
     def _note_fresh(self) -> None:
         if self._fresh and self._made_by is not None:
-            self.stream.extend(self._fresh, self._made_by[0])
-            self._fresh = []
+            fresh, self._fresh = self._fresh, []
+            self._stream.extend(fresh, self._made_by[0])
 
     def closed(self, why: str, *, died: bool) -> AnswerEnd:
         """Return what an answer ended in whose connection ended."""
@@ -269,7 +280,7 @@ class CompletionProgress:
         """Note the loss of a server; returns why the stream is given up, empty where it goes on."""
         losses = self.stream.losses
         losses.append(loss)
-        if deaths := self.stream.poisoned(WINDOW):
+        if deaths := self._stream.poisoned(WINDOW):
             return f"given up, as the request seems to kill its servers: {_listed(deaths)}"
         if len(losses) > RESUMPTIONS:
             return f"given up after {counted(RESUMPTIONS, 'resumption')}: {_listed(losses)}"
@@ -279,8 +290,8 @@ class CompletionProgress:
                 return f"lost after {counted(self.count, 'chunk')}; {what} cannot go on elsewhere: {loss.why}"
             self.restarts += 1
             self._begun_anew = True
-            self.stream.received.clear()
-            self.stream.segments.clear()
+            self._stream.received.clear()
+            self._stream.segments.clear()
             self.count, self._has_ids, self._wanted = 0, None, None
         return ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 LINE_LIMIT = 64 << 20
 """Most bytes of one event: an answer that never ends a line is not to fill the caller's memory."""
 
@@ -27,6 +29,9 @@ class SseDecoder:
         Raises:
             LineTooLongError: an event is longer than the limit.
         """
+        # Servers send each event by itself, and it mostly arrives so.
+        if part.startswith(b"data: ") and part.endswith(b"\n\n") and not self._length and part.count(b"\n") == 2:
+            return [part[6:-2]] if len(part) <= self._limit else self._too_long()
         lines = part.split(b"\n")
         if len(lines) == 1:
             self._keep(part)
@@ -34,8 +39,7 @@ class SseDecoder:
         if self._rest:
             lines[0] = b"".join((*self._rest, lines[0]))
             self._rest.clear()
-        self._length = sum(map(len, self._data))
-        self._keep(lines.pop())
+        last = lines.pop()
         events: list[bytes] = []
         for whole in lines:
             line = whole[:-1] if whole.endswith(b"\r") else whole
@@ -45,11 +49,16 @@ class SseDecoder:
                 # A list of one is by far the most frequent.
                 events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
                 self._data.clear()
+        self._length = sum(map(len, self._data))
+        self._keep(last)
         return events
 
     def _keep(self, part: bytes) -> None:
         self._length += len(part)
         if self._length > self._limit:
-            raise LineTooLongError(f"an event has more than {self._limit:,} bytes")
+            self._too_long()
         if part:
             self._rest.append(part)
+
+    def _too_long(self) -> NoReturn:
+        raise LineTooLongError(f"an event has more than {self._limit:,} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -171,8 +171,8 @@ class CompletionStream:
                 try:
                     with servers.counted(one), client.stream("POST", **self._request(one)) as response:
                         if self._is_stream(response):
-                            progress.opened(self._name(one), one.incarnation, response.headers)
-                            for part in response.iter_bytes():
+                            progress.opened(self._name(one), one.incarnation, dict(response.headers))
+                            for part in _parts(response):
                                 yield from progress.take(part)
                                 if progress.end is not None:
                                     break
@@ -201,8 +201,8 @@ class CompletionStream:
                     with servers.counted(one):
                         async with client.stream("POST", **self._request(one)) as response:
                             if self._is_stream(response):
-                                progress.opened(self._name(one), one.incarnation, response.headers)
-                                async for part in response.aiter_bytes():
+                                progress.opened(self._name(one), one.incarnation, dict(response.headers))
+                                async for part in _parts_async(response):
                                     for chunk in progress.take(part):
                                         yield chunk
                                     if progress.end is not None:
@@ -305,6 +305,15 @@ class CompletionStream:
     def _nobody(self, search: ServerSearch) -> NoServerReadyError:
         hint = f"dljob describe shows what the ranks of {self._role} wait for"
         return NoServerReadyError(f"{search.nobody()}", role=self._role, rank=-1, hint=hint)
+
+
+def _parts(response: httpx.Response) -> Iterator[bytes]:
+    """Return the parts of an answer, as they came unless compressed: to decode them costs a sixth of a token's time."""
+    return response.iter_bytes() if "content-encoding" in response.headers else response.iter_raw()
+
+
+def _parts_async(response: httpx.Response) -> AsyncIterator[bytes]:
+    return response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
 
 
 def _first(response: httpx.Response) -> str:
