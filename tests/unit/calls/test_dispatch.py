@@ -242,3 +242,30 @@ def test_names_that_were_added_are_known_and_a_hash_of_any_parameter_is(monkeypa
 def test_dispatch_rank0_sends_to_the_first_rank():
     assert sent(ROLE, (1,), dispatch="rank0") == [(0, (1,), {}, True)]
     assert ranks(ROLE, dispatch="round_robin") == [0]
+
+
+GAPS = (0, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "turn", "ranks"),
+    [("all", 0, [0, 2, 5]), ("shard", 0, [0, 2, 5]), ("rank0", 0, [0]), ("round_robin", 1, [2]), ("owner", 0, [5])],
+)
+def test_a_call_of_a_role_with_gaps_goes_to_the_ranks_that_there_are(dispatch, turn, ranks):
+    view = RoleSnapshot("r", 3, {}, (2, 3), {}, turn, GAPS)
+    sent = plan_call(view, RpcMark(dispatch=dispatch), ([1, 2, 3],), {})
+    assert [one.rank for one in sent.sends] == ranks
+
+
+def test_the_least_loaded_of_ranks_with_gaps_is_known_by_its_number():
+    view = RoleSnapshot("r", 3, {}, (0, 1), {0: 1, 2: 0, 5: 1}, 2, GAPS)
+    (one,) = plan_call(view, RpcMark(dispatch="least_loaded"), (), {}).sends
+    assert one.rank == 2
+
+
+def test_a_key_keeps_its_rank_when_another_rank_leaves_a_gap():
+    mark = RpcMark(dispatch="hash:key")
+    for n in range(100):
+        (before,) = plan_call(RoleSnapshot("r", 6, {}), mark, (), {"key": f"s{n}"}).sends
+        (after,) = plan_call(RoleSnapshot("r", 5, {}, numbers=(0, 1, 2, 4, 5)), mark, (), {"key": f"s{n}"}).sends
+        assert before.rank in (after.rank, 3)

@@ -18,6 +18,7 @@ class Threads:
 
     def __init__(self, objects: Sequence[Any]) -> None:
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
         self.lives: dict[str, int] = {}
         self.sent: list[RankCall] = []
         self.objects = list(objects)

@@ -6,7 +6,7 @@ import hashlib
 import operator
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dljob.calls import batch, mesh, rows
@@ -30,6 +30,9 @@ class RoleSnapshot:
     """Rank -> number of this caller's calls to it that have no answer yet."""
     turn: int = 0
     """Number of earlier calls of this caller, for `round_robin` and ties of `least_loaded`."""
+    numbers: tuple[int, ...] = ()
+    """The numbers of its ranks, where some left and higher ones stayed; empty: 0 to n-1. Dispatches count the ranks
+    from 0 to n-1 all the same, in the order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,20 @@ def plan_call(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: 
     Raises:
         UsageError: the arguments do not fit the dispatch, or the mesh does not fit the role.
     """
+    sent = _plan_call(_by_place(view), mark, args, kwargs)
+    if not view.numbers:
+        return sent
+    return replace(sent, sends=tuple(replace(one, rank=view.numbers[one.rank]) for one in sent.sends))
+
+
+def _by_place(view: RoleSnapshot) -> RoleSnapshot:
+    """Return the view with its ranks counted from 0 to n-1, in the order of their numbers."""
+    if not view.numbers or not view.in_flight:
+        return view
+    return replace(view, in_flight={place: view.in_flight.get(rank, 0) for place, rank in enumerate(view.numbers)})
+
+
+def _plan_call(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatched:
     # Only these two cut arguments; for the others `whole` around an argument has no meaning and is taken off.
     if mark.dispatch not in ("shard", "each"):
         args, kwargs = rows.bare(args, kwargs)
@@ -106,7 +123,7 @@ def plan_call(view: RoleSnapshot, mark: RpcMark, args: tuple[Any, ...], kwargs: 
         case "owner":
             return _to_one(view, owner(view), args, kwargs)
         case name if name.startswith("hash:"):
-            return _to_one(view, sticky(_key(mark, name[5:], args, kwargs), view.ranks), args, kwargs)
+            return _to_one(view, _sticky(view, _key(mark, name[5:], args, kwargs)), args, kwargs)
         case name:
             return _own(view, name, args, kwargs)
 
@@ -126,7 +143,12 @@ def owner(view: RoleSnapshot) -> int:
     return rank * view.ranks // size
 
 
-def sticky(key: object, ranks: int) -> int:
+def _sticky(view: RoleSnapshot, key: object) -> int:
+    """Return the place of a key's rank; keys of ranks that stay keep them, whichever others come and go."""
+    return view.numbers.index(sticky(key, view.numbers)) if view.numbers else sticky(key, view.ranks)
+
+
+def sticky(key: object, ranks: int | Sequence[int]) -> int:
     """Return the rank of a key: the same in every process, and few keys move when the number of ranks changes.
 
     Rendezvous hashing: each rank's hash of the key is a number, and the rank with the largest one serves the key.
@@ -136,7 +158,8 @@ def sticky(key: object, ranks: int) -> int:
     """
     # Not `hash()`, which differs between processes. A fixed protocol: pickle's default depends on Python's version.
     text = pickle.dumps(_plain(key), protocol=4)
-    return max(range(ranks), key=lambda rank: hashlib.blake2b(text, digest_size=8, salt=str(rank).encode()).digest())
+    there = range(ranks) if isinstance(ranks, int) else ranks
+    return max(there, key=lambda rank: hashlib.blake2b(text, digest_size=8, salt=str(rank).encode()).digest())
 
 
 def _plain(key: Any) -> object:

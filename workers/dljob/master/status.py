@@ -70,7 +70,14 @@ class PeerView:
 def peers(state: JobState, role: str) -> tuple[PeerView, ...]:
     """Return all ranks of a role, by rank; empty when there is no such role. Their version is the state's `version`."""
     facts = state.job.roles.get(role)
-    return () if facts is None else tuple(peer(state, role, rank) for rank in range(facts.plan.replicas))
+    return () if facts is None else tuple(peer(state, role, rank) for rank in facts.ranks)
+
+
+def numbers(state: JobState, role: str) -> tuple[int, ...]:
+    """Return the numbers of the ranks that others may call; empty where they are 0 to n-1."""
+    sizing, ranks = state.sizes[role], state.job.roles[role].ranks
+    present = tuple(rank for rank in ranks if rank not in sizing.leaving) if sizing.leaving or sizing.gone else ()
+    return present if present and present[-1] >= len(present) else ()
 
 
 def peer(state: JobState, role: str, rank: int) -> PeerView:
@@ -87,7 +94,7 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for role, facts in state.job.roles.items():
         if facts.plan.ports:
-            ranks = ((rank, state.ranks[role, rank]) for rank in range(facts.plan.replicas))
+            ranks = ((rank, state.ranks[role, rank]) for rank in facts.ranks)
             found[role] = [
                 {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)}
                 for rank, own in ranks
@@ -205,7 +212,7 @@ def placement(state: JobState) -> dict[str, Any]:
     """
     nodes: dict[str, tuple[list[str], dict[str, list[list[int]]]]] = {}
     for series in state.job.plan.units.series:
-        for k in range(series.count):
+        for k in series.numbers():
             unit = state.units[f"{series.name}/{k}"]
             if unit.phase is UnitPhase.HELD:
                 names, ranks = nodes.setdefault(unit.node, ([], {}))
@@ -265,7 +272,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
 
 
 def _keys(state: JobState) -> list[tuple[str, int]]:
-    return [(name, rank) for name, facts in state.job.roles.items() for rank in range(facts.plan.replicas)]
+    return [(name, rank) for name, facts in state.job.roles.items() for rank in facts.ranks]
 
 
 def _reason(state: JobState) -> str:
@@ -402,7 +409,7 @@ def _fault(state: JobState, fault: FaultRecord) -> dict[str, Any]:
 def _progress(state: JobState, progress: Progress) -> dict[str, Any]:
     """Return the highest step among the ranks of the first driver role, and the metrics reported with it."""
     driver = state.job.drivers[0]
-    steps = [(progress[driver, rank], rank) for rank in range(state.job.roles[driver].plan.replicas)
+    steps = [(progress[driver, rank], rank) for rank in state.job.roles[driver].ranks
              if (driver, rank) in progress]  # fmt: skip
     if not steps:
         return {"step": None, "metrics": {}}

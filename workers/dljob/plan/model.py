@@ -134,11 +134,24 @@ class Series:
     apart: tuple[str, str] | None = None
     topology_key: str = field(default="", metadata=LATER)
     spread: bool = field(default=False, metadata=LATER)
+    gone: tuple[int, ...] = field(default=(), metadata=LATER)
+    """Numbers of units that left while higher ones stayed."""
+
+    @property
+    def end(self) -> int:
+        """The number after the highest unit: as many as the member with the most groups has."""
+        return self.shapes[-1].end
 
     @property
     def count(self) -> int:
-        """The number of units: as many as the member with the most groups has."""
-        return self.shapes[-1].end
+        """The number of units."""
+        return self.end - len(self.gone)
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the numbers of the units."""
+        for number in range(self.end):
+            if number not in self.gone:
+                yield number
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -191,6 +204,15 @@ class Series:
         return Unit(name, bundles, members, self.selector, self.apart, self.topology_key, self.spread)
 
 
+def _sized(own: Series, groups: Mapping[str, int], gone: Mapping[str, tuple[int, ...]]) -> Series:
+    # Roles that resize share no units, so such a series has one member.
+    only = own.members[0]
+    if only.role not in groups:
+        return own
+    without = gone.get(only.role, ())
+    return replace(own, members=(replace(only, groups=groups[only.role] + len(without)),), gone=without)
+
+
 @dataclass(frozen=True)
 class UnitTable(Mapping[str, Unit]):
     """All units by name, built on access; picklable, and as small as its series."""
@@ -211,29 +233,26 @@ class UnitTable(Mapping[str, Unit]):
         series = self._by_name.get(name.rpartition("/")[0])
         number = name.rpartition("/")[2]
         # `str(int())` refuses "01" and digits of other scripts, which would be second names of a unit.
-        if series is None or not number.isdecimal() or str(int(number)) != number or int(number) >= series.count:
+        if series is None or not number.isdecimal() or str(int(number)) != number or int(number) >= series.end:
+            raise KeyError(name)
+        if int(number) in series.gone:
             raise KeyError(name)
         return series.unit(int(number))
 
     def __iter__(self) -> Iterator[str]:
         for series in self.series:
-            for k in range(series.count):
+            for k in series.numbers():
                 yield f"{series.name}/{k}"
 
     def __len__(self) -> int:
         return sum(series.count for series in self.series)
 
-    def sized(self, groups: Mapping[str, int]) -> UnitTable:
-        """Return a copy with other numbers of groups of these roles, none of which shares its units."""
-        return UnitTable(
-            tuple(
-                # Roles that resize share no units, so such a series has one member.
-                replace(own, members=(replace(own.members[0], groups=groups[own.members[0].role]),))
-                if own.members[0].role in groups
-                else own
-                for own in self.series
-            )
-        )
+    def sized(self, groups: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> UnitTable:
+        """Return a copy with other numbers of groups of these roles, none of which shares its units.
+
+        `gone`: numbers that a role leaves out; its last group has a number that is as much higher.
+        """
+        return UnitTable(tuple(_sized(own, groups, gone or {}) for own in self.series))
 
     def of_role(self, role: str) -> Series:
         """Return the series of a role's groups."""
@@ -254,17 +273,26 @@ class JobPlan:
     node_groups: Mapping[str, MachineGroup]
     digest: str
 
-    def sized(self, sizes: Mapping[str, int]) -> JobPlan:
-        """Return a copy with these numbers of ranks. Group k is in unit k, however many there are."""
+    def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> JobPlan:
+        """Return a copy with these numbers of ranks. Group k is in unit k, however many there are.
+
+        `gone`: numbers of groups that a role leaves out, below its highest one; without it there are none.
+        """
         # The node groups stay as they are: their machines are counted by `elastic.machines`.
-        changed = {name: size for name, size in sizes.items() if self.roles[name].replicas != size}
+        without = {name: (gone or {}).get(name, ()) for name in sizes}
+        changed = {
+            name: size
+            for name, size in sizes.items()
+            if (self.roles[name].replicas, self.roles[name].gone) != (size, without[name])
+        }
         if not changed:
             return self
         roles = {
-            name: replace(role, replicas=changed[name]) if name in changed else role
+            name: replace(role, replicas=changed[name], gone=without[name]) if name in changed else role
             for name, role in self.roles.items()
         }
-        return replace(self, roles=roles, units=self.units.sized({name: roles[name].groups for name in changed}))
+        groups = {name: roles[name].groups for name in changed}
+        return replace(self, roles=roles, units=self.units.sized(groups, without))
 
     @property
     def widest(self) -> JobPlan:
@@ -274,7 +302,7 @@ class JobPlan:
     def place(self, role: str, rank: int) -> Place:
         """Return the place of a rank by arithmetic, so that 100,000 ranks need no table."""
         plan = self.roles[role]
-        if not 0 <= rank < plan.replicas:
+        if not 0 <= rank < plan.end:
             raise KeyError((role, rank))
         series = self.units.of_role(role)
         group, bundle = series.bundle_of(role, rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -96,6 +96,8 @@ class RolePlan:
     """Ends a rank that it finds unhealthy."""
     autoscale: AutoscalePlan | None = field(default=None, metadata=LATER)
     """Scales the role by its load; None: only orders do."""
+    gone: tuple[int, ...] = field(default=(), metadata=LATER)
+    """Numbers of groups, below the highest one that it has, that left while higher ones stayed (ADR 96)."""
     drain: DrainPlan | None = field(default=None, metadata=LATER)
     """Comes before SIGTERM when a rank is ended in order."""
     weights: WeightsPlan | None = field(default=None, metadata=LATER)
@@ -131,6 +133,26 @@ class RolePlan:
     def groups(self) -> int:
         """The number of role groups."""
         return self.replicas // self.group_size
+
+    @property
+    def group_numbers(self) -> Sequence[int]:
+        """The numbers of its role groups: without gaps, unless groups of a fleet left."""
+        if not self.gone:
+            return range(self.groups)
+        return [number for number in range(self.groups + len(self.gone)) if number not in self.gone]
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The numbers of its ranks."""
+        if not self.gone:
+            return range(self.replicas)
+        size = self.group_size
+        return [rank for number in self.group_numbers for rank in range(number * size, (number + 1) * size)]
+
+    @property
+    def end(self) -> int:
+        """The number after its highest rank."""
+        return self.replicas + len(self.gone) * self.group_size
 
     @property
     def uses_store(self) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from elastic_kit import fleet, join, lose, ready, wait_for
 from master_kit import KILLED, error, nodes
 
+from dljob.master.persistence.codec import decode_state, encode_state
 from dljob.master.placement.reissue import reissue
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import limits
+from dljob.master.state.evolve import evolve
+from dljob.master.state.faults import Departure
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.status import peers
 from dljob.master.transition import next_wake
@@ -79,7 +82,7 @@ def test_a_rank_that_does_not_end_in_time_is_killed():
     world.tick()
     assert world.state.sizes["e"].size == 2
     said = world.notes(reasons.RESIZED)[-1].message
-    assert said == "2 ranks instead of 3: its wanted size is 2; killed before they had finished: e/2"
+    assert said == "2 ranks instead of 3: its wanted size is 2; killed before they had finished: e/2; gone: e/2"
 
 
 def test_a_new_master_repeats_the_order_to_leave():
@@ -153,8 +156,10 @@ def test_a_lost_node_without_a_replacement_costs_one_rank_and_no_restart_of_othe
     said = wait_for(world, reasons.RESIZED)
     world.settle()
     assert said.message.startswith("2 ranks instead of 3")
-    assert ready(world) == {0, 1}
-    assert incarnations(world) == {0: 2, 1: 1, 2: 1}, "the first number takes the place of the last one"
+    assert said.message.endswith("; gone: e/0")
+    assert ready(world) == {1, 2}
+    assert incarnations(world) == {0: 1, 1: 1, 2: 1}, "nobody else is restarted"
+    assert (world.state.sizes["e"].gone, world.state.job.roles["e"].ranks) == ((0,), [1, 2])
     assert not world.state.incidents
     assert world.state.phase is Phase.RUNNING
     assert all(fault.recovered is not None for fault in world.state.faults)
@@ -192,3 +197,80 @@ def test_sizes_out_of_bounds_and_of_other_roles_are_refused():
         "scale refused: e has 1 to 4 ranks, not 5",
         "scale refused: d has a fixed number of ranks; roles with minReplicas or maxReplicas: e",
     ]
+
+
+def test_the_lowest_number_that_is_gone_is_the_first_given_again():
+    world = fleet(extra=nodes(20, cpus=1)[19:], role={"resources": {"cpu": "1"}})
+    lose(world, "e/0")
+    wait_for(world, reasons.RESIZED)
+    world.settle()
+    join(world, 2)
+    while world.state.sizes["e"].size < 3:
+        world.tick()
+        world.settle()
+    assert ready(world) == {0, 1, 2}
+    assert incarnations(world) == {0: 2, 1: 1, 2: 1}
+    assert world.state.sizes["e"].gone == ()
+
+
+def goes(world, count=2, calls=()):
+    """Return the ranks that leave for a role of so many ranks."""
+    world.hold = True
+    world.send(ev.Commanded("c", "scale", "e", "somebody", count, calls))
+    world.tick()
+    return world.state.sizes["e"].leaving
+
+
+def test_the_rank_with_the_fewest_calls_goes_and_of_equal_ones_the_highest():
+    assert goes(fleet()) == (2,)
+    assert goes(fleet(), calls=((0, 3), (1, 0), (2, 1))) == (1,)
+    assert goes(fleet(), calls=((0, 1), (1, 1), (2, 1))) == (2,)
+    assert goes(fleet(), 1, calls=((0, 1), (1, 9), (2, 1))) == (0, 2)
+
+
+def test_a_rank_that_is_not_ready_goes_before_one_that_works():
+    world = fleet()
+    world.hold = True
+    world.end("e", 0, error())
+    world.deliver()
+    world.send(ev.Commanded("c", "scale", "e", "somebody", 2, ((0, 9),)))
+    world.tick()
+    world.settle()
+    assert (ready(world), world.state.sizes["e"].gone) == ({1, 2}, (0,))
+    assert [peer.rank for peer in peers(world.state, "e")] == [1, 2]
+
+
+def test_a_rank_on_a_node_that_leaves_goes_first():
+    world = fleet(extra=nodes(20, cpus=1)[19:], role={"resources": {"cpu": "1"}})
+    world.hold = True
+    node = world.state.units["e/1"].node
+    world.state = evolve(world.state, departures=world.state.departures.set(node, Departure("spot", 0, 1e9, 1e9)))
+    assert goes(world) == (1,)
+
+
+def test_whole_groups_go_with_the_fewest_calls_of_all_their_ranks():
+    role = {"replicas": 4, "replicasPerGroup": 2, "minReplicas": 2, "maxReplicas": 4, "resources": {"cpu": "0.5"}}
+    world = fleet(role=role)
+    assert goes(world, 2, calls=((0, 1), (1, 1), (2, 5))) == (0, 1)
+    world.settle()
+    assert (ready(world), world.state.sizes["e"].gone) == ({2, 3}, (0,))
+    assert "e/0" not in world.state.job.plan.units
+    assert list(world.state.job.plan.units) == ["d/0", "e/1"]
+    scale(world, 4)
+    assert ready(world) == {0, 1, 2, 3}
+
+
+def test_a_role_with_gaps_survives_a_new_master_and_a_restart_of_the_job():
+    world = fleet()
+    goes(world, calls=((0, 0), (1, 4), (2, 4)))
+    world.settle()
+    world.hold = False
+    again = decode_state(encode_state(world.state), world.state.job.sized({"e": 3}))
+    assert again == world.state
+    assert again.job.roles["e"].ranks == [1, 2]
+    world.send(ev.Commanded("again", "restart", "e", "somebody"))
+    world.settle()
+    assert (ready(world), incarnations(world)) == ({1, 2}, {0: 1, 1: 2, 2: 2})
+    world.send(ev.Commanded("no", "restart", "e/0", "somebody"))
+    assert world.notes(reasons.COMMAND_REFUSED)
+    assert world.of(act.StartRanks)[-1].world_size == 2

@@ -9,7 +9,8 @@ from master_kit import DONE, World, job
 
 from dljob.master.state import events as ev
 from dljob.runtime.controller import autoscaler
-from dljob.runtime.controller.autoscaler import Autoscaler, calls_under_way
+from dljob.runtime.controller.autoscaler import Autoscaler
+from dljob.runtime.controller.heartbeat_log import HeartbeatLog, calls_under_way
 from dljob.runtime.controller.sampler import SampledMaster
 
 
@@ -45,6 +46,12 @@ def test_calls_under_way_at_present_processes_are_its_load():
     }
     assert calls_under_way(world.state, "e", usage) == {0: 20, 1: 11}
     assert looked(world, usage=usage) == [("e", 4)]
+    heard = HeartbeatLog()
+    heard.usage = usage
+    order = ev.Commanded("c", "scale", "e", "me", 1)
+    assert heard.with_heartbeats(world.now, world.state, order).calls == ((0, 20), (1, 11))
+    assert heard.with_heartbeats(world.now, world.state, ev.LoadSeen("e", 1, "low")).calls == ((0, 20), (1, 11))
+    assert heard.with_heartbeats(world.now, world.state, ev.Commanded("c", "stop")).calls == ()
 
 
 def test_a_metric_of_the_lowest_rank_of_the_driver_is_its_load():

@@ -60,7 +60,10 @@ class Here:
         self.told: list[Any] = []
         self.progress: dict[tuple[str, int], tuple[int, dict[str, float]]] = {}
         facts = SimpleNamespace(
-            world=world, host_of=lambda rank: HostId("w", 0 if world else rank), plan=SimpleNamespace(replicas=3)
+            world=world,
+            host_of=lambda rank: HostId("w", 0 if world else rank),
+            plan=SimpleNamespace(replicas=3),
+            ranks=range(3),
         )
         rank = {"phase": RankPhase.READY, "incarnation": 1}
         self.state = SimpleNamespace(

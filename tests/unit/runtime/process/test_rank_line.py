@@ -48,6 +48,7 @@ class Line:
         self.counters = StepCounters.made(2)
         self.sent: queue.Queue[tuple[RankCall, Future[Reply]]] = queue.Queue()
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
         self.lives: dict[str, int] = {}
         self.asked: queue.Queue[tuple] = queue.Queue()
         self.notes: list[dict[str, object]] = []
@@ -298,11 +299,14 @@ def test_a_role_is_scaled_through_the_host_and_a_refusal_is_raised(line):
 
 def test_a_rank_that_calls_nobody_hears_of_other_sizes_too(line):
     worker = connect(line.socket.path)
-    line.socket.tell_sizes({"w": 6})
+    line.socket.tell_sizes({"w": 6}, {"w": (0, 1, 2, 3, 4, 6)})
     deadline = time.monotonic() + 10
     while worker.calls.sizes.get("w") != 6:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+    install(known(worker))
+    group = RoleGroup("w")
+    assert (len(group), [rank.rank for rank in group], group[-1].rank) == (6, [0, 1, 2, 3, 4, 6], 6)
 
 
 def test_order_to_what_is_not_there_is_refused(line):

@@ -291,6 +291,7 @@ class Loopback:
         self.lost: list[str] = []
         self.away = False
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
         self.lives: dict[str, int] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:
@@ -638,6 +639,7 @@ class Piped:
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:
         self.pipe.send((call.role, call.method, call.payload))

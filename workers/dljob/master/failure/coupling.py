@@ -27,7 +27,7 @@ def joining(d: StateTransaction, role: str, members: Sequence[RankKey]) -> tuple
         key
         for name in d.facts(role).coupled
         if not starting.ahead(d, name) and not starting.completed(d, name)
-        for rank in range(d.facts(name).plan.replicas)
+        for rank in d.facts(name).ranks
         if (key := (name, rank)) not in own and not _taken_down(d, key)
     )
     return (*named, *_going_back(d, own | set(named)))

@@ -64,7 +64,7 @@ def _first_ready(d: StateTransaction, role: str) -> None:
         seconds=d.now - d.started_at,
     )
     if spares.per_node(d):
-        spares.keep(d, role, spares.homes(d, role, range(facts.plan.replicas)))
+        spares.keep(d, role, spares.homes(d, role, facts.ranks))
     waved = all(d.roles[name].was_ready for name, f in d.job.roles.items() if f.first_wave)
     if d.running_at is None and waved:
         d.running_at, d.phase = d.now, Phase.RUNNING

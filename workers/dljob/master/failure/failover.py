@@ -262,7 +262,7 @@ def _keep_spares(d: StateTransaction, members: Iterable[RankKey]) -> None:
 
 def restart_world(d: StateTransaction, role: str, outcome: Outcome) -> None:
     """Restart the world of a lost torch store or SubMaster host, which forms its group anew on a new store."""
-    unfinished = [r for r in range(d.facts(role).plan.replicas) if ending.unfinished(d.ranks[role, r])]
+    unfinished = [r for r in d.facts(role).ranks if ending.unfinished(d.ranks[role, r])]
     if unfinished:
         store = str(HostId(role, STORE))
         failed(d, role, tuple(unfinished), outcome, host_lost=True, begun=begun(d, role), who=store)

@@ -31,7 +31,7 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
     if not slow and not asked_for and d.job.fault_tolerance.hang.action != "Restart":
         return
     facts = d.facts(event.role)
-    live = tuple(r for r in range(facts.plan.replicas) if d.ranks[event.role, r].phase is RankPhase.READY)
+    live = tuple(r for r in facts.ranks if d.ranks[event.role, r].phase is RankPhase.READY)
     ranks = live if event.whole else (event.rank,)
     decided = None
     # With no culprit, restarting one rank would leave the others as they are: the whole role restarts.

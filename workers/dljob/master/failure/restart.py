@@ -134,8 +134,8 @@ def _members(d: StateTransaction, order: RestartOrder) -> tuple[RankKey, ...]:
         groups = sorted({rank // facts.plan.group_size for rank in order.ranks})
         return tuple((order.role, rank) for group in groups for rank in facts.group_ranks(group))
     if order.level in (Level.IN_PROCESS, Level.ROLE):
-        return tuple((order.role, rank) for rank in range(facts.plan.replicas))
-    return tuple((name, rank) for name, f in d.job.roles.items() if f.first_wave for rank in range(f.plan.replicas))
+        return tuple((order.role, rank) for rank in facts.ranks)
+    return tuple((name, rank) for name, f in d.job.roles.items() if f.first_wave for rank in f.ranks)
 
 
 def _target(d: StateTransaction, order: RestartOrder) -> str:
@@ -174,7 +174,7 @@ def leave(d: StateTransaction, gone: tuple[RankKey, ...]) -> None:
 
 def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
     """Return the ranks of roles that wait for another role to complete."""
-    return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in range(f.plan.replicas))
+    return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in f.ranks)
 
 
 def _reset_roles(d: StateTransaction, later: tuple[RankKey, ...]) -> None:

@@ -127,7 +127,7 @@ def _allows(role: RoleState, facts: RoleFacts) -> tuple[bool, bool]:
 
 
 def _ranks(facts: RoleFacts) -> set[RankKey]:
-    return {(facts.plan.name, rank) for rank in range(facts.plan.replicas)}
+    return {(facts.plan.name, rank) for rank in facts.ranks}
 
 
 def _spares(d: StateTransaction) -> dict[str, int]:

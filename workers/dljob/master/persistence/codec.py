@@ -100,7 +100,8 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
     read = _read(JobState, {key: value for key, value in data.items() if key != "v"})
     # The plan follows the sizes of elastic roles at that time, not those of the spec.
     sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
-    return JobState(job=job.sized(sizes), homeless=homeless_units(read["units"]), **read)
+    gone = {role: own.gone for role, own in read.get("sizes", {}).items()}
+    return JobState(job=job.sized(sizes, gone), homeless=homeless_units(read["units"]), **read)
 
 
 Convert: TypeAlias = Callable[[Any], Any]

@@ -90,5 +90,5 @@ def follow_load(d: StateTransaction, event: LoadSeen) -> None:
     if starting.completed(d, event.role):
         return
     # Only the wish, as an order's: `elastic.follow` looks for room after this event.
-    d.sizes = d.sizes.set(event.role, evolve(own, want=event.count, scaled=d.now))
+    d.sizes = d.sizes.set(event.role, evolve(own, want=event.count, scaled=d.now, calls=event.calls))
     d.note(reasons.AUTOSCALED, event.role, event.why)

@@ -37,7 +37,9 @@ def commanded(d: StateTransaction, event: Commanded) -> None:
         ending.end(d, verdict)
     elif event.kind == "scale":
         # Only the wish: `elastic.follow` looks for room after this event.
-        d.sizes = d.sizes.set(event.target, evolve(d.sizes[event.target], want=event.count, scaled=d.now))
+        d.sizes = d.sizes.set(
+            event.target, evolve(d.sizes[event.target], want=event.count, scaled=d.now, calls=event.calls)
+        )
     else:
         begin(d, _order(d, event))
 
@@ -90,7 +92,7 @@ def _target_exists(d: StateTransaction, target: str) -> bool:
     facts = d.job.roles.get(role)
     if facts is None:
         return False
-    return not slash or (number.isdecimal() and int(number) < facts.plan.replicas)
+    return not slash or (number.isdecimal() and int(number) in facts.ranks)
 
 
 def _order(d: StateTransaction, event: Commanded) -> RestartOrder:
@@ -102,5 +104,5 @@ def _order(d: StateTransaction, event: Commanded) -> RestartOrder:
         return RestartOrder(Level.JOB, first, (0,), "Requested", cause)
     level = Level.PROCESS if slash else Level.ROLE
     # For a role any rank will do: the level takes all of them.
-    ranks = (int(number),) if slash else (0,)
+    ranks = (int(number),) if slash else (d.facts(role).ranks[0],)
     return RestartOrder(lift(d.facts(role), level, host_lost=False), role, ranks, "Requested", cause)

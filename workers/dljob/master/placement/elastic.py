@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from immutables import Map
 
 from dljob.master.failure.ending import inhabited
-from dljob.master.placement import leaving, resizing
+from dljob.master.placement import gaps, leaving, resizing
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
@@ -49,9 +49,10 @@ def follow(d: StateTransaction) -> None:
             _parted(d, role)
         elif own.leaving and leaving.over(d, role, own):
             _left(d, role)
-    if d.phase is Phase.RUNNING and _changed(d):
+    if d.phase.active and _changed(d):
         for role, own in sorted(d.sizes.items()):
-            _watch_room(d, role, own)
+            if _may_move(d, role):
+                _watch_room(d, role, own)
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float | None]:
@@ -135,7 +136,7 @@ def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
 def _phases(d: StateTransaction, role: str) -> frozenset[UnitPhase]:
     """Return the phases of the role's units that have unfinished ranks."""
     facts = d.facts(role)
-    names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
+    names = (f"{facts.series}/{group}" for group in facts.groups)
     return frozenset(d.units[name].phase for name in names if inhabited(d, name))
 
 
@@ -172,6 +173,11 @@ def _changed(d: StateTransaction) -> bool:
     base = d.base
     same = (d.nodes is base.nodes, d.exclusions is base.exclusions, d.departures is base.departures)
     return base.phase is not d.phase or d.sizes is not base.sizes or not all(same)
+
+
+def _may_move(d: StateTransaction, role: str) -> bool:
+    """Whether a role may change its size now: a world while the job runs, a fleet also while ranks restart."""
+    return d.phase is Phase.RUNNING or (d.phase is Phase.RECOVERING and d.facts(role).fleet)
 
 
 def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
@@ -219,7 +225,7 @@ def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:
         if own.target > own.size:
             if resizing.fits(d, role, own.target) is None:
                 return -1
-        elif roomy(nodes, [d.job.plan.units[f"{facts.series}/0"]]):
+        elif roomy(nodes, [d.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]):
             change = change or int(resizing.fits(d, role, own.size + facts.plan.group_size) is not None)
     return change
 
@@ -247,7 +253,7 @@ def _move(d: StateTransaction, role: str) -> None:
     """Change the size of a role to what there is room for now, which may differ from the target."""
     own = d.sizes[role]
     made = _target(d, role, own)
-    if d.phase is not Phase.RUNNING or made.sizes[role] == own.size:
+    if not _may_move(d, role) or made.sizes[role] == own.size:
         _calm(d, role)
         return
     if resizing.level_of(d.job, role) is Level.IN_PROCESS:
@@ -262,7 +268,9 @@ def _leaves(d: StateTransaction, role: str, size: int) -> bool:
     facts, own = d.facts(role), d.sizes[role]
     if not facts.fleet or size > own.size:
         return False
-    if not leaving.begin(d, role, leaving.highest(facts, size), _why(own, size)):
+    stays = frozenset(gaps.numbers(d, role, size))
+    goes = [rank for rank in facts.ranks if rank // facts.plan.group_size not in stays]
+    if not leaving.begin(d, role, goes, _why(own, size)):
         return False
     _put(d, role, evolve(d.sizes[role], target=size, move_at=None))
     return True
@@ -301,7 +309,7 @@ def _parted(d: StateTransaction, role: str) -> None:
 
 def _keeps_processes(d: StateTransaction, role: str) -> bool:
     """Whether all ranks of a role wait in their own processes; in a larger restart they wait for new ones."""
-    count = d.facts(role).plan.replicas
+    count = d.facts(role).plan.replicas  # of a world, whose ranks have no gaps
     incidents = [d.incidents.get(d.ranks[role, rank].incident) for rank in range(count)]
     return d.roles[role].waiting == count and all(own and own.level is Level.IN_PROCESS for own in incidents)
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dljob.master.state import limits
 from dljob.master.state.actions import StopRanks
 from dljob.master.state.evolve import evolve
-from dljob.master.state.job import RoleFacts
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import HostPhase, JobState, RankPhase
 from dljob.master.state.transaction import StateTransaction
@@ -56,8 +55,3 @@ def order(d: StateTransaction | JobState, host: HostId, ranks: tuple[int, ...]) 
     incarnations = tuple(d.ranks[host.role, rank].incarnation for rank in ranks)
     why = "its role goes on without it"
     return StopRanks(host, d.hosts[host].life, ranks, limits.FINISH_S, why, incarnations, leaves=True)
-
-
-def highest(facts: RoleFacts, size: int) -> range:
-    """Return the ranks beyond the first `size`."""
-    return range(size, facts.plan.replicas)

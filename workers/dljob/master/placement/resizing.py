@@ -9,6 +9,7 @@ from dljob.master.failure import ending
 from dljob.master.failure.policy import own_level
 from dljob.master.failure.restart import RestartOrder, begin, kill, leave
 from dljob.master.ledger.rules import micros
+from dljob.master.placement import gaps
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, spare_nodes
 from dljob.master.start.local_ranks import seats_of
 from dljob.master.start.reservations import assigned_units, reserve, unit_hosts, without_unit
@@ -85,9 +86,9 @@ def placed(d: StateTransaction, sizes: Mapping[str, int], *, spares: bool = Fals
     A job that has not started also leaves room for its quotas, as at admission. A lost unit of another role whose ranks
     have all ended needs no node.
     """
-    plan = d.job.sized(sizes).plan
+    plan = gaps.sized(d, sizes).plan
     quotas = quota_units(plan.roles) if d.phase is Phase.PENDING else ()
-    gone = frozenset(name for role in sizes for name in _units(d.facts(role), sizes[role]))
+    gone = frozenset(name for role in sizes for name in _dropped(d, role, sizes[role]))
     lacking = [name for name in plan.units if _lacks(d, name, sizes)]
     barred = frozenset(d.exclusions).union(d.departures)
     nodes = {node.id: node for node in d.nodes}
@@ -124,7 +125,7 @@ def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignm
     quotas = {name: own.plan for name, own in d.job.roles.items() if own.plan.quota and not completed(d, name)}
     if not quotas:
         return True
-    plan = d.job.sized(sizes).plan
+    plan = gaps.sized(d, sizes).plan
     # On empty nodes every unit must be counted: those that are held, and those that are about to be.
     new = [
         AssignedUnit(unit, found.nodes[unit.name])
@@ -140,9 +141,10 @@ def _leaves_quotas(d: StateTransaction, sizes: Mapping[str, int], found: Assignm
     return isinstance(left_over, Assignment)
 
 
-def _units(facts: RoleFacts, size: int) -> Iterable[str]:
-    """Return the units beyond the first `size` ranks of a role."""
-    return (f"{facts.series}/{k}" for k in range(size // facts.plan.group_size, facts.plan.groups))
+def _dropped(d: StateTransaction, role: str, size: int) -> Iterable[str]:
+    """Return the units that a role gives back when it has so many ranks."""
+    facts = d.facts(role)
+    return gaps.units(facts, facts.groups, gaps.numbers(d, role, size))
 
 
 def start_with_fewer(d: StateTransaction, why: str) -> bool:
@@ -153,12 +155,13 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
     if isinstance(made, Refusal) or all(made.sizes[role] == facts.plan.replicas for role, facts in before.items()):
         return False
     # Units beyond the new size are given back by the old plan; then the smaller plan is the job's.
+    after = gaps.sized(d, made.sizes)
     for role, facts in before.items():
-        _give_up_units(d, facts, made.sizes[role])
-    d.job = d.job.sized(made.sizes)
+        _give_up_units(d, facts, after.roles[role])
+    d.job = after
     for role, facts in before.items():
         have, had = made.sizes[role], facts.plan.replicas
-        own = evolve(d.sizes[role], size=have, shrink_at=None, resized=d.now)
+        own = evolve(d.sizes[role], size=have, shrink_at=None, resized=d.now, gone=d.facts(role).plan.gone)
         d.sizes = d.sizes.set(role, own)
         if have != had:
             d.ledger = ledger.resized(d.ledger, role, had, have, micros(d, d.now))
@@ -175,8 +178,9 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
     before = {role: d.facts(role) for role, size in made.sizes.items() if size != d.facts(role).plan.replicas}
     # The order matters: units are given back by the old plan, ranks and units are added by the new one, and the new
     # units are reserved before the restarts ask for their hosts.
-    left_out = {role: _give_up_units(d, facts, made.sizes[role]) for role, facts in before.items()}
-    d.job = d.job.sized({role: made.sizes[role] for role in before})
+    after = gaps.sized(d, {role: made.sizes[role] for role in before})
+    left_out = {role: _give_up_units(d, facts, after.roles[role]) for role, facts in before.items()}
+    d.job = after
     for role, facts in before.items():
         _add(d, role, facts)
         d.ledger = ledger.resized(d.ledger, role, facts.plan.replicas, d.facts(role).plan.replicas, micros(d, d.now))
@@ -186,9 +190,10 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         own = d.sizes[role]
         grown = d.now if have > had else own.grown
         settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
+        settled = evolve(settled, gone=d.facts(role).plan.gone, calls=())
         d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False, leaving=(), leave_by=None))
         d.seats = d.seats.set(role, seats_of(d, role))
-        words = f"{counted(have, 'rank')} instead of {had}: {why}"
+        words = f"{counted(have, 'rank')} instead of {had}: {why}{_told(left_out[role]) if facts.fleet else ''}"
         d.note(reasons.RESIZED, role, words)
         # Dropped ranks leave their incidents, which would otherwise wait for them for ever.
         if d.facts(role).fleet:
@@ -219,16 +224,22 @@ def level_of(job: Job, role: str) -> Level:
     return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
 
 
-def _give_up_units(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[RankKey, ...]:
-    """Give up the units beyond the first `size` ranks of a role; return the ranks that it drops."""
-    for name in _units(facts, size):
+def _told(gone: Sequence[RankKey]) -> str:
+    """Return the ranks that are gone, in words."""
+    return f"; gone: {', '.join(f'{role}/{rank}' for role, rank in gone)}" if gone else ""
+
+
+def _give_up_units(d: StateTransaction, facts: RoleFacts, after: RoleFacts) -> tuple[RankKey, ...]:
+    """Give up the units of a role that it has no longer; return the ranks that it drops."""
+    for name in gaps.units(facts, facts.groups, after.groups):
         own = d.units[name]
         d.do(Unreserve(name, own.token))
         for host in unit_hosts(d, name):
             kill(d, host)
         # The token stays: a unit that comes back must not be mistaken for its earlier reservation.
         d.set_unit(name, UnitState(UnitPhase.ABSENT, own.token))
-    keys = tuple((facts.plan.name, rank) for rank in range(size, facts.plan.replicas))
+    stays = frozenset(after.ranks)
+    keys = tuple((facts.plan.name, rank) for rank in facts.ranks if rank not in stays)
     # The ranks stay in the state: late events of theirs then match no later incarnation (ADR 42).
     for key in keys:
         d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.ABSENT, pid=0))
@@ -238,7 +249,8 @@ def _give_up_units(d: StateTransaction, facts: RoleFacts, size: int) -> tuple[Ra
 def _add(d: StateTransaction, role: str, before: RoleFacts) -> None:
     """Add ranks to a role; a rank that it had before keeps its counts, so that old events stay stale."""
     facts = d.facts(role)
-    for rank in range(before.plan.replicas, facts.plan.replicas):
+    there = frozenset(before.ranks)
+    for rank in [rank for rank in facts.ranks if rank not in there]:
         key, host = (role, rank), facts.host_of(rank)
         if key in d.ranks:  # its incarnation goes on counting
             d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING))
@@ -248,6 +260,6 @@ def _add(d: StateTransaction, role: str, before: RoleFacts) -> None:
             d.touched.ranks.add(key)
         if host not in d.hosts:
             d.hosts = d.hosts.set(host, HostState())
-    for name in _units(facts, before.plan.replicas):
+    for name in gaps.units(facts, facts.groups, before.groups):
         token = d.units[name].token if name in d.units else 0
         d.put_unit(name, UnitState(UnitPhase.LOST, token))

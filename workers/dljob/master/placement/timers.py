@@ -114,7 +114,7 @@ def _looks_for_room(d: StateTransaction, number: int) -> bool:
     for role in roles:
         # A torch world starts as a whole, so each of its ranks needs a place.
         if d.facts(role).world:
-            members.update((role, rank) for rank in range(d.facts(role).plan.replicas))
+            members.update((role, rank) for rank in d.facts(role).ranks)
     homes = {d.facts(role).unit_of(d.facts(role).host_of(rank)) for role, rank in members}
     return any(d.units[name].phase is not UnitPhase.HELD for name in homes)
 

@@ -80,7 +80,7 @@ def reissue_rounds(d: StateTransaction) -> Iterator[CheckNodes]:
 def places_of(d: StateTransaction, role: str) -> Places:
     """Return the places of a role's groups, as (unit, token, node) in the order of the groups."""
     facts = d.facts(role)
-    names = (f"{facts.series}/{group}" for group in range(facts.plan.groups))
+    names = (f"{facts.series}/{group}" for group in facts.groups)
     return tuple((name, d.units[name].token, d.units[name].node) for name in names)
 
 
@@ -100,7 +100,7 @@ def barred(d: StateTransaction, node: str) -> bool:
     for role, own in d.checks.items():
         # It failed, but is not proven bad: it may do beside a node that it has not failed with.
         if node not in own.bad and any(node in team for team in own.failures):
-            names = (f"{d.facts(role).series}/{group}" for group in range(d.facts(role).plan.groups))
+            names = (f"{d.facts(role).series}/{group}" for group in d.facts(role).groups)
             mates = {d.units[name].node for name in names if d.units[name].phase is UnitPhase.HELD} - {node}
             if any(not failed_together(own.failures, node, mate) for mate in mates):
                 return False

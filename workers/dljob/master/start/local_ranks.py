@@ -15,7 +15,7 @@ def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
     size = facts.plan.group_size
     nodes: dict[str, int] = {}
     placed: list[tuple[str, int]] = []
-    for group in range(facts.plan.groups):
+    for group in facts.groups:
         name = f"{facts.series}/{group}"
         node = d.units[name].node or f"?{name}"  # a name that no node has
         before = nodes.get(node, 0)

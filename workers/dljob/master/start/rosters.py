@@ -31,7 +31,7 @@ def roster(state: JobState, group: str) -> Roster | None:
     roles = next((own.roles for own in state.job.spec.collectives.groups if own.name == group), None)
     if roles is None:
         return None
-    keys = [(role, rank) for role in roles for rank in range(state.job.roles[role].plan.replicas)]
+    keys = [(role, rank) for role in roles for rank in state.job.roles[role].ranks]
     members = tuple((*key, state.ranks[key].incarnation) for key in keys)
     # Over all ranks that the roles ever had: the sum would fall if a shrunk role's absent ranks were left out.
     epoch = sum(own.incarnation for (role, _), own in state.ranks.items() if role in roles)

@@ -161,7 +161,7 @@ def start_world(d: StateTransaction, role: str) -> None:
     # While a backoff holds some of its ranks back, a torch world cannot start as a whole.
     whole = state.waiting == facts.plan.replicas and state.hosts_ready == facts.host_count and state.hold == 0
     if whole and facts.mates:
-        whole = not any(_mates_stop(d, d.ranks[role, rank]) for rank in range(facts.plan.replicas))
+        whole = not any(_mates_stop(d, d.ranks[role, rank]) for rank in facts.ranks)
     store = d.hosts[HostId(role, STORE)]
     # The check is asked before the store, so that it runs while the store's process still imports torch.
     if not whole or checks.pending(d, role) or store.phase is not HostPhase.READY or not dependencies_met(d, role):
@@ -215,7 +215,7 @@ def order(
     starts: list[RankStart] = []
     for rank in ranks:
         seats, own = d.seats[host.role], d.ranks[host.role, rank]
-        seat = seats[rank // size]
+        seat = seats[facts.places[rank // size]]
         # Local ranks count over all groups of the role on the node, so that `LOCAL_RANK` is unique there.
         devices, device_index = visible_devices.of_rank(facts, state, rank, there)
         starts.append(

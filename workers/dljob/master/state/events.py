@@ -417,6 +417,8 @@ class Commanded:
     by: str = ""
     count: int = 0
     """For scale: the wanted number of ranks."""
+    calls: tuple[tuple[int, int], ...] = ()
+    """For scale: (rank, calls under way or waiting there), as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +429,8 @@ class LoadSeen:
     count: int
     why: str
     """The load in words."""
+    calls: tuple[tuple[int, int], ...] = ()
+    """(rank, calls under way or waiting there), as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Only the number of ranks of elastic roles varies (`Job.sized`); the journal keep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -52,6 +52,21 @@ class RoleFacts:
         return self.plan.group_size if self.plan.host is HostKind.FORK else 1
 
     @cached_property
+    def ranks(self) -> Sequence[int]:
+        """The numbers of its ranks."""
+        return self.plan.ranks
+
+    @cached_property
+    def groups(self) -> Sequence[int]:
+        """The numbers of its role groups."""
+        return self.plan.group_numbers
+
+    @cached_property
+    def places(self) -> Mapping[int, int]:
+        """Number of a group -> how many lower ones there are: its place in the role's seats."""
+        return {number: place for place, number in enumerate(self.groups)}
+
+    @cached_property
     def host_count(self) -> int:
         """Number of hosts that run its ranks, the store host not counted."""
         return self.plan.replicas // self.ranks_per_host
@@ -77,7 +92,7 @@ class RoleFacts:
         """Yield all hosts of the role; in a torch world first the store's host, which all ranks need."""
         if self.world:
             yield HostId(self.plan.name, STORE)
-        for index in range(self.host_count):
+        for index in dict.fromkeys(rank // self.ranks_per_host for rank in self.ranks):
             yield HostId(self.plan.name, index)
 
 
@@ -114,9 +129,9 @@ class Job:
             for name, role in plans.items()
         }
 
-    def sized(self, sizes: Mapping[str, int]) -> Job:
-        """Return the same job with these numbers of ranks, by role."""
-        plan = self.plan.sized(sizes)
+    def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> Job:
+        """Return the same job with these numbers of ranks, by role; `gone`: numbers of groups that it leaves out."""
+        plan = self.plan.sized(sizes, gone)
         return self if plan is self.plan else replace(self, plan=plan)
 
     @cached_property

@@ -36,6 +36,10 @@ class Sizing:
     """Number of consecutive growths that were lost again within VAIN_S."""
     scaled: float | None = None
     """When its wanted size was last changed, by an order or by its load."""
+    gone: tuple[int, ...] = ()
+    """Numbers of groups of a fleet that left while higher ones stayed; the lowest is the first that is given again."""
+    calls: tuple[tuple[int, int], ...] = ()
+    """(rank, calls under way) as the last change of the wanted size found them: who has fewest goes first."""
     leaving: tuple[int, ...] = ()
     """Ranks of a fleet that finish their calls and requests before the role goes on without them."""
     leave_by: float | None = None

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from dljob.master.placement.autoscale import Reading, decide
 from dljob.master.state.events import LoadSeen
-from dljob.master.state.state import JobState, Phase
+from dljob.master.state.state import Phase
 from dljob.plan.role import AutoscalePlan
+from dljob.runtime.controller.heartbeat_log import calls_under_way
 from dljob.runtime.controller.sampler import SampledMaster
 from dljob.runtime.controller.worker_hosts import Offer
 
@@ -79,10 +79,3 @@ def _metric(view: SampledMaster, name: str) -> float | None:
     driver = view.state.job.drivers[0]
     told = sorted((rank, metrics) for (role, rank), (_, metrics) in view.progress.items() if role == driver)
     return next((float(metrics[name]) for _, metrics in told if name in metrics), None)
-
-
-def calls_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[int, int]:
-    """Return rank -> calls of others that run in it or wait there, for the present processes of a role."""
-    present = {own.actor for host, own in state.hosts.items() if host.role == role}
-    told = (mine.get("busy", ()) for actor, (_, mine) in usage.items() if actor in present)
-    return {rank: calls for rows in told for rank, calls in rows}

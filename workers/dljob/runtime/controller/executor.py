@@ -92,6 +92,8 @@ class Executor:
         """The adapter that has bad nodes replaced, where the spec names one."""
         self.sizes: Callable[[], tuple[tuple[str, int], ...]] = tuple
         """Returns (role, number of ranks) for the roles whose number of ranks may change."""
+        self.numbers: Callable[[], tuple[tuple[str, tuple[int, ...]], ...]] = tuple
+        """Returns (role, numbers of its ranks) for these; empty where they are 0 to n-1."""
         self._works: dict[type, Callable[[Any], Coroutine[Any, Any, None]]] = {
             ac.StartRanks: self._start,
             ac.StopRanks: self._stop,
@@ -264,7 +266,9 @@ class Executor:
         # Before the order: whatever the actor reports from here on is the host's, not the spare's.
         self.hosts.become(action.actor, action.host, action.life)
         many, sizes = action.world_size, self.sizes()
-        order = StartOrder(self._epoch(), action.life, action.ranks, many, action.generation, action.store, sizes)
+        order = StartOrder(
+            self._epoch(), action.life, action.ranks, many, action.generation, action.store, sizes, self.numbers()
+        )
         host = action.host
         if self._plan.roles[host.role].sub_master and (store := self.hosts.actor_of(HostId(host.role, STORE))):
             await self.hosts.tell(store, "start", order)  # first: the sub-master knows the ranks before they call it
@@ -272,7 +276,7 @@ class Executor:
 
     def tell_sizes(self, actors: Iterable[str]) -> None:
         """Tell hosts how many ranks roles have now. A host that starts ranks later learns it with their order."""
-        order = SizesOrder(self._epoch(), self.sizes())
+        order = SizesOrder(self._epoch(), self.sizes(), self.numbers())
         for actor in actors:
             self._owner.start("sizes", self.hosts.inform(actor, "resize", order))
 

@@ -198,7 +198,7 @@ class HangWatch:
             await self._convict(state, role, verdict, still)
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
-        ranks = range(state.job.roles[role].plan.replicas)
+        ranks = state.job.roles[role].ranks
         return tuple(rank for rank in ranks if state.ranks[role, rank].phase is RankPhase.READY)
 
     async def _twice(self, role: str, ranks: Iterable[int], *, stacks: bool) -> dict[int, SamplePair]:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from dljob.master.state import events as ev
+from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, RankPhase
 from dljob.master.state.views import Outcome
 from dljob.master.status import rfc3339
@@ -172,6 +173,10 @@ class HeartbeatLog:
     def with_heartbeats(self, now: float, state: JobState, event: ev.Event) -> ev.Event:
         """Return an event with the fields filled in that only heartbeats tell; others are returned as they are."""
         match event:
+            case ev.Commanded() | ev.LoadSeen():
+                role = event.target if isinstance(event, ev.Commanded) else event.role
+                calls = calls_under_way(state, role, self.usage) if role in state.sizes else {}
+                return evolve(event, calls=tuple(sorted(calls.items()))) if calls else event
             case ev.HostLost():
                 # By life: heartbeats of the actor that has taken its place say nothing about the lost one.
                 host = state.hosts.get(event.host)
@@ -224,3 +229,10 @@ def _finite(outcome: Outcome) -> Outcome:
     """Return an outcome without metrics that are not finite: JSON has no NaN, and a NaN loss must not end the job."""
     sound = tuple((name, value) for name, value in outcome.metrics if math.isfinite(value))
     return outcome if len(sound) == len(outcome.metrics) else dataclasses.replace(outcome, metrics=sound)
+
+
+def calls_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[int, int]:
+    """Return rank -> calls of others that run in it or wait there, for the present processes of a role."""
+    present = {own.actor for host, own in state.hosts.items() if host.role == role}
+    told = (mine.get("busy", ()) for actor, (_, mine) in usage.items() if actor in present)
+    return {rank: calls for rows in told for rank, calls in rows}

@@ -91,6 +91,11 @@ def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
     return tuple((role, own.staying) for role, own in sorted(state.sizes.items()))
 
 
+def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return (role, numbers of its ranks) for these roles; empty where they are 0 to n-1."""
+    return tuple((role, snapshots.numbers(state, role)) for role in sorted(state.sizes))
+
+
 def fold(state: JobState, events: Iterable[ev.Event], at: float) -> Folded:
     """Fold a batch of events that share one time (`at`, unix seconds) into the state."""
     after, actions, records, decisions = state, list[ac.Action](), list[Record](), list[Decision]()
@@ -144,6 +149,7 @@ class MasterLoop:
         self.executor.relaunching = Relaunching(setup.spec.fault_tolerance.node.relauncher or "")
         self.executor.sizes = lambda: sizes_of(self.state)
         self.cuts = CutService(self)
+        self.executor.numbers = lambda: numbers_of(self.state)
         self.nodes = NodeWatch(
             setup.info, backend, offer, lambda: self.state, epoch=epoch, on_heartbeat=self.take_heartbeat, owner=owner
         )
@@ -338,7 +344,9 @@ class MasterLoop:
 
     def _tell_sizes(self, before: JobState | None = None) -> None:
         """Tell all live hosts how many ranks roles have now, if that changed. Without `before`: in any case."""
-        if not self.state.sizes or (before and sizes_of(before) == sizes_of(self.state)):
+        if not self.state.sizes or (before and before.sizes is self.state.sizes):
+            return
+        if before and (sizes_of(before), numbers_of(before)) == (sizes_of(self.state), numbers_of(self.state)):
             return
         self.executor.tell_sizes(own.actor for _, own in live_hosts(self.state))
 

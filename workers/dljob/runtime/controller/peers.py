@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dljob.master.start import weights
 from dljob.master.state.state import JobState
+from dljob.master.status import numbers
 from dljob.master.status import peer as peer_view
 from dljob.runtime.process.messages import Peer, RoleTable
 from dljob.tasks import TaskOwner
@@ -17,9 +18,14 @@ def peer(state: JobState, role: str, rank: int) -> Peer:
     if (role, rank) not in state.ranks:
         roles = ", ".join(f"{name} ({facts.plan.replicas})" for name, facts in state.job.roles.items())
         gone = f"there is no such rank; roles and their sizes: {roles}"
-        return Peer(role, rank, 0, "", ready=False, gone=gone, size=_size(state, role))
+        return Peer(role, rank, 0, "", ready=False, gone=gone, size=_size(state, role), numbers=_numbers(state, role))
     seen = peer_view(state, role, rank)
-    return Peer(role, rank, seen.incarnation, seen.actor, seen.ready, seen.gone, _size(state, role))
+    there = _size(state, role), _numbers(state, role)
+    return Peer(role, rank, seen.incarnation, seen.actor, seen.ready, seen.gone, *there)
+
+
+def _numbers(state: JobState, role: str) -> tuple[int, ...]:
+    return numbers(state, role) if role in state.sizes else ()
 
 
 def _size(state: JobState, role: str) -> int:
@@ -31,7 +37,7 @@ def _size(state: JobState, role: str) -> int:
 def role_table(state: JobState, role: str) -> RoleTable:
     """Return all ranks of a role; an empty table when there is no such role."""
     facts = state.job.roles.get(role)
-    ranks = range(facts.plan.replicas) if facts else range(0)
+    ranks = facts.ranks if facts else range(0)
     return RoleTable(role, state.version, tuple(peer(state, role, rank) for rank in ranks))
 
 

@@ -160,7 +160,7 @@ class RowMaker:
             self._ledger, self._accounts = state.ledger, accounts(state)
         found |= self._accounts
         for role, facts in state.job.roles.items():
-            told = [view.progress.get((role, rank)) for rank in range(facts.plan.replicas)]
+            told = [view.progress.get((role, rank)) for rank in range(facts.plan.end)]
             if any(told):
                 found[f"steps/{role}"] = [None if own is None else own[0] for own in told]
             if role == state.job.drivers[0]:
@@ -174,7 +174,7 @@ class RowMaker:
         """Return the columns of the last master that this one cannot tell yet."""
         made = {name: value for name, value in self._before.items() if name not in found}
         for role, facts in view.state.job.roles.items():
-            ranks = range(facts.plan.replicas)
+            ranks = range(facts.plan.end)
             told = [view.progress.get((role, rank)) for rank in ranks]
             silent = [own is self._recalled.get((role, rank)) for rank, own in zip(ranks, told, strict=True)]
             if olds := self._before.get(f"steps/{role}"):
@@ -236,7 +236,7 @@ class UsageTotals:
         for kind, values in self._ranks.items():
             what, _, channel = kind.partition("/")
             for role in dict.fromkeys(role for role, _ in values):
-                ranks = range(state.job.roles[role].plan.replicas)
+                ranks = range(state.job.roles[role].plan.end)
                 found[f"{what}/{role}" + (channel and f"/{channel}")] = [values.get((role, rank)) for rank in ranks]
         return found
 
@@ -259,7 +259,7 @@ def accounts(state: JobState) -> dict[str, str]:
     clocks = state.ledger.clocks
     found: dict[str, str] = {}
     for role, facts in state.job.roles.items():
-        clock = (clocks.get((role, rank)) for rank in range(facts.plan.replicas))
+        clock = (clocks.get((role, rank)) for rank in range(facts.plan.end))
         found[f"accounts/{role}"] = "".join(ABSENT if own is None else ACCOUNTS[own[0].value] for own in clock)
     return found
 

@@ -85,7 +85,7 @@ async def stacks_of(backend: Backend, state: JobState, target: str) -> dict[str,
 
 def _ranks_of(state: JobState, target: str) -> list[Key]:
     role, slash, number = target.partition("/")
-    everybody = [(name, rank) for name, facts in state.job.roles.items() for rank in range(facts.plan.replicas)]
+    everybody = [(name, rank) for name, facts in state.job.roles.items() for rank in facts.ranks]
     keys = everybody if target == "job" else [key for key in everybody if key[0] == role]
     if slash:
         keys = [key for key in keys if str(key[1]) == number]

@@ -107,6 +107,8 @@ class StartOrder:
     store: str
     sizes: tuple[tuple[str, int], ...] = ()
     """(role, present number of ranks) of roles whose number of ranks may change."""
+    numbers: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(role, numbers of its ranks) of these; empty where they are 0 to n-1."""
 
 
 CUT = ":cut"
@@ -120,6 +122,8 @@ class SizesOrder:
     epoch: int
     sizes: tuple[tuple[str, int], ...]
     """(role, present number of ranks) of roles whose number of ranks may change."""
+    numbers: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(role, numbers of its ranks) of these; empty where they are 0 to n-1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +295,8 @@ class Peer:
     """Why it will never be back: the rank ended, or the job is stopping. Empty: it may be back."""
     size: int = 0
     """The present number of ranks of its role; 0: unknown."""
+    numbers: tuple[int, ...] = ()
+    """Their numbers, where they are not 0 to n-1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class RankLink:
         self._places: list[Future[Mapping[str, Any]]] = []
         self._open_questions: dict[int, Future[Any]] = {}
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
         self.lives: dict[str, int] = {}
         self.stopping = Stopping()
         self.report: Callable[[int, Mapping[str, float]], None]
@@ -127,6 +128,11 @@ class RankLink:
         else:
             future.set_result(head["said"])
 
+    def _learn_sizes(self, head: Mapping[str, Any]) -> None:
+        # JSON has no tuples.
+        self.numbers.update({role: tuple(ranks) for role, ranks in head.get("numbers", {}).items()})
+        self.sizes.update(head["sizes"])
+
     def _read(self) -> None:
         while (frame := self._frames.receive()) is not None:
             head, body = frame
@@ -136,7 +142,7 @@ class RankLink:
                 self.stopping.order(head["reason"])
                 continue
             if head["op"] == "sizes":
-                self.sizes.update(head["sizes"])
+                self._learn_sizes(head)
                 continue
             if head["op"] == "saver":
                 self._place(head)
@@ -145,7 +151,7 @@ class RankLink:
                 self._complete(head)
                 continue
             # With each answer, so that a script knows of a resize without asking.
-            self.sizes.update(head["sizes"])
+            self._learn_sizes(head)
             self.lives.update(head["lives"])
             with self._lock:
                 call, future = self._waiting.pop(head["id"])

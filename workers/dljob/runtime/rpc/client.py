@@ -102,6 +102,7 @@ class RpcClient:
         self._handles: dict[str, Any] = {}
         self._idempotent: dict[tuple[str, str], bool] = {}
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
         self.lives: dict[str, int] = {}
         # Part of each call's id: a caller that restarted counts from 1 again, and its ids must not repeat.
         self._process = secrets.token_hex(4)
@@ -410,7 +411,7 @@ class RpcClient:
             if peer.ready and peer.actor and peer.incarnation > call.after:
                 self._peers[key] = peer
                 # A restart of rank 0 makes the role's descriptor stale: its methods or its mesh may have changed.
-                if call.rank == 0:
+                if call.rank == (self.numbers.get(call.role) or (0,))[0]:
                     self.lives[call.role] = peer.incarnation
                 return peer
             await self._pause(call)
@@ -439,6 +440,7 @@ class RpcClient:
         Such a call would reach only some of the ranks, or ranks that are gone.
         """
         if peer.size:
+            self.numbers[call.role] = peer.numbers
             self.sizes[call.role] = peer.size
         if call.ranks and peer.size not in (0, call.ranks):
             said = f"{call.name}: {call.role} has {peer.size} ranks now, and the call was made for {call.ranks}"

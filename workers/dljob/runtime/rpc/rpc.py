@@ -196,7 +196,8 @@ class Rank(_Handle):
 class RoleGroup(_Handle):
     """A role as a callee: `RoleGroup("rollout").call("generate", prompts)`; `len`, index, slice and `for`: its ranks.
 
-    It refers to ranks, not to processes: calls to a rank that restarts wait until it is back.
+    It refers to ranks, not to processes: calls to a rank that restarts wait until it is back. An index counts the ranks
+    that there are, in the order of their numbers, which have gaps where ranks left; `Rank.rank` is the number.
     """
 
     def __class_getitem__(cls, _role_class: object) -> type[RoleGroup]:
@@ -225,7 +226,8 @@ class RoleGroup(_Handle):
             raise IndexError(f"{self.role} has ranks 0 to {len(self) - 1}, not {index}")
         # A rank takes only what concerns its call: dispatch, collect and mesh say how to treat several ranks.
         own = {name: value for name, value in self._target.options.items() if name in _RANK_OPTIONS}
-        return Rank(self._context, self.role, index % len(self), own)
+        there = self._target.present
+        return Rank(self._context, self.role, there[index % len(there)], own)
 
     def __iter__(self) -> Iterator[Rank]:
         return (self[i] for i in range(len(self)))

@@ -47,6 +47,18 @@ class CallTarget:
         return self.context.calls.sizes.get(self.role, self.context.peers[self.role])
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the role's ranks; empty where they are 0 to n-1."""
+        found = self.context.calls.numbers.get(self.role, ())
+        # Both are set one after the other: where they differ, the next answer tells.
+        return found if len(found) == self.ranks else ()
+
+    @property
+    def present(self) -> Sequence[int]:
+        """Numbers of the role's ranks."""
+        return self.numbers or range(self.ranks)
+
+    @property
     def descriptor(self) -> ServiceDescriptor | None:
         """The role's descriptor; None until the role was asked, and again after its ranks or their lives changed."""
         return self.context.descriptors.get(self.role, self.descriptor_version)
@@ -58,7 +70,8 @@ class CallTarget:
 
     def ask(self, method: str) -> Future[ServiceDescriptor]:
         """Ask the role for its descriptor, once it is up; `method` names the call in errors."""
-        rank, timeout = self.rank or 0, self.options.get("timeout", DEFAULT_TIMEOUT_S)
+        first = (self.numbers or (0,))[0]
+        rank, timeout = first if self.rank is None else self.rank, self.options.get("timeout", DEFAULT_TIMEOUT_S)
         asking = RankCall(self.role, rank, DESCRIBE, b"", timeout, idempotent=True, label=method)
         # The role may restart while it answers: the descriptor belongs to the version that was asked.
         before = self.descriptor_version if self.role in self.context.calls.lives else None
@@ -185,6 +198,7 @@ def plan(
         # Counted only for dispatches that use it: a turn that is taken must belong to a call.
         context.descriptors.in_flight(role) if mark.dispatch == "least_loaded" else {},
         context.descriptors.turn(role) if mark.dispatch in TAKES_TURNS else 0,
+        target.numbers,
     )
     return dispatch.plan_call(view, mark, args, kwargs)
 

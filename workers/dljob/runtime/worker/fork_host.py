@@ -387,7 +387,9 @@ class ForkHost(Host):
             "devices": dict(start.devices),
             "device_index": environment.device_index(self._kind, start, role),
         }
-        return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order))}
+        self._calls_of(start.rank).numbers.update(order.numbers)
+        numbers = {role: list(ranks) for role, ranks in order.numbers if ranks}
+        return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order)), "numbers": numbers}
 
     def _facts_of(self, number: int, incarnation: int) -> Mapping[str, Any] | None:
         with self._lock:
@@ -413,13 +415,14 @@ class ForkHost(Host):
                 self._calls[number] = RpcClient(self.spec.job, name, trace)
             return self._calls[number]
 
-    def learn_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Have the next calls of all ranks go to as many ranks as there are now."""
+    def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
+        """Have the next calls of all ranks go to the ranks that there are now."""
         with self._lock:
             clients = list(self._calls.values())
         for calls in clients:
+            calls.numbers.update(numbers)
             calls.sizes.update(sizes)
-        self._socket.tell_sizes(sizes)
+        self._socket.tell_sizes(sizes, numbers)
 
     # -- calls and steps
 

@@ -137,7 +137,7 @@ class Host:
     def resize(self, order: SizesOrder) -> None:
         """Learn that roles have other numbers of ranks; the next calls of this host's ranks go to those."""
         self._must_be_heard(order.epoch, "resize")
-        self.learn_sizes(dict(order.sizes))
+        self.learn_sizes(dict(order.sizes), dict(order.numbers))
 
     @ray.method(concurrency_group="ctl")
     def leave(self, code: int) -> None:
@@ -181,6 +181,9 @@ class Host:
     def learn_sizes(self, sizes: Mapping[str, int]) -> None:
         """Tell the ranks of this host how many ranks roles have now. The base host has none."""
         del sizes
+    def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
+        """Tell the ranks of this host how many ranks roles have now, and which. The base host has none."""
+        del sizes, numbers
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call from another role. The base host refuses it: it has no user object."""

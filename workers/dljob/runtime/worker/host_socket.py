@@ -57,13 +57,13 @@ class HostSocket:
             with contextlib.suppress(OSError):
                 line.send({"op": "stopping", "reason": reason})
 
-    def tell_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Tell the processes of all ranks how many ranks roles have now."""
+    def tell_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
+        """Tell the processes of all ranks how many ranks roles have now, and which."""
         with self._lock:
             lines = [line for lines in self._lines.values() for line in lines]
         for line in lines:
             with contextlib.suppress(OSError):  # a rank that is gone calls nobody
-                line.send({"op": "sizes", "sizes": dict(sizes)})
+                line.send({"op": "sizes", "sizes": dict(sizes), "numbers": dict(numbers)})
 
     def close(self) -> None:
         """Close the socket and all connections."""
@@ -123,7 +123,11 @@ class HostSocket:
         calls = self._calls(rank)
         future = _start_call(calls, call)
         future.add_done_callback(
-            lambda done: _answer(line, {"id": head["id"], "sizes": calls.sizes, "lives": calls.lives}, done)
+            lambda done: _answer(
+                line,
+                {"id": head["id"], "sizes": calls.sizes, "numbers": calls.numbers, "lives": calls.lives},
+                done,
+            )
         )
 
     def _say_saver(self, line: Frames, rank: int) -> None:

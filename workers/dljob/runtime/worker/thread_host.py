@@ -322,7 +322,7 @@ class ThreadHost(Host):
             device_index=environment.device_index(self._kind, start, role),
             stopping=self._stopping,
             log=make_log(role.name, start.rank),
-            calls=self._client(start.rank),
+            calls=self._client(start.rank, order),
             report=with_device(self._progress.put, self._progress.note),
             note=self._progress.note,
             env=env,
@@ -330,16 +330,20 @@ class ThreadHost(Host):
             saver=lambda: saving.place(self.spec, order, start),
         )
 
-    def _client(self, rank: int) -> RpcClient:
+    def _client(self, rank: int, order: StartOrder | None = None) -> RpcClient:
         """Return the rank's client of other roles, which a restart in process keeps."""
         if self._calls is None:
             trace = self._traces.of(rank)
             self._calls = RpcClient(self.spec.job, f"{self.spec.role.name}/{rank}", trace)
+        if order is not None:
+            self._calls.numbers.update(order.numbers)
+            self._calls.sizes.update(order.sizes)
         return self._calls
 
-    def learn_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Have the rank's next calls go to as many ranks as there are now."""
+    def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
+        """Have the rank's next calls go to the ranks that there are now."""
         if self._calls is not None:
+            self._calls.numbers.update(numbers)
             self._calls.sizes.update(sizes)
 
     def _ready(self, start: RankStart, instance: Any) -> None:

@@ -137,6 +137,7 @@ class _NoCalls:
     def __init__(self, who: str) -> None:
         self._who = who
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
         self.lives: dict[str, int] = {}
 
     def send(self, call: RankCall) -> Future[Reply]:

@@ -107,8 +107,8 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
         stays = before.job.roles[role].fleet or resizing.level_of(after.job, role) is Level.IN_PROCESS
         if own.size == before.sizes[role].size or not stays:
             continue
-        facts = before.job.roles[role]
-        for rank in range(min(own.size, facts.plan.replicas)):
+        facts, later = before.job.roles[role], frozenset(after.job.roles[role].ranks)
+        for rank in [rank for rank in facts.ranks if rank in later]:
             host = facts.host_of(rank)
             unit, old, new = facts.unit_of(host), before.hosts[host], after.hosts[host]
             # The process of a host that was ready works on, unless its unit moves.
@@ -122,7 +122,7 @@ def check_elastic(before: JobState, after: JobState) -> Iterator[str]:
                 and (new.phase, new.life) != (old.phase, old.life)
             ):
                 yield f"elastic: {role}/{rank} of {facts.plan.replicas} loses its process, with {own.size} ranks"
-        for rank in range(own.size, 0 if facts.fleet else facts.plan.replicas):
+        for rank in [rank for rank in facts.ranks if rank not in later]:
             if before.ranks[role, rank].phase is RankPhase.READY:
                 yield f"elastic: {role}/{rank} works when its role gets {own.size} ranks, and is to leave first"
 

@@ -99,7 +99,7 @@ def may_start(w: WorldState, running: Running) -> None:
             w.problems.append(f"two live: {name} starts as {running.incarnation} while {incarnation} lives in {actor}")
     if running.incarnation <= w.started.get(key, 0):
         w.problems.append(f"incarnation: {name} starts as {running.incarnation} again")
-    if running.rank >= w.job.roles[running.role].plan.replicas:
+    if running.rank not in w.job.roles[running.role].ranks:
         w.problems.append(f"elastic: {name} starts, its role has {w.job.roles[running.role].plan.replicas} ranks")
     if w.job.roles[running.role].world:
         w.problems.extend(_mixed(w, running))
@@ -107,7 +107,7 @@ def may_start(w: WorldState, running: Running) -> None:
     w.problems.extend(coupling_invariants.outlived(w, running))
     for other, kind in w.job.roles[running.role].plan.depends_on:
         there = w.was_ready if kind == "Ready" else w.ended
-        everybody = ((other, rank) for rank in range(w.job.roles[other].plan.replicas))
+        everybody = ((other, rank) for rank in w.job.roles[other].ranks)
         # A rank that has ended was ready before that.
         lacking = [key[1] for key in everybody if key not in there and key not in w.ended]
         if lacking:
@@ -135,7 +135,7 @@ def well_ended(w: WorldState) -> list[str]:
     """A job that ended with success did so with the success of all its driver ranks."""
     if w.known.verdict is None or not w.known.verdict.ok:
         return []
-    ranks = ((name, rank) for name in w.job.drivers for rank in range(w.job.plan.roles[name].replicas))
+    ranks = ((name, rank) for name in w.job.drivers for rank in w.job.plan.roles[name].ranks)
     return [
         f"early: the job ends well, and {role}/{rank} does not" for role, rank in ranks if (role, rank) not in w.ended
     ]
