@@ -58,6 +58,7 @@ SCRIPTS = (
     "example",
     "goodput",
     "what_ifs",
+    "spot_engines",
     "calls",
     "streams",
     "http_streams",

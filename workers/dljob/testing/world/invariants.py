@@ -164,7 +164,9 @@ def sweep(w: WorldState) -> list[str]:
         # PrimeMaster knows the free resources from its last snapshot: this holds only while no pending item changes
         # them.
         busy = w.looking or w.arriving or w.carrying
-        found += elastic.at_rest(w.state, w.state.nodes if busy else w.seen(), w.last)
+        # A fleet runs on while it grows, and the last snapshot does not show what its new units took.
+        grows = busy and any(facts.fleet for facts in w.job.roles.values())
+        found += () if grows else elastic.at_rest(w.state, w.state.nodes if busy else w.seen(), w.last)
     found += _granted(w)
     if w.state is not None:
         found += _orphans(w)

@@ -43,6 +43,9 @@ def evict(w: WorldState, f: FaultMove) -> None:
 
 def _picked(w: WorldState, f: FaultMove) -> str:
     # A node that is silent, or announced already, cannot be announced.
+    # A driver that knows its machines names one.
+    if f.text:
+        return f.text
     there = sorted(n for n, own in w.nodes.items() if own.silence is Silence.NONE and own.view.leaving is None)
     return there[f.pick % len(there)] if there else ""
 
