@@ -24,6 +24,10 @@ class Comment:
     alone: bool
 
 
+END: Loc = ("<end>",)
+"""Place of comments behind the last field of a document."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attached:
     """A comment and its field; an empty `loc` is the document itself."""
@@ -101,7 +105,7 @@ def attach(found: Sequence[Comment], document: Document, first: int, last: int) 
         if not first <= one.line <= last:
             continue
         if one.alone:
-            loc = next((loc for line, _, loc in places if line > one.line), ())
+            loc = next((loc for line, _, loc in places if line > one.line), END)
             # What stands above the first key, such as a licence, is about the whole document.
             loc = () if places and loc == places[0][2] else loc
         else:

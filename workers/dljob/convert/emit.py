@@ -61,7 +61,7 @@ def with_comments(document: Mapping[str, JsonValue], notes: Mapping[Loc, Notes])
 
 def _one(said: Sequence[str]) -> list[str]:
     """Join comments that come to stand at one line: a '#' within a comment is part of it."""
-    return [" ".join(said)] if said else []
+    return [" ".join(dict.fromkeys(said))] if said else []
 
 
 def _line(keys: Mapping[Loc, Position], values: Mapping[Loc, Position], loc: Loc) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
 
-from dljob.convert.comments import Attached, Comment, attach, comments, target
+from dljob.convert.comments import END, Attached, Comment, attach, comments, target
 from dljob.convert.emit import Notes, ordered, with_comments
+from dljob.convert.jobset import job_set
+from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.rayjob import ray_cluster, ray_job
 from dljob.convert.source import Draft, Named, Refused, Source, named
+from dljob.convert.trainjob import train_job
 from dljob.errors import PlacementError, Problem, SpecError, UsageError
 from dljob.plan.plan import plan
 from dljob.raycluster.acceptance import refusals
@@ -85,9 +88,15 @@ class Refusal:
 Piece: TypeAlias = Job | Other | Refusal
 Converter: TypeAlias = Callable[[Draft, Options], None]
 
+TRAINER = "trainer.kubeflow.org"
+RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
     ("ray.io", "RayJob"): lambda draft, given: ray_job(draft, given.command, given.workdir),
     ("ray.io", "RayCluster"): lambda draft, given: ray_cluster(draft, given.command, given.workdir),
+    ("kubeflow.org", "PyTorchJob"): lambda draft, given: pytorch_job(draft, given.command, given.workdir),
+    ("jobset.x-k8s.io", "JobSet"): lambda draft, given: job_set(draft, given.command, given.workdir),
+    ("elastic.iml.github.io", "ElasticJob"): lambda draft, given: elastic_job(draft, given.command, given.workdir),
+    (TRAINER, "TrainJob"): lambda draft, given: train_job(draft, given.command, given.workdir, given.runtimes),
 }
 """API group and kind -> what converts it."""
 NOT_YET: Mapping[tuple[str, str], str] = {
@@ -120,6 +129,7 @@ def convert(text: str, file: str, given: Options = Options()) -> list[Piece]:
         raise UsageError(
             f"{file}: is empty", hint="name a file with a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob"
         )
+    given = replace(given, runtimes=(*given.runtimes, *runtimes(documents)))
     said = comments(text) if not any(_syntax(one) for one in documents) else []
     pieces: list[Piece] = []
     for document, lines in zip(documents, _ranges(text, documents), strict=True):
@@ -128,6 +138,12 @@ def convert(text: str, file: str, given: Options = Options()) -> list[Piece]:
         for item, own in _items(document, lines):
             pieces.append(_piece(item, own, text, said, file, given))
     return pieces
+
+
+def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
+    """Return the training runtimes among documents, those of a List too."""
+    items = [item for document in documents for item, _ in _items(document, (0, 0))]
+    return [cast("Any", item.data) for item in items if Source(item).value(("kind",)) in RUNTIMES]
 
 
 def _syntax(document: Document) -> bool:
@@ -178,6 +194,9 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
     if why := NOT_YET.get((group, kind)):
         return Refusal(kind, name, line, f"cannot be converted: {why}", "", lines)
     converter = CONVERTERS.get((group, kind))
+    if converter is None and kind in RUNTIMES:
+        why = "read for the TrainJobs of this file, and not passed on"
+        return Other(kind, name, line, "", why, lines)
     if converter is None:
         return _other(document, kind, name, lines, text)
     own = attach(said, document, *lines)
@@ -219,8 +238,16 @@ def _job(  # noqa: PLR0917 - all that is known of a document
     notes, lost = _notes(draft.source, said)
     body = with_comments(ordered(draft.document), notes)
     header = _header(kind, file, document.start.line, rows, lost)
+    footer = "".join(f"{one.comment.text}\n" for one in lost if one.loc == END)
     return Job(
-        kind, name, document.start.line, header + body, rows, tuple(draft.remarks), tuple(_check(body, given)), lines
+        kind,
+        name,
+        document.start.line,
+        header + body + footer,
+        rows,
+        tuple(draft.remarks),
+        tuple(_check(body, given)),
+        lines,
     )
 
 
@@ -241,11 +268,15 @@ def _notes(source: Source, said: Sequence[Attached]) -> tuple[dict[Loc, Notes], 
 def _header(kind: str, file: str, line: int, rows: Sequence[Named], lost: Sequence[Attached]) -> str:
     """Return comments about the conversion, with the comments of fields that are not carried."""
     made = [one.comment.text for one in lost if not one.loc]
-    made.append(f"# Converted from a {kind} by dljob convert, {file}:{line}.")
+    made.append(f"# {kind}, {file}:{line}, converted by dljob convert.")
     made += [
         f"# not carried: line {row.line}, {row.path}: {row.fate.why}" for row in rows if row.fate.kind == "dropped"
     ]
-    made += [f"# at {path_of(one.loc)}, line {one.comment.line}: {one.comment.text}" for one in lost if one.loc]
+    made += [
+        f"# at {path_of(one.loc)}, line {one.comment.line}: {one.comment.text}"
+        for one in lost
+        if one.loc and one.loc != END
+    ]
     return "\n".join(made) + "\n"
 
 

@@ -43,6 +43,8 @@ class Pod:
     env: dict[str, str] = field(default_factory=dict[str, str])
     """Variables with a plain value."""
     workdir: str = ""
+    probes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Probes that a role can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +219,32 @@ def _container(work: _Work) -> None:
             _unknown(source, at, key, CONTAINER_FIELDS)
 
 
+_PROBE = frozenset(
+    (
+        "httpGet",
+        "tcpSocket",
+        "exec",
+        "initialDelaySeconds",
+        "periodSeconds",
+        "timeoutSeconds",
+        "successThreshold",
+        "failureThreshold",
+    )
+)
+
+
 def _container_name(work: _Work, at: Loc) -> None:
     work.draft.source.harmless(at, f"Ray's container is {WORKER}")
 
 
 def _probe(work: _Work, at: Loc) -> None:
+    source = work.draft.source
     if work.manner.ray:
-        work.draft.source.harmless(at, "KubeRay probes Ray")
+        source.harmless(at, "KubeRay probes Ray")
+    elif _PROBE.issuperset(key for key, _ in source.keys(at)) and source.value((*at, "httpGet", "host")) is None:
+        work.pod.probes[str(at[-1])] = source.value(at)
     else:
-        work.draft.source.drop(at, f"a pod's probe is not a rank's: write roles[].{at[-1]}")
+        source.drop(at, f"roles[].{at[-1]} has not all of its fields")
 
 
 def _shared(work: _Work, loc: Loc) -> None:
@@ -350,6 +369,9 @@ def place_env(draft: Draft, pods: list[Pod], role: Loc) -> None:
         if fate.kind != "carried" or fate.to[:1] != PENDING_ENV or not any(_below(loc, pod.loc) for pod in pods):
             continue
         name = str(fate.to[1])
+        if name not in names:
+            source.harmless(loc, "it is an option of torchrun, which the role has")
+            continue
         at = names.index(name)
         if source.text((*loc, "value")) not in (None, draft.get((*role, "env", at, "value"))):
             source.drop(loc, f"{name} has another value in other pods of the role")

@@ -23,8 +23,9 @@ def convert(
     diff: bool = False,
     command: str | None = None,
     workdir: str | None = None,
+    runtime: tuple[Path, ...] = (),
 ) -> ExitCode:
-    """Turn a RayJob or RayCluster into a DLJob, and say what became of each field.
+    """Turn a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob into a DLJob, and say what became of each field.
 
     Comments stay with their fields, other objects of the file are passed on, and Secrets are only named. The report
     goes to stderr: fields that are harmless here or not carried, with line and reason. Exits with 2 when a job of the
@@ -36,14 +37,17 @@ def convert(
         force: replace the file that is there, with all that was changed in it by hand.
         diff: show the lines of the file beside what became of them, and write nothing.
         command: program for a manifest that names none: a RayCluster, or a container that runs its image's own.
+        runtime: file with the training runtime that a TrainJob names; may be repeated.
         workdir: folder of the image in which the program starts; left out: the job's folder.
     """
     from dljob.convert import manifest, report
+    from dljob.spec.text import tree
 
     if to is not None and not diff:
         refuse_existing(to, force=force)
     text, name = _read(file)
-    given = manifest.Options(tuple(shlex.split(command or "")), workdir or "")
+    runtimes = [one for path in runtime for one in manifest.runtimes(tree.read(_read(path)[0]))]
+    given = manifest.Options(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
     pieces = manifest.convert(text, name, given)
     if diff:
         output.data("\n".join(report.diff(text, pieces)))

@@ -1,0 +1,176 @@
+"""PyTorchJob, JobSet, TrainJob and ElasticJob: pods that form one torch world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.convert.test_ray_job import job
+
+from dljob.convert.manifest import Options, Refusal, convert
+from dljob.spec.loading.load import load
+from dljob.spec.model import DLJobSpec
+from dljob.spec.text.emit import to_yaml
+
+POD: dict[str, Any] = {
+    "image": "example/train:1",
+    "resources": {"limits": {"cpu": "8", "nvidia.com/gpu": 4}},
+    "env": [{"name": "LEVEL", "value": "3"}, {"name": "NCCL_DEBUG", "valueFrom": {"configMapKeyRef": {"name": "c"}}}],
+}
+
+
+def pod(*words: str, name: str = "pytorch", **more: Any) -> dict[str, Any]:
+    """Return a pod template of one container."""
+    return {"spec": {"containers": [{"name": name, **POD, "command": list(words), **more}]}}
+
+
+def pytorch(template: dict[str, Any], **spec: Any) -> str:
+    """Return a PyTorchJob of a master and three workers of one template."""
+    replicas = {
+        "Master": {"replicas": 1, "restartPolicy": "Never", "template": template},
+        "Worker": {"replicas": 3, "restartPolicy": "Never", "template": template},
+    }
+    return manifest("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": replicas, **spec})
+
+
+def manifest(version: str, kind: str, spec: dict[str, Any]) -> str:
+    """Return a manifest as YAML."""
+    return to_yaml({"apiVersion": version, "kind": kind, "metadata": {"name": "sample"}, "spec": spec})
+
+
+def spec_of(text: str, given: Options = Options()) -> DLJobSpec:  # noqa: B008 - frozen
+    """Return the spec of a converted job, of whose fields none is lost."""
+    made = job(text, given)
+    assert not [row for row in made.rows if row.fate.kind == "dropped"]
+    return load(made.text).spec
+
+
+def test_torchrun_of_a_pytorch_job_is_a_torch_world() -> None:
+    """Equal templates of master and workers share a node group; each rank gets its device."""
+    line = ("torchrun", "--nproc_per_node=4", "/work/train.py", "--lr", "0.1")
+    spec = spec_of(pytorch(pod(*line), runPolicy={"backoffLimit": 5, "cleanPodPolicy": "None"}))
+    (role,) = spec.roles
+    assert (role.type, role.replicas, role.replicas_per_group, role.args) == ("Elastic", 16, 4, ("--lr", "0.1"))
+    assert role.entrypoint.module == "/work/train.py"
+    assert role.accelerator is not None
+    assert (role.accelerator.type, role.accelerator.count, role.resources.cpu) == ("GPU", "1", "2")
+    assert role.restart_policy.max_restarts == 5
+    assert [(group.name, group.replicas) for group in spec.node_groups] == [("worker", 4)]
+    assert [(one.name, one.value) for one in role.env] == [("LEVEL", "3")]
+    assert spec.node_groups[0].template["spec"]["containers"][0]["env"][0]["name"] == "NCCL_DEBUG"
+    assert spec.cleanup_policy == "Retain"
+
+
+def test_a_plain_program_is_one_rank_for_each_pod() -> None:
+    """It has all devices of the pod, as PyTorchJob's RANK and WORLD_SIZE say."""
+    (role,) = spec_of(pytorch(pod("python", "/work/train.py", "--rank=$(RANK)"))).roles
+    assert (role.replicas, role.replicas_per_group) == (4, 1)
+    assert role.accelerator is not None
+    assert role.accelerator.count == "4"
+    assert role.entrypoint.command == ("sh", "-c", 'exec python /work/train.py "--rank=${RANK}"')
+
+
+def test_an_elastic_policy_gives_the_bounds() -> None:
+    """From the fewest to the most pods."""
+    elastic = {"minReplicas": 2, "maxReplicas": 6, "nProcPerNode": 2, "maxRestarts": 7, "rdzvBackend": "c10d"}
+    (role,) = spec_of(pytorch(pod("torchrun", "/work/train.py"), elasticPolicy=elastic)).roles
+    assert (role.min_replicas, role.replicas, role.max_replicas) == (4, 12, 12)
+    assert role.restart_policy.max_restarts == 7
+
+
+def test_a_shell_keeps_what_stands_around_torchrun() -> None:
+    """Variables of the rendezvous are replaced, those of the script stay."""
+    text = 'export A=1\ntorchrun --nnodes=$WORLD_SIZE \\\n  --node_rank=$RANK /work/train.py --data "$DATA" | tee /log'
+    jobs = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": pod("bash", "-c", text)}}}
+    made = job(manifest("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [jobs]}))
+    (role,) = load(made.text).spec.roles
+    want = 'export A=1\npython -u /work/train.py --data "$DATA" | tee /log'
+    assert role.entrypoint.command == ("bash", "-c", want)
+    assert "each rank runs what stands before torchrun, and not once for each machine" in made.remarks
+
+
+def test_jobs_of_a_job_set_wait_for_each_other() -> None:
+    """Each replicated job is a role; those that do not decide about success are no drivers."""
+    plain = {"parallelism": 2, "template": pod("sleep", "1", readinessProbe={"exec": {"command": ["true"]}})}
+    jobs = [
+        {"name": "leader", "replicas": 1, "template": {"spec": plain}},
+        {
+            "name": "workers",
+            "template": {"spec": plain},
+            "dependsOn": [{"name": "leader", "status": "Ready"}],
+        },
+    ]
+    success = {"operator": "All", "targetReplicatedJobs": ["leader"]}
+    made = spec_of(manifest("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": jobs, "successPolicy": success}))
+    leader, workers = made.roles
+    assert (leader.driver, workers.driver, workers.depends_on[0].role) == (True, False, "leader")
+    assert leader.readiness_probe is not None
+
+
+def test_a_train_job_is_laid_over_its_runtime() -> None:
+    """Upstream's default, or one that is given; fields of the job win."""
+    trainer = {
+        "numNodes": 2,
+        "command": ["torchrun", "/work/train.py"],
+        "resourcesPerNode": POD["resources"],
+        "env": [{"name": "LEVEL", "value": "3"}],
+    }
+    text = manifest(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
+    )
+    spec = spec_of(text)
+    assert (spec.roles[0].replicas, spec.roles[0].replicas_per_group) == (8, 4)
+    assert str(spec.image).startswith("pytorch/pytorch:")
+    other = text.replace("torch-distributed", "mine")
+    (piece,) = convert(other, "job.yaml")
+    assert isinstance(piece, Refusal)
+    assert "--runtime" in piece.hint
+    runtime = {
+        "metadata": {"name": "mine"},
+        "spec": {
+            "mlPolicy": {"torch": {"numProcPerNode": 2}},
+            "template": {
+                "spec": {
+                    "replicatedJobs": [{"name": "node", "template": {"spec": {"template": pod("x", name="node")}}}]
+                }
+            },
+        },
+    }
+    spec = spec_of(other, Options(runtimes=(runtime,)))
+    assert (spec.image, spec.roles[0].replicas) == ("example/train:1", 4)
+
+
+def test_dlrover_run_is_a_torchrun_line() -> None:
+    """Its own options are taken out; --network-check is the check of nodes."""
+    line = "dlrover-run --network-check --nnodes=1:$NODE_NUM --nproc_per_node=2 --max_restarts=3 /work/train.py"
+    worker = {"replicas": 4, "restartCount": 3, "template": pod("bash", "-c", line, name="main")}
+    spec = {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": worker}}
+    (role,) = spec_of(manifest("elastic.iml.github.io/v1alpha1", "ElasticJob", spec)).roles
+    assert (role.min_replicas, role.replicas, role.comm.pre_check) == (2, 8, True)
+    assert role.accelerator is not None
+    assert role.accelerator.count == "2"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec", "why"),
+    [
+        ("kubeflow.org/v1", "TFJob", {}, "parameter servers"),
+        (
+            "elastic.iml.github.io/v1alpha1",
+            "ElasticJob",
+            {"replicaSpecs": {"ps": {"replicas": 1}}},
+            "parameter servers",
+        ),
+        ("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": {"Worker": {"template": pod()}}}, "no command"),
+        ("ray.io/v1", "RayJob", {"entrypoint": "python a.py"}, "headGroupSpec"),
+        ("ray.io/v1", "RayJob", {"submissionMode": "InteractiveMode"}, "InteractiveMode"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", {}, "no jobs"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(version: str, kind: str, spec: dict[str, Any], why: str) -> None:
+    """With the reason."""
+    (piece,) = convert(manifest(version, kind, spec), "job.yaml")
+    assert isinstance(piece, Refusal)
+    assert why in piece.message

@@ -1,0 +1,182 @@
+"""JobSet: each replicated job becomes a role, with a torch world where its pods run torchrun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dljob.convert.kubeflow import managed
+from dljob.convert.meta import dns_name, head, scalar
+from dljob.convert.pods import Manner
+from dljob.convert.source import Draft, Refused
+from dljob.convert.world import GIVEN, Part, World, build
+from dljob.spec.text.tree import Loc
+
+MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN)
+_PODS = "the pods are machines of a RayCluster: ranks restart by restartPolicy"
+_JOB_FIELDS = {
+    "backoffLimit": _PODS,
+    "backoffLimitPerIndex": _PODS,
+    "maxFailedIndexes": _PODS,
+    "podReplacementPolicy": _PODS,
+    "completionMode": "ranks have numbers anyway",
+    "suspend": "the job is suspended as a whole",
+    "ttlSecondsAfterFinished": "the job is deleted as a whole",
+    "manualSelector": _PODS,
+    "selector": _PODS,
+}
+
+
+def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
+    """Convert a JobSet."""
+    source = draft.source
+    head(draft)
+    source.stands(("spec",), ("spec",))
+    for name in ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector"):
+        at: Loc = ("metadata", "annotations", name)
+        if source.value(at) is not None:
+            del draft.get(("metadata", "annotations"))[name]
+            source.drop(at, "write scheduling.dljob.io/topology-key or strategy as an annotation of the role")
+    jobs(draft, (), given, workdir)
+
+
+def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str) -> None:
+    """Convert the spec of a JobSet, which lies in the document at `loc`."""
+    source, spec = draft.source, (*loc, "spec")
+    places = list(source.items((*spec, "replicatedJobs")))
+    if not places:
+        raise Refused((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
+    restarts = source.number((*spec, "failurePolicy", "maxRestarts")) or 0
+    for at in places:
+        _replicated(draft, at, restarts, given, workdir)
+    for key, at in source.keys(spec):
+        _field(draft, key, at, places)
+
+
+def role_name(draft: Draft, at: Loc) -> str:
+    """Return the role of a replicated job."""
+    name = dns_name(draft.source.text((*at, "name")) or "worker", 20, "role")
+    return f"{name}s" if name in ("job", "master", "node", "head", "headgroup") else name
+
+
+def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], workdir: str) -> None:
+    source = draft.source
+    role: Loc = ("spec", "roles", len(draft.items(("spec", "roles"))))
+    name = role_name(draft, at)
+    source.stands(at, role)
+    source.carry((*at, "name"), (*role, "name"))
+    job = (*at, "template", "spec")
+    pods = source.number((*job, "parallelism")) or source.number((*job, "completions")) or 1
+    world = World(
+        role,
+        name,
+        [Part(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
+        restarts=restarts,
+        torch=_meets(draft, (*job, "template")),
+        command=tuple(given),
+        workdir=workdir,
+    )
+    _around(draft, at, job, role)
+    build(draft, world)
+
+
+def _around(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
+    """Convert the fields around the pods of a replicated job."""
+    source = draft.source
+    for key, place in source.keys(at):
+        if key == "replicas":
+            source.carry(place, (*role, "replicas"))
+        elif key == "groupName":
+            source.harmless(place, "it only names jobs for success and failure policies")
+        elif key == "dependsOn":
+            _depends(draft, place, role)
+    _job_fields(draft, at, job, role)
+
+
+def _job_fields(draft: Draft, at: Loc, job: Loc, role: Loc) -> None:
+    """Convert the fields of the Job around the pods."""
+    source = draft.source
+    for _, place in source.keys((*at, "template", "metadata")):
+        source.harmless(place, "Jobs are not made: the pods' own labels are carried")
+    for key, place in source.keys(job):
+        if key in ("parallelism", "completions"):
+            source.carry(place, (*role, "replicas"))
+        elif key in _JOB_FIELDS:
+            source.harmless(place, _JOB_FIELDS[key])
+        elif key == "activeDeadlineSeconds":
+            scalar(draft, place, ("spec", key), "of the whole job")
+        elif key in ("podFailurePolicy", "successPolicy"):
+            source.drop(place, "write faultTolerance.rules, which look at exit codes and reasons")
+
+
+def _meets(draft: Draft, template: Loc) -> bool:
+    """Whether pods have the variables of a rendezvous."""
+    source = draft.source
+    names = {
+        source.value((*env, "name"))
+        for container in source.items((*template, "spec", "containers"))
+        for env in source.items((*container, "env"))
+    }
+    return bool(names & {"MASTER_ADDR", "RANK", "WORLD_SIZE"})
+
+
+def _depends(draft: Draft, at: Loc, role: Loc) -> None:
+    source = draft.source
+    for place in source.items(at):
+        to = (*role, "dependsOn", len(draft.items((*role, "dependsOn"))))
+        draft.put(to, {"role": role_name(draft, place), "condition": "Ready"})
+        source.carry((*place, "name"), (*to, "role"))
+        if source.value((*place, "status")) is not None:
+            complete = source.value((*place, "status")) == "Complete"
+            draft.move((*place, "status"), (*to, "condition"), "Complete" if complete else "Ready")
+
+
+def _field(draft: Draft, key: str, at: Loc, places: Sequence[Loc]) -> None:
+    source = draft.source
+    match key:
+        case "suspend" | "ttlSecondsAfterFinished":
+            scalar(draft, at, ("spec", key))
+        case "managedBy":
+            managed(draft, at)
+        case "network" | "coordinator":
+            source.harmless(at, "PrimeMaster tells the ranks of each other")
+        case "failurePolicy":
+            source.carry((*at, "maxRestarts"), ("spec", "roles", 0, "restartPolicy", "maxRestarts"))
+            source.harmless((*at, "restartStrategy"), "PrimeMaster restarts what has to restart")
+            if source.value((*at, "rules")):
+                source.drop((*at, "rules"), "write faultTolerance.rules, which look at exit codes and reasons")
+        case "successPolicy":
+            _success(draft, at, places)
+        case "startupPolicy":
+            _startup(draft, at, places)
+        case "volumeClaimPolicies":
+            source.drop(at, "make the claims yourself, and name them in the pods' volumes")
+        case _:
+            pass
+
+
+def _success(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
+    """Let the job wait for the roles that decide about success."""
+    source = draft.source
+    targets = source.words((*at, "targetReplicatedJobs"))
+    names = [source.text((*place, "name")) for place in places]
+    for number, name in enumerate(names):
+        if targets and name not in targets:
+            draft.put(("spec", "roles", number, "driver"), value=False)
+    deciding = targets or names
+    pods = sum(draft.get(("spec", "roles", n, "replicas")) or 1 for n, name in enumerate(names) if name in deciding)
+    if source.value((*at, "operator")) == "Any" and pods > 1:
+        source.drop(at, "the job ends when all its driver roles have ended, not with the first of them")
+    else:
+        source.carry(at, ("spec", "roles"), "driver: false for jobs that do not decide")
+
+
+def _startup(draft: Draft, at: Loc, places: Sequence[Loc]) -> None:
+    source = draft.source
+    if source.value((*at, "startupPolicyOrder")) == "InOrder":
+        for number in range(1, len(places)):
+            role: Loc = ("spec", "roles", number)
+            before = draft.get(("spec", "roles", number - 1, "name"))
+            draft.put((*role, "dependsOn"), [{"role": before, "condition": "Ready"}])
+        source.carry(at, ("spec", "roles"), "dependsOn: Ready")
+    else:
+        source.harmless(at, "roles start together")

@@ -1,0 +1,180 @@
+"""PyTorchJob of Kubeflow's training operator, and ElasticJob of DLRover: replicas of pods that form one torch world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dljob.convert.meta import head, scalar
+from dljob.convert.pods import Manner
+from dljob.convert.source import Draft, Refused
+from dljob.convert.world import GIVEN, Part, World, build
+from dljob.spec.text.tree import Loc
+
+PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",))
+DLROVER = Manner(("main",), given=GIVEN)
+_REPLICAS = ("spec", "pytorchReplicaSpecs")
+_MEET = "PrimeMaster is the rendezvous"
+
+
+def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+    """Convert a PyTorchJob."""
+    source = draft.source
+    head(draft)
+    source.stands(("spec",), ("spec",))
+    parts: list[Part] = []
+    restarts: int | None = None
+    for name, at in source.keys(_REPLICAS):
+        if name not in ("Master", "Worker"):
+            continue
+        part = _part(draft, name.lower(), at, PYTORCH)
+        if not part.pods:
+            source.harmless(at, "no pods")
+            continue
+        parts.append(part)
+        policy = source.value((*at, "restartPolicy"))
+        restarts = max(restarts or 0, 0 if policy == "Never" else 10)
+    if not parts:
+        raise Refused(_REPLICAS, "has neither Master nor Worker", "describe its pods")
+    world = World(("spec", "roles", 0), "worker", parts, restarts=restarts, command=tuple(given), workdir=workdir)
+    for key, at in source.keys(("spec",)):
+        if key == "runPolicy":
+            _run_policy(draft, at, world)
+        elif key == "elasticPolicy":
+            _elastic(draft, at, world)
+        elif key == "nprocPerNode" and (text := source.text(at)):
+            world.nproc = text
+            source.carry(at, (*world.role, "replicasPerGroup"))
+    build(draft, world)
+
+
+def _part(draft: Draft, name: str, at: Loc, manner: Manner) -> Part:
+    source = draft.source
+    pods = source.number((*at, "replicas"))
+    if source.value((*at, "replicas")) is not None:
+        source.carry((*at, "replicas"), ("spec", "nodeGroups", 0, "replicas"))
+    for key, place in source.keys(at):
+        if key == "restartPolicy":
+            source.carry(place, ("spec", "roles", 0, "restartPolicy"), "Never: no restart; else ranks restart")
+        elif key == "autoScale":
+            source.harmless(place, "PrimeMaster scales by minReplicas and maxReplicas")
+        elif key in ("restartTimeout", "priority", "BatchScheduler"):
+            source.harmless(place, "DLRover's own way to queue pods: scheduling.queueName has that here")
+    return Part(name, (*at, "template"), 1 if pods is None else pods, manner)
+
+
+def _run_policy(draft: Draft, at: Loc, world: World) -> None:
+    source = draft.source
+    for key, place in source.keys(at):
+        match key:
+            case "cleanPodPolicy":
+                kept = source.value(place) == "None"
+                draft.move(place, ("spec", "cleanupPolicy"), "Retain" if kept else "DeleteCluster")
+            case "ttlSecondsAfterFinished" | "activeDeadlineSeconds" | "suspend":
+                scalar(draft, place, ("spec", key))
+            case "backoffLimit":
+                if (number := source.number(place)) is not None:
+                    world.restarts = number
+                    source.carry(place, (*world.role, "restartPolicy", "maxRestarts"))
+            case "managedBy":
+                managed(draft, place)
+            case "schedulingPolicy":
+                _scheduling(draft, place)
+            case _:
+                pass
+
+
+def managed(draft: Draft, at: Loc) -> None:
+    """Carry the controller of a job."""
+    if draft.source.value(at) == "kueue.x-k8s.io/multikueue":
+        draft.move(at, ("spec", "managedBy"))
+    else:
+        draft.source.harmless(at, "the operator of dljob runs the job")
+
+
+def _scheduling(draft: Draft, at: Loc) -> None:
+    source = draft.source
+    for key, place in source.keys(at):
+        if key in ("queue", "priorityClass") and (text := source.text(place)):
+            label = "volcano.sh/queue-name" if key == "queue" else "ray.io/priority-class-name"
+            draft.move(place, ("spec", "scheduling", "labels", label), text)
+        elif key == "scheduleTimeoutSeconds":
+            scalar(draft, place, ("spec", "preRunningDeadlineSeconds"))
+        elif key in ("minAvailable", "minResources"):
+            source.harmless(place, "the job starts when all its ranks have room")
+
+
+def _elastic(draft: Draft, at: Loc, world: World) -> None:
+    source = draft.source
+    pods = sum(part.pods for part in world.parts)
+    least, most = source.number((*at, "minReplicas")), source.number((*at, "maxReplicas"))
+    world.bounds = (min(least or pods, pods), max(most or pods, pods))
+    for key, place in source.keys(at):
+        match key:
+            case "minReplicas" | "maxReplicas":
+                source.carry(place, (*world.role, key))
+            case "nProcPerNode":
+                world.nproc = source.text(place) or ""
+                source.carry(place, (*world.role, "replicasPerGroup"))
+            case "maxRestarts":
+                world.restarts = source.number(place)
+                source.carry(place, (*world.role, "restartPolicy", "maxRestarts"))
+            case "rdzvBackend" | "rdzvHost" | "rdzvPort" | "rdzvId" | "rdzvConf" | "standalone":
+                source.harmless(place, _MEET)
+            case "metrics":
+                source.drop(place, "no metric scales a role: `dljob scale`, or minReplicas and maxReplicas, do")
+            case _:
+                pass
+
+
+def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
+    """Convert an ElasticJob of DLRover without parameter servers."""
+    source = draft.source
+    head(draft)
+    source.stands(("spec",), ("spec",))
+    specs: Loc = ("spec", "replicaSpecs")
+    for name, at in source.keys(specs):
+        if name in ("ps", "chief", "evaluator"):
+            raise Refused(at, f"{name}: parameter servers are not there yet")
+    if source.value((*specs, "worker")) is None:
+        raise Refused(specs, "has no worker", "describe its pods")
+    part = _part(draft, "worker", (*specs, "worker"), DLROVER)
+    world = World(("spec", "roles", 0), "worker", [part], restarts=10, command=tuple(given), workdir=workdir)
+    for key, at in source.keys((*specs, "worker")):
+        if key == "restartCount":
+            world.restarts = source.number(at)
+            source.carry(at, (*world.role, "restartPolicy", "maxRestarts"))
+    for name, at in source.keys(specs):
+        if name in ("master", "dlrover-master"):
+            source.harmless(at, "PrimeMaster is the master")
+    for key, at in source.keys(("spec",)):
+        _elastic_field(draft, key, at)
+    build(draft, world)
+    _variables(draft, world.role)
+
+
+def _variables(draft: Draft, role: Loc) -> None:
+    source = draft.source
+    for name, at in source.keys(("spec", "envs")):
+        value = source.text((*at, "value"))
+        if value is None:
+            source.drop(at, "only plain values: write it as nodeGroups[].template")
+        else:
+            draft.append(at, (*role, "env"), {"name": name, "value": value})
+
+
+def _elastic_field(draft: Draft, key: str, at: Loc) -> None:
+    source = draft.source
+    match key:
+        case "distributionStrategy":
+            if source.value(at) == "AllreduceStrategy":
+                source.harmless(at, "the ranks form a torch world")
+            else:
+                raise Refused(at, f"{source.value(at)} is not there yet", "dljob has AllreduceStrategy")
+        case "optimizeMode" | "brainService" | "enableElasticScheduling" | "enableDynamicSharding":
+            source.harmless(at, "PrimeMaster decides; shards of data are served to every job")
+        case "resourceLimits":
+            source.harmless(at, "a bound for DLRover's own scaling, which dljob has not")
+        case "suspend":
+            scalar(draft, at, ("spec", "suspend"))
+        case _:
+            pass

@@ -1,0 +1,292 @@
+"""TrainJob of Kubeflow's trainer: its runtime is a JobSet, over which the job's own fields are laid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dljob.convert.jobset import jobs
+from dljob.convert.kubeflow import managed
+from dljob.convert.meta import head, scalar
+from dljob.convert.source import Draft, Fate, Refused, Source
+from dljob.spec.text.tree import Document, Loc
+
+STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+DEFAULT: Mapping[str, Any] = {
+    "kind": "ClusterTrainingRuntime",
+    "metadata": {"name": "torch-distributed"},
+    "spec": {
+        "mlPolicy": {"numNodes": 1, "torch": {}},
+        "template": {
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": "node",
+                        "template": {
+                            "metadata": {"labels": {STEP: "trainer"}},
+                            "spec": {
+                                "template": {
+                                    "spec": {
+                                        "containers": [
+                                            {"name": "node", "image": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"}
+                                        ]
+                                    }
+                                }
+                            },
+                        },
+                    }
+                ]
+            }
+        },
+    },
+}
+"""The runtime that Kubeflow's trainer 2.3 installs under this name."""
+
+
+@dataclass(slots=True)
+class _Overlay:
+    """A runtime with fields of a TrainJob laid over it, and where each of them came from."""
+
+    data: dict[str, Any]
+    origin: dict[Loc, Loc] = field(default_factory=dict[Loc, Loc])
+
+    def lay(self, to: Loc, value: object, loc: Loc) -> None:
+        """Lay a value over the runtime: mappings key by key, lists of named items by name, other items behind."""
+        have = Source(Document(self.data)).value(to)
+        if isinstance(value, dict) and isinstance(have, dict | None):
+            if have is None:
+                self._put(to, {})
+            for key, one in cast("dict[str, Any]", value).items():
+                self.lay((*to, key), one, (*loc, key))
+        elif isinstance(value, list) and isinstance(have, list | None) and to[-1] not in ("command", "args"):
+            if have is None:
+                self._put(to, [])
+            for at, one in enumerate(cast("list[Any]", value)):
+                self.lay((*to, self._index(to, one)), one, (*loc, at))
+        else:
+            self._put(to, value)
+            self.origin[to] = loc
+
+    def _index(self, to: Loc, item: object) -> int:
+        """Return the index of the item of the same name, or that behind the last one."""
+        name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
+        source = Source(Document(self.data))
+        names = [source.value((*at, "name")) for at in source.items(to)]
+        return names.index(name) if name is not None and name in names else len(names)
+
+    def _put(self, to: Loc, value: object) -> None:
+        Draft(Source(Document(None)), self.data).put(to, value)
+
+
+def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequence[Mapping[str, Any]]) -> None:
+    """Convert a TrainJob."""
+    source = draft.source
+    head(draft)
+    source.stands(("spec",), ("spec",))
+    runtime = _runtime(draft, runtimes)
+    policy: dict[str, Any] = runtime["spec"].get("mlPolicy") or {}
+    for name in ("mpi", "jax", "xgboost", "flux"):
+        if policy.get(name) is not None:
+            raise Refused(("spec", "runtimeRef"), f"a runtime of {name} cannot be converted", "dljob has torch")
+    overlay = _Overlay({"spec": runtime["spec"]["template"].get("spec") or {}})
+    _before(overlay)
+    source.harmless(("spec", "runtimeRef"), "the runtime's own fields are in the job")
+    nodes, each = policy.get("numNodes") or 1, (policy.get("torch") or {}).get("numProcPerNode")
+    steps = {name: at for at, name in enumerate(_steps(overlay))}
+    if "trainer" not in steps:
+        raise Refused(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")
+    for key, at in source.keys(("spec",)):
+        _field(draft, key, at, overlay, steps)
+    said = source.number(("spec", "trainer", "numNodes"))
+    overlay.data["spec"]["replicatedJobs"][steps["trainer"]]["template"]["spec"]["parallelism"] = said or nodes
+    source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"))
+    said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
+    _environment(overlay, steps["trainer"], str(said_each))
+    merged = Draft(Source(Document(overlay.data)), draft.document, draft.remarks)
+    try:
+        jobs(merged, (), given, workdir)
+    except Refused as error:
+        at = next((loc for to, loc in overlay.origin.items() if to[: len(error.loc)] == error.loc), ("spec",))
+        raise Refused(at, f"with its runtime {error.message}", error.hint) from None
+    _tell(draft, merged, overlay)
+
+
+def _runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a copy of the runtime that a TrainJob names."""
+    source = draft.source
+    name = source.text(("spec", "runtimeRef", "name"))
+    found = next((one for one in runtimes if (one.get("metadata") or {}).get("name") == name), None)
+    if found is None and name == "torch-distributed":
+        found = DEFAULT
+    template = Source(Document(cast("Any", found or {}))).value(("spec", "template"))
+    if found is None or not isinstance(template, dict):
+        hint = "add --runtime FILE, or --context to read it from the cluster"
+        raise Refused(("spec", "runtimeRef"), f"the runtime {name} is not here", hint)
+    return cast("dict[str, Any]", json.loads(json.dumps(found)))
+
+
+def _steps(overlay: _Overlay) -> list[str]:
+    """Return the step of each replicated job: trainer, dataset-initializer, model-initializer, or its name."""
+    source = Source(Document(overlay.data))
+    places = list(source.items(("spec", "replicatedJobs")))
+    label: Loc = ("template", "metadata", "labels", STEP)
+    names = [str(source.value((*at, *label)) or source.value((*at, "name"))) for at in places]
+    return ["trainer" if len(names) == 1 or (name == "node" and "trainer" not in names) else name for name in names]
+
+
+def _job(at: int) -> Loc:
+    return ("spec", "replicatedJobs", at, "template", "spec")
+
+
+def _container(overlay: _Overlay, at: int) -> Loc:
+    """Return the main container of a replicated job."""
+    place = (*_job(at), "template", "spec", "containers")
+    source = Source(Document(overlay.data))
+    names = [source.value((*one, "name")) for one in source.items(place)]
+    return (*place, names.index("node") if "node" in names else 0)
+
+
+def _field(draft: Draft, key: str, at: Loc, overlay: _Overlay, steps: Mapping[str, int]) -> None:
+    source = draft.source
+    match key:
+        case "suspend" | "activeDeadlineSeconds":
+            scalar(draft, at, ("spec", key))
+        case "managedBy":
+            managed(draft, at)
+        case "trainer":
+            _trainer(draft, at, overlay, steps["trainer"])
+        case "initializer":
+            _initializers(draft, at, overlay, steps["trainer"])
+        case "runtimePatches":
+            _patches(draft, at, overlay)
+        case "podTemplateOverrides" | "podSpecOverrides":
+            _overrides(draft, at, overlay)
+        case "labels" | "annotations":
+            overlay.lay((*_job(steps["trainer"]), "template", "metadata", key), source.value(at), at)
+        case _:
+            pass
+
+
+def _trainer(draft: Draft, at: Loc, overlay: _Overlay, number: int) -> None:
+    source, to = draft.source, _container(overlay, number)
+    for key, place in source.keys(at):
+        if key in ("image", "command", "args", "env"):
+            overlay.lay((*to, key), source.value(place), place)
+        elif key == "resourcesPerNode":
+            overlay.lay((*to, "resources"), source.value(place), place)
+        elif key == "numProcPerNode":
+            source.carry(place, ("spec", "roles", number, "replicasPerGroup"))
+
+
+def _initializers(draft: Draft, at: Loc, overlay: _Overlay, number: int) -> None:
+    """Lay the fields of initializers over their containers, which run before Ray in each machine of the trainer."""
+    source = draft.source
+    place = (*_job(number), "template", "spec", "initContainers")
+    names = [one.get("name") for one in Source(Document(overlay.data)).value(place) or ()]
+    for key, part in source.keys(at):
+        name = f"{key}-initializer"
+        if name not in names:
+            source.drop(part, "the runtime has no job for it")
+            continue
+        _initializer(draft, part, overlay, (*place, names.index(name)))
+
+
+def _initializer(draft: Draft, at: Loc, overlay: _Overlay, to: Loc) -> None:
+    source = draft.source
+    for key, place in source.keys(at):
+        if key == "storageUri":
+            overlay.lay((*to, "env"), [{"name": "STORAGE_URI", "value": source.text(place)}], ("<env>",))
+        elif key == "env":
+            overlay.lay((*to, "env"), source.value(place), place)
+        elif key == "secretRef":
+            overlay.lay((*to, "envFrom"), [{"secretRef": source.value(place)}], ("<env>",))
+        if key in ("storageUri", "secretRef"):
+            source.carry(place, ("spec", "nodeGroups", 0, "template", "spec", "initContainers"))
+
+
+def _before(overlay: _Overlay) -> None:
+    """Make init containers of the trainer's pods from the jobs of initializers: their images have no Ray."""
+    jobs: list[dict[str, Any]] = overlay.data["spec"]["replicatedJobs"]
+    steps = _steps(overlay)
+    if "trainer" not in steps:
+        return
+    trainer = jobs[steps.index("trainer")]
+    pod = trainer["template"]["spec"]["template"]["spec"]
+    for job, step in zip(list(jobs), steps, strict=True):
+        if not step.endswith("-initializer"):
+            continue
+        theirs = Source(Document(job)).value(("template", "spec", "template", "spec")) or {}
+        made = [{**one, "name": step} for one in theirs.get("containers") or ()]
+        pod["initContainers"] = [*(pod.get("initContainers") or ()), *made[:1]]
+        had = {one.get("name") for one in pod.get("volumes") or ()}
+        more = [one for one in theirs.get("volumes") or () if one.get("name") not in had]
+        if more:
+            pod["volumes"] = [*(pod.get("volumes") or ()), *more]
+        jobs.remove(job)
+        waits = [one for one in trainer.get("dependsOn") or () if one.get("name") != job.get("name")]
+        trainer["dependsOn"] = waits
+
+
+def _patches(draft: Draft, at: Loc, overlay: _Overlay) -> None:
+    for place in draft.source.items(at):
+        _patch(draft, place, overlay)
+
+
+def _patch(draft: Draft, at: Loc, overlay: _Overlay) -> None:
+    """Lay a runtime patch over the runtime."""
+    source = draft.source
+    for key in ("manager", "time"):
+        source.harmless((*at, key), "who wrote the patch")
+    template = (*at, "trainingRuntimeSpec", "template")
+    for key, place in source.keys(template):
+        if key == "metadata":
+            source.harmless(place, "labels of a JobSet, which is not made")
+        elif key == "spec":
+            overlay.lay(("spec",), source.value(place), place)
+            for job in source.items((*place, "replicatedJobs")):
+                source.harmless((*job, "name"), "it names the job to change")
+
+
+def _overrides(draft: Draft, at: Loc, overlay: _Overlay) -> None:
+    for place in draft.source.items(at):
+        _override(draft, place, overlay)
+
+
+def _override(draft: Draft, at: Loc, overlay: _Overlay) -> None:
+    """Lay an override of older versions over the pods of the jobs that it names."""
+    source = draft.source
+    wanted = [source.value((*one, "name")) for one in source.items((*at, "targetJobs"))]
+    source.harmless((*at, "targetJobs"), "it names the jobs to change")
+    merged = Source(Document(overlay.data))
+    for number, place in enumerate(merged.items(("spec", "replicatedJobs"))):
+        if merged.value((*place, "name")) in wanted:
+            for key, part in source.keys(at):
+                if key in ("metadata", "spec"):
+                    overlay.lay((*_job(number), "template", key), source.value(part), part)
+                elif key != "targetJobs":
+                    overlay.lay((*_job(number), "template", "spec", key), source.value(part), part)
+
+
+def _environment(overlay: _Overlay, number: int, each: str) -> None:
+    """Give torchrun the number of ranks of a node, as the trainer does by a variable."""
+    if each and each != "auto":
+        name = {"name": "PET_NPROC_PER_NODE", "value": each}
+        overlay.lay((*_container(overlay, number), "env"), [name], ("<env>",))
+
+
+def _tell(draft: Draft, merged: Draft, overlay: _Overlay) -> None:
+    """Give fields of the TrainJob the fates of their places in the runtime, and name what the runtime loses."""
+    source, theirs = draft.source, merged.source
+    for to, loc in overlay.origin.items():
+        for leaf in source.leaves(loc) if source.value(loc) is not None else ():
+            source.fates[leaf] = theirs.fate((*to, *leaf[len(loc) :]))
+    for leaf in theirs.leaves():
+        fate = theirs.fate(leaf)
+        own = any(leaf[: len(to)] == to for to in overlay.origin)
+        if fate.kind == "dropped" and not own and leaf[-1] != "parallelism":
+            words = f"of its runtime, {'.'.join(map(str, leaf))}: {fate.why}"
+            had = source.fates.get(("spec", "runtimeRef"))
+            why = f"{had.why}; {words}" if had and had.kind == "dropped" else words
+            source.fates["spec", "runtimeRef"] = Fate("dropped", why)

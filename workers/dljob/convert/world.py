@@ -1,0 +1,322 @@
+"""Pods that run one program together: a torch world, or independent processes, as a role."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dljob.api import torchrun_line
+from dljob.convert import command
+from dljob.convert.pods import Manner, Pod, machine, place_env
+from dljob.convert.source import Draft, Refused
+from dljob.errors import UsageError
+from dljob.spec.quantity import GRAIN, parse_cpu
+from dljob.spec.text.tree import Loc
+
+GIVEN = (
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "NODE_NUM", "WORKER_NUM"),
+    *("LOCAL_WORLD_SIZE", "GROUP_RANK", "JOB_COMPLETION_INDEX"),
+)
+"""Variables of the rendezvous, which PrimeMaster gives to each rank or dljob torchrun replaces."""
+_DLROVER = ("network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning", "save-at-breakpoint")
+_DLROVER += ("numa-affinity",)
+_DLROVER_VALUES = ("node-unit", "precheck", "accelerator", "training-port", "ucp-device-type", "membind-policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Pods of one template."""
+
+    name: str
+    template: Loc
+    pods: int
+    manner: Manner
+
+
+@dataclass(slots=True)
+class World:
+    """What a kind of manifest says about pods that run together."""
+
+    role: Loc
+    """Place of the role in the DLJob."""
+    name: str
+    parts: list[Part]
+    nproc: str = ""
+    """Ranks of each pod, where the manifest says so beside the command line."""
+    bounds: tuple[int, int] | None = None
+    """The fewest and the most pods."""
+    restarts: int | None = None
+    torch: bool = True
+    """Whether ranks of a plain program form a torch world."""
+    options: list[str] = field(default_factory=list[str])
+    command: tuple[str, ...] = ()
+    workdir: str = ""
+    same: list[Loc] = field(default_factory=list[Loc])
+    """Templates that are equal to the first one."""
+
+
+def build(draft: Draft, world: World) -> None:
+    """Make node groups and role of a world."""
+    draft.put((*world.role, "name"), world.name)
+    pods = _machines(draft, world)
+    first = pods[0]
+    if len({pod.group for pod in pods}) == 1:
+        draft.put((*world.role, "nodeGroup"), draft.get((*first.group, "name")))
+    else:
+        draft.remarks.append(f"ranks of {world.name} run on any of the node groups")
+    line = _command(draft, world, first)
+    for pod in pods[1:]:
+        _same_command(draft, world, first, pod)
+    known = {**first.env, **_known(world)}
+    try:
+        found = command.find_torchrun(line, known)
+        if found is None:
+            _plain(draft, world, first, line)
+        else:
+            _torchrun(draft, world, first, found)
+    except UsageError as error:
+        raise Refused(first.loc, f"torchrun: {error.message}", error.hint) from None
+    place_env(draft, pods, world.role)
+    for name, value in first.probes.items():
+        draft.put((*world.role, name), value)
+        draft.source.carry((*first.loc, name), (*world.role, name))
+    for template in world.same:
+        _as_first(draft, world.parts[0].template, template)
+
+
+def _machines(draft: Draft, world: World) -> list[Pod]:
+    """Make a node group for each template; equal templates share one."""
+    source = draft.source
+    pods: list[Pod] = []
+    first = world.parts[0]
+    count = 0
+    for part in world.parts:
+        if part is not first and source.value(part.template) == source.value(first.template):
+            world.same.append(part.template)
+            count += part.pods
+            continue
+        at: Loc = ("spec", "nodeGroups", len(draft.items(("spec", "nodeGroups"))))
+        own = world.name if part is first else part.name
+        names = {group["name"] for group in draft.items(("spec", "nodeGroups"))}
+        draft.put((*at, "name"), own if own not in names else f"{own}-2")
+        draft.put((*at, "replicas"), part.pods)
+        source.stands(part.template[:-1], at)
+        pods.append(machine(draft, part.template, at, part.manner))
+    if count:
+        draft.put((*pods[0].group, "replicas"), first.pods + count)
+    if world.bounds and world.bounds[0] < world.bounds[1]:
+        draft.put((*pods[0].group, "replicas"), world.bounds[1])
+        for key, number in zip(("minReplicas", "maxReplicas"), world.bounds, strict=True):
+            draft.put((*pods[0].group, key), number)
+    return pods
+
+
+def _as_first(draft: Draft, first: Loc, other: Loc) -> None:
+    """Give the fields of an equal template the fates of the first one's."""
+    source = draft.source
+    for loc, fate in list(source.fates.items()):
+        if loc[: len(first)] == first:
+            source.fates[(*other, *loc[len(first) :])] = fate
+
+
+def _pods(world: World) -> int:
+    return sum(part.pods for part in world.parts)
+
+
+def _known(world: World) -> dict[str, str]:
+    """Return variables of the rendezvous as a torchrun line may read them: of the first of all machines."""
+    pods = str(_pods(world))
+    each = world.nproc if world.nproc.isdecimal() else "1"
+    return {
+        **dict.fromkeys(("RANK", "NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX"), "0"),
+        **dict.fromkeys(("NODE_NUM", "WORKER_NUM", "PET_NNODES", "WORLD_SIZE"), pods),
+        "MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "PET_MASTER_PORT": "29500",
+        "PET_NPROC_PER_NODE": each,
+    }
+
+
+def _command(draft: Draft, world: World, pod: Pod) -> command.Command:
+    """Return the command of the ranks; the fields that say it are carried."""
+    source, to = draft.source, (*world.role, "entrypoint")
+    words = source.words((*pod.loc, "command"))
+    behind = source.words((*pod.loc, "args"))
+    for key in ("command", "args"):
+        if source.value((*pod.loc, key)) is not None:
+            source.carry((*pod.loc, key), to)
+    if not words:
+        if not world.command:
+            raise Refused(pod.loc, "has no command: it runs that of its image", "add --command with the image's own")
+        words = list(world.command)
+    return command.of_words([command.expanded(word, pod.env) for word in (*words, *behind)])
+
+
+def _same_command(draft: Draft, world: World, first: Pod, pod: Pod) -> None:
+    """Carry the command of further pods where it is that of the first: one role has one command."""
+    source = draft.source
+    for key in ("command", "args"):
+        at = (*pod.loc, key)
+        if source.value(at) is None:
+            continue
+        if source.value(at) == source.value((*first.loc, key)):
+            source.carry(at, (*world.role, "entrypoint"))
+        else:
+            source.drop(at, "ranks of one role run one command, here that of the first pod")
+
+
+def _share(pod: Pod, each: int) -> str:
+    """Return the devices of a rank as torchrun's --accelerator of dljob takes them."""
+    if pod.devices is None:
+        return "none"
+    kind, count = pod.devices
+    amount = count * GRAIN // each
+    whole, rest = divmod(amount, GRAIN)
+    return f"{kind}={whole}" if whole and not rest else f"{kind}={whole or max(1, rest) / GRAIN:g}"
+
+
+def _ranks(pod: Pod, said: str) -> int:
+    """Return the ranks of a pod: a number, or what torchrun would count there."""
+    if said.isdecimal() and int(said):
+        return int(said)
+    if pod.devices and said != "cpu":
+        return pod.devices[1]
+    return max(1, parse_cpu(pod.cpu) // GRAIN) if pod.cpu else 1
+
+
+def _torchrun(draft: Draft, world: World, pod: Pod, found: command.Torchrun) -> None:
+    words, checked = _without_dlrover(found.words)
+    found = command.Torchrun(tuple(words), found.before, found.tail)
+    environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
+    line = torchrun_line.read(found.words, {})
+    written = str(line.nproc_per_node) if "nproc-per-node" in torchrun_line.given_arguments(line) else ""
+    said = written or environ.get("PET_NPROC_PER_NODE", "") or world.nproc
+    each = _ranks(pod, said)
+    least, most = _bounds(draft, world, line.nnodes, pod)
+    options = [
+        *("--to", "kubernetes", "--no-upload", "--name", "x", "--accelerator", _share(pod, each)),
+        *(f"--nnodes={least}:{most}", f"--nproc-per-node={each}", f"--role={world.name}", *world.options),
+    ]
+    made = command.torch_role(found, options, environ, world.workdir or pod.workdir)
+    role: dict[str, Any] = {**made.role, "name": world.name}
+    if checked:
+        role["comm"] = {**role.get("comm", {}), "preCheck": True}
+    if world.restarts is not None:
+        role["restartPolicy"] = {"maxRestarts": max(world.restarts, line.max_restarts)}
+    _merge(draft, world, pod, role, each)
+    for key in ("faultTolerance", "preRunningDeadlineSeconds"):
+        if key in made.spec and draft.get(("spec", key)) is None:
+            draft.put(("spec", key), made.spec[key])
+    draft.remarks += [note for note in made.notes if "no rank gets a device" not in note]
+    if found.before.strip():
+        draft.remarks.append("each rank runs what stands before torchrun, and not once for each machine")
+    _relative(draft, world, pod, [found.words[torchrun_line.own(found.words) - 1]], found.before)
+
+
+def _bounds(draft: Draft, world: World, nnodes: str, pod: Pod) -> tuple[int, int]:
+    """Return the fewest and the most pods: of the kind, else of a range on the line, else as many as there are."""
+    pods = _pods(world)
+    if world.bounds:
+        return world.bounds
+    matched = re.fullmatch(r"(\d+):(\d+)", nnodes)
+    if not matched or int(matched[2]) < 2 or int(matched[1]) >= int(matched[2]):
+        return pods, pods
+    bounds = min(int(matched[1]), pods), max(int(matched[2]), pods)
+    for key, number in zip(("minReplicas", "maxReplicas"), bounds, strict=True):
+        draft.put((*pod.group, key), number)
+    draft.put((*pod.group, "replicas"), bounds[1])
+    return bounds
+
+
+def _without_dlrover(words: Sequence[str]) -> tuple[list[str], bool]:
+    """Return a line without the options of dlrover-run, and whether it wants the nodes checked."""
+    made: list[str] = []
+    checked = skip = False
+    own = True
+    for word in words:
+        name, sign, _ = word.lstrip("-").replace("_", "-").partition("=")
+        own = own and (word.startswith("-") or skip or _takes(made))
+        if skip:
+            skip = False
+        elif own and word.startswith("--") and name in _DLROVER:
+            checked = checked or name == "network-check"
+        elif own and word.startswith("--") and name in _DLROVER_VALUES:
+            skip = not sign
+        else:
+            made.append(word)
+    return made, checked
+
+
+def _takes(made: Sequence[str]) -> bool:
+    """Whether the last word is an option whose value comes next."""
+    last = made[-1] if made else ""
+    flags = {spelling for each in torchrun_line.ARGUMENTS if each.flag for spelling in each.options}
+    return last.startswith("-") and "=" not in last and last not in flags
+
+
+def _plain(draft: Draft, world: World, pod: Pod, line: command.Command) -> None:
+    """Make a role of a program that starts no ranks: one rank for each pod."""
+    if name := command.launcher(line):
+        draft.source.drop(
+            _place(draft, pod),
+            f"{name} starts ranks itself, of which dljob sees nothing: write the script as torchrun would start it",
+        )
+    least, most = world.bounds or (_pods(world), _pods(world))
+    device = _share(pod, 1)
+    line = _with_variables(line)
+    workdir = world.workdir or pod.workdir
+    role: dict[str, Any] = {"name": world.name, "replicas": most}
+    if world.torch:
+        role["type"] = "Elastic"
+        role |= {"minReplicas": least, "maxReplicas": most} if least < most else {}
+    elif least < most:
+        draft.remarks.append(f"{world.name} has {most} ranks: independent ranks of a driver have no bounds")
+    role["entrypoint"] = {"command": command.argv(line, workdir)}
+    if device != "none":
+        kind, _, count = device.partition("=")
+        role["accelerator"] = {"type": kind, "count": count}
+    if world.restarts is not None:
+        role["restartPolicy"] = {"maxRestarts": world.restarts}
+    _merge(draft, world, pod, role, 1)
+    if not workdir:
+        _relative(draft, world, pod, command.relative_files(line), "")
+
+
+def _place(draft: Draft, pod: Pod) -> Loc:
+    """Return the field that says the command."""
+    key = "command" if draft.source.value((*pod.loc, "command")) is not None else "args"
+    return (*pod.loc, key)
+
+
+def _with_variables(line: command.Command) -> command.Command:
+    """Return a command in which a shell replaces `$(RANK)` and the like, which Kubernetes did."""
+    names = re.compile(r"\$\((" + "|".join(GIVEN) + r")\)")
+    if line.shell or not any(names.search(word) for word in line.argv):
+        return line
+
+    def quoted(word: str) -> str:
+        return '"' + names.sub(r"${\1}", word) + '"' if names.search(word) else shlex.quote(word)
+
+    return command.Command(("sh", "-c"), f"exec {' '.join(map(quoted, line.argv))}")
+
+
+def _relative(draft: Draft, world: World, pod: Pod, files: Sequence[str], before: str) -> None:
+    """Tell of a file that the image's WORKDIR has, which is unknown here."""
+    named = [word for word in files if command.relative_files(command.Command((word,)))]
+    if named and not world.workdir and not pod.workdir and not re.search(r"(^|[\s;&|])(cd|git)\s", before):
+        words = f"{named[0]} lies in the WORKDIR of the image, unknown here: add --workdir"
+        draft.source.drop(_place(draft, pod), words)
+
+
+def _merge(draft: Draft, world: World, pod: Pod, role: Mapping[str, Any], each: int) -> None:
+    for key, value in role.items():
+        draft.put((*world.role, key), value)
+    if pod.cpu:
+        amount = parse_cpu(pod.cpu) // each
+        thousandths = amount * 1000 // GRAIN
+        text = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+        draft.put((*world.role, "resources", "cpu"), text)
