@@ -81,8 +81,7 @@ WHOLE: Json = {
             "driver": False,
             "maxReplicas": 2,
             "autoscale": {"by": "queue", "name": "q", "target": 4, "cooldownSeconds": 30},
-        {"name": "b", "entrypoint": {"command": ["ls"]}, **{key: {"tcpSocket": {"port": 8000}} for key in PROBES}},
-        {"name": "c", "entrypoint": {"class": "app.A"}, **{key: {"exec": {"command": ["true"]}} for key in PROBES}},
+        },
         {
             "name": "e",
             "entrypoint": {"command": ["ls"]},

@@ -19,8 +19,8 @@ class ProbePlan:
     """A probe of a rank, with the numbers of Kubernetes."""
 
     kind: str
-    """http | tcp | exec; post for the request of a drain or load; method, named by `path`, for a class's weights."""
-    """http | tcp | exec | grpc; post for the request of a drain."""
+    """http | tcp | exec | grpc; post for the request of a drain or load; method, named by `path`, for a class's
+    weights."""
     port: str = ""
     """Name of a port of the role, or its number."""
     path: str = ""

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 
 from dljob.master.failure import attribution, ending
 from dljob.master.failure.moving import elsewhere
-from dljob.master.placement.admission import leave, try_to_place
 from dljob.master.failure.restart import stop_ranks
-from dljob.master.placement.admission import elsewhere, leave, try_to_place
+from dljob.master.placement.admission import leave, try_to_place
 from dljob.master.start.assign import Refusal
 from dljob.master.start.reservations import unit_hosts
 from dljob.master.state import causes, limits

@@ -59,7 +59,6 @@ async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: 
                 return await _exec(probe, target, what, wanted)
             if probe.kind in ("http", "post"):
                 return await _http(probe, target, what, (sent, wanted))
-                return await _http(probe, target, what)
             if probe.kind == "grpc":
                 return await _grpc(probe, target, what)
             _, writer = await asyncio.open_connection(target.address, target.port_of(probe))
@@ -109,7 +108,6 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -
     return Answer(code == 0, f"{what}: exit code {code}" + (f", {_shown(said)}" if said else ""), said)
 
 
-async def _http(probe: ProbePlan, target: ProbeTarget, what: str, sizes: tuple[bytes, int]) -> Answer:
 async def _grpc(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
     port = target.port_of(probe)
     reader, writer = await asyncio.open_connection(target.address, port, limit=MOST_BYTES)
@@ -123,7 +121,7 @@ async def _grpc(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
         writer.transport.abort()
 
 
-async def _http(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
+async def _http(probe: ProbePlan, target: ProbeTarget, what: str, sizes: tuple[bytes, int]) -> Answer:
     own = f"{'https' if probe.tls else 'http'}://{target.address}:{target.port_of(probe)}"
     path = probe.path
     for _ in range(MOST_REDIRECTS):

@@ -178,9 +178,6 @@ class Host:
         """Begin a load of weights. The base host has no ranks."""
         del order
 
-    def learn_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Tell the ranks of this host how many ranks roles have now. The base host has none."""
-        del sizes
     def learn_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
         """Tell the ranks of this host how many ranks roles have now, and which. The base host has none."""
         del sizes, numbers
