@@ -102,3 +102,31 @@ def test_a_plan_that_does_not_fit_on_live_nodes_is_refused_with_what_to_do(free,
     with pytest.raises(PlacementError, match="job job does not fit: one process of role a needs 2 CPU") as caught:
         render_plan(made, (node,), "table")
     assert hint in caught.value.hint
+
+
+def test_servers_have_a_table_with_their_ports_and_service():
+    probe = {"tcpSocket": {"port": "http"}}
+    made = plan(
+        job(
+            {
+                "name": "engine",
+                "driver": False,
+                "entrypoint": {"module": "serve.py"},
+                "ports": [{"name": "http"}, {"name": "rpc", "port": 9000}],
+                "service": True,
+                "readinessProbe": probe,
+                "drain": {"timeoutSeconds": 60},
+            },
+            {"name": "plain", "entrypoint": {"module": "x.py"}, "ports": [{"name": "http"}]},
+            role("trainer"),
+        )
+    )
+    text = render_plan(made, would_be_nodes(made), "table")
+    rows = [line.split("  ") for line in text.splitlines() if line.startswith(("engine ", "plain "))][2:]
+    assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
+        ["engine", "http free, rpc 9000", "readiness", "60 s", f"{made.name}-engine:80,9000"],
+        ["plain", "http free", "-", "-", "-"],
+    ]
+    engine, plain, _ = json.loads(render_plan(made, would_be_nodes(made), "json"))["roles"]
+    assert engine["ports"] == [{"name": "http", "port": 0}, {"name": "rpc", "port": 9000}]
+    assert (engine["service"], "service" in plain) == ({"http": 80, "rpc": 9000}, False)

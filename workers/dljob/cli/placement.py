@@ -13,7 +13,9 @@ from dljob.master.start.assign import Refusal, assign, spare_nodes
 from dljob.master.state.views import NodeView
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
+from dljob.plan.serving import offered
 from dljob.plan.words import ranges, resources_text
+from dljob.reconcile.state.names import service as service_name
 from dljob.spec.quantity import show, show_memory
 from dljob.spec.text.emit import to_yaml
 from dljob.telemetry.wording import counted
@@ -72,6 +74,10 @@ class _Layout:
         units += [row for series in plan.units.series for row in _unit_rows(series)]
         machines: Rows = [("MACHINES", "GROUP", "CARRY", "LEFT ON EACH"), *self._machine_rows()]
         domains = [f"{own.series}: {own.why}" for own in self.domains]
+        servers: Rows = [_server_row(plan.name, role) for role in plan.roles.values() if role.ports]
+        if servers:
+            table: Rows = [("SERVERS", "PORTS", "PROBES", "DRAIN", "SERVICE ON KUBERNETES"), *servers]
+            domains = [*aligned(table), *([""] if domains else []), *domains]
         tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
         return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
 
@@ -169,6 +175,17 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
     )
 
 
+def _server_row(job: str, role: RolePlan) -> tuple[str, ...]:
+    probes = {"startup": role.startup, "readiness": role.readiness, "liveness": role.liveness}
+    ports = ", ".join(f"{name} {number or 'free'}" for name, number in role.ports)
+    has = ", ".join(name for name, probe in probes.items() if probe) or "-"
+    service = "-"
+    if role.service:
+        numbers = ",".join(str(number) for number in offered(role.ports).values())
+        service = f"{service_name(job, role.name)}:{numbers}"
+    return role.name, ports, has, f"{role.drain.timeout_s} s" if role.drain else "-", service
+
+
 def _unit_rows(series: Series) -> Rows:
     """Return one row for all units of one shape."""
     rows: Rows = []
@@ -206,6 +223,8 @@ def _role_data(role: RolePlan) -> dict[str, Any]:
         "dependsOn": [{"role": name, "condition": condition} for name, condition in role.depends_on],
         "restartPolicy": {"level": role.restart_level, "maxRestarts": role.max_restarts, **_with(role)},
         "comm": role.comm_backend,
+        **({"ports": [{"name": name, "port": number} for name, number in role.ports]} if role.ports else {}),
+        **({"service": offered(role.ports)} if role.service else {}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOST = "DLJOB_HOST"
@@ -12,6 +13,9 @@ ENDPOINTS = "DLJOB_ENDPOINTS"
 
 LOWEST_PORT, HIGHEST_PORT = 20_000, 65_535
 """Free ports are chosen from these; Ray's workers listen on 10002 to 19999."""
+
+FIRST_OFFERED = 80
+"""Number that a Service offers for the first port of a role whose own number is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,10 @@ def port_variable(name: str) -> str:
 def endpoints_variable(role: str) -> str:
     """Return the variable with the endpoints of a role: DLJOB_ENDPOINTS_ROLLOUT."""
     return f"{ENDPOINTS}_{role.upper().replace('-', '_')}"
+
+
+def offered(ports: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return port name -> the number under which a Service offers it."""
+    taken = {number for _, number in ports if number}
+    free = (at for at in range(FIRST_OFFERED, 65536) if at not in taken)
+    return {name: number or next(free) for name, number in ports}

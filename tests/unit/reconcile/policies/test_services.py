@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reconcile_kit import World, dljob
 
-from dljob.reconcile.policies.services import offered
+from dljob.plan.serving import offered
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import Object, Trouble
 from dljob.reconcile.state.snapshot import MAX_SERVERS, served

@@ -492,3 +492,18 @@ def test_a_crash_after_any_call_comes_to_the_same_end():
         assert broken.submissions == straight.submissions, fuse
         assert broken.handed == straight.handed, fuse
         assert broken.clusters == {}
+
+
+def test_servers_have_the_time_of_their_drain_before_the_pods_are_deleted() -> None:
+    def longest(**role: Any) -> float:
+        job = dljob()
+        job["spec"]["roles"][0] |= {"entrypoint": {"module": "serve.py"}, **role}
+        world = World(job)
+        world.settle()
+        world.head_ready().settle()
+        world.master("Running").settle().edit(suspend=True).step()
+        outcome = world.step()
+        assert outcome.requeue is not None
+        return outcome.requeue
+
+    assert longest(drain={"timeoutSeconds": 90}) == longest() + 90

@@ -63,13 +63,15 @@ def limit(case: ReconcileContext) -> float:
     """Return the seconds that PrimeMaster has for a stop or a suspension before its pods are deleted anyway.
 
     Saving gets its grace twice: all savers flush the copies of their node's ranks, then they write the copies that they
-    keep for lost nodes (`Executor.sweep`). A PrimeMaster that has not reported yet has nothing to save. On somebody
-    else's RayCluster it would run on, so the operator waits until it should have reported.
+    keep for lost nodes (`Executor.sweep`). Before that servers finish their requests. A PrimeMaster that has not
+    reported yet has nothing to save. On somebody else's RayCluster it would run on, so the operator waits until it
+    should have reported.
     """
     if not case.has_reported:
         return START_SECONDS if case.ref else PATIENCE_SECONDS
-    grace = GRACE_SECONDS if isinstance(case.terms, Refused) else case.terms.grace_seconds
-    return STOP_SECONDS + SAVES * grace
+    if isinstance(case.terms, Refused):
+        return STOP_SECONDS + SAVES * GRACE_SECONDS
+    return STOP_SECONDS + SAVES * case.terms.grace_seconds + case.terms.drain_seconds
 
 
 def is_delivered(case: ReconcileContext, id_: str, seconds: float) -> bool:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from dljob.plan.serving import offered
 from dljob.reconcile.children.children import labels
 from dljob.reconcile.state import names
 from dljob.reconcile.state.accept import Refused
@@ -21,8 +22,6 @@ from dljob.reconcile.state.steps import PolicyDecision
 
 IN_SLICE = 100
 """Endpoints of one slice, as many as Kubernetes' own controller puts there; its limit is 1000."""
-FIRST_PORT = 80
-"""Number that a Service offers for the first port of a role whose own number is free."""
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "dljob.io"
 """Not that of Kubernetes' own controller, which would take a slice of another for its own."""
@@ -142,13 +141,6 @@ def _keys(row: Object) -> dict[str, Serve]:
 def _write(kind: Literal["Service", "EndpointSlice"], body: Object) -> Serve:
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
     return Serve(kind, body["metadata"]["name"], body, digest)
-
-
-def offered(ports: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return port name -> the number under which a Service offers it."""
-    taken = {number for _, number in ports if number}
-    free = (at for at in range(FIRST_PORT, 65536) if at not in taken)
-    return {name: number or next(free) for name, number in ports}
 
 
 def _service(case: ReconcileContext, role: str, ports: Sequence[tuple[str, int]]) -> Object:

@@ -72,6 +72,8 @@ class Terms:
     lease_seconds: int
     grace_seconds: int
     """Seconds for writing checkpoints that are only in memory to disk."""
+    drain_seconds: float
+    """The longest drain of a role's servers."""
     pending_timeout: int
     queued: bool
     """Whether a queue decides when the RayCluster may run."""
@@ -140,6 +142,7 @@ def terms(text: str, settings: Settings) -> Terms | Refused:
             spec.fault_tolerance.lease_seconds, survives=spec.gcs_fault_tolerance is not None
         ),
         grace_seconds=spec.checkpoint.grace_period_seconds if spec.checkpoint else GRACE_SECONDS,
+        drain_seconds=max(role.drain_s for role in made.plan.roles.values()),
         pending_timeout=spec.fault_tolerance.node.pending_timeout_seconds,
         queued=QUEUE in part(preview_raycluster(made.plan, made.manifest), "metadata", "labels"),
     )

@@ -1,6 +1,6 @@
 """One call of `grpc.health.v1.Health/Check`, by hand: a request of fixed shape over HTTP/2 (RFC 9113, HPACK RFC 7541).
 
-Neither Ray nor dljob brings grpcio, whose threads do not survive the forks of a host; and this reads a bounded answer.
+Ray brings grpcio with some extras only, and it is not safe to fork, as hosts do; and this reads a bounded answer.
 """
 
 from __future__ import annotations
