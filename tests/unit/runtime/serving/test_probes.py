@@ -116,6 +116,21 @@ async def test_an_foundwithout_an_end_is_read_to_its_bound_alone() -> None:
     assert sent < 20_000_000
 
 
+async def test_a_rank_that_answers_slowly_has_the_timeout_for_the_whole_answer() -> None:
+    """Not for each byte: a rank that sends one now and then would hold its probe for ever."""
+
+    async def drips(_request: bytes, writer: asyncio.StreamWriter) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 1000:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    began = asyncio.get_running_loop().time()
+    answer, _, port = await probed(drips, replace(HTTP, timeout_s=0.2))  # type: ignore[arg-type] - a whole one is long
+    assert answer == Answer(ok=False, words=f"GET /health at 127.0.0.1:{port}: no answer within 0.2 s")
+    assert asyncio.get_running_loop().time() - began < 10
+
+
 async def test_a_connection_suffices_for_a_tcp_probe() -> None:
     answer, _, port = await probed(b"", ProbePlan("tcp", port="http"))
     assert answer == Answer(ok=True, words=f"TCP 127.0.0.1:{port}: connected")
