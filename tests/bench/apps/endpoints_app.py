@@ -29,16 +29,17 @@ class Clients(Worker):
     """Each client asks PrimeMaster by itself, as one process each would."""
 
     def run(self) -> None:
-        """Write seconds from each kill until all clients know that the server is gone."""
-        count, found = self.config["clients"], list[float]()
+        """Write the times of each kill, and of when the last client knew that the server was gone."""
+        count, found = self.config["clients"], list[tuple[float, float]]()
         clients = [Endpoints("server", EndpointFeed(current_worker().calls)) for _ in range(count)]
         for _ in range(self.config["rounds"]):
             pid = RoleGroup("server")[0].pid()
-            until_all(clients, ready=1)
-            time.sleep(0.3)  # all of them ask again
-            begin = time.perf_counter()
+            Followers(clients, ready=1).last()
+            followers = Followers(clients, ready=0)
+            time.sleep(0.5)  # all of them ask again
+            begin = time.time()
             os.kill(pid, signal.SIGKILL)
-            found.append(until_all(clients, ready=0) - begin)
+            found.append((begin, followers.last()))
             while RoleGroup("server")[0].pid() == pid:
                 time.sleep(0.05)
         where = Path(self.config["out"])
@@ -46,20 +47,25 @@ class Clients(Worker):
         (where / "endpoints.new").rename(where / "endpoints.json")
 
 
-def until_all(clients: list[Endpoints], *, ready: int) -> float:
-    """Wait until each client sees this many servers; returns when the last one did."""
-    seen: list[float] = []
+class Followers:
+    """Clients that wait until they see a number of servers, each in a thread of its own."""
 
-    def follow(own: Endpoints) -> None:
+    def __init__(self, clients: list[Endpoints], *, ready: int) -> None:
+        self._ready = ready
+        self._seen: list[float] = []
+        self._threads = [threading.Thread(target=self._follow, args=(own,)) for own in clients]
+        for thread in self._threads:
+            thread.start()
+
+    def _follow(self, own: Endpoints) -> None:
         for now in own.changes(timeout=WAIT_S):
-            if len(now) == ready:
-                seen.append(time.perf_counter())
+            if len(now) == self._ready:
+                self._seen.append(time.time())
                 return
 
-    threads = [threading.Thread(target=follow, args=(own,)) for own in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == len(clients), f"{len(seen)} of {len(clients)} saw it"
-    return max(seen)
+    def last(self) -> float:
+        """Wait for all; returns when the last one saw it."""
+        for thread in self._threads:
+            thread.join()
+        assert len(self._seen) == len(self._threads), f"{len(self._seen)} of {len(self._threads)} saw it"
+        return max(self._seen)

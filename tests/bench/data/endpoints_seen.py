@@ -1,10 +1,11 @@
-"""A server is killed: the time until each of 100 clients knows that it gets no requests any more."""
+"""A server is killed: from PrimeMaster's word of it until each of 100 clients knows that it gets no requests."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -27,14 +28,19 @@ def main() -> None:
         status = submit(document).wait(900)
         assert status["phase"] == "Succeeded", status
         found = json.loads((out / "endpoints.json").read_text())
+    # PrimeMaster's own times of the deaths: how soon Ray tells them is another figure (deaths.py).
+    told = sorted(datetime.fromisoformat(fault["detectedAt"]).timestamp() for fault in status["recentFaults"])
+    pairs = [(seen, max((at for at in told if killed <= at <= seen), default=None)) for killed, seen in found]
+    seconds = [seen - at for seen, at in pairs if at is not None]
+    since_kill = median(seen - killed for killed, seen in found)
     Row(
         "endpoints-seen",
-        f"SIGKILL of a server until each of {CLIENTS} clients has it out of its endpoints",
+        f"a server's death, from PrimeMaster's word of it until each of {CLIENTS} clients has it out of its endpoints",
         "<= 0.2 s",
-        median(found),
+        median(seconds),
         LIMIT_S,
-        samples={"seen": found},
-        note=f"load {os.getloadavg()[0]:.0f}",
+        samples={"seen": seconds},
+        note=f"{since_kill:.2f} s after SIGKILL; load {os.getloadavg()[0]:.0f}",
     ).emit()
 
 
