@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError
+from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.process import context
 from dljob.runtime.serving import endpoints as module
 from dljob.runtime.serving.endpoints import (
     Endpoint,
     EndpointFeed,
+    EndpointFile,
     Endpoints,
     chosen_by_key,
     endpoints,
@@ -185,3 +186,39 @@ def test_a_process_has_one_feed_for_all_roles(monkeypatch: pytest.MonkeyPatch) -
     one, two = endpoints("rollout"), endpoints("rollout")
     assert one.feed is two.feed
     assert numbers(one) == [4]
+
+
+def test_a_process_that_is_no_rank_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_feeds", {})
+    monkeypatch.setattr(module, "FILE_POLL_S", 0.001)
+    monkeypatch.setattr(context, "_current", None)
+    for name in ("DLJOB_HOST_SOCKET", "DLJOB_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="no rank of a DLJob"):
+        endpoints("rollout")
+    path = tmp_path / "endpoints.json"
+    monkeypatch.setenv("DLJOB_ENDPOINTS", str(path))
+    with pytest.raises(UnreachableError, match=r"the file of endpoints .*endpoints\.json, in DLJOB_ENDPOINTS"):
+        endpoints("rollout")
+    write_table(path, table(1))
+    changes = endpoints("rollout").changes(timeout=20)
+    assert numbers(next(changes)) == [1]
+    write_table(path, table(1, 2))
+    assert numbers(next(changes)) == [1, 2]
+
+
+def test_the_file_answers_at_its_time_without_a_change(tmp_path: Path) -> None:
+    write_table(path := tmp_path / "e.json", table(1))
+    assert EndpointFile(path).ask("endpoints", (table(1),), 0.0).result(0) == table(1)
+
+
+async def test_a_coroutine_can_wait_for_a_change() -> None:
+    own, master = found(0)
+    seen, _ = own.look()
+    one, given_up = own.feed.on_change(seen), own.feed.on_change(seen)
+    given_up.cancel()
+    later = own.feed.on_change(seen)
+    own.feed.on_change(seen).cancel()
+    master.now(1)
+    assert (one.result(20), later.result(20)) == (None, None)
+    assert own.feed.on_change(seen).done(), "it has changed already"

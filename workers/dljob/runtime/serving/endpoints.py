@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError
+from dljob.errors import CallTimeoutError, NotFoundError, UnreachableError, UsageError
+from dljob.plan.serving import ENDPOINTS
 from dljob.runtime.process.context import current_worker
 
 ANSWER_S = 90.0
 """Seconds for PrimeMaster to answer; it keeps a question for a part of that, until something has changed."""
 RETRY_S = 0.5
+FILE_POLL_S = 0.05
+"""Seconds between two looks at the file of endpoints: Python has no way to wait for a change of a file."""
 
 Table = Mapping[str, Sequence[Mapping[str, Any]]]
 """Role -> its ready ranks, each with `rank`, `incarnation` and `addresses` (port name -> host:port)."""
@@ -304,6 +307,28 @@ def write_table(path: Path, table: Table) -> None:
     beside.replace(path)
 
 
+class EndpointFile:
+    """The file of endpoints in the place of PrimeMaster, for processes that a rank started."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def ask(self, what: str, args: Sequence[Any], timeout_s: float) -> Future[Any]:
+        """Answer as PrimeMaster does, once the file differs from what the asker has seen."""
+        del what
+        (seen,) = args
+        end = time.monotonic() + timeout_s
+        answer: Future[Any] = Future()
+        try:
+            while (table := json.loads(self._path.read_text())) == seen and time.monotonic() < end:
+                time.sleep(FILE_POLL_S)
+        except (OSError, ValueError) as error:
+            answer.set_exception(UnreachableError(f"the file of endpoints {self._path}, in {ENDPOINTS}: {error}"))
+        else:
+            answer.set_result(table)
+        return answer
+
+
 def one_line(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the first port of each ready rank as `host:port,host:port`."""
     return ",".join(next(iter(row["addresses"].values())) for row in rows)
@@ -314,8 +339,17 @@ _feeds: dict[int, EndpointFeed] = {}
 """Pid -> the feed that all `endpoints` of this process share; a forked child begins its own."""
 
 
+def _line() -> AsksMaster:
+    try:
+        return current_worker().calls
+    except UsageError:
+        if path := os.environ.get(ENDPOINTS):
+            return EndpointFile(Path(path))
+        raise
+
+
 def endpoints(role: str) -> Endpoints:
-    """Return the servers of a role that are ready, always those of now; for ranks of the same job.
+    """Return the servers of a role that are ready, always those of now; for ranks of the same job and their children.
 
     Raises:
         NotFoundError: The job has no role of that name with ports.
@@ -325,6 +359,6 @@ def endpoints(role: str) -> Endpoints:
     with _feed_lock:
         if os.getpid() not in _feeds:
             _feeds.clear()
-            _feeds[os.getpid()] = EndpointFeed(current_worker().calls)
+            _feeds[os.getpid()] = EndpointFeed(_line())
         feed = _feeds[os.getpid()]
     return Endpoints(role, feed)
