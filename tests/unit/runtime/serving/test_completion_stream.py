@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from completion_server import CompletionServer, Script, event, serving, undisturbed
 
+from dljob.calls.sse import SseDecoder
 from dljob.errors import PeerLostError, RemoteError, UsageError
 from dljob.runtime.serving import completion_stream as module
 from dljob.runtime.serving.completion_stream import CompletionStream
@@ -131,6 +134,35 @@ def test_the_text_of_a_prompt_is_enough(told: Any) -> None:
         assert next(iter(stream), None) is None
         assert servers[1].script.requests[0]["headers"]["x"] == "1"
     assert stream.token_ids == tuple(undisturbed([ord(each) for each in "once"], 9))
+
+
+async def test_a_compressed_stream_is_read_too(told: Any) -> None:
+    whole = event({"choices": [{"text": "a", "token_ids": [1, 2, 3], "finish_reason": "length"}]})
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    with serving(Script((200, headers, gzip.compress(whole)))) as servers:
+        told(*servers)
+        assert ids_of(completion(3)) == [1, 2, 3]
+        assert ids_of([chunk async for chunk in completion(3)]) == [1, 2, 3]
+
+
+def test_a_line_without_end_fills_no_memory(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dljob.calls.completions.SseDecoder", lambda: SseDecoder(limit=1 << 20))
+
+    def endless(handler: Any) -> str:
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.end_headers()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(1 << 14):  # a gigabyte
+                handler.wfile.write(b"x" * (1 << 16))
+        handler.server.script.closed.set()
+        return "hang up"
+
+    with serving(Script(endless)) as (server,):
+        told(server)
+        with pytest.raises(RemoteError, match="an event has more than 1,048,576 bytes"):
+            list(completion())
+        assert server.script.closed.wait(20)
 
 
 def test_a_server_that_refuses_connections_is_no_death(told: Any) -> None:
