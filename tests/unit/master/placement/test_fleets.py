@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elastic_kit import fleet, join, lose, ready, wait_for
 from master_kit import KILLED, error, nodes
 
@@ -274,3 +276,55 @@ def test_a_role_with_gaps_survives_a_new_master_and_a_restart_of_the_job():
     world.send(ev.Commanded("no", "restart", "e/0", "somebody"))
     assert world.notes(reasons.COMMAND_REFUSED)
     assert world.of(act.StartRanks)[-1].world_size == 2
+
+
+SMALL = {"resources": {"cpu": "1"}}
+
+
+def announce(world, unit):
+    """Ray drains the node of a unit, which is gone in a minute."""
+    node = world.state.units[unit].node
+    world.views = tuple(replace(view, leaving=world.now + 60.0) if view.id == node else view for view in world.views)
+    world.send(ev.NodesSeen(world.seen()))
+    return node
+
+
+def until_saved(world):
+    """Answer the flush of copies that a departure begins with."""
+    while not all(own.saved for own in world.state.departures.values()):
+        world.deliver()
+
+
+def test_ranks_of_a_node_that_is_taken_away_finish_and_come_back_elsewhere():
+    world = fleet(extra=nodes(20, cpus=1)[18:], role=SMALL)
+    world.hold = True
+    node = announce(world, "e/0")
+    until_saved(world)
+    own = world.state.sizes["e"]
+    assert (own.leaving, [stop.host.index for stop in stops(world)]) == ((0,), [0])
+    assert own.leave_by == world.state.departures[node].by - limits.PARTING_S or own.leave_by < world.now + 60
+    world.hold = False
+    world.settle()
+    while world.state.sizes["e"].size < 3:
+        world.tick()
+        world.settle()
+    assert (ready(world), incarnations(world)) == ({0, 1, 2}, {0: 2, 1: 1, 2: 1})
+    assert world.state.units["e/0"].node != node
+    assert (world.state.sizes["e"].want, dict(world.state.restarts)) == (3, {})
+
+
+def test_a_fleet_at_its_minimum_moves_the_ranks_of_a_node_that_is_taken_away():
+    world = fleet(extra=nodes(20, cpus=1)[18:], role={**SMALL, "minReplicas": 3})
+    announce(world, "e/0")
+    world.settle()
+    assert stops(world) == []
+    assert (ready(world), incarnations(world)) == ({0, 1, 2}, {0: 2, 1: 1, 2: 1})
+
+
+def test_a_fleet_without_other_room_goes_on_without_the_ranks_of_a_node_that_is_taken_away():
+    world = fleet(extra=nodes(20, cpus=1)[19:], role=SMALL)
+    announce(world, "e/1")
+    world.settle()
+    assert (ready(world), world.state.sizes["e"].gone, world.state.sizes["e"].want) == ({0, 2}, (1,), 3)
+    assert world.notes(reasons.RESIZED)[-1].message == "2 ranks instead of 3: their node is taken away; gone: e/1"
+    assert (world.state.faults, dict(world.state.restarts)) == ((), {})

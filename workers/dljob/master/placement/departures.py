@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from dljob.master.failure import attribution, ending
 from dljob.master.failure.moving import elsewhere
 from dljob.master.failure.restart import stop_ranks
+from dljob.master.placement import leaving
 from dljob.master.placement.admission import leave, try_to_place
 from dljob.master.start.assign import Refusal
 from dljob.master.start.reservations import unit_hosts
@@ -86,7 +87,7 @@ def go(d: StateTransaction) -> None:
     """Move the ranks off departing nodes whose copies are on disk, where another node can hold them."""
     for name, own in sorted(d.departures.items()):
         units = _inhabited(d, name)
-        if d.ending or not own.saved or not units:
+        if d.ending or not own.saved or not units or _finishing(d, units, own):
             continue
         # A server that drains cannot go back: it leaves even if the room has gone meanwhile.
         found = elsewhere(d, units) if d.seats and own.drain_by is None else None
@@ -142,6 +143,30 @@ def drained(d: StateTransaction) -> None:
     """Let the ranks of departing nodes leave whose last server has ended."""
     if any(own.drain_by is not None for own in d.departures.values()):
         go(d)
+
+
+def _finishing(d: StateTransaction, units: frozenset[str], own: Departure) -> bool:
+    """Have the ranks of a departing node finish their work if they are all of fleets that can do without them.
+
+    Their roles are smaller then, and grow again where there is room. Return whether ranks are still at it.
+    """
+    goes: dict[str, list[int]] = {}
+    for unit in sorted(units):
+        for role, group in d.job.plan.units[unit].members:
+            goes.setdefault(role, []).extend(d.facts(role).group_ranks(group))
+    if not d.seats or not all(d.facts(role).fleet for role in goes):
+        return False
+    if any(set(ranks) & set(d.sizes[role].leaving) for role, ranks in goes.items()):
+        return True
+    if any(d.sizes[role].leaving or _too_few(d, role, len(ranks)) for role, ranks in goes.items()):
+        return False
+    why, by = f"their node is taken away: {own.why}", max(d.now + 1.0, own.by - limits.PARTING_S)
+    begun = [leaving.begin(d, role, ranks, why, by=by) for role, ranks in sorted(goes.items())]
+    return any(begun)
+
+
+def _too_few(d: StateTransaction, role: str, gone: int) -> bool:
+    return d.sizes[role].size - gone < d.facts(role).plan.min_replicas
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float]:

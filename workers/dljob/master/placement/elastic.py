@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from immutables import Map
 
 from dljob.master.failure.ending import inhabited
-from dljob.master.placement import gaps, leaving, resizing
-from dljob.master.placement.departures import GRACE_S
+from dljob.master.placement import departures, gaps, leaving, resizing
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
 from dljob.master.start.assign import Refusal, roomy
@@ -244,7 +243,7 @@ def _save(d: StateTransaction, role: str) -> None:
         _calm(d, role)  # `follow` looks again once the job runs or nodes change
         return
     checkpoint = d.job.spec.checkpoint
-    within = float(checkpoint.grace_period_seconds) if checkpoint else GRACE_S
+    within = float(checkpoint.grace_period_seconds) if checkpoint else departures.GRACE_S
     _put(d, role, evolve(own, move_at=None, save_by=d.now + within))
     d.do(SaveCopies("", within))
 
@@ -281,7 +280,9 @@ def _left(d: StateTransaction, role: str) -> None:
     own = d.sizes[role]
     late = ", ".join(f"{role}/{rank}" for rank in own.leaving if d.ranks[role, rank].phase is RankPhase.STOPPING)
     said = f"; killed before they had finished: {late}" if late else ""
-    resizing.resize(d, Resize({role: own.staying}, {}), f"its wanted size is {own.want}{said}", anew=False)
+    why = f"its wanted size is {own.want}" if own.want <= own.staying else "their node is taken away"
+    resizing.resize(d, Resize({role: own.staying}, {}), f"{why}{said}", anew=False)
+    departures.go(d)
 
 
 def _why(own: Sizing, size: int) -> str:

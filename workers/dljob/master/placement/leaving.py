@@ -6,6 +6,7 @@ Others let go of them first: they are out of the endpoints, and callers hear of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dljob.master.state import limits
@@ -22,8 +23,11 @@ LEAVES = "Leaves"
 """Restart reason of a rank that leaves."""
 
 
-def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str) -> bool:
-    """Ask those of the ranks that work to finish and end; return whether any has to be waited for."""
+def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by: float = math.inf) -> bool:
+    """Ask those of the ranks that work to finish and end; return whether any has to be waited for.
+
+    `by`: when they are gone in any case (unix seconds).
+    """
     facts = d.facts(role)
     asked: dict[HostId, list[int]] = {}
     for rank in ranks:
@@ -32,7 +36,7 @@ def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str) -> boo
             asked.setdefault(host, []).append(rank)
     if not asked:
         return False
-    leave_by = d.now + limits.FINISH_S + limits.STOP_S + facts.plan.drain_s
+    leave_by = min(by, d.now + limits.FINISH_S + limits.STOP_S + facts.plan.drain_s)
     d.sizes = d.sizes.set(role, evolve(d.sizes[role], leaving=tuple(ranks), leave_by=leave_by))
     d.wake_at(leave_by)
     for host, working in asked.items():
