@@ -64,6 +64,7 @@ SCRIPTS = (
     "http_streams",
     "endpoints_seen",
     "traced_calls",
+    "fleet",
     "weights",
     "checkpoint",
     "heads",

@@ -10,7 +10,7 @@ from immutables import Map
 from dljob.master import status, transition
 from dljob.master.failure import budget, coupling, ending, moving, restart
 from dljob.master.persistence import codec
-from dljob.master.placement import admission, commands, reissue, resizing
+from dljob.master.placement import admission, autoscale, commands, gaps, leaving, reissue, resizing
 from dljob.master.start import spares, standby, starting
 from dljob.master.state.events import (
     Commanded,
@@ -411,3 +411,33 @@ def tells_ready_before_its_probe(patch):
             w.report(w.processes[actor], RankReady(running.role, running.rank, running.incarnation, 7))
 
     patch.setattr(executor, "_enter", enter)
+
+
+@bug
+def lets_the_lowest_number_go(patch):
+    """Of ranks that are equal the first goes."""
+    patch.setattr(gaps, "in_order", lambda d, role: sorted(d.facts(role).groups, reverse=True))
+
+
+@bug
+def leaves_a_number_out(patch):
+    """A fleet that grows leaves a gap."""
+    old = gaps.numbers
+
+    def numbers(d, role, size):
+        had, found = d.facts(role).groups, old(d, role, size)
+        return found if len(found) <= len(had) else [*had, *(number + 1 for number in found if number not in had)]
+
+    patch.setattr(gaps, "numbers", numbers)
+
+
+@bug
+def kills_ranks_at_work(patch):
+    """A fleet gives ranks up that have not finished."""
+    patch.setattr(leaving, "begin", lambda d, role, ranks, why, by=0.0: False)
+
+
+@bug
+def follows_every_load(patch):
+    """A load is followed right after another change."""
+    patch.setattr(autoscale, "held_s", lambda policy, own, now: 0.0)

@@ -44,6 +44,10 @@ FOUND = {
     "waits_for_ever_for_a_drain": ("a server that drains", "drain"),
     "forgets_the_endpoints": ("a server", "endpoints"),
     "tells_ready_before_its_probe": ("a server", "dependency"),
+    "lets_the_lowest_number_go": ("a fleet", "fleet"),
+    "leaves_a_number_out": ("a fleet", "fleet"),
+    "kills_ranks_at_work": ("a fleet", "elastic"),
+    "follows_every_load": ("a fleet", "fleet"),
     "takes_those_along_who_stay": ("a resize in process", "elastic"),
     "ends_who_goes_at_work": ("a resize in process", "elastic"),
 }

@@ -24,6 +24,8 @@ lost, or takes effect.
 FEW = (CRASHES[4],)
 SCALES = (FaultMove("scale", 0, 1.0), FaultMove("scale", 0, 2.0))
 """An order for the fewest ranks of a role, and another one for one group more."""
+LOADS = (FaultMove("load", 0), FaultMove("load", 2))
+"""A load that needs the fewest ranks of a role, and one that needs the most."""
 BAD = (FaultMove("bad", 0, 0), FaultMove("bad", 0, 1))
 NODES = (FaultMove("freeze", 0, 4.0), FaultMove("cut", 0, 20.0), FaultMove("node lost"))
 LOSS, JOIN = (FaultMove("node lost"), FaultMove("kill")), FaultMove("join")
@@ -67,7 +69,6 @@ _CHECKED = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"
 _WORLD = role("t", 2, type="Elastic", entrypoint=MODULE)
 _ELASTIC = role("t", 2, type="Elastic", entrypoint=MODULE, resources={"cpu": "5"}, minReplicas=1)
 _RESIZES = role("t", 2, type="Elastic", minReplicas=1, restartPolicy={"level": "InProcess", "maxRestarts": 2})
-_FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False)
 _PROBE = {"tcpSocket": {"port": "http"}}
 _SERVER = role(
     "s",
@@ -79,6 +80,9 @@ _SERVER = role(
     drain={"signal": "SIGUSR1", "timeoutSeconds": 60},
 )
 _CALLER = role("d", dependsOn=[{"role": "s"}])
+_LOAD = {"by": "calls", "target": 1, "cooldownSeconds": 60}
+_FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False, autoscale=_LOAD)
+_FLEETS_DRIVER = role("d", dependsOn=[{"role": "e"}])
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
@@ -98,9 +102,11 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("two nodes", job(role("a"), nodes=2), (KILL, *NODES, CRASHES[0], *FEW), PROMPT), 1),
     Bounded(Small("a node that is to go", job(role("a"), nodes=2), (*GOING, KILL, *FEW), PROMPT), 2),
     Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
-    Bounded(Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, KILL, *FEW), PROMPT), 1),
     Bounded(Small("a server", job(_SERVER, _CALLER), (UNREADY, SICK, KILL, *FEW), PROMPT), 2),
     Bounded(Small("a server that drains", job(_SERVER, _CALLER), (STOP, STUBBORN, UNREADY, *FEW), PROMPT), 2),
+    Bounded(
+        Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, *LOADS, KILL, *FEW), PROMPT), 1
+    ),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     # Arrivals are not among the items at once: here reports come late, and in any order.
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),

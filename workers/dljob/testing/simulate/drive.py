@@ -17,6 +17,7 @@ from dljob.testing.world import (
     checks,
     elastic,
     fault_schedule,
+    fleets,
     invariants,
     jobs,
     leaving,
@@ -122,6 +123,7 @@ def case_of(seed: int, manifest: Mapping[str, Any] | None = None) -> Case:
             *leaving.notices(seed),
             *elastic.orders(seed),
             *(servers.troubles(seed, made) if manifest is None else ()),
+            *fleets.loads(seed),
         ),
         own_nodes=rng.random() < 0.3,
     )

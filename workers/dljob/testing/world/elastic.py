@@ -12,6 +12,7 @@ from dljob.master.state.events import Commanded
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level, NodeView
+from dljob.testing.world import fleets
 from dljob.testing.world.fault_schedule import Timed, chance
 from dljob.testing.world.jobs import CLASS, MODULE
 from dljob.testing.world.model import Arrive, FaultMove
@@ -56,6 +57,7 @@ def with_bounds(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         role = {**role, "restartPolicy": {**role["restartPolicy"], "level": "InProcess"}}
     if chance(f"fleet {seed}").random() < FLEETS:
         role = {**role, "type": "Actor", "driver": False, "restartPolicy": {"maxRestarts": 10}}
+        role = fleets.with_policy(seed, role)
     machines = {**group, "replicas": group["replicas"] + groups}
     # Room for the additional group.
     if more:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dljob.master.state.events import Commanded, NodesSeen, RankServes
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, NodeView, Outcome, Reason
-from dljob.testing.world import checks, elastic, executor, leaving, servers
+from dljob.testing.world import checks, elastic, executor, fleets, leaving, servers
 from dljob.testing.world.events import on
 from dljob.testing.world.model import (
     HANG_S,
@@ -216,6 +216,7 @@ FAULTS: dict[str, Callable[[MasterWorld, FaultMove], None]] = {
     "crash": _crash,
     "refuse": _refuse,
     "scale": elastic.scale,
+    "load": fleets.load,
     "clock": _jump,
     "command": _command,
     "again": _again,
@@ -241,7 +242,7 @@ def possible(w: MasterWorld, kind: str) -> list[FaultMove]:
         count = len(w.nodes)
     elif kind in ("node lost", "freeze", "cut", "drain", "evict"):
         count = len(_speaking(w, FaultMove(kind)))
-    elif kind == "scale":
+    elif kind in ("scale", "load"):
         count = max(2 * len(w.known.sizes), int(w.state is not None))
     else:
         count = int(w.state is not None)

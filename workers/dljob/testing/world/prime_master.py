@@ -12,7 +12,7 @@ from dljob.master.state.state import JobState
 from dljob.master.state.views import NodeView, Outcome, Reason
 from dljob.master.transition import next_wake, transition
 from dljob.telemetry import reasons
-from dljob.testing.world import elastic, executor, invariants, server_invariants, servers
+from dljob.testing.world import elastic, executor, fleets, invariants, server_invariants, servers
 from dljob.testing.world.environment import reported
 from dljob.testing.world.model import (
     HANG_S,
@@ -65,6 +65,7 @@ class MasterWorld(WorldState):
                 self.problems.extend(elastic.check_elastic(self.state, step.state))
             if self.serving:
                 self.problems.extend(server_invariants.check_step(self, self.state, arrival.event, step))
+                self.problems.extend(fleets.checked(self.state, step.state, arrival.event))
             self.state = self.known = step.state
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.

@@ -1,0 +1,92 @@
+"""Fleets of a world: loads that ask for other sizes, and the laws of who goes, who comes, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dljob.master.state.events import Event, LoadSeen
+from dljob.master.state.sizing import Sizing
+from dljob.master.state.state import JobState, RankPhase
+from dljob.testing.world.fault_schedule import Timed, chance
+from dljob.testing.world.model import Arrive, FaultMove
+from dljob.testing.world.state import WorldState
+
+FOLLOWS = 0.5
+"""The share of fleets that follow their load."""
+SOON_S = 300.0
+POLICY: Mapping[str, Any] = {"by": "calls", "target": 1, "cooldownSeconds": 30}
+
+
+def with_policy(seed: int, role: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the role, for some seeds so that it follows its load."""
+    return {**role, "autoscale": POLICY} if chance(f"load {seed}").random() < FOLLOWS else dict(role)
+
+
+def loads(seed: int) -> tuple[Timed, ...]:
+    """Return up to five loads; they change nothing in a job without a role that follows one."""
+    rng = chance(f"loads {seed}")
+    made = (FaultMove("load", rng.randrange(1 << 16)) for _ in range(rng.randint(0, 5)))
+    return tuple(Timed(round(rng.random() * SOON_S, 3), fault) for fault in made)
+
+
+def load(w: WorldState, f: FaultMove) -> None:
+    """Let the load ask for another number of ranks, now and then for one that is out of bounds."""
+    names = sorted(w.known.sizes)
+    if names and w.state is not None:
+        role = names[f.pick % len(names)]
+        own = w.job.roles[role].plan
+        numbers = [*range(own.min_replicas, own.max_replicas + 1, own.group_size), own.max_replicas + 1]
+        w.later(Arrive(LoadSeen(role, numbers[f.pick // len(names) % len(numbers)], "its load")))
+
+
+def checked(before: JobState, after: JobState, event: Event) -> Iterator[str]:
+    """All laws of fleets, for a step that changed sizes."""
+    for role, own in after.sizes.items():
+        if before.job.roles[role].fleet:
+            yield from _went(before, after, role, own)
+            yield from _came(before, after, role)
+            yield from _followed(before, own, role, event)
+
+
+def _went(before: JobState, after: JobState, role: str, own: Sizing) -> Iterator[str]:
+    """Who goes was on a departing node, else not ready, else the least busy, else the highest number."""
+    facts, old = before.job.roles[role], before.sizes[role]
+    size = facts.plan.group_size
+    # Those that leave already were chosen by an earlier step.
+    goes = {rank // size for rank in own.leaving} or set(facts.groups) - set(after.job.roles[role].groups)
+    if old.leaving or not goes:
+        return
+
+    def order(group: int) -> tuple[bool, bool, int, int]:
+        ranks = facts.group_ranks(group)
+        departs = before.units[f"{facts.series}/{group}"].node in after.departures
+        works = all(before.ranks[role, rank].phase is RankPhase.READY for rank in ranks)
+        works = works and all(after.ranks[role, rank].phase is not RankPhase.WAITING for rank in ranks)
+        calls = dict(own.calls or old.calls)
+        return departs, not works, -sum(calls.get(rank, 0) for rank in ranks), group
+
+    for group in sorted(goes):
+        stays = [other for other in facts.groups if other not in goes and order(other) > order(group)]
+        if stays and not order(group)[0]:
+            yield f"fleet: group {group} of {role} goes, and {stays[0]} should go first"
+
+
+def _came(before: JobState, after: JobState, role: str) -> Iterator[str]:
+    """The lowest numbers that are free are given first."""
+    had, has = set(before.job.roles[role].groups), set(after.job.roles[role].groups)
+    free = (number for number in range(len(had | has) + len(has)) if number not in had)
+    wrong = [number for number, first in zip(sorted(has - had), free, strict=False) if number != first]
+    if wrong:
+        yield f"fleet: {role} gives the number {wrong[0]}, and has {sorted(had)}"
+
+
+def _followed(before: JobState, own: Sizing, role: str, event: Event) -> Iterator[str]:
+    """A load changes the wanted size within its bounds, and a cooldown after the last change."""
+    old, plan = before.sizes[role], before.job.roles[role].plan
+    if not isinstance(event, LoadSeen) or own.want == old.want:
+        return
+    if plan.autoscale is None or not plan.min_replicas <= own.want <= plan.max_replicas:
+        yield f"fleet: its load gives {role} {own.want} ranks, out of its bounds"
+    elif old.scaled is not None and own.scaled is not None and own.scaled - old.scaled < plan.autoscale.cooldown_s:
+        yield f"fleet: its load changes {role} {own.scaled - old.scaled:.1f} s after the last change"
