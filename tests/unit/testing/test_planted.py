@@ -66,7 +66,7 @@ def test_every_bug_is_looked_for():
 def test_a_planted_bug_is_found(name, monkeypatch, record_property):
     world, law = FOUND[name]
     BUGS[name](monkeypatch)
-    found = explored(world, 2, most=6000)
+    found = explored(world, 2, most=8000)
     assert found["problems"], f"not found in {found['states']} states"
     assert found["problems"][0].startswith(f"{law}:"), found["problems"]
     assert len(found["trace"]) < 30
