@@ -56,3 +56,18 @@ def rollout() -> None:
             return
         time.sleep(0.02)
         samples.put({"prompt": prompt}, key=str(prompt))
+
+
+def late() -> None:
+    """Make steps without a save until told to save; ask for cuts twice at once."""
+    me, folder = current_worker(), say_where()
+    checkpoint.load()
+    queue, step = DataQueue("own"), 0
+    queue.put("left")
+    while not (folder / "go").exists():
+        step += 1
+        progress(step)
+        if (folder / "save").exists():
+            checkpoint.save(step, {"step": step})
+        time.sleep(0.05)
+    (folder / "asked").write_text(json.dumps([me.job.checkpoint(), me.job.checkpoint()]))

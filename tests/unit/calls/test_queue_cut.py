@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dljob.calls.backlog import KEYS, Backlog, PutRefusal, Who
-from dljob.calls.queue_cut import QueueCut, Stamp
+from dljob.calls.queue_cut import CutStamp, QueueCut
 
 TRAINER, ROLLOUT = Who("trainer/0", 1, "t"), Who("rollout/0", 1, "r")
-OLD = Stamp()
+OLD = CutStamp()
 
 
 def queue(items: int = 3) -> Backlog:
@@ -44,7 +44,7 @@ def test_a_marker_of_another_cut_or_process_turns_nobody():
 def test_a_request_counts_by_its_stamp_and_not_by_its_arrival():
     cut = begun(queue())
     assert cut.is_before(TRAINER, OLD)
-    assert not cut.is_before(TRAINER, Stamp(0, 4))  # it overtook the marker
+    assert not cut.is_before(TRAINER, CutStamp(0, 4))  # it overtook the marker
     cut.put(9, 5, "k9")
     cut.put(10, 5, "")
     cut.acknowledged([1, 77])
@@ -58,7 +58,7 @@ def test_ranks_without_a_state_turn_with_the_first_that_knows_of_the_other_side(
     assert cut.is_before(ROLLOUT, OLD)
     assert not cut.taints([1, 2])
     assert cut.taints([1, 9])
-    assert not cut.is_before(ROLLOUT, Stamp(0, 0, 4))
+    assert not cut.is_before(ROLLOUT, CutStamp(0, 0, 4))
     assert not cut.is_before(Who("rollout/1", 1, "s"), OLD)
     assert cut.taints([])
     assert cut.is_before(TRAINER, OLD)

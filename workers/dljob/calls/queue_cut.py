@@ -15,11 +15,12 @@ from typing import NamedTuple
 from dljob.calls.backlog import Backlog, Who
 
 
-class Stamp(NamedTuple):
+class CutStamp(NamedTuple):
     """A request's place in the history of the job."""
 
     epoch: int = 0
-    """How often the job had gone back to a cut when the sender got its last item; 0: the sender knows of none."""
+    """The history in which the sender got its last item, from 1: the job begins another one each time that it goes back
+    to a cut. 0: the sender has had no answer yet."""
     taken: int = 0
     """The last cut in which the sender saved its state."""
     seen: int = 0
@@ -47,7 +48,7 @@ class QueueCut:
         """Begin a cut of a queue: what waits in it, and what is handed out and not acknowledged."""
         return cls(number, dict(members), dict(backlog.sizes), dict(backlog.keys), backlog.closed)
 
-    def is_before(self, who: Who, stamp: Stamp) -> bool:
+    def is_before(self, who: Who, stamp: CutStamp) -> bool:
         """Return whether a request belongs before the cut; one from after it may turn the ranks without a state."""
         if who.rank in self.members:
             return stamp.taken < self.number and who.rank not in self.turned
@@ -56,7 +57,7 @@ class QueueCut:
             self.frozen = True
         return not self.frozen
 
-    def hides(self, who: Who, stamp: Stamp) -> bool:
+    def hides(self, who: Who, stamp: CutStamp) -> bool:
         """Return whether a rank may only get items of before the cut: its state is still to be saved."""
         return who.rank in self.members and self.is_before(who, stamp)
 

@@ -100,8 +100,8 @@ def test_a_lost_rank_gives_the_cut_up_and_the_one_before_stays(world):
     assert told(world, reasons.CUT_GIVEN_UP) == [
         "cut 2 is given up: t/0 was lost, or ended, before it was complete; cut 1 stays the last one"
     ]
-    recovering = evolve(world.state, phase=Phase.RECOVERING)
-    assert transition(recovering, ev.CutAsked("t/0"), world.now).state.cuts.refused == "ranks are starting"
+    ending = evolve(world.state, phase=Phase.STOPPING)
+    assert transition(ending, ev.CutAsked("t/0"), world.now).state.cuts.refused == "the job ends"
     for event in (ev.CutBegun(2), ev.CutTaken(2, "t", 0, 1, mark(1)), ev.CutSealed(2), ev.CutGivenUp(2, "late")):
         before = world.state.cuts
         world.send(event)
@@ -168,6 +168,21 @@ def test_a_job_without_a_readable_cut_begins_anew_with_empty_queues(world):
     assert "t restores a checkpoint" in told(world, reasons.CUT_GIVEN_UP)[0]
 
 
+def test_the_next_attempt_goes_back_to_a_cut_that_it_finds(world):
+    number = cut(world, 3)
+    found = world.state.cuts.kept
+    later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    later.send(ev.CutsFound(()))
+    assert later.state.cuts.last == 0
+    later.send(ev.CutsFound(found))
+    later.send(ev.CutsFound(()))
+    assert (later.state.cuts.last, choices(later.state.cuts, "t")) == (number, (mark(3),))
+    later.send(ev.CheckpointDecided("t", RunId(2, 1), mark(3)))
+    assert (later.state.cuts.epoch, later.state.cuts.back, later.state.cuts.pending) == (1, number, ("w/0",))
+    later.send(ev.CheckpointDecided("w/0", RunId(2, 1), mark(3)))
+    assert later.state.cuts.epoch == 1
+
+
 def test_a_world_that_took_no_part_restores_as_it_always_did(world):
     cut(world, 1)
     world.kill("w", 1)
@@ -181,6 +196,14 @@ def test_a_rank_that_is_not_ready_refuses_a_cut(world):
     failed = evolve(world.state.ranks["w", 0], phase=RankPhase.STARTING)
     begins = evolve(world.state, ranks=world.state.ranks.set(("w", 0), failed))
     assert transition(begins, ev.CutAsked("t/0"), world.now).state.cuts.refused == "w/0 is Starting"
+
+
+def test_a_rank_without_a_state_that_restarts_is_no_reason_against_a_cut(world):
+    world.kill("rollout", 0)
+    world.send(ev.CutAsked("t/0"))
+    world.settle()
+    assert world.state.cuts.open is not None
+    assert world.state.ranks["rollout", 0].incarnation == 2
 
 
 def test_a_job_counts_only_so_many_queues(world):

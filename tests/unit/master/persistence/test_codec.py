@@ -16,7 +16,7 @@ from dljob.master.persistence import codec
 from dljob.master.persistence.changes import Written, changes
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
-from dljob.master.state.cuts import CutQueue
+from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import BudgetMark as Failure
 from dljob.master.state.state import JobState
@@ -56,6 +56,13 @@ views = st.builds(
 lives = st.builds(RunId, st.integers(1, 3), st.integers(1, 3))
 saved = st.builds(CheckpointId, lives, small)
 files = st.builds(CutQueue, text, text, small, small, small)
+made_cuts = st.builds(
+    Cut,
+    small,
+    st.floats(0, 2e9),
+    st.lists(st.tuples(text, saved), max_size=2).map(tuple),
+    st.lists(files, max_size=2).map(tuple),
+)
 committed = st.builds(Committed, saved, st.floats(0, 2e9))
 pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 EVENTS = st.one_of(
@@ -72,6 +79,7 @@ EVENTS = st.one_of(
     ),
     st.builds(ev.QueueOpened, text),
     st.builds(ev.CutAsked, text),
+    st.builds(ev.CutsFound, st.lists(made_cuts, max_size=2).map(tuple)),
     st.builds(ev.CutBegun, small, st.lists(text, max_size=2).map(tuple)),
     st.builds(ev.CutTaken, small, text, small, small, saved),
     st.builds(ev.CutSealed, small, st.lists(files, max_size=2).map(tuple)),

@@ -27,7 +27,7 @@ from dljob.runtime.process import context
 from dljob.runtime.process.handover import Handover
 from dljob.runtime.process.messages import Call, Reply
 from dljob.runtime.process.worker_context import RankCall
-from dljob.runtime.queues import session
+from dljob.runtime.queues import data_queue, session
 from dljob.runtime.queues.files import QueueFiles
 from dljob.runtime.queues.keeper import QueueKeeper, folder_of
 from dljob.runtime.queues.store import QueueStore
@@ -809,3 +809,39 @@ def test_fill_of_a_queue_is_told_once_it_is_open(line):
 
 async def _made(line: Loopback) -> QueueKeeper:
     return QueueKeeper(line.job, "other")
+
+
+def test_a_thread_that_saves_marks_all_queues_of_its_process_with_its_own_sessions(line):
+    become(line, incarnation=77)  # sessions of other tests are not its own
+    samples, others = DataQueue("samples"), DataQueue("others")
+    samples.put("mine", key="a")
+    samples.put("mine", key="a")
+    samples.put("theirs")
+    others.put("theirs")
+    samples.put("left")
+    assert samples.get(60) == "mine"
+    reader = threading.Thread(target=lambda: (DataQueue("samples").get(60), others.stats()))
+    reader.start()
+    reader.join(60)
+    keepers = line.keepers.values()
+    for keeper in keepers:
+        assert keeper._opening.result().begin_cut(3, {"w/0": 77}) is not None
+    assert data_queue.mark(3, 60) == ""
+    assert list(line.keepers["samples"]._opening.result().cut.left) == [2, 3]
+    assert list(line.keepers["others"]._opening.result().cut.left) == [1]
+    assert data_queue.mark(4, 60) == "queue samples has no part in the cut; queue others has no part in the cut"
+    line.away = True
+    assert "queue samples: " in data_queue.mark(4, 60)
+
+
+def test_an_item_of_a_history_that_was_left_is_dropped_and_said(line, caplog):
+    queue = DataQueue("samples")
+    queue.put("first")
+    assert queue.get(60) == "first"
+    line.keepers["samples"]._opening.result().restore(1, None, 0)
+    with caplog.at_level("INFO"):
+        queue.put("made of the first")
+    assert "an item was dropped: it was made before a restore" in caplog.text
+    assert queue.qsize() == 0
+    queue.put("made after it")
+    assert queue.get(60) == "made after it"

@@ -14,11 +14,12 @@ from dljob.master.state.events import (
     CutBegun,
     CutGivenUp,
     CutSealed,
+    CutsFound,
     CutTaken,
     QueueOpened,
 )
 from dljob.master.state.evolve import evolve
-from dljob.master.state.state import Phase, RankPhase
+from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
@@ -28,6 +29,13 @@ def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
     """Record a queue of the job. One that is opened during a cut has no part in it: its items are all from after it."""
     if event.name not in d.cuts.queues and len(d.cuts.queues) < QUEUES:
         d.cuts = evolve(d.cuts, queues=(*d.cuts.queues, event.name))
+
+
+def found(d: StateTransaction, event: CutsFound) -> None:
+    """Take over the cuts of an earlier attempt: the first life of each of their worlds goes back to one of them."""
+    if d.cuts.last == 0 and event.cuts:
+        d.cuts = evolve(d.cuts, last=event.cuts[-1].number, kept=event.cuts)
+        d.because(f"an earlier attempt has left cut {event.cuts[-1].number}")
 
 
 def asked(d: StateTransaction, event: CutAsked) -> None:
@@ -46,8 +54,8 @@ def asked(d: StateTransaction, event: CutAsked) -> None:
 
 def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     """Return the ranks that save a state in a cut of now, or why there can be none."""
-    if d.phase is not Phase.RUNNING or d.incidents:
-        return (), "ranks are starting"
+    if not d.phase.active:
+        return (), "the job ends"
     found = list[CutMember]()
     for world in sorted(d.saves):
         role, _, rank = world.partition("/")

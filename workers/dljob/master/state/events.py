@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dljob.master.state.checkpoint_ids import CheckpointId, Committed, RunId
-from dljob.master.state.cuts import CutQueue
+from dljob.master.state.cuts import Cut, CutQueue
 from dljob.master.state.pairing import NodeFacts, TeamFacts
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.views import Clue, HostId, NodeView, Outcome
@@ -328,6 +328,13 @@ class QueueOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class CutsFound:
+    """The cuts that an earlier attempt has left on the checkpoint volume, the newest last."""
+
+    cuts: tuple[Cut, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CutAsked:
     """A rank, or `checkpoint.everySteps`, asks for a consistent cut of the job."""
 
@@ -469,6 +476,7 @@ Event = (
     | CheckpointCommitted
     | CheckpointDecided
     | QueueOpened
+    | CutsFound
     | CutAsked
     | CutBegun
     | CutTaken

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
 from dljob.runtime.checkpoint.cutting import CutPart, restore_random_states
 from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.messages import CUT
 
 WAIT_S = 600.0
 """Default limit of `wait`, in seconds."""
@@ -124,7 +125,9 @@ class Checkpoints:
 def new_client(count: SaveCount | None = None) -> CheckpointClient:
     """Connect this rank to the saver of its node. `count` continues the count of saves of an earlier client."""
     me = current_worker()
-    return CheckpointClient(lambda: current_worker().saver(), me.log.info, count)
+    client = CheckpointClient(lambda: current_worker().saver(), me.log.info, count)
+    client.called = lambda: current_worker().calls.sizes.get(CUT, 0)
+    return client
 
 
 checkpoint = Checkpoints()

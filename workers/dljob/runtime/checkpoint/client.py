@@ -82,6 +82,8 @@ class CheckpointClient:
         # A fork inherits the socket and the memory: with its own requests the answers of parent and child would be
         # mixed up.
         self._pid = os.getpid()
+        self.called: Callable[[], int] = lambda: 0
+        """Returns the cut for which this rank is to save; 0: for none."""
         self.beside: dict[str, Any] = {}
         """What a cut saved beside the state that was loaded last."""
         self._told = ""

@@ -15,7 +15,6 @@ from dljob.errors import UnreachableError
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.runtime.checkpoint.client import BESIDE, CheckpointClient
 from dljob.runtime.process.context import current_worker
-from dljob.runtime.process.messages import CUT
 from dljob.runtime.process.worker_context import WorkerContext, held_versions
 from dljob.runtime.queues import data_queue
 from dljob.runtime.queues.session import cut_numbers
@@ -32,10 +31,10 @@ class CutPart:
 
     def due(self, client: CheckpointClient) -> int:
         """Return the cut to which the next save belongs; 0: to none."""
-        me = current_worker()
-        number = me.calls.sizes.get(CUT, 0)
+        number = client.called()
         if number <= cut_numbers.taken:
             return 0
+        me = current_worker()
         place = client.place()
         if place.world == 1:
             return number

@@ -53,6 +53,7 @@ class CheckpointService:
         if question["what"] == "shards":
             return await shard_service.answer(shell, question, self._waits)
         life = RunId(**question["life"])
+        await shell.cuts.ready()
         if question["what"] == "turn":
             return await self._turn(shell, world, life, node)
         chosen = question["chosen"] and CheckpointId.of(question["chosen"])

@@ -6,22 +6,25 @@ The core decides (`dljob.master.failure.cuts`); this is its shell. Every call ma
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import shutil
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import DLJobError
 from dljob.logs import archive
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import CutQueue, OpenCut
+from dljob.runtime.checkpoint.cut_folder import CutFolder
 from dljob.runtime.process.messages import CUT, SizesOrder
 
 if TYPE_CHECKING:
-    from dljob.runtime.controller.master_loop import MasterLoop
+    from dljob.master.state.state import JobState
+    from dljob.runtime.backend.interface import Backend
+    from dljob.runtime.controller.executor import Executor
+    from dljob.runtime.journal.journal import Journal
+    from dljob.runtime.journal.setup import Setup
 
 log = logging.getLogger(__package__)
 
@@ -33,10 +36,30 @@ AGAIN_S = 1.0
 """Seconds after which a rank that has not saved is called again."""
 
 
+class CutMaster(Protocol):
+    """The part of a master that the service uses."""
+
+    setup: Setup
+    state: JobState
+    backend: Backend
+    executor: Executor
+    journal: Journal
+    changed: asyncio.Condition
+    progress: dict[tuple[str, int], tuple[int, Mapping[str, float]]]
+
+    def now(self) -> float:
+        """Return the time of the job's clock (unix seconds)."""
+        ...
+
+    async def offer(self, *events: ev.Event) -> None:
+        """Hand in events; return once the journal holds them."""
+        ...
+
+
 class CutService:
     """The cut service of one master."""
 
-    def __init__(self, shell: MasterLoop) -> None:
+    def __init__(self, shell: CutMaster) -> None:
         self._shell = shell
         self._told: dict[tuple[str, int], float] = {}
         self._orders: dict[tuple[int, str], int] = {}
@@ -50,10 +73,14 @@ class CutService:
         self._deadline_s = 600 if spec is None else spec.cut_deadline_seconds
         info = shell.setup.info
         root = archive.root(spec.path, info.name, info.uid) if spec is not None else Path(info.dir) / "checkpoints"
-        self.folder = root / "cuts"
+        self._folder = CutFolder(root / "cuts")
+        self._ready = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until the task is cancelled."""
+        if self._shell.state.cuts.last == 0 and (found := await asyncio.to_thread(self._folder.found)):
+            await self._shell.offer(ev.CutsFound(found))
+        self._ready.set()
         await self.go_back()
         while True:
             await self._count_steps()
@@ -96,6 +123,10 @@ class CutService:
         if name not in self._shell.state.cuts.queues:
             await self._shell.offer(ev.QueueOpened(name))
         return self._state_of(name)
+
+    async def ready(self) -> None:
+        """Wait until the cuts of earlier attempts are known."""
+        await self._ready.wait()
 
     async def go_back(self) -> None:
         """Take all queues back to the cut that the job last went back to; those without a process go when they open."""
@@ -160,7 +191,7 @@ class CutService:
 
     async def _seal(self, cut: OpenCut) -> None:
         names = self._shell.state.cuts.queues
-        paths = {name: self.folder / f"cut-{cut.number}" / f"{_hashed(name)}.queue" for name in names}
+        paths = {name: self._folder.queue(cut.number, name) for name in names}
         found = await asyncio.gather(*(self._call(name, "seal_cut", cut.number, str(paths[name])) for name in names))
         queues = list[CutQueue]()
         for name, said in zip(names, found, strict=True):
@@ -178,8 +209,12 @@ class CutService:
         for role, rank in self._told:
             await self._inform(role, rank, 0)
         self._told = {}
-        kept = {f"cut-{one.number}" for one in cuts.kept}
-        await asyncio.to_thread(_forget, self.folder, kept)
+        try:
+            await asyncio.to_thread(self._folder.keep, cuts.kept)
+        except OSError as error:
+            log.error(
+                "the manifest of cut %d cannot be written: a later attempt uses an older cut: %s", cuts.last, error
+            )
 
     async def _inform(self, role: str, rank: int, number: int) -> None:
         state = self._shell.state
@@ -199,16 +234,6 @@ class CutService:
         except (DLJobError, TimeoutError) as error:
             log.info("queue %s does not answer %s: %r", name, method, error)
             return None
-
-
-def _hashed(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:32]
-
-
-def _forget(folder: Path, kept: set[str]) -> None:
-    for path in folder.glob("cut-*"):
-        if path.name not in kept:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 async def _within(seconds: float, waited: Awaitable[object]) -> None:

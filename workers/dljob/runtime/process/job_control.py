@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from dljob.errors import CheckpointError, NotFoundError, UsageError
+from dljob.errors import NotFoundError, UsageError
 from dljob.telemetry import reasons
 
 ANSWER_S = 60.0
@@ -63,20 +63,18 @@ class JobControl:
             if (note["reason"], note["target"]) == (reasons.COMMAND_REFUSED, role):
                 raise UsageError(str(note["message"]))
 
-    def checkpoint(self) -> int:
+    def checkpoint(self) -> int | None:
         """Begin a consistent cut of the job, and return its number, or that of the one under way.
 
         Each rank that uses `dljob.checkpoint` takes part with its next `checkpoint.save`, in whichever thread calls it.
-        The timeline has `CutCommitted` once all of it is on disk.
+        The timeline has `CutCommitted` once all of it is on disk. None: a rank of the cut is starting, and there is
+        none now; the timeline has `CutGivenUp` with the reason.
 
         Raises:
-            CheckpointError: No cut can be begun now; the message says why.
             UnreachableError: PrimeMaster does not answer within a minute.
         """
         said = self._ask("cut", self._me).result()
-        if said["why"]:
-            raise CheckpointError(f"job.checkpoint(): {said['why']}", hint="try again when all ranks run")
-        return int(said["number"])
+        return None if said["why"] else int(said["number"])
 
     def stop(self) -> None:
         """End the job, the caller included, as `JobHandle.stop` does; what it saved stays in its folder.

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from dljob.calls.backlog import PutRefusal, Who
-from dljob.calls.queue_cut import Stamp
+from dljob.calls.queue_cut import CutStamp
 from dljob.errors import CallError
 from dljob.runtime.process.messages import JobInfo, queue_folder
 from dljob.runtime.queues.store import ANY, QueueStore
@@ -46,9 +46,9 @@ class QueueKeeper(StorageActor):
         body: bytes,
         wait_s: float,
         *,
-        stamp: Stamp = ANY,
+        stamp: CutStamp = ANY,
         key: str = "",
-    ) -> tuple[str, tuple[PutRefusal | None, Stamp] | None]:
+    ) -> tuple[str, tuple[PutRefusal | None, CutStamp] | None]:
         """Append an item, once there is room. Returns (token, (why not, stamp)).
 
         `which`: the queue's token as the caller knows it, else "", and the number of this put in its session. A put for
@@ -77,8 +77,8 @@ class QueueKeeper(StorageActor):
         count: int,
         wait_s: float,
         *,
-        stamp: Stamp = ANY,
-    ) -> tuple[str, tuple[list[bytes], Stamp] | None]:
+        stamp: CutStamp = ANY,
+    ) -> tuple[str, tuple[list[bytes], CutStamp] | None]:
         """Return (token, (items of a get, stamp)).
 
         Without items while there are too few; fewer only once the queue is closed.

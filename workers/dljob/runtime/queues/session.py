@@ -13,7 +13,7 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 
-from dljob.calls.queue_cut import Stamp
+from dljob.calls.queue_cut import CutStamp
 from dljob.runtime.process.context import current_worker
 
 
@@ -21,7 +21,7 @@ class _Thread:
     """A mark that lives as long as its thread, also for threads that Python did not start."""
 
     epoch = 0
-    """How often the job had gone back to a cut when this thread got its last item: what it puts is made of that."""
+    """The history of the job in which this thread got its last item (`CutStamp.epoch`): what it puts is made of that."""
 
 
 class CutNumbers:
@@ -63,12 +63,12 @@ class QueueSession:
     """The threads that have used it, its owner included."""
 
     @property
-    def stamp(self) -> Stamp:
+    def stamp(self) -> CutStamp:
         """The stamp of the next request (`dljob.calls.queue_cut`)."""
         thread = self.owner() if self.owner is not None else None
-        return Stamp(thread.epoch if thread is not None else 0, cut_numbers.taken, cut_numbers.seen)
+        return CutStamp(thread.epoch if thread is not None else 0, cut_numbers.taken, cut_numbers.seen)
 
-    def learn(self, stamp: Stamp) -> None:
+    def learn(self, stamp: CutStamp) -> None:
         """Take the stamp of an answer."""
         thread = self.owner() if self.owner is not None else None
         if thread is not None:

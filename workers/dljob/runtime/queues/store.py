@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dljob.calls.backlog import Backlog, PutRefusal, Who
-from dljob.calls.queue_cut import QueueCut, Stamp
+from dljob.calls.queue_cut import CutStamp, QueueCut
 from dljob.errors import UsageError
 from dljob.runtime.queues import cut_file
 from dljob.runtime.queues.cut_file import CutFile
 from dljob.runtime.queues.files import SEGMENT, Place, QueueFiles
 
-ANY = Stamp()
+ANY = CutStamp()
 """The stamp of a caller that knows of no cut."""
 
 
@@ -61,9 +61,9 @@ class QueueStore:
             self._write({"op": "meet", **_caller_record(who)})
         return known or self.backlog.meet(who)
 
-    def put(self, who: Who, put: int, body: bytes, stamp: Stamp = ANY, key: str = "") -> PutRefusal | None:
+    def put(self, who: Who, put: int, body: bytes, stamp: CutStamp = ANY, key: str = "") -> PutRefusal | None:
         """Append an item; return why not if it is refused."""
-        if 0 < stamp.epoch < self.epoch:
+        if 0 < stamp.epoch <= self.epoch:
             return PutRefusal.PAST
         why = self.backlog.refused(who, put, len(body), key)
         if why is None:
@@ -78,7 +78,7 @@ class QueueStore:
                 self._cut_places[number] = place
         return why
 
-    def begin_get(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = (), stamp: Stamp = ANY) -> bool:
+    def begin_get(self, who: Who, turn: int, seen: int, bad: tuple[int, ...] = (), stamp: CutStamp = ANY) -> bool:
         """Begin a get, and acknowledge the items of the last one; return whether it is the session's latest get."""
         line = self.backlog.lines[who.line]
         if turn > line.turn:
@@ -91,7 +91,7 @@ class QueueStore:
             self._done(done)
         return turn == line.turn
 
-    def take(self, who: Who, count: int, stamp: Stamp = ANY) -> list[bytes] | None:
+    def take(self, who: Who, count: int, stamp: CutStamp = ANY) -> list[bytes] | None:
         """Return the items of a get; None while there are too few. A repeated get returns the same items."""
         ids = self.backlog.answer(who)
         only = self.cut.left if self.cut is not None and self.cut.hides(who, stamp) else None
@@ -105,12 +105,12 @@ class QueueStore:
             ids = self.backlog.take(who, count, only)
         return None if ids is None else [self._files.read(self._places[number]) for number in ids]
 
-    def answer_stamp(self, who: Who, *, put: bool = False) -> Stamp:
+    def answer_stamp(self, who: Who, *, put: bool = False) -> CutStamp:
         """Return the stamp of an answer: the receiver's later requests belong after the cut if its items do."""
         line, cut = self.backlog.lines.get(who.line), self.cut
         ids = () if put or line is None else line.ids
         seen = cut.number if cut is not None and cut.taints(ids) else 0
-        return Stamp(self.epoch, 0, seen)
+        return CutStamp(self.epoch + 1, 0, seen)
 
     # -- cuts
 

@@ -1,0 +1,199 @@
+"""The shell of cuts: what it asks of queues and ranks, and what it reports to the core."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from master_shell_kit import until
+
+from dljob.errors import DLJobError
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.cuts import Cut, CutMember, CutQueue, Cuts, OpenCut
+from dljob.master.state.evolve import evolve
+from dljob.runtime.checkpoint.cut_folder import CutFolder
+from dljob.runtime.controller.cut_service import CutService
+from dljob.runtime.process.messages import CUT
+
+MARK = CheckpointId(RunId(1, 1), 5)
+FILE = CutQueue("samples", "/x", 1, 2, 3)
+
+
+class Queues:
+    """A backend whose queues answer as told."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def lookup(self, name: str) -> str | None:
+        return None if name.endswith("/away") else name.rpartition("/")[2]
+
+    async def call(self, ref: str, method: str, *args: Any) -> Any:
+        self.asked.append((ref, method, *args))
+        answer = self.answers.get(method)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Master:
+    """The part of a master that the service uses, without a core: events are only recorded."""
+
+    def __init__(self, folder: Any, spec: Any = None, *names: str) -> None:
+        info = SimpleNamespace(name="j", uid="0123456789", dir=str(folder))
+        self.setup: Any = SimpleNamespace(info=info, spec=SimpleNamespace(checkpoint=spec))
+        facts = SimpleNamespace(host_of=lambda rank: rank)
+        job = SimpleNamespace(drivers=("t",), roles={"t": facts})
+        hosts = {0: SimpleNamespace(actor="host-0")}
+        self.state: Any = SimpleNamespace(cuts=Cuts(queues=names), job=job, ranks={("t", 0): None}, hosts=hosts)
+        self.backend: Any = Queues()
+        self.informed: list[Any] = []
+        self.executor: Any = SimpleNamespace(hosts=SimpleNamespace(inform=self._inform))
+        self.journal: Any = SimpleNamespace(epoch=2)
+        self.changed = asyncio.Condition()
+        self.progress: dict[tuple[str, int], Any] = {}
+        self.events: list[Any] = []
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def offer(self, *events: ev.Event) -> None:
+        self.events.extend(events)
+
+    async def _inform(self, *told: Any) -> None:
+        self.informed.append(told)
+
+    def cut(self, **changes: Any) -> OpenCut:
+        made = OpenCut(1, 90.0, "t/0", (CutMember("t", 0, 3, "t"),))
+        self.state.cuts = evolve(self.state.cuts, last=1, open=evolve(made, **changes))
+        return self.state.cuts.open
+
+
+@pytest.fixture
+def master(tmp_path):
+    return Master(tmp_path, None, "samples")
+
+
+async def test_queues_begin_then_ranks_are_called_then_files_are_written(master, tmp_path):
+    service = CutService(master)
+    master.backend.answers = {"begin_cut": ["t/0"]}
+    await service._advance(master.cut())
+    assert master.backend.asked == [("samples", "begin_cut", 1, {"t/0": 3})]
+    assert master.events.pop() == ev.CutBegun(1, ("t/0",))
+    for _ in range(2):
+        await service._advance(master.cut(begun=True))
+    ((actor, method, order),) = master.informed  # not again within a second
+    assert (actor, method, order.sizes) == ("host-0", "resize", ((CUT, 1),))
+    saved = (CutMember("t", 0, 3, "t", MARK),)
+    master.backend.answers = {"seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
+    await service._advance(master.cut(begun=True, members=saved))
+    path = str(CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "samples"))
+    assert master.events.pop() == ev.CutSealed(1, (CutQueue("samples", path, 1, 2, 3),))
+    await service._advance(master.cut(begun=True, members=saved, sealed=True))
+    assert master.events == []
+
+
+async def test_a_queue_that_does_not_answer_or_cannot_write_gives_the_cut_up(master):
+    service = CutService(master)
+    master.backend.answers = {"begin_cut": DLJobError("dead"), "seal_cut": {"why": "the disk is full"}}
+    await service._advance(master.cut())
+    assert master.events.pop().why == "queue samples does not answer: its process restarts"
+    saved = (CutMember("t", 0, 3, "t", MARK),)
+    await service._advance(master.cut(begun=True, members=saved))
+    assert master.events.pop() == ev.CutGivenUp(1, "the disk is full")
+    master.backend.answers = {}
+    await service._advance(master.cut(begun=True, members=saved))
+    assert "does not answer" in master.events.pop().why
+
+
+async def test_a_cut_that_takes_too_long_is_given_up_and_says_who_is_late(tmp_path):
+    spec = SimpleNamespace(path=str(tmp_path / "volume"), every_steps=None, cut_deadline_seconds=5)
+    master = Master(tmp_path, spec)
+    service = CutService(master)
+    await service._advance(master.cut(begun=True))
+    assert master.events.pop().why == "t/0 did not save within 5 s"
+    await service._advance(master.cut(begun=True, members=(CutMember("t", 0, 3, "t", MARK),)))
+    assert master.events.pop().why == "its checkpoints are not on disk within 5 s"
+
+
+async def test_every_steps_are_counted_from_the_driver(tmp_path):
+    spec = SimpleNamespace(path=str(tmp_path / "volume"), every_steps=10, cut_deadline_seconds=5)
+    master = Master(tmp_path, spec)
+    service = CutService(master)
+    await service._count_steps()
+    for step, asked in ((12, 0), (19, 0), (20, 1), (29, 1), (41, 2), (3, 2), (10, 3)):
+        master.progress["t", 0] = step, {}
+        await service._count_steps()
+        assert len(master.events) == asked, step
+    assert master.events[0] == ev.CutAsked("checkpoint.everySteps")
+
+
+async def test_what_ranks_report_and_ask_is_handed_on(master):
+    service = CutService(master)
+    master.state.cuts = Cuts(last=3, refused="t/0 is Starting", queues=("samples",))
+    assert await service.ask("t/0") == {"number": 3, "why": "t/0 is Starting"}
+    master.cut()
+    assert await service.ask("t/0") == {"number": 1, "why": ""}
+    told = {"number": 1, "role": "t", "rank": 0, "incarnation": 3, "why": "", "mark": MARK.json()}
+    await service.take(told)
+    assert master.events.pop() == ev.CutTaken(1, "t", 0, 3, MARK)
+    await service.take({**told, "why": "queue samples has no part in the cut"})
+    assert master.events.pop() == ev.CutGivenUp(1, "queue samples has no part in the cut")
+    assert [service.order_of(1, "t", order) for order in (4, 5)] == [5, 5]
+    assert service.order_of(2, "t", 9) == 10
+    master.events.clear()
+    assert await service.queue_opened("samples") == {"epoch": 0, "path": "", "crc": 0}
+    assert await service.queue_opened("other") == {"epoch": 0, "path": "", "crc": 0}
+    assert master.events == [ev.QueueOpened("other")]
+
+
+async def test_queues_go_back_once_for_each_restore_and_those_without_a_process_later(master):
+    service = CutService(master)
+    cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
+    master.state.cuts = Cuts(last=4, kept=(cut,), epoch=1, back=4, queues=("samples", "away", "other"))
+    master.backend.answers = {"go_back": "it is damaged"}
+    await service.go_back()
+    await service.go_back()
+    assert master.backend.asked == [("samples", "go_back", 1, "/x", 3), ("other", "go_back", 1, "", 0)]
+
+
+async def test_the_end_of_a_cut_is_told_and_only_kept_ones_stay(master, tmp_path, monkeypatch, caplog):
+    service = CutService(master)
+    await service._advance(master.cut(begun=True))
+    service._told["gone", 9] = 1.0
+    stale = tmp_path / "checkpoints" / "cuts" / "cut-0"
+    stale.mkdir(parents=True)
+    master.state.cuts = evolve(master.state.cuts, open=None)
+    await service._end()
+    assert [order.sizes for _, _, order in master.informed] == [((CUT, 1),), ((CUT, 0),)]
+    assert not stale.exists()
+
+    def full(*_: Any) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(CutFolder, "keep", full)
+    await service._end()
+    assert "a later attempt uses an older cut" in caplog.text
+
+
+async def test_the_service_finds_the_cuts_of_an_earlier_attempt_and_follows_changes(master, tmp_path):
+    cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
+    folder = CutFolder(tmp_path / "checkpoints" / "cuts")
+    (folder.path / "cut-4").mkdir(parents=True)
+    folder.keep([cut])
+    service = CutService(master)
+    running = asyncio.create_task(service.run())
+    await service.ready()
+    assert master.events == [ev.CutsFound((cut,))]
+    master.state.cuts = Cuts(last=4, kept=(cut,), queues=("samples",))
+    async with master.changed:
+        master.changed.notify_all()
+    await until(lambda: ("samples", "end_cut") in master.backend.asked)
+    master.cut()
+    await until(lambda: any(one[1] == "begin_cut" for one in master.backend.asked))
+    running.cancel()

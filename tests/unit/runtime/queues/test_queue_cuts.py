@@ -1,0 +1,213 @@
+"""Cuts of a queue without Ray: its file, going back to it, and the requests of ranks and PrimeMaster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dljob.calls.backlog import PutRefusal, Who
+from dljob.calls.queue_cut import CutStamp
+from dljob.errors import CallError
+from dljob.runtime.queues import cut_file
+from dljob.runtime.queues.files import SEGMENT
+from dljob.runtime.queues.keeper import QueueKeeper
+from dljob.runtime.queues.store import QueueStore
+from dljob.runtime.rpc import storage_actor
+
+BOUNDS = (100, 1 << 20)
+A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
+
+
+def store(folder: Path, *items: int, segment: int = SEGMENT) -> QueueStore:
+    made = QueueStore(folder, BOUNDS, segment)
+    assert made.meet(A)
+    assert made.meet(B)
+    for number in items:
+        assert made.put(A, number, b"item%d" % number, key=f"k{number}") is None
+    return made
+
+
+def cut(queue: QueueStore, path: Path, *held: str) -> int:
+    queue.begin_cut(1, {B.rank: B.life})
+    assert queue.mark(B, 1, held)
+    found = queue.seal_cut(1, "samples")
+    assert found is not None
+    return found.write(path)[2]
+
+
+def taken(queue: QueueStore, who: Who, turn: int, count: int) -> list[bytes] | None:
+    queue.begin_get(who, turn, turn - 1)
+    return queue.take(who, count)
+
+
+@pytest.mark.parametrize("segment", [SEGMENT, 1])
+def test_a_queue_goes_back_to_its_cut_and_stays_there_for_its_next_process(tmp_path, segment):
+    queue = store(tmp_path / "q", 1, 2, 3, 4, segment=segment)
+    assert taken(queue, B, 1, 1) == [b"item1"]
+    crc = cut(queue, tmp_path / "cut", B.line)
+    assert taken(queue, B, 2, 2) == [b"item2", b"item3"]
+    assert queue.put(A, 5, b"item5", key="k5") is None
+    queue.end_cut()
+    queue.restore(1, tmp_path / "cut", crc)
+    queue.restore(1, None, 0)  # it is there already
+    for _ in range(2):
+        assert (queue.epoch, sorted(queue.backlog.waiting)) == (1, [2, 3, 4])
+        queue.close()
+        queue = QueueStore(tmp_path / "q", BOUNDS, segment)
+    assert queue.put(A, 6, b"item1", key="k1") is PutRefusal.KNOWN
+    assert queue.put(A, 6, b"item5", key="k5") is None
+    assert taken(queue, B, 3, 4) == [b"item2", b"item3", b"item4", b"item5"]
+    queue.close()
+
+
+def test_an_item_that_was_made_in_a_history_that_was_left_is_dropped(tmp_path):
+    queue = store(tmp_path / "q", 1)
+    old = queue.answer_stamp(B)
+    assert queue.put(A, 2, b"x", old) is None
+    queue.restore(1, None, 0)
+    assert queue.put(A, 3, b"x", old) is PutRefusal.PAST
+    assert queue.put(A, 3, b"x", queue.answer_stamp(B, put=True)) is None
+    assert queue.put(A, 4, b"x") is None
+    assert len(queue.backlog.waiting) == 2
+    queue.close()
+
+
+def test_a_restore_that_is_broken_off_leaves_the_queue_as_it_was(tmp_path, monkeypatch):
+    queue = store(tmp_path / "q", 1, 2)
+    crc = cut(queue, tmp_path / "cut")
+    assert taken(queue, B, 1, 1) == [b"item1"]
+    assert taken(queue, B, 2, 1) == [b"item2"]
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr(QueueStore, "_begin", fails)
+        with pytest.raises(OSError, match="No space"):
+            queue.restore(1, tmp_path / "cut", crc)
+    queue.close()
+    again = QueueStore(tmp_path / "q", BOUNDS)
+    assert (again.epoch, again.backlog.waiting) == (0, [])
+    assert again.take(B, 1) == [b"item2"]
+    again.restore(1, tmp_path / "cut", crc)
+    assert taken(again, B, 3, 2) == [b"item1", b"item2"]
+    again.close()
+
+
+def test_a_damaged_file_is_refused_and_a_full_disk_leaves_none(tmp_path, monkeypatch):
+    queue = store(tmp_path / "q", 1)
+    crc = cut(queue, tmp_path / "cut")
+    (tmp_path / "cut").write_bytes((tmp_path / "cut").read_bytes().replace(b"item1", b"item2"))
+    with pytest.raises(OSError, match="is damaged: its checksum"):
+        queue.restore(1, tmp_path / "cut", crc)
+    assert queue.epoch == 0
+    queue.begin_cut(2, {})
+    found = queue.seal_cut(2, "samples")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cut_file.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        found.write(tmp_path / "full" / "cut")
+    assert list((tmp_path / "full").iterdir()) == []
+    queue.close()
+
+
+def test_the_bytes_of_a_cut_stay_until_it_is_written(tmp_path):
+    queue = store(tmp_path / "q", 1, 2, segment=1)
+    queue.begin_cut(1, {})
+    stamp = CutStamp(0, 0, 1)
+    queue.begin_get(B, 1, 0, stamp=stamp)
+    assert queue.take(B, 2) == [b"item1", b"item2"]
+    queue.begin_get(B, 2, 1, stamp=stamp)
+    assert queue.put(A, 3, b"item3", stamp) is None
+    found = queue.seal_cut(1, "samples")
+    assert found.write(tmp_path / "cut")[:2] == (2, 10)
+    queue.end_cut()
+    assert queue.seal_cut(1, "samples") is None
+    queue.close()
+
+
+async def ask(keeper: QueueKeeper, method: str, *args: Any, **more: Any) -> Any:
+    return await getattr(keeper, f"on_{method}")(*args, **more)
+
+
+@pytest.fixture
+def keeper(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
+    monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
+    job: Any = SimpleNamespace(dir=str(tmp_path), attempt=1, lease_s=30.0)
+    return QueueKeeper(job, "samples")
+
+
+async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monkeypatch):
+    path = tmp_path / "cuts" / "samples"
+    assert await keeper.begin_cut(1, {}) is None
+    assert not await ask(keeper, "mark", B, 1, ())
+    assert "was replaced" in (await keeper.seal_cut(1, str(path)))["why"]
+    await keeper.end_cut()
+    assert await keeper.go_back(1, "", 0) == ""
+    for number in (1, 2):
+        _, (why, stamp) = await ask(keeper, "put", A, BOUNDS, ("", number), b"i%d" % number, 0.0)
+        assert (why, stamp) == (None, CutStamp(1, 0, 0))
+    _, (items, _) = await ask(keeper, "get", B, BOUNDS, (1, 0, ()), 1, 0.0)
+    assert items == [b"i1"]
+    assert await keeper.begin_cut(1, {"b/0": 1, "a/0": 1}) == ["b/0"]
+    assert await ask(keeper, "put", A, BOUNDS, ("", 3), b"i3", 0.0, stamp=CutStamp(0, 1)) is not None
+    assert (await ask(keeper, "get", B, BOUNDS, (2, 1, ()), 2, 0.0))[1] is None, "one of them is of after the cut"
+    assert await ask(keeper, "mark", B, 1, (B.line,))
+    _, (items, stamp) = await ask(keeper, "get", B, BOUNDS, (3, 1, ()), 2, 0.0)
+    assert (items, stamp.seen) == ([b"i2", b"i3"], 1)
+    said = await keeper.seal_cut(1, str(path))
+    assert (said["why"], said["items"], said["bytes"]) == ("", 1, 2)
+    assert "cannot be written" in (await keeper.seal_cut(1, str(path / "below a file")))["why"]
+    await keeper.end_cut()
+    assert "cannot go back" in await keeper.go_back(1, str(path), 0)
+    assert await keeper.go_back(1, str(path), said["crc"]) == ""
+    _, (items, stamp) = await ask(keeper, "get", B, BOUNDS, (4, 3, ()), 1, 0.0)
+    assert (items, stamp.epoch) == ([b"i2"], 2)
+    later = Who("b/0", 2, "r")
+    await ask(keeper, "stats", later, BOUNDS)
+    with pytest.raises(CallError, match="a later process"):
+        await ask(keeper, "mark", B, 1, ())
+    (await keeper._opened()).close()
+
+
+async def test_a_queue_that_opens_is_told_where_the_job_is(keeper, monkeypatch):
+    from dljob.runtime.queues import keeper as module
+
+    answers: list[Any] = [RuntimeError("PrimeMaster is away"), {"epoch": 3, "path": "", "crc": 0}]
+
+    def get(*_: Any, **__: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    master = SimpleNamespace(queue_opened=SimpleNamespace(remote=lambda name: name))
+    fake = SimpleNamespace(is_initialized=lambda: True, get_actor=lambda *_: master, get=get)
+    monkeypatch.setattr(module, "ray", fake)
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    keeper.job.master, keeper.job.namespace = "m", "n"
+    await ask(keeper, "stats", A, BOUNDS)
+    queue = await keeper._opened()
+    assert queue.epoch == 3
+    queue.close()
+
+    def nobody(*_: Any) -> None:
+        raise ValueError("no such actor")
+
+    fake.get_actor = nobody
+    assert keeper._introduce() == module.NO_MASTER
+
+
+async def test_a_queue_that_cannot_go_back_lets_its_folder_go(keeper, monkeypatch, tmp_path):
+    gone = {"epoch": 1, "path": str(tmp_path / "nowhere"), "crc": 0}
+    monkeypatch.setattr(keeper, "_introduce", lambda: gone)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            await ask(keeper, "stats", A, BOUNDS)

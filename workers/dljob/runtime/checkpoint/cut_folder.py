@@ -1,0 +1,68 @@
+"""The folder of a job's cuts: one folder each, with the files of the queues and a sealed manifest, for later attempts.
+
+    <checkpoints of the job>/cuts/cut-12/4f0c....queue
+                                         manifest.json
+
+The journal commits a cut; the manifest repeats it. An attempt whose head is gone has no journal, and reads these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.master.state.cuts import KEPT, Cut, CutQueue
+from dljob.runtime.checkpoint import disk
+from dljob.runtime.checkpoint.sealed import DamagedError, seal, unseal
+
+MANIFEST = "manifest.json"
+
+
+class CutFolder:
+    """The cuts of one job on its checkpoint volume, or in its own folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def queue(self, number: int, name: str) -> Path:
+        """Return the path of a queue's file; a hash, since the user's name may not be a file name."""
+        return self.path / f"cut-{number}" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.queue"
+
+    def keep(self, cuts: Iterable[Cut]) -> None:
+        """Write the manifests of these cuts that have none, and delete all other cuts.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        kept = {f"cut-{one.number}": one for one in cuts}
+        for name, one in kept.items():
+            path = self.path / name / MANIFEST
+            if not path.exists():
+                disk.make_folder(path.parent)
+                with disk.replacing(path) as file:
+                    disk.write_all(file, seal(_body(one)))
+        for path in self.path.glob("cut-*"):
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def found(self) -> tuple[Cut, ...]:
+        """Return the last cuts whose manifests can be read, the newest last."""
+        cuts = list[Cut]()
+        for path in self.path.glob(f"cut-*/{MANIFEST}"):
+            # A manifest that cannot be trusted, or was just deleted, is none: an older cut is as good.
+            with suppress(OSError, DamagedError, ValueError, TypeError, KeyError):
+                body = unseal(path.read_bytes(), frozenset(), 1).body
+                marks = tuple((str(world), CheckpointId.of(mark)) for world, mark in body["marks"])
+                queues = tuple(CutQueue(*one) for one in body["queues"])
+                cuts.append(Cut(int(body["number"]), float(body["at"]), marks, queues))
+        return tuple(sorted(cuts, key=lambda one: one.number)[-KEPT:])
+
+
+def _body(cut: Cut) -> dict[str, object]:
+    queues = [[one.name, one.path, one.items, one.bytes, one.crc] for one in cut.queues]
+    marks = [[world, mark.json()] for world, mark in cut.marks]
+    return {"number": cut.number, "at": cut.at, "marks": marks, "queues": queues}
