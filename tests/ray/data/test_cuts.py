@@ -33,6 +33,7 @@ def kill_keeper(job: Job, name: str) -> None:
     os.kill(ray.get(keeper.pid.remote(), timeout=60), signal.SIGKILL)
 
 
+@pytest.mark.timeout(400)
 def test_each_prompt_is_trained_once_whatever_is_killed(job: Job) -> None:
     job.start(
         job.role("trainer", "cut_user.trainer", config={"every": 5, "pause_s": 0.05}),

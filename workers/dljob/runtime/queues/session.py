@@ -21,7 +21,7 @@ class _Thread:
     """A mark that lives as long as its thread, also for threads that Python did not start."""
 
     epoch = 0
-    """The history of the job in which this thread got its last item (`CutStamp.epoch`): what it puts is made of that."""
+    """The history of the job in which this thread got its last item (`CutStamp.epoch`), of which its puts are made."""
 
 
 class CutNumbers:
