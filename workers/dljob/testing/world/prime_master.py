@@ -63,9 +63,9 @@ class MasterWorld(WorldState):
             if step.state.sizes is not self.state.sizes:
                 self.problems.extend(elastic.moved(self.state, step.state))
                 self.problems.extend(elastic.check_elastic(self.state, step.state))
+                self.problems.extend(fleets.checked(self.state, step.state, arrival.event))
             if self.serving:
                 self.problems.extend(server_invariants.check_step(self, self.state, arrival.event, step))
-                self.problems.extend(fleets.checked(self.state, step.state, arrival.event))
             self.state = self.known = step.state
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.
