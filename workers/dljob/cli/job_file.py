@@ -168,7 +168,7 @@ def _not_here(file: Path, manifest: DLJobManifest) -> list[Finding]:
 
 def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
     """Return a finding for each role whose interpreter this machine lacks, or which cannot run the role's ranks."""
-    from dljob.runtime.worker.interpreter import InterpreterError, find, here, misfit
+    from dljob.linux.interpreter import InterpreterError, find, here, misfit
     from dljob.spec.rules.findings import Finding
     from dljob.spec.rules.interpreters import in_ray
 

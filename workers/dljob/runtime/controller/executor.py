@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from dljob.errors import DLJobError
+from dljob.linux.interpreter import launcher
 from dljob.master.persistence.superseded import lasting
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
@@ -39,7 +40,6 @@ from dljob.runtime.process.messages import (
     is_saver,
     queue_folder,
 )
-from dljob.runtime.worker.interpreter import launcher
 from dljob.tasks import ErrorLog, TaskOwner
 
 log = logging.getLogger(__package__)

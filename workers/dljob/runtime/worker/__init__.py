@@ -2,5 +2,5 @@
 
 The host, in reading order: `host`, `thread_host`, `fork_host`, `host_socket`, `helper`, `forkserver`, `supervise`,
 `heartbeat`, `usage`, `reports`. A rank: `lifecycle`, `script`, `worker`, `typed`, `torch_group`, `elastic_master`,
-`numa`, `interpreter`, `last_save`. One process for a role of scripts: `sub_master`, `sub_master_host`.
+`numa`, `last_save`. One process for a role of scripts: `sub_master`, `sub_master_host`.
 """

@@ -20,6 +20,7 @@ from typing import Any
 import ray
 
 from dljob.errors import UsageError
+from dljob.linux import interpreter
 from dljob.master.state import causes
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
@@ -50,7 +51,7 @@ from dljob.runtime.process.worker_context import CallTransport, ProgressCounter,
 from dljob.runtime.rpc.call_trace import CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import interpreter, numa
+from dljob.runtime.worker import numa
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.helper import Event, Helper
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host

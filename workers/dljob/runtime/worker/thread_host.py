@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from dljob.errors import UsageError
+from dljob.linux import interpreter
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
 from dljob.runtime.checkpoint import saving
@@ -52,7 +53,7 @@ from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import interpreter, last_save, numa, torch_group
+from dljob.runtime.worker import last_save, numa, torch_group
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle

@@ -156,7 +156,7 @@ def refused(error: InterpreterError) -> Outcome:
 
 def library(job_dir: str) -> str:
     """Return a folder that holds this process's dljob and nothing else, for the import path of another interpreter."""
-    package = os.fspath(Path(__file__).resolve().parents[2])
+    package = os.fspath(Path(__file__).resolve().parents[1])
     # The digest: nodes that share the job's folder may have dljob at different places.
     folder = Path(job_dir, "python", hashlib.sha256(package.encode()).hexdigest()[:8])
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,15 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from fork_kit import Server
-from pythons import interpreter
 from role_kit import role_plan
 
-from dljob.runtime.worker import interpreter as pythons
-from dljob.runtime.worker.interpreter import Interpreter, InterpreterError
+from dljob.linux import interpreter as pythons
+from dljob.linux.interpreter import Interpreter, InterpreterError
 
 CLUSTER = Interpreter("/usr/bin/python3", (3, 11, 7), "2.60.0")
-OWN = "import dljob, sys; print(dljob.__file__, *sys.version_info[:2], 'ray' in sys.modules)"
 
 
 def program(folder: Path, name: str, text: str) -> Path:
@@ -129,21 +126,3 @@ def test_a_worker_starts_in_its_interpreter_or_in_the_one_that_says_why_not(monk
     assert started(python).startswith(f"{python} {tmp_path}/python/")
     assert started(python).endswith(f"/dljob/__init__.py {venv}")
     assert started("/no/python").startswith(f"{sys.executable} ")
-
-
-def test_another_python_runs_a_rank_with_this_dljob_and_nothing_else(tmp_path):
-    python = pythons.find(interpreter("3.12"))
-    library = pythons.library(str(tmp_path))
-    assert pythons.library(str(tmp_path)) == library
-    assert [each.name for each in Path(library).iterdir()] == ["dljob"]
-    env = pythons.environment(python, library, {"PYTHONPATH": "/users/own", "PATH": "/bin"})
-    assert env == {"PATH": f"{Path(python.path).parent}:/bin", "PYTHONPATH": f"{library}:/users/own"}
-    (tmp_path / "own.py").write_text(OWN)
-    server = Server(tmp_path, python=python.path, env=env)
-    try:
-        ended = server.run("module", "own.py", code_dir=tmp_path)
-        assert (ended["status"], server.log()) == (0, f"{library}/dljob/__init__.py 3 12 False\n")
-        ended = server.run("command", "python", "-c", OWN, rank=1, code_dir=tmp_path)
-        assert (ended["status"], server.log(1)) == (0, f"{library}/dljob/__init__.py 3 12 False\n")
-    finally:
-        server.close()
