@@ -96,6 +96,22 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
 
 
 @pytest.mark.torch
+def test_fleet_tiny_trains_each_prompt_once_and_loses_no_token(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    example = tmp_path / "fleet-tiny"
+    shutil.copytree(EXAMPLES / "fleet-tiny", example)
+    shorten(example / "dljob.yaml", {"steps: 60": "steps: 16", "[[2, 4], [50, 2]]": "[[1, 2], [14, 1]]"})
+    shorten(example / "faults.yaml", {"step: 10": "step: 3", "step: 20": "step: 6", "step: 35": "step: 9"})
+    last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml"))
+    assert (last["steps"], last["prompts_trained"], last["prompts_trained_twice"]) == (16, 128, 0)
+    assert (last["tokens"], last["tokens_lost"]) == (128 * 8 * 8, 0)
+    assert last["tokens_generated"] >= last["tokens"]
+    assert {name for name, count in last["restarts"].items() if count} == {"process", "master"}
+    record = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))["record"]
+    assert sorted(record["trained"]) == list(range(128)), "counted from the trainer's own state"
+
+
+@pytest.mark.torch
 def test_ppo_tiny_learns_on_shares_of_pretended_devices(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     example = tmp_path / "ppo-tiny"

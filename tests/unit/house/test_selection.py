@@ -201,9 +201,9 @@ def test_the_operator_is_a_room_too(rooms: Rooms) -> None:
 
 
 def test_a_room_has_its_folder_its_users_and_no_others(rooms: Rooms) -> None:
-    found = rooms.select("runtime/queues")
-    users = ["tests/ray/controller/test_ledger.py", "tests/ray/data/test_queues_and_weights.py"]
-    assert found == ["tests/unit/runtime/queues/test_data_queue.py", *users]
+    found = rooms.select("runtime/faults")
+    own = ["tests/unit/runtime/faults/test_harm.py", "tests/unit/runtime/faults/test_inflict.py"]
+    assert found == [*own, "tests/ray/controller/test_faults.py"]
 
 
 def test_each_room_has_unit_tests_and_files_of_other_tiers_or_says_none(rooms: Rooms) -> None:
