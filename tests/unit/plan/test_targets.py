@@ -103,7 +103,7 @@ def test_all_problems_of_a_fault_file_are_told_at_once(rl: JobPlan, tmp_path: Pa
         "2:30: [1].target: 'rollout/2' is no rank of the job (rollout/0 to rollout/1)",
         "3:17: [2].when.step: must be at least 0, not -1",
         "3:30: [2].target: 'rollout/x' is no rank of the job (rollout/0 to rollout/1)",
-        '3:48: [2].fault: must be one of kill, stop, oom, slow; not "kil" (did you mean kill?)',
+        '3:48: [2].fault: must be one of kill, stop, oom, slow, leave; not "kil" (did you mean kill?)',
         "4:3: [3].when: is missing",
         "4:4: [3].wen: unknown field (did you mean when?)",
         "4:43: [3].fault: a master takes kill, not stop",
@@ -111,12 +111,12 @@ def test_all_problems_of_a_fault_file_are_told_at_once(rl: JobPlan, tmp_path: Pa
         "5:28: [4].target: there is one master (write master)",
         "6:10: [5].when: must be a mapping, not 3 (its fields are time, step, event, count)",
         "6:21: [5].target: node '2' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
-        "6:36: [5].fault: a node takes kill and stop, not oom",
+        "6:36: [5].fault: a node takes kill, stop and leave, not oom",
         '7:3: [6]: must be a mapping, not "kill master" (its fields are when, target, fault, seconds, factor, expect)',
         "8:10: [7].when: one of time, step and event, not time and step (write {step: 15}, {time: 60} or {event: ...})",
         "8:38: [7].target: node 'abc' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
         "9:10: [8].when: one of time, step and event, not none of them (write {step: 15}, {time: 60} or {event: ...})",
-        "9:43: [8].seconds: kill takes no time (for stop and slow)",
+        "9:43: [8].seconds: kill takes no time (for stop, slow and leave)",
         "9:55: [8].factor: kill has no factor (for slow)",
         "10:3: [9]: slow needs 'seconds' (for so many seconds)",
         "10:3: [9]: slow needs 'factor' (so many times slower, at least 2)",
@@ -187,3 +187,24 @@ def test_the_examples_of_the_pages_are_right(tmp_path: Path) -> None:
 def test_each_level_and_cause_of_the_master_can_be_expected_in_a_fault_file() -> None:
     assert {level.value for level in Level} <= set(get_args(FaultLevel))
     assert {reason.value for reason in Reason} <= set(get_args(FaultCause))
+
+
+def test_a_queue_is_a_target_by_its_name_unless_a_role_is_called_so(rl: JobPlan, tmp_path: Path) -> None:
+    (fault,) = load_faults(write(tmp_path, "- {when: {step: 1}, target: queue/groups, fault: kill}\n"), rl)
+    assert target_of(fault.target, rl) == Target("queue", queue="groups")
+    text = "- {when: {step: 1}, target: queue, fault: kill}\n- {when: {step: 1}, target: queue/groups, fault: oom}\n"
+    assert problems(tmp_path, text, rl) == [
+        "1:29: [0].target: the queue has no name (write queue/NAME, with the name that DataQueue gets)",
+        "2:50: [1].fault: a queue takes kill, not oom",
+    ]
+
+
+def test_only_a_node_leaves_and_only_with_its_seconds(rl: JobPlan, tmp_path: Path) -> None:
+    text = (
+        "- {when: {step: 1}, target: node/0, fault: leave}\n"
+        "- {when: {step: 1}, target: rollout/1, fault: leave, seconds: 5}\n"
+    )
+    assert problems(tmp_path, text, rl) == [
+        "1:3: [0]: leave needs 'seconds' (as many as lie between announcement and end)",
+        "2:47: [1].fault: a rank takes kill, stop, oom and slow, not leave",
+    ]

@@ -171,3 +171,15 @@ def test_the_trace_of_the_example_plays_on_four_nodes() -> None:
     found = Scenario(manifest, load_faults(EXAMPLE / "trace.yaml", plan(parse(manifest)))).play()
     assert (found["problems"], found["phase"]) == ([], "Running")
     assert all(row["incidents"] for row in found["faults"])
+
+
+def test_a_node_that_leaves_gives_its_ranks_to_another_and_a_queue_is_not_simulated(tmp_path: Path) -> None:
+    text = (
+        "- {when: {step: 10}, target: queue/groups, fault: kill}\n"
+        "- {when: {step: 20}, target: node/0, fault: leave, seconds: 30}\n"
+    )
+    found = play(job(THREADS), text, tmp_path)
+    assert [row["problem"] for row in found["faults"]] == ["", ""]
+    (nothing, left) = sets(found)
+    assert nothing == set()
+    assert {cause for cause, _, _ in left} == {"Preempted"}

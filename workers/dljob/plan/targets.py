@@ -1,4 +1,4 @@
-"""Targets of faults: `master`, `<role>`, `<role>/<rank>`, `node/<index>` or `node/<the beginning of its id>`."""
+"""Targets of faults: `master`, a role, `role/rank`, `queue/name`, `node/index`, `node/beginning-of-its-id`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any
 from dljob.plan.model import JobPlan
 from dljob.spec.loading import faults
 from dljob.spec.loading.faults import FileFault
-from dljob.spec.rules.findings import Finding
+from dljob.spec.rules.findings import Finding, listed
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
-MASTER, NODE = "master", "node"
-# Faults that a master and a node can have; ranks can have all.
-_TAKES: Mapping[str, tuple[str, ...]] = {MASTER: ("kill",), NODE: ("kill", "stop")}
+MASTER, NODE, QUEUE = "master", "node", "queue"
+# Faults that a target other than ranks can have, and those of ranks.
+_TAKES: Mapping[str, tuple[str, ...]] = {MASTER: ("kill",), NODE: ("kill", "stop", "leave"), QUEUE: ("kill",)}
+_RANKS = ("kill", "stop", "oom", "slow")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Ranks of a role, or the master, or a node by its index in `ranked` or the beginning of its id."""
+    """Ranks of a role, the master, the keeper of a queue, or a node by its index in `ranked` or its id's beginning."""
 
     role: str
-    """The role, or `master`, or `node`."""
+    """The role, or `master`, `node` or `queue`."""
     ranks: tuple[int, ...] = ()
     node: str = ""
+    queue: str = ""
 
 
 def target_of(text: str, plan: JobPlan) -> Target:
@@ -34,6 +36,9 @@ def target_of(text: str, plan: JobPlan) -> Target:
     head, _, tail = text.partition("/")
     if head in (MASTER, NODE):
         return Target(head, node=tail)
+    # A role may be called queue.
+    if head == QUEUE and head not in plan.roles:
+        return Target(head, queue=tail)
     return Target(head, (int(tail),) if tail else tuple(range(plan.roles[head].replicas)))
 
 
@@ -77,14 +82,19 @@ def _wrong(loc: Loc, item: Mapping[str, Any], plan: JobPlan, nodes: Sequence[str
     names = [*plan.roles, MASTER, "node/0"]
     if head == NODE:
         yield from _wrong_node(at, tail, plan, nodes)
+    elif head == QUEUE and head not in plan.roles:
+        # Queues come into being with their first use: nobody knows their names before.
+        if not tail:
+            yield Finding(at, "the queue has no name", "write queue/NAME, with the name that DataQueue gets")
     elif head == MASTER and slash:
         yield Finding(at, "there is one master", "write master")
     elif head != MASTER:
         yield from _wrong_rank(at, text, plan, names)
-    takes = _TAKES.get(head)
+    takes = _RANKS if head in plan.roles else _TAKES.get(head, _RANKS)
     # The schema reports an unknown kind of fault.
-    if takes and isinstance(kind, str) and kind not in takes and kind in ("kill", "stop", "oom", "slow"):
-        yield Finding((*loc, "fault"), f"a {head} takes {' and '.join(takes)}, not {kind}", "")
+    if isinstance(kind, str) and kind not in takes and kind in (*_RANKS, "leave"):
+        what = "rank" if takes is _RANKS else head
+        yield Finding((*loc, "fault"), f"a {what} takes {listed(takes)}, not {kind}", "")
 
 
 def _wrong_rank(at: Loc, text: str, plan: JobPlan, names: Sequence[str]) -> Iterator[Finding]:

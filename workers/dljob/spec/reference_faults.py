@@ -26,9 +26,10 @@ _RULES = """## Faults by target
 | --- | --- |
 | a role (all its ranks at once), or a rank | kill, stop, oom, slow |
 | `master` | kill |
-| `node/<index>`, `node/<beginning of its id>` | kill, stop |
+| `queue/<name>` | kill |
+| `node/<index>`, `node/<beginning of its id>` | kill, stop, leave |
 
-`seconds` is for stop and slow, `factor` for slow, which needs both; `count` is for `event`. All problems of a file are
+`seconds` is for stop, slow and leave, `factor` for slow; slow needs both, leave needs seconds; `count` is for `event`. All problems of a file are
 reported at once, at file:line:column. An `event` is a reason that `dljob events` shows, such as `Restarting`,
 `Recovered`, `NodeLost` or `MasterRestarted`.
 """

@@ -91,3 +91,31 @@ def test_a_process_that_is_gone_is_not_harmed(child: int) -> None:
 
 def test_the_processes_of_a_node_are_its_raylet_and_all_below() -> None:
     assert processes_of_node(os.getpid())[0] == os.getpid()
+
+
+def test_a_node_is_announced_at_once_and_ends_after_its_seconds(child: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks: list[list[str]] = []
+
+    class Hook:
+        def __init__(self, command: list[str], **_: object) -> None:
+            hooks.append(command)
+
+        def kill(self) -> None:
+            hooks.append(["killed"])
+
+        wait = kill
+
+    monkeypatch.setattr(subprocess, "Popen", Hook)
+    hand = Signals()
+    hand.leave("n-b", child, 1)
+    assert [command[1:] for command in hooks] == [["-m", "dljob.runtime.leave", "1", "n-b"]]
+    assert change(child) == "SIGKILL"
+    hand.close()
+    assert hooks[1:] == [["killed"], ["killed"]]
+
+
+def test_a_node_that_was_announced_stays_when_the_injector_ends_first(child: int) -> None:
+    hand = Signals()
+    hand.leave("n-b", child, 600)
+    hand.close()
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)

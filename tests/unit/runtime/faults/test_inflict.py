@@ -45,6 +45,9 @@ class Noted:
     def stop(self, pids: Iterable[int], seconds: float | None) -> None:
         self.did.append(("stop", seconds, *pids))
 
+    def leave(self, node: str, raylet: int, seconds: int) -> None:
+        self.did.append(("leave", node, raylet, seconds))
+
     def slow(self, pids: Iterable[int], factor: int, seconds: float) -> None:
         self.did.append(("slow", factor, seconds, *pids))
 
@@ -176,6 +179,23 @@ def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl: JobPlan, monkeyp
     world.at(1)
     world.at(2)
     assert world.hand.did == [("kill", 1002), ("stop", None, 1001, 7, 8)]
+
+
+def test_the_keeper_of_a_queue_is_killed_once_it_is_there_and_no_incident_is_waited_for(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 1}, target: queue/groups, fault: kill}\n")
+    assert world.at(1) == []
+    world.pids_now["queue/groups"] = 300
+    assert world.at(2) == ["kill queue/groups at step 1"]
+    assert world.hand.did == [("kill", 300)]
+    world.pids_now["queue/groups"] = 301
+    assert world.inflictor.settled(world.status(3), time.time() + 1)
+    assert world.inflictor.finish(world.status(3))["pids_kept"]
+
+
+def test_a_node_that_leaves_is_announced_with_its_raylet(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 1}, target: node/1, fault: leave, seconds: 7}\n")
+    assert world.at(1) == ["leave node/1 for 7 s at step 1"]
+    assert world.hand.did == [("leave", "n-a", 1001, 7)]
 
 
 def test_a_rank_that_went_to_another_machine_is_not_looked_for_here(rl: JobPlan) -> None:

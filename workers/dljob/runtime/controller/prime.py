@@ -24,7 +24,7 @@ from dljob.master.state.views import Clue
 from dljob.master.status import endpoints as endpoints_of
 from dljob.master.status import placement
 from dljob.plan.plan import plan
-from dljob.runtime.backend.interface import Backend, factory
+from dljob.runtime.backend.interface import ActorLostError, Backend, factory
 from dljob.runtime.control_socket.server import ControlSocket
 from dljob.runtime.controller import prestop_listener
 from dljob.runtime.controller.checkpoint_service import CheckpointService
@@ -274,11 +274,22 @@ class MasterServer:
             return await stacks_of(shell.backend, shell.state, target)
 
     async def pids(self) -> dict[str, int]:
-        """Return the pids of the master and of each rank that has a process."""
+        """Return the pids of the master, of each rank that has a process, and of the keepers of queues."""
         async with self._client() as shell:
             ranks = shell.state.ranks.items()
             live = {f"{role}/{rank}": own.pid for (role, rank), own in ranks if own.phase.live and own.pid}
-            return {"master": os.getpid(), **live}
+            return {"master": os.getpid(), **live, **await _keepers(shell.backend, f"{self._order.uid[:8]}/")}
+
+
+async def _keepers(backend: Backend, prefix: str) -> dict[str, int]:
+    """Return the pids of the keepers of queues, as `queue/NAME` -> pid."""
+    found: dict[str, int] = {}
+    for name in await backend.actors(f"{prefix}queue/"):
+        with suppress(ActorLostError):  # it ended meanwhile, and has no pid any more
+            ref = await backend.lookup(name)
+            if ref is not None:
+                found[name.removeprefix(prefix)] = await backend.call(ref, "pid")
+    return found
 
 
 async def _newer(shell: MasterLoop, version: int, timeout_s: float) -> None:

@@ -17,7 +17,7 @@ from dljob.master.state.views import Clue
 from dljob.plan import incidents
 from dljob.plan.incidents import InjectedFault, Key, Moment, ObservedFault
 from dljob.plan.model import JobPlan
-from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
+from dljob.plan.targets import MASTER, NODE, QUEUE, Target, chosen, ranked, target_of
 from dljob.runtime.faults.signals import Signals, processes_of_node
 from dljob.spec.loading.faults import FaultTime, FileFault
 from dljob.telemetry import reasons
@@ -123,7 +123,8 @@ class FaultInjector:
             if strike.at + (strike.fault.seconds or 0) > now:
                 return False
             # A short stop, or a slow rank, may pass without an incident.
-            quiet = strike.fault.fault in ("stop", "slow") or now - strike.at > TOLD_S
+            no_incident = strike.fault.fault in ("stop", "slow") or strike.fault.target.startswith(f"{QUEUE}/")
+            quiet = no_incident or now - strike.at > TOLD_S
             if not found[strike.number] and not quiet:
                 return False
         return healthy(status) and all(incident.recovered is not None for incident in self._incidents.values())
@@ -160,7 +161,8 @@ class FaultInjector:
             if self._since.pids is None:
                 self._since.pids = pids
             # A fault hits all that restarts with its victim: only other ranks must keep their processes.
-            self._since.excused |= excused(victims, self._plan) | {n for n in victims if n == MASTER}
+            own = {n for n in victims if n == MASTER or n.startswith(f"{QUEUE}/")}
+            self._since.excused |= excused(victims.keys() - own, self._plan) | own
             self._since.why.append(fault.target)
             del self._waiting[number]
             if fault.fault == "oom":
@@ -179,6 +181,9 @@ class FaultInjector:
         """
         if target.role == MASTER:
             return {MASTER: pids[MASTER]} if MASTER in pids else {}
+        if target.queue:
+            name = f"{QUEUE}/{target.queue}"
+            return {name: pids[name]} if name in pids else {}
         if target.role != NODE:
             ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
             names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
@@ -215,7 +220,9 @@ class FaultInjector:
         if node is not None:
             # Killing the raylet ends its processes, as with a lost machine. A freeze must stop each of them.
             pids = [node] if fault.fault == "kill" else processes_of_node(node)
-        if fault.fault == "stop":
+        if fault.fault == "leave" and node is not None:
+            self._signals.leave(self._node_of(node), node, fault.seconds or 1)
+        elif fault.fault == "stop":
             self._signals.stop(pids, fault.seconds)
         elif fault.fault == "slow":
             self._signals.slow(pids, fault.factor or 2, fault.seconds or 1)
@@ -224,6 +231,9 @@ class FaultInjector:
         else:
             # Not a kill by default: a fault added to the schema alone would end processes that it should not.
             raise ValueError(f"unknown fault {fault.fault!r}")
+
+    def _node_of(self, raylet: int) -> str:
+        return next(node for node, pid in self._raylets().items() if pid == raylet)
 
     # -- ranks that moved without a fault
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -37,6 +39,14 @@ class Signals:
         else:
             self._begin(lambda: self._go_on(held, seconds))
 
+    def leave(self, node: str, raylet: int, seconds: int) -> None:
+        """Announce that a node is taken away, as its pod's preStop hook does; end its raylet after `seconds`."""
+        command = [sys.executable, "-m", "dljob.runtime.leave", str(seconds), node]
+        # With a pidfd: a process that takes over the pid meanwhile gets no signal.
+        held = _HeldProcesses([raylet])
+        hook = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
+        self._begin(lambda: self._end_node(held, hook, seconds))
+
     def slow(self, pids: Iterable[int], factor: int, seconds: float) -> None:
         """Let processes run for one part in `factor` of the time, during `seconds`."""
         held = _HeldProcesses(pids)
@@ -53,6 +63,13 @@ class Signals:
         thread = threading.Thread(target=work, name="dljob-fault", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _end_node(self, held: _HeldProcesses, hook: subprocess.Popen[bytes], seconds: int) -> None:
+        if not self._closed.wait(seconds):
+            held.send(signal.SIGKILL)
+        held.close()
+        hook.kill()
+        hook.wait()
 
     def _go_on(self, held: _HeldProcesses, seconds: float) -> None:
         # Woken by `close`: a stopped process must run again before the sender exits.

@@ -119,6 +119,8 @@ class Scenario(Driver):
         if target.role == MASTER:
             done = w.state is not None
             moves = [FaultMove("crash")] if done else []
+        elif target.queue:
+            moves = [FaultMove("nothing")]  # a queue is not simulated
         elif target.role == NODE:
             moves = self._to_node(target.node, fault)
         else:
@@ -143,6 +145,9 @@ class Scenario(Driver):
             return []
         if fault.fault == "kill":
             return [FaultMove("node lost", value=GONE_S, text=name)]
+        if fault.fault == "leave":
+            announced = w.nodes[name].view.leaving is not None
+            return [] if announced else [FaultMove("drain", value=float(fault.seconds or GONE_S), text=name)]
         return [FaultMove("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
 
     def _to_ranks(self, target: Target, fault: FileFault) -> list[FaultMove]:
