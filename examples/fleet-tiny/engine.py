@@ -1,14 +1,16 @@
-"""An engine: an HTTP server that streams tokens as they are made. It knows the job by its environment and its weights.
+"""An engine: an HTTP server that streams tokens as they are made. It imports nothing of dljob.
 
 `POST /v1/completions` takes the ids of the prompt and of what was made of the answer before, so that a stream which
-lost its engine goes on at another one.
+lost its engine goes on at another one. `POST /load` names a file with newer weights, `POST /drain` lets streams end.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,15 +20,25 @@ from typing import Any
 import torch
 from model import Decoder, Policy, draw
 from task import SEPARATOR
+from torch import Tensor
 
-from dljob import WeightChannel, current_worker
+
+def read_weights(path: str) -> dict[str, Tensor]:
+    """Read a safetensors file: the length of a header, the header with the place of each tensor, and the tensors."""
+    with Path(path).open("rb") as file:
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    start = 8 + int.from_bytes(whole[:8], "little")
+    found: dict[str, Tensor] = {}
+    for name, one in json.loads(bytes(whole[8:start])).items():
+        first, last = one["data_offsets"]
+        found[name] = torch.frombuffer(whole[start + first : start + last], dtype=torch.float32).view(one["shape"])
+    return found
 
 
 class Engine:
     """The newest weights, and a count of the tokens that were made."""
 
-    def __init__(self, seed: int, made: Path) -> None:
-        self.seed = seed
+    def __init__(self, made: Path) -> None:
         self.held: tuple[int, Policy] | None = None
         """Version and policy, replaced together."""
         self.busy = 0
@@ -34,14 +46,11 @@ class Engine:
         made.parent.mkdir(exist_ok=True)
         self.made = made.open("ab", buffering=0)
 
-    def follow(self) -> None:
-        """Load each version of the weights, for ever."""
-        channel = WeightChannel("policy")
-        while True:
-            version, state = channel.receive()
-            policy = Policy(self.seed)
-            policy.load_state_dict(state)
-            self.held = version, policy
+    def load(self, order: dict[str, Any]) -> None:
+        """Use a newer version from the next request on; those under way keep theirs."""
+        policy = Policy(seed=0)
+        policy.load_state_dict(read_weights(order["channels"]["policy"]))
+        self.held = order["version"], policy
 
     def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield a chunk for each token: all of one version, since the numbers of tokens before are of that one."""
@@ -69,17 +78,24 @@ class Requests(BaseHTTPRequestHandler):
         """Say nothing of each request."""
 
     def do_GET(self) -> None:
-        """Answer the probe: an engine without weights is not ready."""
-        self._plain(503 if self.engine.held is None else 200)
+        """Answer the probe. Whether the weights are new enough is not asked here: dljob loads them, and knows."""
+        self._plain(200)
 
     def do_POST(self) -> None:
-        """Stream tokens, or let those under way end."""
+        """Stream tokens, load weights, or let streams under way end."""
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
         engine = self.engine
         if self.path == "/drain":
             with engine.idle:
                 engine.idle.wait_for(lambda: not engine.busy)
             self._plain(200)
+            return
+        if self.path == "/load":
+            engine.load(body)
+            self._plain(200)
+            return
+        if engine.held is None:
+            self._plain(503)
             return
         with engine.idle:
             engine.busy += 1
@@ -108,15 +124,24 @@ class Requests(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
+class Server(ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell of errors, but not that a client has left."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     torch.set_num_threads(1)
-    worker = current_worker()
-    file = Path(worker.job_dir, "made", f"{worker.rank}-{worker.incarnation}-{os.getpid()}")
-    Requests.engine = Engine(worker.config["seed"], file)
-    threading.Thread(target=Requests.engine.follow, daemon=True).start()
-    server = ThreadingHTTPServer((os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"])), Requests)
-    server.daemon_threads = True
+    name = f"{os.environ['DLJOB_RANK']}-{os.environ['DLJOB_INCARNATION']}"
+    Requests.engine = Engine(Path(os.environ["DLJOB_DIR"], "made", name))
+    server = Server((os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"])), Requests)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever()
 

@@ -6,11 +6,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import count
 
-import stream
-from task import BATCH, SAMPLES, Group, prompt
+from task import BATCH, LENGTH, SAMPLES, SEPARATOR, Answer, Group, Segment, Tokens, prompt
 
-import dljob
-from dljob import DataQueue, RoleGroup, Worker
+from dljob import CompletionStream, DataQueue, RoleGroup, Worker
 
 
 class Prompter(Worker):
@@ -18,7 +16,6 @@ class Prompter(Worker):
 
     def run(self) -> None:
         """Ask until the trainer closes the queue."""
-        self.engines = dljob.endpoints("engine")
         done: list[int] = RoleGroup("trainer").call_rank0("trained").result(60)
         self.done = frozenset(done)
         self.numbers, self.lock = count(), threading.Lock()
@@ -32,12 +29,22 @@ class Prompter(Worker):
         queue: DataQueue[Group] = DataQueue("groups", max_items=BATCH)
         while (number := self.next()) < self.config["steps"] * BATCH:
             question = prompt(self.config["seed"], number)
-            found = [stream.ask(self.engines, question, f"{number}/{sample}") for sample in range(SAMPLES)]
-            queue.put(Group(number, question, [answer for answer, _ in found]))
-            if lost := sum(times for _, times in found):
-                print(f"prompt {number}: {lost} streams went on at another engine", flush=True)
+            queue.put(Group(number, question, [answer(question, f"{number}/{sample}") for sample in range(SAMPLES)]))
 
     def next(self) -> int:
         """Return the number of the next prompt that was not trained."""
         with self.lock:
             return next(number for number in self.numbers if number not in self.done)
+
+
+def answer(question: Tokens, seed: str) -> Answer:
+    """Return the answer to a prompt; when its engine is lost, the stream goes on at another one."""
+    body = {"prompt": [*question, SEPARATOR], "max_tokens": LENGTH, "seed": seed}
+    made, stream = Answer(), CompletionStream("engine", body, timeout=120, silence=20)
+    for chunk in stream:
+        made.tokens += chunk.token_ids
+        made.logprobs += [choice["logprob"] for choice in chunk.data["choices"]]
+    made.segments = [Segment(part.callee, int(part.version), part.count) for part in stream.segments]
+    for loss in stream.losses:
+        print(f"answer {seed}: {loss}", flush=True)
+    return made

@@ -39,18 +39,18 @@ class Trainer(Worker):
     def run(self) -> dict[str, Any]:
         """Train; the return value is the job's result."""
         queue: DataQueue[Group] = DataQueue("groups", max_items=BATCH)
-        steps, engines, record = self.config["steps"], self.config["engines"], self.record
+        steps, record = self.config["steps"], self.record
         while (step := len(record["rewards"])) < steps:
-            for at, number in engines:
-                if step == at:
-                    self.context.job.scale("engine", number)
+            # By what the queue lacks the engines scale: none of them waits for the trainer, nor it for them.
+            lacks = BATCH - queue.qsize()
             groups = [group for group in queue.get_batch(BATCH) if group.number not in record["trained"]]
             if not groups:
                 continue
             self.train(step, groups)
             self.save()
             self.weights.publish(step + 1, self.policy.state_dict())
-            progress(step + 1, reward=record["rewards"][-1], lag=max(record["lag"][-len(groups) :]))
+            lag = max(record["lag"][-len(groups) :])
+            progress(step + 1, reward=record["rewards"][-1], lag=lag, lacks=lacks)
         queue.close()
         return self.result()
 

@@ -100,9 +100,12 @@ def test_fleet_tiny_trains_each_prompt_once_and_loses_no_token(tmp_path: Path) -
     torch = pytest.importorskip("torch")
     example = tmp_path / "fleet-tiny"
     shutil.copytree(EXAMPLES / "fleet-tiny", example)
-    shorten(example / "dljob.yaml", {"steps: 60": "steps: 16", "[[2, 4], [50, 2]]": "[[1, 2], [14, 1]]"})
-    shorten(example / "faults.yaml", {"step: 10": "step: 3", "step: 20": "step: 6", "step: 35": "step: 9"})
+    shorten(example / "dljob.yaml", {"steps: 60": "steps: 16", "maxReplicas: 4": "maxReplicas: 2"})
+    # No node leaves: its ranks would start once more.
+    steps = {"10": "3", "20": "6", "30": "8", "35": "10", "45": "99"}
+    shorten(example / "faults.yaml", {f"step: {old}": f"step: {new}" for old, new in steps.items()})
     last = dljob_run(tmp_path, str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml"))
+    assert [row["at"] is not None for row in last["faults"]] == [True, True, True, True, False]
     assert (last["steps"], last["prompts_trained"], last["prompts_trained_twice"]) == (16, 128, 0)
     assert (last["tokens"], last["tokens_lost"]) == (128 * 8 * 8, 0)
     assert last["tokens_generated"] >= last["tokens"]
