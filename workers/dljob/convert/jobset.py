@@ -34,7 +34,8 @@ def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
     for name in ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector"):
         at: Loc = ("metadata", "annotations", name)
         if source.value(at) is not None:
-            del draft.get(("metadata", "annotations"))[name]
+            annotations: dict[str, str] | None = draft.get(("metadata", "annotations"))
+            (annotations or {}).pop(name, None)
             source.drop(at, "write scheduling.dljob.io/topology-key or strategy as an annotation of the role")
     jobs(draft, (), given, workdir)
 
@@ -112,7 +113,7 @@ def _meets(draft: Draft, template: Loc) -> bool:
     """Whether pods have the variables of a rendezvous."""
     source = draft.source
     names = {
-        source.value((*env, "name"))
+        str(source.value((*env, "name")))
         for container in source.items((*template, "spec", "containers"))
         for env in source.items((*container, "env"))
     }

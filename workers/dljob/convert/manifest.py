@@ -102,7 +102,7 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
 NOT_YET: Mapping[tuple[str, str], str] = {
     ("kubeflow.org", "TFJob"): "parameter servers are not there yet",
     ("kubeflow.org", "MPIJob"): "its ranks meet by ssh and mpirun: write the script as torchrun would start it",
-    ("kubeflow.org", "XGBoostJob"): "its ranks meet by rabit, which dljob does not start",
+    ("kubeflow.org", "XGBoostJob"): "its ranks meet by xgboost's own tracker, which dljob does not start",
     ("kubeflow.org", "PaddleJob"): "its ranks meet by paddle's launcher, which dljob does not start",
     ("kubeflow.org", "JAXJob"): "its ranks meet by jax.distributed, which dljob does not start",
     ("kubeflow.org", "MXJob"): "parameter servers are not there yet",

@@ -34,7 +34,7 @@ def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     head(draft)
     source.stands(("spec",), ("spec",))
     text = source.text(("spec", "entrypoint"))
-    if source.value(("spec", "submissionMode")) == "InteractiveMode" and not text:
+    if source.value(("spec", "submissionMode")) == "InteractiveMode" and not text and not given:
         raise Refused(("spec", "submissionMode"), "InteractiveMode: the job has no program", "add --command")
     if not text and not given:
         raise Refused(("spec",), "has no entrypoint", "add --command")

@@ -55,18 +55,23 @@ class _Overlay:
     def lay(self, to: Loc, value: object, loc: Loc) -> None:
         """Lay a value over the runtime: mappings key by key, lists of named items by name, other items behind."""
         have = Source(Document(self.data)).value(to)
-        if isinstance(value, dict) and isinstance(have, dict | None):
+        # A value of another type cannot be laid over it, and stays a field of which nobody said anything.
+        if isinstance(have, dict) != isinstance(value, dict) and have is not None:
+            return
+        if have is not None and isinstance(have, list) != isinstance(value, list):
+            return
+        if isinstance(value, dict):
             if have is None:
-                self._put(to, {})
+                self.put(to, {})
             for key, one in cast("dict[str, Any]", value).items():
                 self.lay((*to, key), one, (*loc, key))
-        elif isinstance(value, list) and isinstance(have, list | None) and to[-1] not in ("command", "args"):
+        elif isinstance(value, list) and to[-1] not in ("command", "args"):
             if have is None:
-                self._put(to, [])
+                self.put(to, [])
             for at, one in enumerate(cast("list[Any]", value)):
                 self.lay((*to, self._index(to, one)), one, (*loc, at))
         else:
-            self._put(to, value)
+            self.put(to, value)
             self.origin[to] = loc
 
     def _index(self, to: Loc, item: object) -> int:
@@ -76,7 +81,8 @@ class _Overlay:
         names = [source.value((*at, "name")) for at in source.items(to)]
         return names.index(name) if name is not None and name in names else len(names)
 
-    def _put(self, to: Loc, value: object) -> None:
+    def put(self, to: Loc, value: object) -> None:
+        """Set a value."""
         Draft(Source(Document(None)), self.data).put(to, value)
 
 
@@ -86,21 +92,21 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     head(draft)
     source.stands(("spec",), ("spec",))
     runtime = _runtime(draft, runtimes)
-    policy: dict[str, Any] = runtime["spec"].get("mlPolicy") or {}
+    policy = _mapping(runtime["spec"].get("mlPolicy"))
     for name in ("mpi", "jax", "xgboost", "flux"):
         if policy.get(name) is not None:
             raise Refused(("spec", "runtimeRef"), f"a runtime of {name} cannot be converted", "dljob has torch")
-    overlay = _Overlay({"spec": runtime["spec"]["template"].get("spec") or {}})
+    overlay = _Overlay({"spec": dict(_mapping(runtime["spec"]["template"].get("spec")))})
     _before(overlay)
     source.harmless(("spec", "runtimeRef"), "the runtime's own fields are in the job")
-    nodes, each = policy.get("numNodes") or 1, (policy.get("torch") or {}).get("numProcPerNode")
+    nodes, each = policy.get("numNodes") or 1, _mapping(policy.get("torch")).get("numProcPerNode")
     steps = {name: at for at, name in enumerate(_steps(overlay))}
     if "trainer" not in steps:
         raise Refused(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")
     for key, at in source.keys(("spec",)):
         _field(draft, key, at, overlay, steps)
     said = source.number(("spec", "trainer", "numNodes"))
-    overlay.data["spec"]["replicatedJobs"][steps["trainer"]]["template"]["spec"]["parallelism"] = said or nodes
+    overlay.put((*_job(steps["trainer"]), "parallelism"), said or nodes)
     source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"))
     said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
     _environment(overlay, steps["trainer"], str(said_each))
@@ -117,7 +123,7 @@ def _runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, A
     """Return a copy of the runtime that a TrainJob names."""
     source = draft.source
     name = source.text(("spec", "runtimeRef", "name"))
-    found = next((one for one in runtimes if (one.get("metadata") or {}).get("name") == name), None)
+    found = next((one for one in runtimes if _mapping(one.get("metadata")).get("name") == name), None)
     if found is None and name == "torch-distributed":
         found = DEFAULT
     template = Source(Document(cast("Any", found or {}))).value(("spec", "template"))
@@ -208,25 +214,32 @@ def _initializer(draft: Draft, at: Loc, overlay: _Overlay, to: Loc) -> None:
 
 def _before(overlay: _Overlay) -> None:
     """Make init containers of the trainer's pods from the jobs of initializers: their images have no Ray."""
-    jobs: list[dict[str, Any]] = overlay.data["spec"]["replicatedJobs"]
+    source = Source(Document(overlay.data))
     steps = _steps(overlay)
-    if "trainer" not in steps:
+    if "trainer" not in steps or all(not step.endswith("-initializer") for step in steps):
         return
-    trainer = jobs[steps.index("trainer")]
-    pod = trainer["template"]["spec"]["template"]["spec"]
-    for job, step in zip(list(jobs), steps, strict=True):
+    pod = (*_job(steps.index("trainer")), "template", "spec")
+    for number, step in enumerate(steps):
         if not step.endswith("-initializer"):
             continue
-        theirs = Source(Document(job)).value(("template", "spec", "template", "spec")) or {}
-        made = [{**one, "name": step} for one in theirs.get("containers") or ()]
-        pod["initContainers"] = [*(pod.get("initContainers") or ()), *made[:1]]
-        had = {one.get("name") for one in pod.get("volumes") or ()}
-        more = [one for one in theirs.get("volumes") or () if one.get("name") not in had]
-        if more:
-            pod["volumes"] = [*(pod.get("volumes") or ()), *more]
-        jobs.remove(job)
-        waits = [one for one in trainer.get("dependsOn") or () if one.get("name") != job.get("name")]
-        trainer["dependsOn"] = waits
+        theirs = (*_job(number), "template", "spec")
+        for at in list(source.items((*theirs, "containers")))[:1]:
+            overlay.lay((*pod, "initContainers"), [{**dict(_mapping(source.value(at))), "name": step}], ("<runtime>",))
+        overlay.lay((*pod, "volumes"), source.value((*theirs, "volumes")) or [], ("<runtime>",))
+    names = [source.value((*at, "name")) for at in source.items(("spec", "replicatedJobs"))]
+    gone = {name for name, step in zip(names, steps, strict=True) if step.endswith("-initializer")}
+    jobs: list[dict[str, Any]] = overlay.data["spec"]["replicatedJobs"]
+    overlay.data["spec"]["replicatedJobs"] = kept = [job for job in jobs if job.get("name") not in gone]
+    for number, job in enumerate(kept):
+        waits = source.value(("spec", "replicatedJobs", number, "dependsOn"))
+        if isinstance(waits, list):
+            job["dependsOn"] = [one for one in cast("list[Any]", waits) if _mapping(one).get("name") not in gone]
+    # What is laid here is the runtime's own, and no field of the TrainJob.
+    overlay.origin.clear()
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _patches(draft: Draft, at: Loc, overlay: _Overlay) -> None:

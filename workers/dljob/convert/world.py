@@ -21,8 +21,11 @@ GIVEN = (
     *("LOCAL_WORLD_SIZE", "GROUP_RANK", "JOB_COMPLETION_INDEX"),
 )
 """Variables of the rendezvous, which PrimeMaster gives to each rank or dljob torchrun replaces."""
-_DLROVER = ("network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning", "save-at-breakpoint")
-_DLROVER += ("numa-affinity",)
+_DLROVER = (
+    *("network-check", "comm-perf-test", "exclude-straggler", "auto-config", "auto-tunning", "save-at-breakpoint"),
+    "numa-affinity",
+)
+"""Switches of dlrover-run that torchrun does not have."""
 _DLROVER_VALUES = ("node-unit", "precheck", "accelerator", "training-port", "ucp-device-type", "membind-policy")
 
 

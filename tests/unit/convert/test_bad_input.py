@@ -1,0 +1,128 @@
+"""Files that are no plain manifests, and the command's own refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.convert.test_ray_job import TEXT, job
+
+from dljob.cli import main as command
+from dljob.convert.manifest import Job, Other, Refusal, convert
+from dljob.convert.report import diff, lines, whole
+from dljob.errors import SpecError, UsageError
+from dljob.spec.loading.load import load, load_all
+
+SECRET = """\
+apiVersion: v1
+kind: Secret
+metadata: {name: token}
+# hidden remark
+stringData: {token: hunter2}
+"""
+CLAIM = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}  # kept\n"
+
+
+def test_a_chart_is_refused_with_its_line() -> None:
+    """It has to be rendered first."""
+    with pytest.raises(UsageError, match=r"job\.yaml:2: a chart's template") as raised:
+        convert("apiVersion: ray.io/v1\nimage: {{ .Values.image }}\n", "job.yaml")
+    assert "helm template" in raised.value.hint
+
+
+def test_forty_documents_become_forty_jobs() -> None:
+    """With names of their own."""
+    text = "---\n".join(TEXT.replace("name: sample", f"name: sample-{number}") for number in range(40))
+    pieces = convert(text, "job.yaml")
+    assert len(load_all(whole(pieces))) == 40
+    assert [piece.line for piece in pieces][:2] == [2, 2 + TEXT.count("\n") + 1]
+
+
+def test_values_of_a_secret_are_in_no_output() -> None:
+    """It is named; other objects are passed on as they are."""
+    text = "---\n".join((SECRET, TEXT, CLAIM))
+    pieces = convert(text, "job.yaml")
+    shown = "\n".join([whole(pieces), *lines(pieces, "job.yaml"), *diff(text, pieces)])
+    assert "hunter2" not in shown
+    assert "hidden remark" not in shown
+    assert "Secret token: not passed on" in shown
+    assert CLAIM in whole(pieces)
+    assert [type(piece) for piece in pieces] == [Other, Job, Other]
+
+
+def test_anchors_are_resolved() -> None:
+    """Each use is a field of its own, with the line of the anchor."""
+    text = TEXT.replace("limits: {cpu: 2, memory: 4Gi}", "limits: &amount {cpu: 2, memory: 4Gi}").replace(
+        "limits: {cpu: 8, nvidia.com/gpu: 4}", "limits: *amount"
+    )
+    assert [group.cpu for group in load(job(text).text).spec.node_groups] == ["2", "2"]
+
+
+def test_an_architecture_also_stands_at_the_head() -> None:
+    """The head has the same image, so it needs the same machines."""
+    text = TEXT.replace(
+        "          volumes: [", "          nodeSelector: {kubernetes.io/arch: arm64}\n          volumes: ["
+    )
+    made = job(text)
+    assert load(made.text).spec.head.template["spec"]["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+    assert any("kubernetes.io/arch: arm64" in remark for remark in made.remarks)
+
+
+def test_items_of_a_list_are_documents() -> None:
+    """As `kubectl get -o yaml` prints them."""
+    items = "".join(f"- {part.strip()}\n".replace("\n", "\n  ").rstrip() + "\n" for part in (TEXT, CLAIM))
+    pieces = convert(
+        f"apiVersion: v1\nkind: List\nitems:\n{items.replace('- # Licence of the file', '- ')}", "job.yaml"
+    )
+    assert [piece.kind for piece in pieces] == ["RayJob", "PersistentVolumeClaim"]
+    assert "kind: PersistentVolumeClaim" in whole(pieces)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "kind: RayJob\nkind: RayJob\n", "a: [\n"])
+def test_what_is_no_manifest_is_refused(text: str) -> None:
+    """Empty, a key twice, no YAML."""
+    with pytest.raises((UsageError, SpecError)):
+        convert(text, "job.yaml")
+
+
+def test_a_document_without_a_kind_is_named() -> None:
+    """Nobody can tell what it is."""
+    (piece,) = convert("a: 1\n", "job.yaml")
+    assert isinstance(piece, Refusal)
+    assert next(iter(lines([piece], "job.yaml"))).endswith("has no kind")
+
+
+def test_a_file_edited_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second conversion needs --force."""
+    file, to = tmp_path / "job.yaml", tmp_path / "dljob.yaml"
+    file.write_text(TEXT)
+    words = ["convert", str(file), "-o", str(to)]
+    assert command.run(words) == 0
+    to.write_text(to.read_text() + "# edited\n")
+    assert command.run(words) == 2
+    assert "dljob.yaml exists" in capsys.readouterr().err
+    assert to.read_text().endswith("# edited\n")
+    assert command.run([*words, "--force"]) == 0
+    assert not to.read_text().endswith("# edited\n")
+
+
+def test_a_diff_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The lines of the source with what became of them, then the job; nothing is written."""
+    file = tmp_path / "job.yaml"
+    file.write_text(TEXT)
+    assert command.run(["convert", str(file), "--diff", "-o", str(tmp_path / "to.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert "= spec.roles[0].entrypoint.command" in shown
+    assert "! unknown field" in shown
+    assert "--- DLJob sample" in shown
+    assert not (tmp_path / "to.yaml").exists()
+
+
+def test_a_refused_job_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rest of the file is written."""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{TEXT}---\napiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: old}}\n")
+    assert command.run(["convert", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert "name: sample" in out
+    assert "TFJob old: cannot be converted" in err

@@ -1,0 +1,68 @@
+"""Manifests with the key paths of public ones (`anew.py`): all are read, and most become jobs that lose nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.unit.convert.anew import JOBS
+
+from dljob.convert.manifest import Job, Options, Piece, Refusal, convert
+from dljob.convert.report import diff, lines, whole
+from dljob.spec.loading.load import load_all
+
+CORPUS = Path(__file__).parents[2] / "golden" / "convert"
+GIVEN = Options(command=("python", "/data/train.py"))
+"""A RayCluster, and a RayJob of InteractiveMode, run what they are given."""
+ORIGIN = re.compile(r"# Key paths of ([\w-]+/[\w-]+), (\S+)\n# at ([0-9a-f]{40}) \((Apache-2\.0|MIT|BSD-3-Clause)\)")
+
+
+def converted(file: Path) -> tuple[list[Piece], str]:
+    """Return the pieces of a file, and the flags that it took: --workdir where the report asks for it."""
+    text = file.read_text(encoding="utf-8")
+    pieces = convert(text, file.name, GIVEN)
+    flags = "--command" if re.search(r"kind: RayCluster|InteractiveMode", text) else ""
+    asked = any("add --workdir" in row.fate.why for piece in pieces if isinstance(piece, Job) for row in piece.rows)
+    if asked:
+        pieces, flags = convert(text, file.name, Options(GIVEN.command, workdir="/work")), f"{flags} --workdir".strip()
+    return pieces, flags
+
+
+@pytest.mark.slow
+def test_most_of_the_corpus_becomes_jobs_that_lose_nothing() -> None:
+    """At least 80 % validate, plan, and have no field that is not carried; nothing ends in a traceback."""
+    kinds, good = Counter[str](), Counter[str]()
+    for file in sorted(CORPUS.glob("*.yaml")):
+        pieces, flags = converted(file)
+        assert list(lines(pieces, file.name))
+        assert list(diff(file.read_text(encoding="utf-8"), pieces))
+        for piece in pieces:
+            if isinstance(piece, Job):
+                lost = [row for row in piece.rows if row.fate.kind == "dropped"]
+                fine = not lost and not piece.problems
+                why = "; ".join([*(f"{row.path}: {row.fate.why}" for row in lost), *piece.problems])
+            elif isinstance(piece, Refusal):
+                fine, why = False, piece.message
+            else:
+                continue
+            kinds[piece.kind] += 1
+            good[piece.kind] += fine
+            print(f"{'yes' if fine else 'no ':3} {piece.kind:11} {file.name:44} {flags:20} {why[:120]}")
+        jobs = [piece for piece in pieces if isinstance(piece, Job)]
+        if jobs and not any(piece.problems for piece in jobs):
+            assert len(load_all(whole(pieces))) == len(jobs)
+    for kind in JOBS:
+        print(f"{kind}: {good[kind]} of {kinds[kind]}")
+    assert kinds.total() >= 40
+    # DLRover has four examples without parameter servers.
+    assert all(kinds[kind] >= (4 if kind == "ElasticJob" else 5) for kind in JOBS)
+    assert good.total() >= 0.8 * kinds.total()
+
+
+def test_each_manifest_names_its_origin() -> None:
+    """Repository, path, commit and licence."""
+    files = sorted(CORPUS.glob("*.yaml"))
+    assert files
+    assert not [file.name for file in files if not ORIGIN.match(file.read_text(encoding="utf-8"))]
