@@ -27,7 +27,7 @@ COMMANDS = {
     "submit": "Start a job on Kubernetes or on a running Ray, and return once it is accepted.",
     "init": "Write a small working job, dljob.yaml and its script, into a folder that has neither.",
     "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
-    "convert": "Turn a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob into a DLJob, and account for each field.",
+    "convert": "Turn RayJobs, PyTorchJobs, TrainJobs, JobSets and ElasticJobs into DLJobs, and report each field.",
     "validate": "Check job files: unknown fields, invalid values, roles or a plan that do not fit together.",
     "status": "Show all jobs, or one job: phase, roles, step, restarts, the last fault.",
     "top": "Show all jobs, or the ranks of one job, refreshed in place: steps, heartbeats, memory, devices.",

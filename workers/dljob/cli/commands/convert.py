@@ -25,7 +25,7 @@ def convert(
     workdir: str | None = None,
     runtime: tuple[Path, ...] = (),
 ) -> ExitCode:
-    """Turn a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob into a DLJob, and account for each field.
+    """Turn RayJobs, PyTorchJobs, TrainJobs, JobSets and ElasticJobs into DLJobs, and report each field.
 
     Comments stay with their fields, other objects of the file are passed on, and Secrets are only named. The report
     goes to stderr: fields that are harmless here or not carried, with line and reason. Exits with 2 when a job of the
