@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,16 @@ def test_a_diff_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "! unknown field" in shown
     assert "--- DLJob sample" in shown
     assert not (tmp_path / "to.yaml").exists()
+
+
+def test_the_lines_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RayJob as the page has it."""
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "convert.md").read_text()
+    block = page.split("```sh\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    Path("rayjob.yaml").write_text(TEXT)
+    said = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
+    assert [command.run(words) for words in said] == [0, 0, 0]
 
 
 def test_a_refused_job_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

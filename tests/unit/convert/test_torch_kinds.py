@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 from tests.unit.convert.test_ray_job import job
 
-from dljob.convert.manifest import Options, Refusal, convert
+from dljob.cli.kubernetes.runtimes import read
+from dljob.convert.manifest import Options, Refusal, RuntimeRef, convert, wanted_runtimes
+from dljob.kube.errors import NotThereError
+from dljob.kube.resources import Resource
 from dljob.spec.loading.load import load
 from dljob.spec.model import DLJobSpec
 from dljob.spec.text.emit import to_yaml
@@ -140,6 +144,35 @@ def test_a_train_job_is_laid_over_its_runtime() -> None:
     }
     spec = spec_of(other, Options(runtimes=(runtime,)))
     assert (spec.image, spec.roles[0].replicas) == ("example/train:1", 4)
+
+
+class _FakeCluster:
+    """A cluster with one runtime of a namespace."""
+
+    namespace = "here"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str | None]] = []
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """Return the one runtime."""
+        self.asked.append((resource.plural, name, namespace))
+        if name != "mine":
+            raise NotThereError(404, "NotFound", "not found")
+        return {"kind": resource.kind, "metadata": {"name": name}}
+
+
+def test_a_runtime_is_read_from_the_cluster() -> None:
+    """That of the namespace, or of the cluster; one that is not there is left to the report."""
+    text = "---\n".join(
+        manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", {"runtimeRef": ref})
+        for ref in ({"name": "mine", "kind": "TrainingRuntime"}, {"name": "other"}, {"name": "other"})
+    )
+    wanted, cluster = wanted_runtimes(text), _FakeCluster()
+    assert wanted == [RuntimeRef("TrainingRuntime", "mine", ""), RuntimeRef("ClusterTrainingRuntime", "other", "")]
+    found = asyncio.run(read(cast("Any", cluster), wanted, None))
+    assert [one["metadata"]["name"] for one in found] == ["mine"]
+    assert cluster.asked == [("trainingruntimes", "mine", "here"), ("clustertrainingruntimes", "other", None)]
 
 
 def test_dlrover_run_is_a_torchrun_line() -> None:

@@ -140,6 +140,28 @@ def convert(text: str, file: str, given: Options = Options()) -> list[Piece]:
     return pieces
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeRef:
+    """The runtime that a TrainJob names."""
+
+    kind: str
+    name: str
+    namespace: str
+
+
+def wanted_runtimes(text: str) -> list[RuntimeRef]:
+    """Return the runtimes that TrainJobs of a text name, each once."""
+    found: dict[RuntimeRef, None] = {}
+    for document in tree.read(text):
+        for item, _ in _items(document, (0, 0)):
+            source = Source(item)
+            name = source.value(("spec", "runtimeRef", "name"))
+            if source.value(("kind",)) == "TrainJob" and isinstance(name, str):
+                kind = str(source.value(("spec", "runtimeRef", "kind")) or RUNTIMES[1])
+                found[RuntimeRef(kind, name, str(source.value(("metadata", "namespace")) or ""))] = None
+    return list(found)
+
+
 def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
     """Return the training runtimes among documents, those of a List too."""
     items = [item for document in documents for item, _ in _items(document, (0, 0))]

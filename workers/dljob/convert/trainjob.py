@@ -56,9 +56,8 @@ class _Overlay:
         """Lay a value over the runtime: mappings key by key, lists of named items by name, other items behind."""
         have = Source(Document(self.data)).value(to)
         # A value of another type cannot be laid over it, and stays a field of which nobody said anything.
-        if isinstance(have, dict) != isinstance(value, dict) and have is not None:
-            return
-        if have is not None and isinstance(have, list) != isinstance(value, list):
+        same = all(isinstance(have, kind) == isinstance(value, kind) for kind in (dict, list))
+        if have is not None and not same:
             return
         if isinstance(value, dict):
             if have is None:
@@ -128,7 +127,7 @@ def _runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, A
         found = DEFAULT
     template = Source(Document(cast("Any", found or {}))).value(("spec", "template"))
     if found is None or not isinstance(template, dict):
-        hint = "add --runtime FILE, or --context to read it from the cluster"
+        hint = "add --runtime FILE, or --kubernetes to read it from the cluster"
         raise Refused(("spec", "runtimeRef"), f"the runtime {name} is not here", hint)
     return cast("dict[str, Any]", json.loads(json.dumps(found)))
 

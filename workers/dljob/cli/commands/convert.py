@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from dljob.cli import output
 from dljob.cli.output_file import refuse_existing, write
 from dljob.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from dljob.convert.manifest import RuntimeRef
 
 
 def convert(
@@ -24,6 +28,9 @@ def convert(
     command: str | None = None,
     workdir: str | None = None,
     runtime: tuple[Path, ...] = (),
+    kubernetes: bool = False,
+    context: str | None = None,
+    namespace: Annotated[str | None, Parameter(name=("--namespace", "-n"))] = None,
 ) -> ExitCode:
     """Turn RayJobs, PyTorchJobs, TrainJobs, JobSets and ElasticJobs into DLJobs, and report each field.
 
@@ -38,6 +45,9 @@ def convert(
         diff: show the lines of the file beside what became of them, and write nothing.
         command: program for a manifest that names none: a RayCluster, or a container that runs its image's own.
         runtime: file with the training runtime that a TrainJob names; may be repeated.
+        kubernetes: read the training runtimes of TrainJobs from the kubeconfig's cluster.
+        context: read them from the cluster of this context.
+        namespace: namespace of runtimes whose TrainJob names none; left out: that of the context.
         workdir: folder of the image in which the program starts; left out: the job's folder.
     """
     from dljob.convert import manifest, report
@@ -47,6 +57,8 @@ def convert(
         refuse_existing(to, force=force)
     text, name = _read(file)
     runtimes = [one for path in runtime for one in manifest.runtimes(tree.read(_read(path)[0]))]
+    if kubernetes or context or namespace:
+        runtimes += _of_cluster(manifest.wanted_runtimes(text), context, namespace)
     given = manifest.Options(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
     pieces = manifest.convert(text, name, given)
     if diff:
@@ -60,6 +72,13 @@ def convert(
         output.say(line)
     wrong = any(isinstance(one, manifest.Refusal) or (isinstance(one, manifest.Job) and one.problems) for one in pieces)
     return ExitCode.USAGE if wrong else ExitCode.OK
+
+
+def _of_cluster(wanted: Sequence[RuntimeRef], context: str | None, namespace: str | None) -> list[dict[str, Any]]:
+    from dljob.api.kubernetes.connect import ask
+    from dljob.cli.kubernetes.runtimes import read
+
+    return ask(lambda kube: read(kube, wanted, namespace), context)
 
 
 def _read(file: Path) -> tuple[str, str]:
