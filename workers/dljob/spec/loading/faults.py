@@ -81,12 +81,13 @@ class FileFault(Model):
     when: FaultTime
     """Trigger of the fault: one of time, step and event. The fault then waits until its target has a process."""
     target: Annotated[str, Field(max_length=128)]
-    """`master`, a role, a rank as `rollout/1`, the keeper of a DataQueue as `queue/samples`, or a node: `node/0` holds the plan's first unit, the next numbers follow
-    the order of the units, nodes without units come last; or the beginning of a node's id in a running job."""
+    """`master`, a role, a rank as `rollout/1`, the keeper of a DataQueue as `queue/samples`, or a node: `node/0` holds the
+    plan's first unit, the next numbers follow the order of the units, nodes without units come last; or the beginning
+    of a node's id in a running job."""
     fault: FaultKind
     """kill: SIGKILL; for a node, to its raylet. stop: SIGSTOP; for a node, to all its processes. oom: SIGKILL, together
-    with the log line that the kernel writes of it. slow: SIGSTOP and SIGCONT in turn. leave: the node is announced to be
-    taken away, as a preempted one is."""
+    with the log line that the kernel writes of it. slow: SIGSTOP and SIGCONT in turn. leave: the node is announced to
+    be taken away, as a preempted one is."""
     seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
     """stop: seconds until the target continues; left out: never. slow: duration of the fault in seconds. leave: seconds
     from the announcement until the node's raylet gets SIGKILL."""
