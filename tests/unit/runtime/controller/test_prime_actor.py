@@ -8,13 +8,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.state.events import Carried
 from dljob.plan.plan import plan
-from dljob.runtime.backend.interface import ActorLostError
+from dljob.runtime.backend.interface import ActorLostError, ActorRef
 from dljob.runtime.controller import prime, prime_actor
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.process.messages import JobInfo
@@ -95,3 +96,19 @@ def test_the_module_of_the_actor_imports_nothing_heavy() -> None:
     code = "import sys, dljob.runtime.controller.prime_actor; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"ray", "pydantic", "dljob.runtime.controller.prime", "dljob.spec.model", "asyncio"} & set(loaded)
+
+
+async def test_keepers_of_queues_tell_their_pids_but_for_those_that_have_ended() -> None:
+    class Keepers(MemoryBackend):
+        async def actors(self, prefix: str) -> tuple[str, ...]:
+            return tuple(f"{prefix}{name}" for name in ("gone", "groups", "lost"))
+
+        async def lookup(self, name: str) -> Any:
+            return None if name.endswith("gone") else ActorRef(name, name)
+
+        async def call(self, ref: ActorRef, method: str, *args: Any) -> Any:
+            if ref.name.endswith("lost"):
+                raise ActorLostError("it was killed")
+            return {"pid": 300}[method]
+
+    assert await prime._keepers(Keepers(), "aaaaaaaa/") == {"queue/groups": 300}

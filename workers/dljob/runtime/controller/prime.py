@@ -51,6 +51,8 @@ HEARTBEAT_S = 0.2
 GUARD_S = 0.25
 ANSWER_S = 2.0
 """Seconds that an ending master waits for its open long polls to deliver the final status."""
+KEEPER_S = 5.0
+"""Seconds for the keeper of a queue to tell its pid."""
 LONGEST_S = 30.0
 """Upper limit of a long poll (seconds); the caller repeats it."""
 
@@ -285,10 +287,11 @@ async def _keepers(backend: Backend, prefix: str) -> dict[str, int]:
     """Return the pids of the keepers of queues, as `queue/NAME` -> pid."""
     found: dict[str, int] = {}
     for name in await backend.actors(f"{prefix}queue/"):
-        with suppress(ActorLostError):  # it ended meanwhile, and has no pid any more
+        # One that ended meanwhile has no pid any more; one that is stopped must not stop the answer.
+        with suppress(ActorLostError, TimeoutError):
             ref = await backend.lookup(name)
             if ref is not None:
-                found[name.removeprefix(prefix)] = await backend.call(ref, "pid")
+                found[name.removeprefix(prefix)] = await asyncio.wait_for(backend.call(ref, "pid"), KEEPER_S)
     return found
 
 
