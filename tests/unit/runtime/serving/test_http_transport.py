@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
@@ -261,3 +263,13 @@ def test_the_openai_clients_way_of_use_is_that_of_httpx(told: Any) -> None:
                 lines = [line for line in response.iter_lines() if line.startswith("data: {")]
         assert server.script.requests[0]["path"] == "/v1/completions"
     assert len([each for each in map(json.loads, (line[6:] for line in lines)) if each["choices"]]) == 3
+
+
+def test_without_httpx_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    spec = importlib.util.spec_from_file_location("without_httpx", module.__file__)
+    assert spec
+    assert spec.loader
+    with pytest.raises(UsageError, match="httpx is not installed here") as error:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert error.value.hint == "pip install 'dljob[http]'"
