@@ -29,9 +29,9 @@ _RULES = """## Faults by target
 | `queue/<name>` | kill |
 | `node/<index>`, `node/<beginning of its id>` | kill, stop, leave |
 
-`seconds` is for stop, slow and leave, `factor` for slow; slow needs both, leave needs seconds; `count` is for `event`. All problems
-of a file are reported at once, at file:line:column. An `event` is a reason that `dljob events` shows, such as `Restarting`,
-`Recovered`, `NodeLost` or `MasterRestarted`.
+`seconds` is for stop, slow and leave, `factor` for slow; slow needs both, leave needs seconds; `count` is for
+`event`. All problems of a file are reported at once, at file:line:column. An `event` is a reason that `dljob events`
+shows, such as `Restarting`, `Recovered`, `NodeLost` or `MasterRestarted`.
 """
 
 

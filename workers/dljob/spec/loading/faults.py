@@ -81,9 +81,9 @@ class FileFault(Model):
     when: FaultTime
     """Trigger of the fault: one of time, step and event. The fault then waits until its target has a process."""
     target: Annotated[str, Field(max_length=128)]
-    """`master`, a role, a rank as `rollout/1`, the keeper of a DataQueue as `queue/samples`, or a node: `node/0` holds the
-    plan's first unit, the next numbers follow the order of the units, nodes without units come last; or the beginning
-    of a node's id in a running job."""
+    """`master`, a role, a rank as `rollout/1`, the keeper of a DataQueue as `queue/samples`, or a node: `node/0` holds
+    the plan's first unit, the next numbers follow the order of the units, nodes without units come last; or the
+    beginning of a node's id in a running job."""
     fault: FaultKind
     """kill: SIGKILL; for a node, to its raylet. stop: SIGSTOP; for a node, to all its processes. oom: SIGKILL, together
     with the log line that the kernel writes of it. slow: SIGSTOP and SIGCONT in turn. leave: the node is announced to
