@@ -173,8 +173,11 @@ def live(life: Life) -> None:
     """A job from its creation over faults and orders to its end and the end of its days; one that runs elsewhere."""
     plane, namespace = life.plane, life.namespace
     group = {"name": "cpu", "cpu": "1", "template": {"spec": {"terminationGracePeriodSeconds": 1}}}
-    uid = life.apply("one", ttlSecondsAfterFinished=1, nodeGroups=[group], networkPolicy={"enabled": True})
+    roles = [{**job("one")["spec"]["roles"][0], "ports": [{"name": "http"}], "service": True}]
+    spec = {"ttlSecondsAfterFinished": 1, "nodeGroups": [group], "networkPolicy": {"enabled": True}, "roles": roles}
+    uid = life.apply("one", **spec)
     cluster = life.begin("one", uid)
+    _service(life, "one", uid, cluster)
     # Pods are told what they hold.
     (pod,) = plane.get("pods", "-n", namespace, "-l", f"ray.io/cluster={cluster},ray.io/node-type=head")["items"]
     place = {"pod": pod["metadata"]["name"], "node": "n1", "units": ["worker-0"], "ranks": "worker/0"}
@@ -201,6 +204,30 @@ def live(life: Life) -> None:
     until(lambda: not found(plane, "dljob", "one", namespace), "its days are over")
     until(lambda: not children(plane, uid, namespace), "nothing of it is left")
     _on_another(life)
+
+
+def _service(life: Life, name: str, uid: str, cluster: str) -> None:
+    """A rank is ready, and is no longer: its address comes to the Service and goes."""
+    plane, namespace = life.plane, life.namespace
+    workers = ("pods", "-n", namespace, "-l", f"ray.io/cluster={cluster},ray.io/node-type=worker")
+    (pod,) = until(lambda: plane.get(*workers)["items"], "the worker is made")
+    # A slice may hold no address of the loopback, such as the head's.
+    address = json.dumps({"status": {"podIP": "10.77.0.1", "podIPs": [{"ip": "10.77.0.1"}]}})
+    worker = ("pod", pod["metadata"]["name"], "-n", namespace)
+    plane.kubectl("patch", *worker, "--subresource=status", "--type=merge", "-p", address)
+
+    def served() -> list[str]:
+        (body,) = plane.get("endpointslices", "-n", namespace, "-l", f"kubernetes.io/service-name={name}-worker")[
+            "items"
+        ]
+        return [one["addresses"][0] for one in body["endpoints"] or ()]
+
+    rank = {"rank": 0, "incarnation": 1, "addresses": {"http": "10.77.0.1:20000"}}
+    for mark, ranks in enumerate(([rank], [])):
+        table = {uid.replace("-", ""): {"worker": ranks}}
+        life.head.do(lambda table=table: life.head.stub.servers.update(table))
+        life.say(uid, 2, services={"worker": mark + 1})
+        until(lambda ranks=ranks: served() == ["10.77.0.1"] * len(ranks), f"{len(ranks)} are in the Service")
 
 
 def _bad_node(life: Life, name: str, cluster: str) -> None:

@@ -18,7 +18,7 @@ UID = "uid-1"
 LABEL = "/metadata/labels/dljob.io~1uid"
 
 
-class Server:
+class ObjectServer:
     """The API server, as far as `create`, `patch` by JSON patch, and `delete` go; `calls` names each."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ def serve(body: Any, digest: str = "d1", kind: Literal["Service", "EndpointSlice
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> ObjectServer:
+    return ObjectServer()
 
 
 @pytest.fixture
@@ -88,11 +88,11 @@ def memory() -> OperatorMemory:
     return OperatorMemory(UID)
 
 
-async def do(server: Server, memory: OperatorMemory, action: Serve) -> None:
+async def do(server: ObjectServer, memory: OperatorMemory, action: Serve) -> None:
     await ServiceWriter(server).perform(KEY, memory, action)  # type: ignore[arg-type] - what it uses of a client
 
 
-async def test_a_slice_is_made_changed_and_deleted(server: Server, memory: OperatorMemory) -> None:
+async def test_a_slice_is_made_changed_and_deleted(server: ObjectServer, memory: OperatorMemory) -> None:
     await do(server, memory, serve(slice_()))
     await do(server, memory, serve(slice_(81), "d2"))
     assert server.objects["EndpointSlice", "s-0"]["ports"] == [{"port": 81}]
@@ -103,13 +103,13 @@ async def test_a_slice_is_made_changed_and_deleted(server: Server, memory: Opera
     assert verbs == ["POST", "PATCH", "PATCH", "DELETE"]
 
 
-async def test_a_later_operator_changes_what_an_earlier_one_made(server: Server, memory: OperatorMemory) -> None:
+async def test_a_later_operator_changes_what_an_earlier_one_made(server: ObjectServer, memory: OperatorMemory) -> None:
     await do(server, memory, serve(slice_()))
     await do(server, OperatorMemory(UID), serve(slice_(81)))
     assert server.objects["EndpointSlice", "s-0"]["ports"] == [{"port": 81}]
 
 
-async def test_only_the_ports_of_a_service_change(server: Server, memory: OperatorMemory) -> None:
+async def test_only_the_ports_of_a_service_change(server: ObjectServer, memory: OperatorMemory) -> None:
     meta = {"name": "s-0", "labels": {"dljob.io/uid": UID}}
     for port in (80, 81):
         body = {"metadata": meta, "spec": {"type": "ClusterIP", "ports": [{"port": port}]}}
@@ -118,14 +118,16 @@ async def test_only_the_ports_of_a_service_change(server: Server, memory: Operat
     assert server.objects["Service", "s-0"]["spec"] == {"type": "ClusterIP", "ports": [{"port": 81}]}
 
 
-async def test_what_somebody_deleted_is_made_again(server: Server, memory: OperatorMemory) -> None:
+async def test_what_somebody_deleted_is_made_again(server: ObjectServer, memory: OperatorMemory) -> None:
     await do(server, memory, serve(slice_()))
     server.objects.clear()
     await do(server, memory, serve(slice_(81), "d2"))
     assert server.objects["EndpointSlice", "s-0"]["ports"] == [{"port": 81}]
 
 
-async def test_an_object_of_another_is_neither_changed_nor_deleted(server: Server, memory: OperatorMemory) -> None:
+async def test_an_object_of_another_is_neither_changed_nor_deleted(
+    server: ObjectServer, memory: OperatorMemory
+) -> None:
     other = slice_(uid="uid-of-another-job")
     await do(server, OperatorMemory("uid-of-another-job"), serve(other))
     before = server.objects["EndpointSlice", "s-0"]
@@ -136,14 +138,14 @@ async def test_an_object_of_another_is_neither_changed_nor_deleted(server: Serve
     assert server.objects["EndpointSlice", "s-0"] == before
 
 
-async def test_deleting_what_was_never_made_is_no_error(server: Server, memory: OperatorMemory) -> None:
+async def test_deleting_what_was_never_made_is_no_error(server: ObjectServer, memory: OperatorMemory) -> None:
     await do(server, memory, serve(None, ""))
     assert memory.services == {"EndpointSlice/s-0": ""}
 
 
 @pytest.mark.parametrize("body", [slice_(), None])
 async def test_a_refusal_is_told_and_nothing_counts_as_written(
-    server: Server, memory: OperatorMemory, body: Any
+    server: ObjectServer, memory: OperatorMemory, body: Any
 ) -> None:
     server.fails = ApiError(403, "Forbidden", "no right")
     with pytest.raises(ApiError, match="no right"):

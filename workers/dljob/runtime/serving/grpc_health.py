@@ -17,7 +17,7 @@ _END_STREAM, _ACK, _END_HEADERS, _PADDED = 1, 1, 4, 8
 _STREAM = 1
 
 
-class RefusedError(ValueError):
+class NoStatusError(ValueError):
     """The server ended the call without an answer; the message says how."""
 
 
@@ -27,7 +27,7 @@ async def check(
     """Ask for the status of a service ("" is the whole server); at most `most` bytes are read.
 
     Raises:
-        RefusedError: The server has no such service, or ended the call.
+        NoStatusError: The server has no such service, or ended the call.
         ValueError: What it sends is no HTTP/2, or too much of it.
         EOFError: The connection ended before the answer.
     """
@@ -40,16 +40,16 @@ async def check(
             # A server may wait for both before it answers.
             writer.write(frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind == _GOAWAY:
-            raise RefusedError(f"the server closes the connection (HTTP/2 error {int.from_bytes(payload[4:8])})")
+            raise NoStatusError(f"the server closes the connection (HTTP/2 error {int.from_bytes(payload[4:8])})")
         elif kind == _RST_STREAM and stream == _STREAM:
-            raise RefusedError(f"the server ended the call (HTTP/2 error {int.from_bytes(payload)})")
+            raise NoStatusError(f"the server ended the call (HTTP/2 error {int.from_bytes(payload)})")
         elif kind == _DATA and stream == _STREAM:
             message += payload[1 : len(payload) - payload[0]] if flags & _PADDED and payload else payload
         if len(message) >= 5 and len(message) >= 5 + int.from_bytes(message[1:5]):
             return _status(message[5 : 5 + int.from_bytes(message[1:5])])
         if stream == _STREAM and kind in (_DATA, _HEADERS) and flags & _END_STREAM:
             named = f"service {service!r}" if service else "the server as a whole"
-            raise RefusedError(f"no status: it has no grpc.health.v1.Health, or that knows no {named}")
+            raise NoStatusError(f"no status: it has no grpc.health.v1.Health, or that knows no {named}")
 
 
 def request(authority: str, service: str) -> bytes:
@@ -61,7 +61,7 @@ def request(authority: str, service: str) -> bytes:
         b"\x04" + _text("/grpc.health.v1.Health/Check")  # :path
         + b"\x01" + _text(authority)  # :authority
         + b"\x0f\x10" + _text("application/grpc")  # content-type
-        + b"\x00" + _text("te") + _text("trailers")
+        + b"\x00\x02te\x08trailers"
     )  # fmt: skip
     return (
         _PREFACE

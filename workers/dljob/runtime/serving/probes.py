@@ -115,7 +115,7 @@ async def _grpc(probe: ProbePlan, target: ProbeTarget, what: str) -> Answer:
         status = await grpc_health.check(reader, writer, f"{target.address}:{port}", probe.path, MOST_BYTES)
         said = grpc_health.STATUSES.get(status, str(status))
         return Answer(ok=status == grpc_health.SERVING, words=f"{what}: {said}")
-    except grpc_health.RefusedError as error:
+    except grpc_health.NoStatusError as error:
         return Answer(ok=False, words=f"{what}: {error}")
     finally:
         writer.transport.abort()
