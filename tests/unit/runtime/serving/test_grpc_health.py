@@ -32,7 +32,7 @@ def port() -> Iterator[int]:
         return bytes([8, STATUS[asked]])
 
     server = grpc.server(ThreadPoolExecutor(2))
-    methods = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    methods: dict[str, Any] = {"Check": grpc.unary_unary_rpc_method_handler(check)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods),))
     found = server.add_insecure_port("127.0.0.1:0")
     server.start()
