@@ -296,6 +296,9 @@ def _message(state: JobState) -> str:
         ready = sum(role.ready + role.succeeded for role in state.roles.values())
         ranks = sum(role.plan.replicas for role in state.job.roles.values())
         return f"{state.held} of {state.job.unit_count} units held, {ready} of {ranks} ranks ready"
+    lacking = [(role, own) for role, own in sorted(state.sizes.items()) if own.want > own.size and not own.target]
+    if state.phase is Phase.RUNNING and lacking:
+        return "; ".join(f"{role} has {own.size} of {own.want} wanted ranks: no room for more" for role, own in lacking)
     return ""
 
 

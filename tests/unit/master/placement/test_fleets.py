@@ -15,7 +15,7 @@ from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure
 from dljob.master.state.state import Phase, RankPhase
-from dljob.master.status import peers
+from dljob.master.status import peers, status
 from dljob.master.transition import next_wake
 from dljob.telemetry import reasons
 
@@ -142,6 +142,9 @@ def test_more_than_there_is_room_for_stays_wanted_until_a_node_joins():
     scale(world, 4)
     own = world.state.sizes["e"]
     assert (own.size, own.want) == (3, 4)
+    (note,) = [note for note in world.notes(reasons.NO_ROOM) if note.target == "e"]
+    assert note.message == "4 ranks are wanted, and there is room for 3; others start as nodes join"
+    assert status(world.state, world.now, {})["message"] == "e has 3 of 4 wanted ranks: no room for more"
     join(world)
     while world.state.sizes["e"].size < 4:
         world.tick()

@@ -17,6 +17,7 @@ from immutables import Map
 
 from dljob.master.failure.ending import inhabited
 from dljob.master.placement import departures, gaps, leaving, resizing
+from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
 from dljob.master.start.assign import Refusal, roomy
@@ -28,6 +29,8 @@ from dljob.master.state.state import JobState, Phase, RankPhase, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level, NodeView
 from dljob.plan.model import JobPlan
+from dljob.telemetry import reasons
+from dljob.telemetry.wording import counted
 
 
 def opened(plan: JobPlan) -> Map[str, Sizing]:
@@ -185,6 +188,10 @@ def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
     if own.save_by is not None or own.parting or own.leaving:
         return
     target = _target(d, role, own).sizes[role]
+    before = d.base.sizes.get(role)
+    if target < own.want and before is not None and before.want != own.want:
+        words = f"{counted(own.want, 'rank')} are wanted, and there is room for {target}; others start as nodes join"
+        d.note(reasons.NO_ROOM, role, words)
     if target == own.size:
         _calm(d, role)
     elif target != own.target:
@@ -243,7 +250,7 @@ def _save(d: StateTransaction, role: str) -> None:
         _calm(d, role)  # `follow` looks again once the job runs or nodes change
         return
     checkpoint = d.job.spec.checkpoint
-    within = float(checkpoint.grace_period_seconds) if checkpoint else departures.GRACE_S
+    within = float(checkpoint.grace_period_seconds) if checkpoint else GRACE_S
     _put(d, role, evolve(own, move_at=None, save_by=d.now + within))
     d.do(SaveCopies("", within))
 
