@@ -8,10 +8,9 @@ import pytest
 from master_kit import DONE, World, job
 
 from dljob.master.state import events as ev
-from dljob.runtime.controller import autoscaler
-from dljob.runtime.controller.autoscaler import Autoscaler
+from dljob.runtime.controller import sampler
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog, calls_under_way
-from dljob.runtime.controller.sampler import SampledMaster
+from dljob.runtime.controller.sampler import Autoscaler, SampledMaster
 
 
 def world_of(**policy):
@@ -80,7 +79,7 @@ def test_nothing_is_read_while_the_job_does_not_run():
 
 
 async def test_what_the_load_asks_for_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscaler, "LOOK_S", 0.0)
+    monkeypatch.setattr(sampler, "LOOK_S", 0.0)
     world, heard = world_of(by="queue", name="q"), asyncio.Queue[ev.Event]()
 
     async def offer(*events: ev.Event) -> None:
