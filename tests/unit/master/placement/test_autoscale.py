@@ -9,7 +9,7 @@ import pytest
 from elastic_kit import fleet
 from master_kit import job
 
-from dljob.master.placement.autoscale import Decision, Reading, decide
+from dljob.master.placement.autoscale import Reading, SizeDecision, decide
 from dljob.master.state import events as ev
 from dljob.master.state.sizing import Sizing
 from dljob.telemetry import reasons
@@ -74,7 +74,7 @@ def test_two_changes_are_a_cooldown_apart():
 
 
 def test_an_unknown_load_and_no_policy_change_nothing():
-    assert decide(plan_of(), Sizing(2, 2), [], 0) == Decision(0, "its load is not known")
+    assert decide(plan_of(), Sizing(2, 2), [], 0) == SizeDecision(0, "its load is not known")
     made, _ = job({"name": "e", "driver": False, "maxReplicas": 2}, {"name": "d"})
     assert decide(made.roles["e"], Sizing(1, 1), [Reading(0, 1)], 0).count == 0
 

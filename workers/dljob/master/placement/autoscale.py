@@ -34,33 +34,33 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SizeDecision:
     """The number of ranks that a role is to have, and why; `count` 0: as many as it is to have already."""
 
     count: int
     why: str
 
 
-def decide(plan: RolePlan, own: Sizing, readings: Sequence[Reading], now: float) -> Decision:
+def decide(plan: RolePlan, own: Sizing, readings: Sequence[Reading], now: float) -> SizeDecision:
     """Return whether a role is to have another number of ranks, by the readings of its last cooldown."""
     policy = plan.autoscale
     if policy is None or not readings:
-        return Decision(0, "its load is not known")
+        return SizeDecision(0, "its load is not known")
     if (left := held_s(policy, own, now)) > 0:
-        return Decision(0, f"its wanted size was changed {policy.cooldown_s - left:.0f} s ago")
+        return SizeDecision(0, f"its wanted size was changed {policy.cooldown_s - left:.0f} s ago")
     last = readings[-1]
     need = needed(plan, policy, last.load)
     said = f"{last.load:g} {_LOADS[policy.by].format(name=policy.name)}, {policy.target} for each rank"
     if need > own.want:
-        return Decision(need, f"{said}: {counted(need, 'rank')} instead of {own.want}")
+        return SizeDecision(need, f"{said}: {counted(need, 'rank')} instead of {own.want}")
     within = [reading for reading in readings if reading.at >= now - policy.cooldown_s]
     # A reading of before the cooldown: else the load of a part of it is not known.
     if readings[0].at > now - policy.cooldown_s:
-        return Decision(0, f"{said}; it is known for less than {policy.cooldown_s:g} s")
+        return SizeDecision(0, f"{said}; it is known for less than {policy.cooldown_s:g} s")
     most = max(needed(plan, policy, reading.load / (1 - SLACK)) for reading in (*within, last))
     if most < own.want:
-        return Decision(most, f"{said}, for {policy.cooldown_s:g} s: {counted(most, 'rank')} instead of {own.want}")
-    return Decision(0, said)
+        return SizeDecision(most, f"{said}, for {policy.cooldown_s:g} s: {counted(most, 'rank')} instead of {own.want}")
+    return SizeDecision(0, said)
 
 
 def needed(plan: RolePlan, policy: AutoscalePlan, load: float) -> int:
