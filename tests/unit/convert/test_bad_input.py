@@ -9,7 +9,7 @@ import pytest
 from tests.unit.convert.test_ray_job import TEXT, job
 
 from dljob.cli import main as command
-from dljob.convert.manifest import Job, Other, Refusal, convert
+from dljob.convert.manifest import ConvertedJob, Other, RefusedManifest, convert
 from dljob.convert.report import diff, lines, whole
 from dljob.errors import SpecError, UsageError
 from dljob.spec.loading.load import load, load_all
@@ -48,7 +48,7 @@ def test_values_of_a_secret_are_in_no_output() -> None:
     assert "hidden remark" not in shown
     assert "Secret token: not passed on" in shown
     assert CLAIM in whole(pieces)
-    assert [type(piece) for piece in pieces] == [Other, Job, Other]
+    assert [type(piece) for piece in pieces] == [Other, ConvertedJob, Other]
 
 
 def test_anchors_are_resolved() -> None:
@@ -89,7 +89,7 @@ def test_what_is_no_manifest_is_refused(text: str) -> None:
 def test_a_document_without_a_kind_is_named() -> None:
     """Nobody can tell what it is."""
     (piece,) = convert("a: 1\n", "job.yaml")
-    assert isinstance(piece, Refusal)
+    assert isinstance(piece, RefusedManifest)
     assert next(iter(lines([piece], "job.yaml"))).endswith("has no kind")
 
 

@@ -9,24 +9,29 @@ from pathlib import Path
 import pytest
 from tests.unit.convert.anew import JOBS
 
-from dljob.convert.manifest import Job, Options, Piece, Refusal, convert
+from dljob.convert.manifest import ConvertedJob, ConvertedPiece, ConvertOptions, RefusedManifest, convert
 from dljob.convert.report import diff, lines, whole
 from dljob.spec.loading.load import load_all
 
 CORPUS = Path(__file__).parents[2] / "golden" / "convert"
-GIVEN = Options(command=("python", "/data/train.py"))
+GIVEN = ConvertOptions(command=("python", "/data/train.py"))
 """A RayCluster, and a RayJob of InteractiveMode, run what they are given."""
 ORIGIN = re.compile(r"# Key paths of ([\w-]+/[\w-]+), (\S+)\n# at ([0-9a-f]{40}) \((Apache-2\.0|MIT|BSD-3-Clause)\)")
 
 
-def converted(file: Path) -> tuple[list[Piece], str]:
+def converted(file: Path) -> tuple[list[ConvertedPiece], str]:
     """Return the pieces of a file, and the flags that it took: --workdir where the report asks for it."""
     text = file.read_text(encoding="utf-8")
     pieces = convert(text, file.name, GIVEN)
     flags = "--command" if re.search(r"kind: RayCluster|InteractiveMode", text) else ""
-    asked = any("add --workdir" in row.fate.why for piece in pieces if isinstance(piece, Job) for row in piece.rows)
+    asked = any(
+        "add --workdir" in row.fate.why for piece in pieces if isinstance(piece, ConvertedJob) for row in piece.rows
+    )
     if asked:
-        pieces, flags = convert(text, file.name, Options(GIVEN.command, workdir="/work")), f"{flags} --workdir".strip()
+        pieces, flags = (
+            convert(text, file.name, ConvertOptions(GIVEN.command, workdir="/work")),
+            f"{flags} --workdir".strip(),
+        )
     return pieces, flags
 
 
@@ -39,18 +44,18 @@ def test_most_of_the_corpus_becomes_jobs_that_lose_nothing() -> None:
         assert list(lines(pieces, file.name))
         assert list(diff(file.read_text(encoding="utf-8"), pieces))
         for piece in pieces:
-            if isinstance(piece, Job):
+            if isinstance(piece, ConvertedJob):
                 lost = [row for row in piece.rows if row.fate.kind == "dropped"]
                 fine = not lost and not piece.problems
                 why = "; ".join([*(f"{row.path}: {row.fate.why}" for row in lost), *piece.problems])
-            elif isinstance(piece, Refusal):
+            elif isinstance(piece, RefusedManifest):
                 fine, why = False, piece.message
             else:
                 continue
             kinds[piece.kind] += 1
             good[piece.kind] += fine
             print(f"{'yes' if fine else 'no ':3} {piece.kind:11} {file.name:44} {flags:20} {why[:120]}")
-        jobs = [piece for piece in pieces if isinstance(piece, Job)]
+        jobs = [piece for piece in pieces if isinstance(piece, ConvertedJob)]
         if jobs and not any(piece.problems for piece in jobs):
             assert len(load_all(whole(pieces))) == len(jobs)
     for kind in JOBS:

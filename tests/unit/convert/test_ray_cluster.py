@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.unit.convert.test_ray_job import job
 
-from dljob.convert.manifest import Job, Options, convert
+from dljob.convert.manifest import ConvertedJob, ConvertOptions, convert
 from dljob.spec.loading.load import load
 from dljob.spec.model import DLJobSpec
 from dljob.spec.text.emit import to_yaml
 
-GIVEN = Options(command=("python", "train.py"), workdir="/work")
+GIVEN = ConvertOptions(command=("python", "train.py"), workdir="/work")
 HEAD: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "ray-head", "image": "example/ray:1"}]}}}
 
 
@@ -36,7 +36,7 @@ def spec_of(text: str) -> DLJobSpec:
 def dropped(text: str) -> list[str]:
     """Return what is lost, with the reasons."""
     (piece,) = convert(text, "job.yaml", GIVEN)
-    assert isinstance(piece, Job)
+    assert isinstance(piece, ConvertedJob)
     return [f"{row.path}: {row.fate.why}" for row in piece.rows if row.fate.kind == "dropped"]
 
 

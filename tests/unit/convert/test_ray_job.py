@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dljob.convert.manifest import Job, Options, Refusal, convert
+from dljob.convert.manifest import ConvertedJob, ConvertOptions, RefusedManifest, convert
 from dljob.convert.source import UNKNOWN
 from dljob.spec.loading.load import load
 
@@ -43,10 +43,10 @@ spec:
 """
 
 
-def job(text: str, given: Options = Options()) -> Job:  # noqa: B008 - frozen
+def job(text: str, given: ConvertOptions = ConvertOptions()) -> ConvertedJob:  # noqa: B008 - frozen
     """Return the only piece of a text, which became a DLJob without a problem."""
     (piece,) = convert(text, "job.yaml", given)
-    assert isinstance(piece, Job), piece
+    assert isinstance(piece, ConvertedJob), piece
     assert not piece.problems
     return piece
 
@@ -87,7 +87,7 @@ def test_a_cluster_alone_needs_a_command() -> None:
     cluster = TEXT.split("  rayClusterSpec:\n")[1].replace("\n  ", "\n")
     text = f"apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {{name: c}}\nspec:\n{cluster[2:]}"
     (piece,) = convert(text, "job.yaml")
-    assert isinstance(piece, Refusal)
+    assert isinstance(piece, RefusedManifest)
     assert piece.hint.startswith("add --command")
-    made = load(job(text, Options(command=("python", "/a.py"))).text)
+    made = load(job(text, ConvertOptions(command=("python", "/a.py"))).text)
     assert made.spec.roles[0].entrypoint.command == ("python", "/a.py")

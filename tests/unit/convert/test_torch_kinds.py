@@ -9,7 +9,7 @@ import pytest
 from tests.unit.convert.test_ray_job import job
 
 from dljob.cli.kubernetes.runtimes import read
-from dljob.convert.manifest import Options, Refusal, RuntimeRef, convert, wanted_runtimes
+from dljob.convert.manifest import ConvertOptions, RefusedManifest, RuntimeRef, convert, wanted_runtimes
 from dljob.kube.errors import NotThereError
 from dljob.kube.resources import Resource
 from dljob.spec.loading.load import load
@@ -42,7 +42,7 @@ def manifest(version: str, kind: str, spec: dict[str, Any]) -> str:
     return to_yaml({"apiVersion": version, "kind": kind, "metadata": {"name": "sample"}, "spec": spec})
 
 
-def spec_of(text: str, given: Options = Options()) -> DLJobSpec:  # noqa: B008 - frozen
+def spec_of(text: str, given: ConvertOptions = ConvertOptions()) -> DLJobSpec:  # noqa: B008 - frozen
     """Return the spec of a converted job, of whose fields none is lost."""
     made = job(text, given)
     assert not [row for row in made.rows if row.fate.kind == "dropped"]
@@ -129,7 +129,7 @@ def test_a_train_job_is_laid_over_its_runtime() -> None:
     assert str(spec.image).startswith("pytorch/pytorch:")
     other = text.replace("torch-distributed", "mine")
     (piece,) = convert(other, "job.yaml")
-    assert isinstance(piece, Refusal)
+    assert isinstance(piece, RefusedManifest)
     assert "--runtime" in piece.hint
     runtime = {
         "metadata": {"name": "mine"},
@@ -142,7 +142,7 @@ def test_a_train_job_is_laid_over_its_runtime() -> None:
             },
         },
     }
-    spec = spec_of(other, Options(runtimes=(runtime,)))
+    spec = spec_of(other, ConvertOptions(runtimes=(runtime,)))
     assert (spec.image, spec.roles[0].replicas) == ("example/train:1", 4)
 
 
@@ -205,5 +205,5 @@ def test_dlrover_run_is_a_torchrun_line() -> None:
 def test_what_cannot_run_is_refused_by_name(version: str, kind: str, spec: dict[str, Any], why: str) -> None:
     """With the reason."""
     (piece,) = convert(manifest(version, kind, spec), "job.yaml")
-    assert isinstance(piece, Refusal)
+    assert isinstance(piece, RefusedManifest)
     assert why in piece.message

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dljob.api import torchrun, torchrun_line
-from dljob.convert.source import Source
+from dljob.convert.source import SourceManifest
 from dljob.spec.text.tree import Loc
 
 SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env bash")
@@ -23,7 +23,7 @@ _END = re.compile(r"\n|;|&&|\|\||\||&(?!\d)|\d*>+&?|<")
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ContainerCommand:
     """The command of a container."""
 
     argv: tuple[str, ...]
@@ -44,7 +44,7 @@ class Torchrun:
     """The script and its arguments as they stand in the shell's text, with all behind them."""
 
 
-def of_container(source: Source, loc: Loc, known: Mapping[str, str]) -> Command | None:
+def of_container(source: SourceManifest, loc: Loc, known: Mapping[str, str]) -> ContainerCommand | None:
     """Return the command of a container with `$(NAME)` replaced as Kubernetes does; None: it is the image's own."""
     command = source.words((*loc, "command"))
     if not command:
@@ -52,7 +52,7 @@ def of_container(source: Source, loc: Loc, known: Mapping[str, str]) -> Command 
     return of_words([expanded(word, known) for word in (*command, *source.words((*loc, "args")))])
 
 
-def of_words(words: Sequence[str]) -> Command:
+def of_words(words: Sequence[str]) -> ContainerCommand:
     """Return a command by its words: `sh -c TEXT` is a shell and its text."""
     program, at = words[0], 1
     if program in SHELLS or program.rpartition("/")[2] in ("sh", "bash"):
@@ -63,16 +63,16 @@ def of_words(words: Sequence[str]) -> Command:
             if "c" in flag and not flag.startswith("--"):
                 rest = [word for word in words[at:] if word != "--"]
                 if rest:
-                    return Command(tuple(words[:at]), rest[0])
-    return Command(tuple(words))
+                    return ContainerCommand(tuple(words[:at]), rest[0])
+    return ContainerCommand(tuple(words))
 
 
-def of_text(text: str) -> Command:
+def of_text(text: str) -> ContainerCommand:
     """Return the command of a line that a shell is to run; a plain one needs no shell."""
     text = text.strip()
     if _META.search(text):
-        return Command(("bash", "-c"), text)
-    return Command(tuple(shlex.split(text)))
+        return ContainerCommand(("bash", "-c"), text)
+    return ContainerCommand(tuple(shlex.split(text)))
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
@@ -80,13 +80,13 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda found: known.get(found[1], found[0]), text)
 
 
-def argv(command: Command, workdir: str = "") -> list[str]:
+def argv(command: ContainerCommand, workdir: str = "") -> list[str]:
     """Return the words of an entrypoint; `workdir` is the folder to start in, empty for the job's folder."""
     words = [*command.argv, *([command.shell] if command.shell else [])]
     return ["sh", "-c", 'cd "$0" && exec "$@"', workdir, *words] if workdir else words
 
 
-def relative_files(command: Command) -> list[str]:
+def relative_files(command: ContainerCommand) -> list[str]:
     """Return words of a command that look like files in its folder."""
     if command.shell:
         # A text that changes the folder, or gets its files, knows where it is.
@@ -98,7 +98,7 @@ def relative_files(command: Command) -> list[str]:
     return [word for word in words if _FILE.fullmatch(word)]
 
 
-def launcher(command: Command) -> str:
+def launcher(command: ContainerCommand) -> str:
     """Return the name of a launcher of ranks in a command; empty where there is none."""
     words = command.shell.split() if command.shell else list(command.argv)
     for at, word in enumerate(words):
@@ -111,7 +111,7 @@ def launcher(command: Command) -> str:
     return ""
 
 
-def find_torchrun(command: Command, known: Mapping[str, str]) -> Torchrun | None:
+def find_torchrun(command: ContainerCommand, known: Mapping[str, str]) -> Torchrun | None:
     """Return the torchrun line of a command; None where there is none.
 
     Args:
@@ -233,13 +233,15 @@ def torch_role(found: Torchrun, options: Sequence[str], environ: Mapping[str, st
     role = made.document["spec"]["roles"][0]
     if found.tail:
         run = "" if line.no_python else "python -u -m " if line.module else "python -u "
-        role["entrypoint"] = {"command": argv(Command(("bash", "-c"), f"{found.before}{run}{found.tail}"), workdir)}
+        role["entrypoint"] = {
+            "command": argv(ContainerCommand(("bash", "-c"), f"{found.before}{run}{found.tail}"), workdir)
+        }
         role.pop("args", None)
     elif workdir:
         said = role["entrypoint"]
         module = said.get("module", "")
         inner = said.get("command") or ["python", "-u", *(["-m"] if not module.endswith(".py") else []), module]
-        role["entrypoint"] = {"command": argv(Command(tuple(inner)), workdir)}
+        role["entrypoint"] = {"command": argv(ContainerCommand(tuple(inner)), workdir)}
     return TorchRole(role, made.document["spec"], made.notes, line.nnodes)
 
 

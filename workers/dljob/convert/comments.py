@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ruamel.yaml import YAML
 
-from dljob.convert.source import Source
+from dljob.convert.source import SourceManifest
 from dljob.spec.text.tree import Document, Loc
 
 
@@ -116,7 +116,7 @@ def attach(found: Sequence[Comment], document: Document, first: int, last: int) 
     return made
 
 
-def target(source: Source, loc: Loc) -> Loc:
+def target(source: SourceManifest, loc: Loc) -> Loc:
     """Return the place in the DLJob of a field, or of the first carried field below it; empty where there is none."""
     if not loc:
         return ()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dljob.convert.kubeflow import managed
 from dljob.convert.meta import dns_name, head, scalar
 from dljob.convert.pods import Manner
-from dljob.convert.source import Draft, Refused
-from dljob.convert.world import GIVEN, Part, World, build
+from dljob.convert.source import Draft, UnfitError
+from dljob.convert.world import GIVEN, PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 
 MANNER = Manner(("node", "pytorch", "trainer", "main"), given=GIVEN)
@@ -45,7 +45,7 @@ def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str) -> None:
     source, spec = draft.source, (*loc, "spec")
     places = list(source.items((*spec, "replicatedJobs")))
     if not places:
-        raise Refused((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
+        raise UnfitError((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
     restarts = source.number((*spec, "failurePolicy", "maxRestarts")) or 0
     for at in places:
         _replicated(draft, at, restarts, given, workdir)
@@ -67,10 +67,10 @@ def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], work
     source.carry((*at, "name"), (*role, "name"))
     job = (*at, "template", "spec")
     pods = source.number((*job, "parallelism")) or source.number((*job, "completions")) or 1
-    world = World(
+    world = PodWorld(
         role,
         name,
-        [Part(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
+        [PodSet(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
         restarts=restarts,
         torch=_meets(draft, (*job, "template")),
         command=tuple(given),

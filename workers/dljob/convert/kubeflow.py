@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dljob.convert.meta import head, scalar
 from dljob.convert.pods import Manner
-from dljob.convert.source import Draft, Refused
-from dljob.convert.world import GIVEN, Part, World, build
+from dljob.convert.source import Draft, UnfitError
+from dljob.convert.world import GIVEN, PodSet, PodWorld, build
 from dljob.spec.text.tree import Loc
 
 PYTORCH = Manner(("pytorch",), given=GIVEN, ports=("pytorchjob-port",))
@@ -21,7 +21,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     source = draft.source
     head(draft)
     source.stands(("spec",), ("spec",))
-    parts: list[Part] = []
+    parts: list[PodSet] = []
     restarts: int | None = None
     for name, at in source.keys(_REPLICAS):
         if name not in ("Master", "Worker"):
@@ -34,8 +34,8 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         policy = source.value((*at, "restartPolicy"))
         restarts = max(restarts or 0, 0 if policy == "Never" else 10)
     if not parts:
-        raise Refused(_REPLICAS, "has neither Master nor Worker", "describe its pods")
-    world = World(("spec", "roles", 0), "worker", parts, restarts=restarts, command=tuple(given), workdir=workdir)
+        raise UnfitError(_REPLICAS, "has neither Master nor Worker", "describe its pods")
+    world = PodWorld(("spec", "roles", 0), "worker", parts, restarts=restarts, command=tuple(given), workdir=workdir)
     for key, at in source.keys(("spec",)):
         if key == "runPolicy":
             _run_policy(draft, at, world)
@@ -47,7 +47,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     build(draft, world)
 
 
-def _part(draft: Draft, name: str, at: Loc, manner: Manner) -> Part:
+def _part(draft: Draft, name: str, at: Loc, manner: Manner) -> PodSet:
     source = draft.source
     pods = source.number((*at, "replicas"))
     if source.value((*at, "replicas")) is not None:
@@ -59,10 +59,10 @@ def _part(draft: Draft, name: str, at: Loc, manner: Manner) -> Part:
             source.harmless(place, "PrimeMaster scales by minReplicas and maxReplicas")
         elif key in ("restartTimeout", "priority", "BatchScheduler"):
             source.harmless(place, "DLRover's own way to queue pods: scheduling.queueName has that here")
-    return Part(name, (*at, "template"), 1 if pods is None else pods, manner)
+    return PodSet(name, (*at, "template"), 1 if pods is None else pods, manner)
 
 
-def _run_policy(draft: Draft, at: Loc, world: World) -> None:
+def _run_policy(draft: Draft, at: Loc, world: PodWorld) -> None:
     source = draft.source
     for key, place in source.keys(at):
         match key:
@@ -103,7 +103,7 @@ def _scheduling(draft: Draft, at: Loc) -> None:
             source.harmless(place, "the job starts when all its ranks have room")
 
 
-def _elastic(draft: Draft, at: Loc, world: World) -> None:
+def _elastic(draft: Draft, at: Loc, world: PodWorld) -> None:
     source = draft.source
     pods = sum(part.pods for part in world.parts)
     least, most = source.number((*at, "minReplicas")), source.number((*at, "maxReplicas"))
@@ -134,11 +134,11 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     specs: Loc = ("spec", "replicaSpecs")
     for name, at in source.keys(specs):
         if name in ("ps", "chief", "evaluator"):
-            raise Refused(at, f"{name}: parameter servers are not there yet")
+            raise UnfitError(at, f"{name}: parameter servers are not there yet")
     if source.value((*specs, "worker")) is None:
-        raise Refused(specs, "has no worker", "describe its pods")
+        raise UnfitError(specs, "has no worker", "describe its pods")
     part = _part(draft, "worker", (*specs, "worker"), DLROVER)
-    world = World(("spec", "roles", 0), "worker", [part], restarts=10, command=tuple(given), workdir=workdir)
+    world = PodWorld(("spec", "roles", 0), "worker", [part], restarts=10, command=tuple(given), workdir=workdir)
     for key, at in source.keys((*specs, "worker")):
         if key == "restartCount":
             world.restarts = source.number(at)
@@ -169,7 +169,7 @@ def _elastic_field(draft: Draft, key: str, at: Loc) -> None:
             if source.value(at) == "AllreduceStrategy":
                 source.harmless(at, "the ranks form a torch world")
             else:
-                raise Refused(at, f"{source.value(at)} is not there yet", "dljob has AllreduceStrategy")
+                raise UnfitError(at, f"{source.value(at)} is not there yet", "dljob has AllreduceStrategy")
         case "optimizeMode" | "brainService" | "enableElasticScheduling" | "enableDynamicSharding":
             source.harmless(at, "PrimeMaster decides; shards of data are served to every job")
         case "resourceLimits":

@@ -12,7 +12,7 @@ from dljob.convert.emit import Notes, ordered, with_comments
 from dljob.convert.jobset import job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.rayjob import ray_cluster, ray_job
-from dljob.convert.source import Draft, Named, Refused, Source, named
+from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named
 from dljob.convert.trainjob import train_job
 from dljob.errors import PlacementError, Problem, SpecError, UsageError
 from dljob.plan.plan import plan
@@ -32,7 +32,7 @@ _SEPARATOR = re.compile(r"---(\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ConvertOptions:
     """What flags of the command say beside the file."""
 
     command: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ConvertedJob:
     """A manifest that became a DLJob."""
 
     kind: str
@@ -74,7 +74,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedManifest:
     """A document that cannot become a DLJob."""
 
     kind: str
@@ -85,8 +85,8 @@ class Refusal:
     lines: tuple[int, int] = (0, 0)
 
 
-Piece: TypeAlias = Job | Other | Refusal
-Converter: TypeAlias = Callable[[Draft, Options], None]
+ConvertedPiece: TypeAlias = ConvertedJob | Other | RefusedManifest
+Converter: TypeAlias = Callable[[Draft, ConvertOptions], None]
 
 TRAINER = "trainer.kubeflow.org"
 RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
@@ -113,7 +113,7 @@ NOT_YET: Mapping[tuple[str, str], str] = {
 """Jobs that dljob cannot run, with the reason."""
 
 
-def convert(text: str, file: str, given: Options = Options()) -> list[Piece]:
+def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> list[ConvertedPiece]:
     """Convert all documents of a text.
 
     Raises:
@@ -131,7 +131,7 @@ def convert(text: str, file: str, given: Options = Options()) -> list[Piece]:
         )
     given = replace(given, runtimes=(*given.runtimes, *runtimes(documents)))
     said = comments(text) if not any(_syntax(one) for one in documents) else []
-    pieces: list[Piece] = []
+    pieces: list[ConvertedPiece] = []
     for document, lines in zip(documents, _ranges(text, documents), strict=True):
         if document.faults:
             raise SpecError(tuple(_problem(file, fault) for fault in document.faults))
@@ -154,7 +154,7 @@ def wanted_runtimes(text: str) -> list[RuntimeRef]:
     found: dict[RuntimeRef, None] = {}
     for document in tree.read(text):
         for item, _ in _items(document, (0, 0)):
-            source = Source(item)
+            source = SourceManifest(item)
             name = source.value(("spec", "runtimeRef", "name"))
             if source.value(("kind",)) == "TrainJob" and isinstance(name, str):
                 kind = str(source.value(("spec", "runtimeRef", "kind")) or RUNTIMES[1])
@@ -165,7 +165,7 @@ def wanted_runtimes(text: str) -> list[RuntimeRef]:
 def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
     """Return the training runtimes among documents, those of a List too."""
     items = [item for document in documents for item, _ in _items(document, (0, 0))]
-    return [cast("Any", item.data) for item in items if Source(item).value(("kind",)) in RUNTIMES]
+    return [cast("Any", item.data) for item in items if SourceManifest(item).value(("kind",)) in RUNTIMES]
 
 
 def _syntax(document: Document) -> bool:
@@ -205,16 +205,16 @@ def _items(document: Document, lines: tuple[int, int]) -> list[tuple[Document, t
 
 
 def _piece(  # noqa: PLR0917 - all that is known of a document
-    document: Document, lines: tuple[int, int], text: str, said: Sequence[Comment], file: str, given: Options
-) -> Piece:
-    source = Source(document)
+    document: Document, lines: tuple[int, int], text: str, said: Sequence[Comment], file: str, given: ConvertOptions
+) -> ConvertedPiece:
+    source = SourceManifest(document)
     kind, name = (str(source.value(loc) or "") for loc in (("kind",), ("metadata", "name")))
     group = str(source.value(("apiVersion",)) or "").rpartition("/")[0]
     line = document.start.line
     if not kind:
-        return Refusal("document", "", line, "has no kind", "a manifest has apiVersion and kind", lines)
+        return RefusedManifest("document", "", line, "has no kind", "a manifest has apiVersion and kind", lines)
     if why := NOT_YET.get((group, kind)):
-        return Refusal(kind, name, line, f"cannot be converted: {why}", "", lines)
+        return RefusedManifest(kind, name, line, f"cannot be converted: {why}", "", lines)
     converter = CONVERTERS.get((group, kind))
     if converter is None and kind in RUNTIMES:
         why = "read for the TrainJobs of this file, and not passed on"
@@ -224,9 +224,9 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
     own = attach(said, document, *lines)
     try:
         return _job(document, kind, lines, own, file, (converter, given))
-    except Refused as error:
+    except UnfitError as error:
         at = document.key_mark(error.loc)
-        return Refusal(
+        return RefusedManifest(
             kind, name, at.line, f"{path_of(error.loc)}: {error.message}".removeprefix(": "), error.hint, lines
         )
 
@@ -250,10 +250,10 @@ def _job(  # noqa: PLR0917 - all that is known of a document
     lines: tuple[int, int],
     said: Sequence[Attached],
     file: str,
-    by: tuple[Converter, Options],
-) -> Job:
+    by: tuple[Converter, ConvertOptions],
+) -> ConvertedJob:
     converter, given = by
-    draft = Draft(Source(document))
+    draft = Draft(SourceManifest(document))
     converter(draft, given)
     rows = tuple(named(draft.source))
     name = str(draft.get(("metadata", "name")))
@@ -261,7 +261,7 @@ def _job(  # noqa: PLR0917 - all that is known of a document
     body = with_comments(ordered(draft.document), notes)
     header = _header(kind, file, document.start.line, rows, lost)
     footer = "".join(f"{one.comment.text}\n" for one in lost if one.loc == END)
-    return Job(
+    return ConvertedJob(
         kind,
         name,
         document.start.line,
@@ -273,7 +273,7 @@ def _job(  # noqa: PLR0917 - all that is known of a document
     )
 
 
-def _notes(source: Source, said: Sequence[Attached]) -> tuple[dict[Loc, Notes], list[Attached]]:
+def _notes(source: SourceManifest, said: Sequence[Attached]) -> tuple[dict[Loc, Notes], list[Attached]]:
     """Return the comments by their places in the DLJob, and those whose fields are not in it."""
     notes: dict[Loc, Notes] = {}
     lost: list[Attached] = []
@@ -302,7 +302,7 @@ def _header(kind: str, file: str, line: int, rows: Sequence[Named], lost: Sequen
     return "\n".join(made) + "\n"
 
 
-def _check(text: str, given: Options) -> list[str]:
+def _check(text: str, given: ConvertOptions) -> list[str]:
     """Return all that is wrong with a DLJob: its spec, its pods, its plan."""
 
     def rules(manifest: DLJobManifest) -> Any:  # noqa: ANN401 - findings

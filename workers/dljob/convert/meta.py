@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dljob.convert.pods import BY_SERVER, WRITTEN
-from dljob.convert.source import Draft, Refused
+from dljob.convert.source import Draft, UnfitError
 from dljob.spec.scalars import LABEL_PATTERN, QUALIFIED_PATTERN
 from dljob.spec.text.tree import Loc
 
@@ -50,7 +50,7 @@ def _name(draft: Draft) -> None:
             why = "" if name == text else f"{text} is no name of a DLJob: at most {LONGEST} characters, a letter first"
             draft.move(at, ("metadata", "name"), name, why)
             return
-    raise Refused(("metadata",), "has no name", "give it metadata.name")
+    raise UnfitError(("metadata",), "has no name", "give it metadata.name")
 
 
 def _label(draft: Draft, loc: Loc, section: str, name: str) -> None:

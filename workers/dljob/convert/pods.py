@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dljob.convert.source import Draft, Source
+from dljob.convert.source import Draft, SourceManifest
 from dljob.spec.devices import KUBERNETES
 from dljob.spec.quantity import CPU_PATTERN, MEMORY_PATTERN
 from dljob.spec.rules.outside import inside, is_ours
@@ -30,7 +30,7 @@ _RESERVED_VOLUMES = re.compile(r"dljob(-.*)?")
 
 
 @dataclass(slots=True)
-class Pod:
+class ConvertedPod:
     """What a pod template says about its process."""
 
     loc: Loc
@@ -82,7 +82,7 @@ def _label(draft: Draft, loc: Loc, to: Loc, name: str) -> None:
         draft.move(loc, to, text)
 
 
-def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> Pod:
+def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> ConvertedPod:
     """Convert a pod template into the node group at `group`, and return what it says about its process.
 
     Args:
@@ -96,7 +96,7 @@ def machine(draft: Draft, template: Loc, group: Loc, manner: Manner) -> Pod:
     spec = (*template, "spec")
     source.stands(template, to)
     source.stands(spec, (*to, "spec"))
-    pod = Pod(_main(source, spec, manner), group)
+    pod = ConvertedPod(_main(source, spec, manner), group)
     work = _Work(draft, pod, (*to, "spec"), manner)
     for key, at in source.keys(spec):
         _pod_field(work, key, at)
@@ -109,7 +109,7 @@ class _Work:
     """A pod on its way into the template of a node group."""
 
     draft: Draft
-    pod: Pod
+    pod: ConvertedPod
     to: Loc
     """The pod's spec in the template."""
     manner: Manner
@@ -142,12 +142,12 @@ def _pod_field(work: _Work, key: str, at: Loc) -> None:
             _unknown(source, at, key, POD_FIELDS)
 
 
-def _unknown(source: Source, loc: Loc, key: str, known: frozenset[str]) -> None:
+def _unknown(source: SourceManifest, loc: Loc, key: str, known: frozenset[str]) -> None:
     if hint := did_you_mean(key, known):
         source.drop(loc, f"unknown field. {hint}")
 
 
-def _main(source: Source, spec: Loc, manner: Manner) -> Loc:
+def _main(source: SourceManifest, spec: Loc, manner: Manner) -> Loc:
     """Return the place of the container that runs the program."""
     places = list(source.items((*spec, "containers")))
     named = [place for place in places if source.value((*place, "name")) in manner.main]
@@ -356,7 +356,7 @@ def _pod_variable(work: _Work, loc: Loc, name: str) -> None:
         draft.append(loc, to, value)
 
 
-def place_env(draft: Draft, pods: list[Pod], role: Loc) -> None:
+def place_env(draft: Draft, pods: list[ConvertedPod], role: Loc) -> None:
     """Put the plain variables of pods into the role that their processes become; the first value of a name counts."""
     source = draft.source
     names: list[str] = []
@@ -440,7 +440,7 @@ def device_kind(resource: str) -> str:
     return "Neuron" if domain == "aws.amazon.com" and name.startswith("neuron") else ""
 
 
-def _devices(draft: Draft, pod: Pod, loc: Loc, name: str, kind: str) -> None:
+def _devices(draft: Draft, pod: ConvertedPod, loc: Loc, name: str, kind: str) -> None:
     source, to = draft.source, (*pod.group, "accelerator")
     count = source.number(loc)
     if count is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dljob.convert.meta import dns_name
-from dljob.convert.pods import Manner, Pod, machine
-from dljob.convert.source import Draft, Refused
+from dljob.convert.pods import ConvertedPod, Manner, machine
+from dljob.convert.source import Draft, UnfitError
 from dljob.spec.rules.templates import RAY_START_PARAMS
 from dljob.spec.text.tree import Loc
 
@@ -24,11 +24,11 @@ _HEAD_SERVICE = "the head's service is only for the job: `dljob open` and `kubec
 MANNER = Manner(("ray-head", "ray-worker", "ray-node", "machine-learning"), ray=True)
 
 
-def cluster(draft: Draft, loc: Loc) -> Pod:
+def cluster(draft: Draft, loc: Loc) -> ConvertedPod:
     """Convert the spec of a RayCluster, and return the pod of the driver."""
     source = draft.source
     if not isinstance(source.value((*loc, "headGroupSpec")), dict):
-        raise Refused(loc, "has no headGroupSpec", "name a RayCluster in clusterSelector, or describe one")
+        raise UnfitError(loc, "has no headGroupSpec", "name a RayCluster in clusterSelector, or describe one")
     scaled = source.value((*loc, "enableInTreeAutoscaling")) is True
     pod = _head(draft, (*loc, "headGroupSpec"))
     source.stands(loc, ("spec", "nodeGroups"))
@@ -65,7 +65,7 @@ def _cluster_field(draft: Draft, key: str, at: Loc) -> None:
             pass
 
 
-def _head(draft: Draft, loc: Loc) -> Pod:
+def _head(draft: Draft, loc: Loc) -> ConvertedPod:
     source = draft.source
     group: Loc = ("spec", "nodeGroups", 0)
     draft.put((*group, "name"), DRIVER)
@@ -138,7 +138,7 @@ def _replicas(draft: Draft, loc: Loc, group: Loc, *, scaled: bool) -> None:
         source.carry((*loc, "numOfHosts"), (*group, "replicas"), "a machine for each host")
 
 
-def _group_field(draft: Draft, key: str, at: Loc, group: Loc, pod: Pod) -> None:
+def _group_field(draft: Draft, key: str, at: Loc, group: Loc, pod: ConvertedPod) -> None:
     """Convert a field that head and worker groups have."""
     source = draft.source
     if key == "labels":
@@ -156,7 +156,7 @@ def _group_field(draft: Draft, key: str, at: Loc, group: Loc, pod: Pod) -> None:
             _param(draft, name, place, group, pod)
 
 
-def _param(draft: Draft, name: str, at: Loc, group: Loc, pod: Pod) -> None:
+def _param(draft: Draft, name: str, at: Loc, group: Loc, pod: ConvertedPod) -> None:
     """Convert a parameter of `ray start`."""
     source = draft.source
     if name in ("num-cpus", "num-gpus"):
@@ -184,7 +184,7 @@ def _text(value: object) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def _ray_amount(draft: Draft, name: str, at: Loc, group: Loc, pod: Pod) -> None:
+def _ray_amount(draft: Draft, name: str, at: Loc, group: Loc, pod: ConvertedPod) -> None:
     """Carry an amount that Ray is told instead of the pod's limit."""
     source = draft.source
     text = source.text(at)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from dljob.convert import command
 from dljob.convert.meta import head, scalar
-from dljob.convert.pods import Pod
+from dljob.convert.pods import ConvertedPod
 from dljob.convert.raycluster import cluster
-from dljob.convert.source import Draft, Refused
+from dljob.convert.source import Draft, UnfitError
 from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.rules.outside import RUNTIME_ENV, is_uri
 from dljob.spec.text import tree
@@ -35,9 +35,9 @@ def ray_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     source.stands(("spec",), ("spec",))
     text = source.text(("spec", "entrypoint"))
     if source.value(("spec", "submissionMode")) == "InteractiveMode" and not text and not given:
-        raise Refused(("spec", "submissionMode"), "InteractiveMode: the job has no program", "add --command")
+        raise UnfitError(("spec", "submissionMode"), "InteractiveMode: the job has no program", "add --command")
     if not text and not given:
-        raise Refused(("spec",), "has no entrypoint", "add --command")
+        raise UnfitError(("spec",), "has no entrypoint", "add --command")
     line = command.of_words(given) if given else command.of_text(text or "")
     role: Loc = ("spec", "roles", 0)
     draft.put(role, {"name": "driver", "reserve": "Quota"})
@@ -142,7 +142,7 @@ def _texts(value: Any) -> Any:  # noqa: ANN401 - any JSON
     return {key: str(one) for key, one in cast("dict[str, Any]", value).items()} if isinstance(value, dict) else value
 
 
-def _folder(draft: Draft, pod: Pod | None, line: command.Command) -> str:
+def _folder(draft: Draft, pod: ConvertedPod | None, line: command.ContainerCommand) -> str:
     """Return the folder in which the driver starts under Ray; empty where it does not matter."""
     source = draft.source
     local = draft.document.pop("<workdir>", None)
@@ -170,7 +170,7 @@ def _folder(draft: Draft, pod: Pod | None, line: command.Command) -> str:
     return ""
 
 
-def _driver(draft: Draft, pod: Pod | None, role: Loc) -> None:
+def _driver(draft: Draft, pod: ConvertedPod | None, role: Loc) -> None:
     """Give the driver its machine and what it counts on."""
     count = draft.get((*role, "accelerator", "count"))
     if pod is None:
@@ -195,7 +195,7 @@ def _driver(draft: Draft, pod: Pod | None, role: Loc) -> None:
 def ray_cluster(draft: Draft, given: Sequence[str], workdir: str) -> None:
     """Convert a RayCluster and the command that is to run on it."""
     if not given:
-        raise Refused(("kind",), "a RayCluster runs nothing by itself", "add --command 'python train.py'")
+        raise UnfitError(("kind",), "a RayCluster runs nothing by itself", "add --command 'python train.py'")
     head(draft)
     role: Loc = ("spec", "roles", 0)
     draft.put(role, {"name": "driver", "reserve": "Quota"})

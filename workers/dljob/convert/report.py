@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dljob.convert.manifest import Job, Other, Piece, Refusal
+from dljob.convert.manifest import ConvertedJob, ConvertedPiece, Other, RefusedManifest
 from dljob.spec.text.words import path_of
 from dljob.telemetry.wording import counted
 
 
-def whole(pieces: Sequence[Piece]) -> str:
+def whole(pieces: Sequence[ConvertedPiece]) -> str:
     """Return the file that the conversion makes."""
-    return "---\n".join(piece.text for piece in pieces if not isinstance(piece, Refusal) and piece.text)
+    return "---\n".join(piece.text for piece in pieces if not isinstance(piece, RefusedManifest) and piece.text)
 
 
-def lines(pieces: Sequence[Piece], file: str) -> Iterator[str]:
+def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
     """Yield the report: each document, each field that is not carried, and what else is to be known."""
     for piece in pieces:
         place = f"{file}:{piece.line}"
         match piece:
-            case Job():
+            case ConvertedJob():
                 yield from _job(piece, place, file)
             case Other():
                 yield f"{place}: {piece.kind} {piece.name}: {piece.why}"
-            case Refusal():
+            case RefusedManifest():
                 yield f"{place}: {piece.kind} {piece.name}: {piece.message}".replace(" :", ":")
                 if piece.hint:
                     yield f"  {piece.hint}"
 
 
-def _job(job: Job, place: str, file: str) -> Iterator[str]:
+def _job(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
     count = {kind: sum(row.fate.kind == kind for row in job.rows) for kind in ("carried", "harmless", "dropped")}
     yield (
         f"{place}: {job.kind} -> DLJob {job.name}: {counted(count['carried'], 'field')} carried, "
@@ -45,12 +45,12 @@ def _job(job: Job, place: str, file: str) -> Iterator[str]:
         yield f"  problem: {problem}"
 
 
-def diff(text: str, pieces: Sequence[Piece], width: int = 60) -> Iterator[str]:
+def diff(text: str, pieces: Sequence[ConvertedPiece], width: int = 60) -> Iterator[str]:
     """Yield the source beside what became of it, line by line, and then each DLJob; no line of a Secret."""
     source = text.split("\n")
     for piece in pieces:
         first, last = piece.lines
-        if not isinstance(piece, Job):
+        if not isinstance(piece, ConvertedJob):
             words = "passed on" if isinstance(piece, Other) and piece.text else "not converted"
             yield f"{first:5} {piece.kind} {piece.name}: {words}"
             continue

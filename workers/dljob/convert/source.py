@@ -6,7 +6,7 @@ is dropped as unknown, so that no field of a newer version can get lost in silen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
@@ -16,12 +16,11 @@ from dljob.spec.text.tree import Document, Loc
 from dljob.spec.text.words import path_of
 
 Kind: TypeAlias = Literal["carried", "harmless", "dropped"]
-Object: TypeAlias = Mapping[str, Any]
 
 UNKNOWN = "unknown field: no version that dljob convert knows has it here"
 
 
-class Refused(Exception):  # noqa: N818 - a decision of the conversion, which the room itself catches
+class UnfitError(Exception):
     """A document that cannot become a DLJob."""
 
     def __init__(self, loc: Loc, message: str, hint: str = "") -> None:
@@ -31,7 +30,7 @@ class Refused(Exception):  # noqa: N818 - a decision of the conversion, which th
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class FieldFate:
     """What became of a field."""
 
     kind: Kind
@@ -41,11 +40,11 @@ class Fate:
 
 
 @dataclass(slots=True)
-class Source:
+class SourceManifest:
     """A document of a manifest, and the fates of its fields."""
 
     document: Document
-    fates: dict[Loc, Fate] = field(default_factory=dict[Loc, Fate])
+    fates: dict[Loc, FieldFate] = field(default_factory=dict[Loc, FieldFate])
     places: dict[Loc, Loc] = field(default_factory=dict[Loc, Loc])
     """Places in the DLJob of fields that hold others, for comments at them."""
 
@@ -72,7 +71,7 @@ class Source:
         value = self.value(loc)
         if isinstance(value, dict):
             if not value:
-                self.fates.setdefault(loc, Fate("harmless", "empty"))
+                self.fates.setdefault(loc, FieldFate("harmless", "empty"))
             for key in cast("dict[str, Any]", value):
                 yield key, (*loc, key)
         elif value is not None:
@@ -83,7 +82,7 @@ class Source:
         value = self.value(loc)
         if isinstance(value, list):
             if not value:
-                self.fates.setdefault(loc, Fate("harmless", "empty"))
+                self.fates.setdefault(loc, FieldFate("harmless", "empty"))
             for at in range(len(cast("list[Any]", value))):
                 yield (*loc, at)
         elif value is not None:
@@ -117,7 +116,7 @@ class Source:
 
     def carry(self, loc: Loc, to: Loc, why: str = "") -> None:
         """Record that a field, with all below it, stands at `to` in the DLJob."""
-        self.fates[loc] = Fate("carried", why, to)
+        self.fates[loc] = FieldFate("carried", why, to)
 
     def stands(self, loc: Loc, to: Loc) -> None:
         """Record where the counterpart of a field that holds others stands; its own fields have fates of their own."""
@@ -126,21 +125,21 @@ class Source:
     def harmless(self, loc: Loc, why: str) -> None:
         """Record that a field, with all below it, is not needed."""
         if self.value(loc) is not None:
-            self.fates[loc] = Fate("harmless", why)
+            self.fates[loc] = FieldFate("harmless", why)
 
     def drop(self, loc: Loc, why: str) -> None:
         """Record that a field, with all below it, is lost, which may change what runs."""
-        self.fates[loc] = Fate("dropped", why)
+        self.fates[loc] = FieldFate("dropped", why)
 
-    def fate(self, loc: Loc) -> Fate:
+    def fate(self, loc: Loc) -> FieldFate:
         """Return what became of a field: what was said of it, else of the nearest field around it."""
         for size in range(len(loc), -1, -1):
             found = self.fates.get(loc[:size])
             if found is None:
                 continue
-            return Fate(found.kind, found.why, (*found.to, *loc[size:])) if found.kind == "carried" else found
+            return FieldFate(found.kind, found.why, (*found.to, *loc[size:])) if found.kind == "carried" else found
         # For Kubernetes, null is as good as nothing.
-        return Fate("harmless", "null") if loc and self.value(loc) is None else Fate("dropped", UNKNOWN)
+        return FieldFate("harmless", "null") if loc and self.value(loc) is None else FieldFate("dropped", UNKNOWN)
 
     def leaves(self, below: Loc = ()) -> Iterator[Loc]:
         """Yield the places of all scalars and empty collections, in the order of the text."""
@@ -165,11 +164,11 @@ class Named:
 
     line: int
     path: str
-    fate: Fate
+    fate: FieldFate
     loc: Loc
 
 
-def named(source: Source) -> Iterator[Named]:
+def named(source: SourceManifest) -> Iterator[Named]:
     """Yield the fields of a document with their fates; leaves below one record that is not carried are one row."""
     seen: set[Loc] = set()
     for leaf in source.leaves():
@@ -179,7 +178,7 @@ def named(source: Source) -> Iterator[Named]:
             yield Named(source.line(at), path_of(at), source.fate(at), at)
 
 
-def _row(source: Source, leaf: Loc) -> Loc:
+def _row(source: SourceManifest, leaf: Loc) -> Loc:
     """Return the field under which a leaf is named."""
     for size in range(len(leaf), -1, -1):
         if found := source.fates.get(leaf[:size]):
@@ -191,7 +190,7 @@ def _row(source: Source, leaf: Loc) -> Loc:
 class Draft:
     """A DLJob in the making, beside the document that it comes from."""
 
-    source: Source
+    source: SourceManifest
     document: dict[str, Any] = field(default_factory=dict[str, Any])
     remarks: list[str] = field(default_factory=list[str])
     """What else a user should know."""
@@ -214,7 +213,7 @@ class Draft:
 
     def get(self, to: Loc) -> Any:  # noqa: ANN401 - any JSON
         """Return a value of the DLJob; None where there is none."""
-        return Source(Document(self.document)).value(to)
+        return SourceManifest(Document(self.document)).value(to)
 
     def items(self, to: Loc) -> list[Any]:
         """Return a list of the DLJob; empty where there is none."""

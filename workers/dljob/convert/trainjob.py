@@ -10,7 +10,7 @@ from typing import Any, cast
 from dljob.convert.jobset import jobs
 from dljob.convert.kubeflow import managed
 from dljob.convert.meta import head, scalar
-from dljob.convert.source import Draft, Fate, Refused, Source
+from dljob.convert.source import Draft, FieldFate, SourceManifest, UnfitError
 from dljob.spec.text.tree import Document, Loc
 
 STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
@@ -54,7 +54,7 @@ class _Overlay:
 
     def lay(self, to: Loc, value: object, loc: Loc) -> None:
         """Lay a value over the runtime: mappings key by key, lists of named items by name, other items behind."""
-        have = Source(Document(self.data)).value(to)
+        have = SourceManifest(Document(self.data)).value(to)
         # A value of another type cannot be laid over it, and stays a field of which nobody said anything.
         same = all(isinstance(have, kind) == isinstance(value, kind) for kind in (dict, list))
         if have is not None and not same:
@@ -70,19 +70,19 @@ class _Overlay:
             for at, one in enumerate(cast("list[Any]", value)):
                 self.lay((*to, self._index(to, one)), one, (*loc, at))
         else:
-            self.put(to, value)
+            self.put(to, cast("object", value))
             self.origin[to] = loc
 
     def _index(self, to: Loc, item: object) -> int:
         """Return the index of the item of the same name, or that behind the last one."""
         name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
-        source = Source(Document(self.data))
+        source = SourceManifest(Document(self.data))
         names = [source.value((*at, "name")) for at in source.items(to)]
         return names.index(name) if name is not None and name in names else len(names)
 
     def put(self, to: Loc, value: object) -> None:
         """Set a value."""
-        Draft(Source(Document(None)), self.data).put(to, value)
+        Draft(SourceManifest(Document(None)), self.data).put(to, value)
 
 
 def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequence[Mapping[str, Any]]) -> None:
@@ -94,14 +94,14 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     policy = _mapping(runtime["spec"].get("mlPolicy"))
     for name in ("mpi", "jax", "xgboost", "flux"):
         if policy.get(name) is not None:
-            raise Refused(("spec", "runtimeRef"), f"a runtime of {name} cannot be converted", "dljob has torch")
+            raise UnfitError(("spec", "runtimeRef"), f"a runtime of {name} cannot be converted", "dljob has torch")
     overlay = _Overlay({"spec": dict(_mapping(runtime["spec"]["template"].get("spec")))})
     _before(overlay)
     source.harmless(("spec", "runtimeRef"), "the runtime's own fields are in the job")
     nodes, each = policy.get("numNodes") or 1, _mapping(policy.get("torch")).get("numProcPerNode")
     steps = {name: at for at, name in enumerate(_steps(overlay))}
     if "trainer" not in steps:
-        raise Refused(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")
+        raise UnfitError(("spec", "runtimeRef"), "its runtime has no job of the trainer", f"label one {STEP}: trainer")
     for key, at in source.keys(("spec",)):
         _field(draft, key, at, overlay, steps)
     said = source.number(("spec", "trainer", "numNodes"))
@@ -109,12 +109,12 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     source.carry(("spec", "trainer", "numNodes"), ("spec", "roles", steps["trainer"], "replicas"))
     said_each = source.value(("spec", "trainer", "numProcPerNode")) or each or ""
     _environment(overlay, steps["trainer"], str(said_each))
-    merged = Draft(Source(Document(overlay.data)), draft.document, draft.remarks)
+    merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks)
     try:
         jobs(merged, (), given, workdir)
-    except Refused as error:
+    except UnfitError as error:
         at = next((loc for to, loc in overlay.origin.items() if to[: len(error.loc)] == error.loc), ("spec",))
-        raise Refused(at, f"with its runtime {error.message}", error.hint) from None
+        raise UnfitError(at, f"with its runtime {error.message}", error.hint) from None
     _tell(draft, merged, overlay)
 
 
@@ -125,16 +125,16 @@ def _runtime(draft: Draft, runtimes: Sequence[Mapping[str, Any]]) -> dict[str, A
     found = next((one for one in runtimes if _mapping(one.get("metadata")).get("name") == name), None)
     if found is None and name == "torch-distributed":
         found = DEFAULT
-    template = Source(Document(cast("Any", found or {}))).value(("spec", "template"))
+    template = SourceManifest(Document(cast("Any", found or {}))).value(("spec", "template"))
     if found is None or not isinstance(template, dict):
         hint = "add --runtime FILE, or --kubernetes to read it from the cluster"
-        raise Refused(("spec", "runtimeRef"), f"the runtime {name} is not here", hint)
+        raise UnfitError(("spec", "runtimeRef"), f"the runtime {name} is not here", hint)
     return cast("dict[str, Any]", json.loads(json.dumps(found)))
 
 
 def _steps(overlay: _Overlay) -> list[str]:
     """Return the step of each replicated job: trainer, dataset-initializer, model-initializer, or its name."""
-    source = Source(Document(overlay.data))
+    source = SourceManifest(Document(overlay.data))
     places = list(source.items(("spec", "replicatedJobs")))
     label: Loc = ("template", "metadata", "labels", STEP)
     names = [str(source.value((*at, *label)) or source.value((*at, "name"))) for at in places]
@@ -148,7 +148,7 @@ def _job(at: int) -> Loc:
 def _container(overlay: _Overlay, at: int) -> Loc:
     """Return the main container of a replicated job."""
     place = (*_job(at), "template", "spec", "containers")
-    source = Source(Document(overlay.data))
+    source = SourceManifest(Document(overlay.data))
     names = [source.value((*one, "name")) for one in source.items(place)]
     return (*place, names.index("node") if "node" in names else 0)
 
@@ -189,7 +189,7 @@ def _initializers(draft: Draft, at: Loc, overlay: _Overlay, number: int) -> None
     """Lay the fields of initializers over their containers, which run before Ray in each machine of the trainer."""
     source = draft.source
     place = (*_job(number), "template", "spec", "initContainers")
-    names = [one.get("name") for one in Source(Document(overlay.data)).value(place) or ()]
+    names = [one.get("name") for one in SourceManifest(Document(overlay.data)).value(place) or ()]
     for key, part in source.keys(at):
         name = f"{key}-initializer"
         if name not in names:
@@ -213,7 +213,7 @@ def _initializer(draft: Draft, at: Loc, overlay: _Overlay, to: Loc) -> None:
 
 def _before(overlay: _Overlay) -> None:
     """Make init containers of the trainer's pods from the jobs of initializers: their images have no Ray."""
-    source = Source(Document(overlay.data))
+    source = SourceManifest(Document(overlay.data))
     steps = _steps(overlay)
     if "trainer" not in steps or all(not step.endswith("-initializer") for step in steps):
         return
@@ -271,7 +271,7 @@ def _override(draft: Draft, at: Loc, overlay: _Overlay) -> None:
     source = draft.source
     wanted = [source.value((*one, "name")) for one in source.items((*at, "targetJobs"))]
     source.harmless((*at, "targetJobs"), "it names the jobs to change")
-    merged = Source(Document(overlay.data))
+    merged = SourceManifest(Document(overlay.data))
     for number, place in enumerate(merged.items(("spec", "replicatedJobs"))):
         if merged.value((*place, "name")) in wanted:
             for key, part in source.keys(at):
@@ -301,4 +301,4 @@ def _tell(draft: Draft, merged: Draft, overlay: _Overlay) -> None:
             words = f"of its runtime, {'.'.join(map(str, leaf))}: {fate.why}"
             had = source.fates.get(("spec", "runtimeRef"))
             why = f"{had.why}; {words}" if had and had.kind == "dropped" else words
-            source.fates["spec", "runtimeRef"] = Fate("dropped", why)
+            source.fates["spec", "runtimeRef"] = FieldFate("dropped", why)

@@ -10,8 +10,8 @@ from typing import Any
 
 from dljob.api import torchrun_line
 from dljob.convert import command
-from dljob.convert.pods import Manner, Pod, machine, place_env
-from dljob.convert.source import Draft, Refused
+from dljob.convert.pods import ConvertedPod, Manner, machine, place_env
+from dljob.convert.source import Draft, UnfitError
 from dljob.errors import UsageError
 from dljob.spec.quantity import GRAIN, parse_cpu
 from dljob.spec.text.tree import Loc
@@ -30,7 +30,7 @@ _DLROVER_VALUES = ("node-unit", "precheck", "accelerator", "training-port", "ucp
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PodSet:
     """Pods of one template."""
 
     name: str
@@ -40,13 +40,13 @@ class Part:
 
 
 @dataclass(slots=True)
-class World:
+class PodWorld:
     """What a kind of manifest says about pods that run together."""
 
     role: Loc
     """Place of the role in the DLJob."""
     name: str
-    parts: list[Part]
+    parts: list[PodSet]
     nproc: str = ""
     """Ranks of each pod, where the manifest says so beside the command line."""
     bounds: tuple[int, int] | None = None
@@ -61,7 +61,7 @@ class World:
     """Templates that are equal to the first one."""
 
 
-def build(draft: Draft, world: World) -> None:
+def build(draft: Draft, world: PodWorld) -> None:
     """Make node groups and role of a world."""
     draft.put((*world.role, "name"), world.name)
     pods = _machines(draft, world)
@@ -81,7 +81,7 @@ def build(draft: Draft, world: World) -> None:
         else:
             _torchrun(draft, world, first, found)
     except UsageError as error:
-        raise Refused(first.loc, f"torchrun: {error.message}", error.hint) from None
+        raise UnfitError(first.loc, f"torchrun: {error.message}", error.hint) from None
     place_env(draft, pods, world.role)
     for name, value in first.probes.items():
         draft.put((*world.role, name), value)
@@ -90,10 +90,10 @@ def build(draft: Draft, world: World) -> None:
         _as_first(draft, world.parts[0].template, template)
 
 
-def _machines(draft: Draft, world: World) -> list[Pod]:
+def _machines(draft: Draft, world: PodWorld) -> list[ConvertedPod]:
     """Make a node group for each template; equal templates share one."""
     source = draft.source
-    pods: list[Pod] = []
+    pods: list[ConvertedPod] = []
     first = world.parts[0]
     count = 0
     for part in world.parts:
@@ -125,11 +125,11 @@ def _as_first(draft: Draft, first: Loc, other: Loc) -> None:
             source.fates[(*other, *loc[len(first) :])] = fate
 
 
-def _pods(world: World) -> int:
+def _pods(world: PodWorld) -> int:
     return sum(part.pods for part in world.parts)
 
 
-def _known(world: World) -> dict[str, str]:
+def _known(world: PodWorld) -> dict[str, str]:
     """Return variables of the rendezvous as a torchrun line may read them: of the first of all machines."""
     pods = str(_pods(world))
     each = world.nproc if world.nproc.isdecimal() else "1"
@@ -144,7 +144,7 @@ def _known(world: World) -> dict[str, str]:
     }
 
 
-def _command(draft: Draft, world: World, pod: Pod) -> command.Command:
+def _command(draft: Draft, world: PodWorld, pod: ConvertedPod) -> command.ContainerCommand:
     """Return the command of the ranks; the fields that say it are carried."""
     source, to = draft.source, (*world.role, "entrypoint")
     words = source.words((*pod.loc, "command"))
@@ -154,12 +154,12 @@ def _command(draft: Draft, world: World, pod: Pod) -> command.Command:
             source.carry((*pod.loc, key), to)
     if not words:
         if not world.command:
-            raise Refused(pod.loc, "has no command: it runs that of its image", "add --command with the image's own")
+            raise UnfitError(pod.loc, "has no command: it runs that of its image", "add --command with the image's own")
         words = list(world.command)
     return command.of_words([command.expanded(word, pod.env) for word in (*words, *behind)])
 
 
-def _same_command(draft: Draft, world: World, first: Pod, pod: Pod) -> None:
+def _same_command(draft: Draft, world: PodWorld, first: ConvertedPod, pod: ConvertedPod) -> None:
     """Carry the command of further pods where it is that of the first: one role has one command."""
     source = draft.source
     for key in ("command", "args"):
@@ -172,7 +172,7 @@ def _same_command(draft: Draft, world: World, first: Pod, pod: Pod) -> None:
             source.drop(at, "ranks of one role run one command, here that of the first pod")
 
 
-def _share(pod: Pod, each: int) -> str:
+def _share(pod: ConvertedPod, each: int) -> str:
     """Return the devices of a rank as torchrun's --accelerator of dljob takes them."""
     if pod.devices is None:
         return "none"
@@ -182,7 +182,7 @@ def _share(pod: Pod, each: int) -> str:
     return f"{kind}={whole}" if whole and not rest else f"{kind}={whole or max(1, rest) / GRAIN:g}"
 
 
-def _ranks(pod: Pod, said: str) -> int:
+def _ranks(pod: ConvertedPod, said: str) -> int:
     """Return the ranks of a pod: a number, or what torchrun would count there."""
     if said.isdecimal() and int(said):
         return int(said)
@@ -191,7 +191,7 @@ def _ranks(pod: Pod, said: str) -> int:
     return max(1, parse_cpu(pod.cpu) // GRAIN) if pod.cpu else 1
 
 
-def _torchrun(draft: Draft, world: World, pod: Pod, found: command.Torchrun) -> None:
+def _torchrun(draft: Draft, world: PodWorld, pod: ConvertedPod, found: command.Torchrun) -> None:
     words, checked = _without_dlrover(found.words)
     found = command.Torchrun(tuple(words), found.before, found.tail)
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
@@ -220,7 +220,7 @@ def _torchrun(draft: Draft, world: World, pod: Pod, found: command.Torchrun) -> 
     _relative(draft, world, pod, [found.words[torchrun_line.own(found.words) - 1]], found.before)
 
 
-def _bounds(draft: Draft, world: World, nnodes: str, pod: Pod) -> tuple[int, int]:
+def _bounds(draft: Draft, world: PodWorld, nnodes: str, pod: ConvertedPod) -> tuple[int, int]:
     """Return the fewest and the most pods: of the kind, else of a range on the line, else as many as there are."""
     pods = _pods(world)
     if world.bounds:
@@ -261,7 +261,7 @@ def _takes(made: Sequence[str]) -> bool:
     return last.startswith("-") and "=" not in last and last not in flags
 
 
-def _plain(draft: Draft, world: World, pod: Pod, line: command.Command) -> None:
+def _plain(draft: Draft, world: PodWorld, pod: ConvertedPod, line: command.ContainerCommand) -> None:
     """Make a role of a program that starts no ranks: one rank for each pod."""
     if name := command.launcher(line):
         draft.source.drop(
@@ -289,13 +289,13 @@ def _plain(draft: Draft, world: World, pod: Pod, line: command.Command) -> None:
         _relative(draft, world, pod, command.relative_files(line), "")
 
 
-def _place(draft: Draft, pod: Pod) -> Loc:
+def _place(draft: Draft, pod: ConvertedPod) -> Loc:
     """Return the field that says the command."""
     key = "command" if draft.source.value((*pod.loc, "command")) is not None else "args"
     return (*pod.loc, key)
 
 
-def _with_variables(line: command.Command) -> command.Command:
+def _with_variables(line: command.ContainerCommand) -> command.ContainerCommand:
     """Return a command in which a shell replaces `$(RANK)` and the like, which Kubernetes did."""
     names = re.compile(r"\$\((" + "|".join(GIVEN) + r")\)")
     if line.shell or not any(names.search(word) for word in line.argv):
@@ -304,18 +304,18 @@ def _with_variables(line: command.Command) -> command.Command:
     def quoted(word: str) -> str:
         return '"' + names.sub(r"${\1}", word) + '"' if names.search(word) else shlex.quote(word)
 
-    return command.Command(("sh", "-c"), f"exec {' '.join(map(quoted, line.argv))}")
+    return command.ContainerCommand(("sh", "-c"), f"exec {' '.join(map(quoted, line.argv))}")
 
 
-def _relative(draft: Draft, world: World, pod: Pod, files: Sequence[str], before: str) -> None:
+def _relative(draft: Draft, world: PodWorld, pod: ConvertedPod, files: Sequence[str], before: str) -> None:
     """Tell of a file that the image's WORKDIR has, which is unknown here."""
-    named = [word for word in files if command.relative_files(command.Command((word,)))]
+    named = [word for word in files if command.relative_files(command.ContainerCommand((word,)))]
     if named and not world.workdir and not pod.workdir and not re.search(r"(^|[\s;&|])(cd|git)\s", before):
         words = f"{named[0]} lies in the WORKDIR of the image, unknown here: add --workdir"
         draft.source.drop(_place(draft, pod), words)
 
 
-def _merge(draft: Draft, world: World, pod: Pod, role: Mapping[str, Any], each: int) -> None:
+def _merge(draft: Draft, world: PodWorld, pod: ConvertedPod, role: Mapping[str, Any], each: int) -> None:
     for key, value in role.items():
         draft.put((*world.role, key), value)
     if pod.cpu:

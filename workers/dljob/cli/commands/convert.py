@@ -59,7 +59,7 @@ def convert(
     runtimes = [one for path in runtime for one in manifest.runtimes(tree.read(_read(path)[0]))]
     if kubernetes or context or namespace:
         runtimes += _of_cluster(manifest.wanted_runtimes(text), context, namespace)
-    given = manifest.Options(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
+    given = manifest.ConvertOptions(tuple(shlex.split(command or "")), workdir or "", tuple(runtimes))
     pieces = manifest.convert(text, name, given)
     if diff:
         output.data("\n".join(report.diff(text, pieces)))
@@ -70,7 +70,8 @@ def convert(
             write(to, [whole], force=force)
     for line in report.lines(pieces, name):
         output.say(line)
-    wrong = any(isinstance(one, manifest.Refusal) or (isinstance(one, manifest.Job) and one.problems) for one in pieces)
+    refused = any(isinstance(one, manifest.RefusedManifest) for one in pieces)
+    wrong = refused or any(one.problems for one in pieces if isinstance(one, manifest.ConvertedJob))
     return ExitCode.USAGE if wrong else ExitCode.OK
 
 
