@@ -45,6 +45,7 @@ def test_each_prompt_is_trained_once_whatever_is_killed(job: Job) -> None:
     os.kill(pids["rollout/0"], signal.SIGKILL)
     os.kill(pids["trainer/0"], signal.SIGKILL)
     job.running("trainer/0", incarnation={"trainer/0": 2})
+    eventually((job.folder / "from-2").exists, 60, job.seen)
     back = json.loads((job.folder / "from-2").read_text())
     assert back["step"] > 0
     assert back["trained"] == 2 * back["step"]

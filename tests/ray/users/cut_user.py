@@ -27,7 +27,8 @@ def trainer() -> None:
     step, state = checkpoint.load() or (0, {"sent": 0, "trained": [], "draws": []})
     if me.incarnation > 1:
         found = {"step": step, "trained": len(state["trained"])}
-        (folder / f"from-{me.incarnation}").write_text(json.dumps(found))
+        (folder / "new").write_text(json.dumps(found))
+        (folder / "new").rename(folder / f"from-{me.incarnation}")
     while len(state["trained"]) < PROMPTS:
         while state["sent"] < min(PROMPTS, len(state["trained"]) + 8):
             prompts.put(state["sent"], key=str(state["sent"]))
