@@ -67,6 +67,7 @@ SCRIPTS = (
     "fleet",
     "weights",
     "checkpoint",
+    "cuts",
     "heads",
     "kube_apply",
     "kube_status",

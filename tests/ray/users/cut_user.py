@@ -24,7 +24,8 @@ def trainer() -> None:
     """Put prompts, train on what comes back; the state says which prompts were trained, in which order."""
     me, folder = current_worker(), say_where()
     prompts, samples = DataQueue("prompts", max_items=16), DataQueue("samples")
-    step, state = checkpoint.load() or (0, {"sent": 0, "trained": [], "draws": []})
+    fresh: dict[str, Any] = {"sent": 0, "trained": [], "draws": []}
+    step, state = checkpoint.load() or (0, fresh)
     if me.incarnation > 1:
         found = {"step": step, "trained": len(state["trained"])}
         (folder / "new").write_text(json.dumps(found))
