@@ -14,9 +14,9 @@ from checkpoint_kit import a_saver, client, place
 from life_kit import context as here
 
 from dljob.errors import UnreachableError
-from dljob.runtime.checkpoint import cutting
 from dljob.runtime.checkpoint.checkpoints import Checkpoints
 from dljob.runtime.process import context
+from dljob.runtime.queues import cutting
 from dljob.runtime.queues.session import cut_numbers
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-from dljob.runtime.checkpoint.client import CheckpointClient, SaveCount
-from dljob.runtime.checkpoint.cutting import CutPart, restore_random_states
+from dljob.runtime.checkpoint.client import BESIDE, CheckpointClient, SaveCount
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.messages import CUT
+from dljob.runtime.queues.cutting import CutPart, restore_random_states
 
 WAIT_S = 600.0
 """Default limit of `wait`, in seconds."""
@@ -62,7 +62,8 @@ class Checkpoints:
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
         mine, why = self._own_client(), ""
         if number := self._part.due(mine):
-            state, why = self._part.begin(number, state)
+            beside, why = self._part.begin(number)
+            state = {BESIDE: beside, "state": state}
         mark = mine.save(
             step.__index__(), state, persist=persist or bool(number), shards=[feed.told() for feed in self.feeds]
         )

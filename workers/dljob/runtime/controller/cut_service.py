@@ -16,7 +16,7 @@ from dljob.logs import archive
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import CutQueue, OpenCut
-from dljob.runtime.checkpoint.cut_folder import CutFolder
+from dljob.runtime.data.cut_folder import CutFolder
 from dljob.runtime.process.messages import CUT, SizesOrder
 
 if TYPE_CHECKING:

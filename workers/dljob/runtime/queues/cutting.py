@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from dljob.errors import UnreachableError
 from dljob.master.state.checkpoint_ids import CheckpointId
-from dljob.runtime.checkpoint.client import BESIDE, CheckpointClient
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.worker_context import WorkerContext, held_versions
 from dljob.runtime.queues import data_queue
@@ -23,13 +22,44 @@ ANSWER_S = 30.0
 """Seconds for a queue, or PrimeMaster, to answer a rank that saves."""
 
 
+class SavePlace(Protocol):
+    """The part of a rank's location that a cut depends on."""
+
+    @property
+    def world(self) -> int:
+        """The number of ranks that save together."""
+        ...
+
+    @property
+    def of(self) -> str:
+        """The name of their world."""
+        ...
+
+
+class SavingClient(Protocol):
+    """The part of a rank's checkpoint client that a cut depends on."""
+
+    @property
+    def called(self) -> Callable[[], int]:
+        """Returns the cut for which the rank is to save; 0: for none."""
+        ...
+
+    def place(self) -> SavePlace:
+        """Return where the rank saves."""
+        ...
+
+    def next_order(self) -> int:
+        """Return how many saves this life will have made with the next one."""
+        ...
+
+
 class CutPart:
     """The part of this process in cuts."""
 
     def __init__(self) -> None:
         self._at: tuple[int, int] = (0, 0)
 
-    def due(self, client: CheckpointClient) -> int:
+    def due(self, client: SavingClient) -> int:
         """Return the cut to which the next save belongs; 0: to none."""
         number = client.called()
         if number <= cut_numbers.taken:
@@ -48,12 +78,12 @@ class CutPart:
             self._at = number, int(said)
         return number if client.next_order() >= self._at[1] else 0
 
-    def begin(self, number: int, state: Any) -> tuple[Any, str]:
-        """Send the markers; return the state with what belongs beside it, and why it has no part in the cut."""
+    def begin(self, number: int) -> tuple[dict[str, Any], str]:
+        """Send the markers; return what belongs beside the state, and why it has no part in the cut."""
         # For all threads at once: what one of them does from here on is after the cut, in all queues.
         cut_numbers.taken = number
         why = data_queue.mark(number, ANSWER_S)
-        return {BESIDE: {"random": random_states(), "weights": dict(held_versions)}, "state": state}, why
+        return {"random": random_states(), "weights": dict(held_versions)}, why
 
     def end(self, number: int, mark: CheckpointId | None, why: str) -> None:
         """Report the part to PrimeMaster, without waiting for it."""

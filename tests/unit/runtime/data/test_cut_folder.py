@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import Cut, CutQueue
-from dljob.runtime.checkpoint.cut_folder import MANIFEST, CutFolder
+from dljob.runtime.data.cut_folder import MANIFEST, CutFolder
 
 
 def made(number: int) -> Cut:
