@@ -56,6 +56,7 @@ IN_SERVERS = {
     "DLJOB_PORT_<NAME>": "number of the port of that name, in capitals and with `_` for `-`",
 }
 BESIDE_SERVERS = {
+    "DLJOB_WEIGHTS": "for the command of `weights.load`: JSON with the version and the file of each channel",
     "DLJOB_ENDPOINTS": "JSON file with the ready ranks of each role with ports; replaced whole at each change",
     "DLJOB_ENDPOINTS_<ROLE>": "the ready ranks of that role at this start, as `host:port,host:port` of its first port",
 }

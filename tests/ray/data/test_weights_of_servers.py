@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
-from prime_help import QUICK, Job, eventually
+from prime_help import QUICK, USERS, Job, eventually
 
 pytestmark = pytest.mark.ray
 HTTP = [{"name": "http"}]
@@ -52,10 +56,47 @@ def test_servers_load_what_is_published_and_a_stale_one_gets_no_requests(fleet):
         "weights": {"channels": ["policy"], "load": {"method": "load_weights"}},
     }
     trainer = fleet.role("trainer", "weights_trainer.train")
-    fleet.start(trainer, engine, reader, faultTolerance=QUICK)
-    until_states(fleet, ("Fresh", None), ("Fresh", None), ("Fresh", None))
+    fleet.start(trainer, engine, reader, code=USERS / "served", faultTolerance=QUICK)
+    until_states(fleet, *[("Fresh", None)] * 3)
     (fleet.folder / "fail-1").touch()
     (fleet.folder / "publish-1").touch()
-    eventually(lambda: [one for one in states(fleet) if one == ("Fresh", 1)] * 2, 60, fleet.seen)
-    eventually(lambda: states(fleet)[1][0] == "Stale", 60, fleet.seen)
+    until_states(fleet, ("Fresh", 1), ("Stale", None), ("Fresh", 1))
     until_states(fleet, ("Fresh", 1), role="reader")
+    eventually(lambda: endpoints(fleet) == [0, 2], 60, fleet.seen)
+    (stale,) = {row["weights"]["why"] for row in rows(fleet, "engine") if row["weights"]["state"] == "Stale"}
+    assert "status 500, 'out of memory'" in stale
+    # A load that went well leaves other bytes in the engine: it is told, and loads again.
+    (fleet.folder / "wrong-0").touch()
+    (fleet.folder / "fail-1").unlink()
+    (fleet.folder / "publish-2").touch()
+    until_states(fleet, *[("Fresh", 2)] * 3)
+    told = [note["message"] for note in fleet.connection.notes() if note["target"] == "engine/0"]
+    assert any("it holds '000" in message for message in told), told
+    eventually(lambda: endpoints(fleet) == [0, 1, 2], 60, fleet.seen)
+    # Who is killed is stale first, and is in no list until it has loaded.
+    (fleet.folder / "fail-2").touch()
+    os.kill(fleet.connection.pids()["engine/2"], signal.SIGKILL)
+    eventually(lambda: states(fleet)[2] == ("Stale", None), 60, fleet.seen)
+    eventually(lambda: endpoints(fleet) == [0, 1], 60, fleet.seen)
+    (fleet.folder / "fail-2").unlink()
+    until_states(fleet, *[("Fresh", 2)] * 3)
+    held = {json.loads(urlopen(f"http://{each}/held").read())["first"] for each in addresses(fleet)}
+    assert held == {2.0}
+    accounts = {row["name"]: row["accounts"] for row in fleet.connection.status()["ledger"]["roles"]}
+    assert accounts["engine"]["stale"] > 0
+    assert not list((fleet.folder / "weights").glob("*/*")), "no file outlives its load"
+    fleet.go()
+    assert fleet.connection.wait(60)["phase"] == "Succeeded"
+
+
+def table(job: Job) -> list[dict[str, Any]]:
+    """Return the servers that the file of endpoints names: the one that scripts read."""
+    return json.loads((job.folder / "endpoints" / "engine-0.json").read_text())["engine"]
+
+
+def endpoints(job: Job) -> list[int]:
+    return [row["rank"] for row in table(job)]
+
+
+def addresses(job: Job) -> list[str]:
+    return [row["addresses"]["http"] for row in table(job)]

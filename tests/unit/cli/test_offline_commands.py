@@ -47,6 +47,18 @@ def test_validate_accepts_a_valid_file(here: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "1 job: valid\n"
 
 
+def test_validate_warns_of_weights_with_which_nobody_stays_ready(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = "{channels: [policy], maxLag: 0, load: {method: load}}"
+    (here / "lag.yaml").write_text(GOOD.replace("{class: m.W}", f"{{class: m.W}}, weights: {load}"))
+    assert main.run(["validate", "-o", "json", "lag.yaml"]) == 0
+    said = capsys.readouterr()
+    (line,) = loaded(said.out)["warnings"]
+    assert line.startswith("lag.yaml: spec.roles[0].weights.maxLag: with maxLag 0 no rank of worker is ready")
+    assert f"warning: {line}" in said.err
+
+
 def test_validate_lists_the_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["validate", "bad.yaml", "good.yaml", "large.yaml", "none.yaml"]) == 2
     lines = capsys.readouterr().out.splitlines()

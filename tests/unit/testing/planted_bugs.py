@@ -11,7 +11,8 @@ from dljob.master import status, transition
 from dljob.master.failure import budget, coupling, ending, moving, restart
 from dljob.master.persistence import codec
 from dljob.master.placement import admission, autoscale, commands, gaps, leaving, reissue, resizing
-from dljob.master.start import spares, standby, starting
+from dljob.master.start import spares, standby, starting, weights
+from dljob.master.state import staleness
 from dljob.master.state.events import (
     Commanded,
     HostReady,
@@ -332,6 +333,18 @@ def skips_a_count(patch):
 def leaves_a_coupled_role_alone(patch):
     """Who cannot live without a role goes on when it restarts."""
     patch.setattr(coupling, "joining", lambda d, role, members: ())
+
+
+@bug
+def loads_all_at_once(patch):
+    """Nobody counts who is left in the endpoints."""
+    patch.setattr(weights, "_free", lambda plan, serve: serve)
+
+
+@bug
+def serves_old_weights(patch):
+    """A rank without weights gets requests."""
+    patch.setattr(staleness, "why_stale", lambda plan, newest, own: "")
 
 
 @bug

@@ -35,6 +35,8 @@ FOUND = {
     "begins_before_it_ends": ("two ranks", "two hosts"),
     "starts_unchecked": ("checks", "check"),
     "skips_a_count": ("two nodes", "count"),
+    "loads_all_at_once": ("weights of servers", "weights"),
+    "serves_old_weights": ("weights of servers", "weights"),
     "leaves_a_coupled_role_alone": ("a coupled pair", "coupled"),
     "restarts_a_fleet_for_its_size": ("a fleet", "elastic"),
     "lists_a_server_that_is_stopped": ("a server that drains", "endpoints"),

@@ -358,6 +358,47 @@ class RoleSetters(UnsupportedCalls):
         self._workload.drain = pruned({"signal": signal, "httpPost": post, "timeoutSeconds": timeout_seconds})
         return self
 
+    def weights(
+        self,
+        *channels: str,
+        load_path: str | None = None,
+        load_command: Sequence[str] | None = None,
+        load_method: str | None = None,
+        verify_path: str | None = None,
+        verify_command: Sequence[str] | None = None,
+        verify_method: str | None = None,
+        port: str | int | None = None,
+        max_lag: int | None = None,
+        min_ready: int | None = None,
+        timeout_seconds: int | None = None,
+    ) -> Self:
+        """Load published weights into each rank.
+
+        Args:
+            channels: names of weight channels; a version counts once all of them have it.
+            load_path: path of the POST request that orders a load.
+            load_command: a command that loads.
+            load_method: a method of the role's class that loads.
+            verify_path: path of the GET request that is answered with the checksum of what the rank holds.
+            verify_command: a command that prints it.
+            verify_method: a method of the role's class that returns it.
+            port: name or number of the port of both requests.
+            max_lag: versions that a rank may be behind the newest and still get requests.
+            min_ready: ranks that loads leave ready.
+            timeout_seconds: time for a load, and for the question after it.
+        """
+        load: dict[str, Any] = {"timeoutSeconds": timeout_seconds, "method": load_method}
+        verify: dict[str, Any] = {"method": verify_method}
+        for hook, key, path, command in (
+            (load, "httpPost", load_path, load_command),
+            (verify, "httpGet", verify_path, verify_command),
+        ):
+            hook[key] = None if path is None else {"path": path, "port": port}
+            hook["exec"] = None if command is None else {"command": list(command)}
+        found = {"channels": list(channels), "load": pruned(load), "verify": pruned(verify) or None}
+        self._workload.weights = pruned({**found, "maxLag": max_lag, "minReady": min_ready})
+        return self
+
     def restart(
         self,
         *,

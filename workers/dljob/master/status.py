@@ -20,6 +20,7 @@ from dljob.master.start import checkpoints, weights
 from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
 from dljob.master.state.faults import FaultRecord
+from dljob.master.state.staleness import why_out
 from dljob.master.state.state import JobState, Phase, RankPhase, UnitPhase
 from dljob.master.state.views import Level, Reason
 from dljob.plan.elastic import machines
@@ -99,7 +100,7 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
                 {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)}
                 for rank, own in ranks
                 if own.phase is RankPhase.READY and own.serving and state.verdict is None
-                if not weights.why_out(state, (role, rank))
+                if not why_out(state, (role, rank))
             ]
     return found
 

@@ -184,7 +184,7 @@ GATEWAY = (
         "counter",
         "gateway",
         "Time of a role's ranks, by the account that it went to: queue, schedule, init, productive, detect, decide,"
-        " replace, rendezvous, recompute, wait, idle; and spare, the time of its process spares, on top of that.",
+        " replace, rendezvous, recompute, stale, wait, idle; and spare, the time of its process spares, on top.",
         (*_JOB, "role", "account"),
     ),
     Metric("dljob_step", "gauge", "gateway", "The last step that the first driver role reported.", _JOB),

@@ -8,8 +8,8 @@ from typing import Any
 from dljob.telemetry.exposition import Sample, sample
 
 ACCOUNTS = (
-    *("queue", "schedule", "init", "productive", "detect", "decide", "replace", "rendezvous", "recompute", "wait"),
-    *("idle", "spare"),
+    *("queue", "schedule", "init", "productive", "detect", "decide", "replace", "rendezvous", "recompute"),
+    *("stale", "wait", "idle", "spare"),
 )
 """Accounts of the ledger, in its order."""
 MASTER_PHASES = (

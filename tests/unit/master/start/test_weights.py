@@ -6,10 +6,13 @@ import pytest
 from master_kit import KILLED, World, host, job
 
 from dljob.master import status
+from dljob.master.ledger.rules import account_of
 from dljob.master.placement.reissue import reissue
 from dljob.master.start import weights
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
+from dljob.master.state import staleness
+from dljob.master.state.ledger import Account
 from dljob.master.state.state import PublishedWeights, RankWeights
 from dljob.plan.serving import ProbePlan, WeightsPlan
 from dljob.runtime.controller.peers import callees_of
@@ -116,6 +119,8 @@ def test_a_failed_load_is_stale_told_and_tried_again_after_growing_pauses():
     assert ready(world) == [0, 1, 3]
     assert shown(world, 2) == {"state": "Stale", "version": None, "newest": 1, "why": "status 500, 'no memory'"}
     assert [rank for rank, _, well, _ in callees_of(world.state, "s") if well] == [0, 1, 3]
+    assert account_of(world.state, ("s", 2)) is world.state.ledger.clocks["s", 2][0] is Account.STALE
+    assert account_of(world.state, ("s", 1)) is world.state.ledger.clocks["s", 1][0] is Account.PRODUCTIVE
     (note,) = world.notes(reasons.WEIGHTS_STALE)
     assert (note.target, note.message) == ("s/2", "version 1 was not loaded, again in 1 s: status 500, 'no memory'")
     assert world.state.wake == world.now + 1.0
@@ -227,13 +232,13 @@ def test_a_rank_that_gets_no_requests_loads_without_a_turn():
     ],
 )
 def test_the_lag_is_counted_in_versions_of_the_present_series(newest, held, why):
-    assert weights.why_stale(PLAN, PublishedWeights(*newest), RankWeights(*held)) == why
+    assert staleness.why_stale(PLAN, PublishedWeights(*newest), RankWeights(*held)) == why
 
 
 def test_a_role_without_weights_tells_nothing_of_them():
     world = fleet()
     assert weights.shown(world.state, ("w", 0)) == {}
-    assert weights.why_out(world.state, ("w", 0)) == ""
+    assert staleness.why_out(world.state, ("w", 0)) == ""
     assert weights.who_loads(world.state.job.plan.roles["w"], PublishedWeights(1, 1.0), {}, 0.0) == ()
     assert [row.get("weights", {}).get("state") for row in status.status(world.state, world.now, {})["ranks"]] == [
         *["Fresh"] * 4,

@@ -12,7 +12,7 @@ from dljob.master.state.views import HostId, Outcome
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.controller import worker_hosts as hosts_module
 from dljob.runtime.controller.worker_hosts import WorkerHosts
-from dljob.runtime.process.messages import Report, Serves
+from dljob.runtime.process.messages import LoadResult, NewestVersion, Report, Serves
 from dljob.tasks import TaskOwner
 
 ACTOR, WHO = "j/w/0/1", HostId("w", 0)
@@ -79,6 +79,13 @@ def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end() -> None:
     serves = Serves((("http", "h:1"),), ready=False, why="status 503")
     assert hosts_module._event("r", Report(1, 2, 3, 4, None, serves)) == ev.RankServes(
         "r", 2, 3, (("http", "h:1"),), ready=False, why="status 503"
+    )
+    newest, loaded = NewestVersion(7, 70.0, 60.0, 5), LoadResult(7, 70.0, "status 500", untouched=True)
+    assert hosts_module._event("r", Report(1, 2, 3, 4, None, weights=newest)) == ev.WeightsPublished(
+        "r", 7, 70.0, 60.0, 5
+    )
+    assert hosts_module._event("r", Report(1, 2, 3, 4, None, weights=loaded)) == ev.WeightsLoaded(
+        "r", 2, 3, 7, 70.0, "status 500", untouched=True
     )
     assert hosts_module._event("r", Report(1, 2, 3, 4, None)) == ev.RankReady("r", 2, 3, 4)
     done = Outcome(ok=True)

@@ -12,11 +12,13 @@ from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
-from dljob.plan.serving import ProbePlan
-from dljob.runtime.process.messages import HostSpec, JobInfo, Serves
+from dljob.plan.serving import ProbePlan, WeightsPlan
+from dljob.runtime.process.messages import HostSpec, JobInfo, LoadOrder, Serves
 from dljob.runtime.serving.monitor import ProbedRank
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
+from dljob.runtime.serving.probes import ProbeTarget
 from dljob.runtime.worker.serving import HostServing, port_taken
+from dljob.runtime.worker.weights import HostWeights
 
 START = RankStart(2, 1, 0, 1, 0)
 NEVER = ProbePlan("tcp", port="1", delay_s=3600)
@@ -33,6 +35,12 @@ class Ranks:
 
     def ready(self, rank: int, incarnation: int) -> None:
         self.said.append((rank, incarnation, "ready"))
+
+    def weights(self, rank: int, incarnation: int, news: Any) -> None:
+        self.said.append((rank, incarnation, news))
+
+    def call_method(self, name: str, args: Any) -> None:
+        self.said.append((name, args))
 
     def unhealthy(self, rank: int, incarnation: int, outcome: Outcome) -> None:
         self.said.append((rank, incarnation, outcome))
@@ -156,3 +164,16 @@ def test_references_to_servers_are_those_of_this_start(tmp_path: Path) -> None:
     assert (own.args, own.env, own.config) == ((said,), (("A", said),), {"a": [said]})
     assert own.entrypoint == ("command", "run", said)
     assert serving(Ranks(), args=(text,)).resolved(START).role.args == (text,), "a job without servers"
+
+
+def test_a_role_with_weights_has_them_loaded_and_any_other_ignores_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(HostWeights, "started", lambda _self, start: seen.append(start))
+    monkeypatch.setattr(HostWeights, "load", lambda _self, order: seen.append(order))
+    order = LoadOrder(1, 2, 1, 7, 70.0)
+    serving(Ranks()).load(order)
+    own = serving(Ranks(), weights=WeightsPlan(("p",), 1, 1, NEVER))
+    own.started(START, {"A": "b"})
+    own.load(order)
+    assert seen == [START, order]
+    assert own.target(2, C="d") == ProbeTarget("127.0.0.1", {}, {"A": "b", "C": "d"}, "/")

@@ -41,13 +41,18 @@ def validate(
         form: text, json or yaml.
     """
     problems: list[Problem] = []
+    warnings: list[str] = []
     jobs = 0
     for path in (file, *more):
-        found, count = _check(path, pod_security)
+        found, manifests = _check(path, pod_security)
         problems += found
-        jobs += count
+        jobs += len(manifests)
+        warnings += [line for manifest in manifests for line in _warned(path, manifest)]
+    for line in warnings:
+        output.say(f"warning: {line}")
     if form != "text":
         answer: dict[str, Any] = {"valid": not problems, "jobs": jobs, "problems": [asdict(p) for p in problems]}
+        answer |= {"warnings": warnings} if warnings else {}
         output.structured(answer, form)
     elif problems:
         output.data("\n".join(str(p) for p in problems))
@@ -57,8 +62,17 @@ def validate(
     return ExitCode.USAGE if problems else ExitCode.OK
 
 
-def _check(path: Path, level: Level) -> tuple[list[Problem], int]:
-    """Return the problems of one file, and its number of jobs."""
+def _warned(path: Path, manifest: DLJobManifest) -> list[str]:
+    """Return the settings of a valid job that are hardly meant so."""
+    from dljob.spec.rules.weights import weight_warnings
+    from dljob.spec.text.words import path_of
+
+    found = weight_warnings(manifest.spec)
+    return [f"{path}: {path_of(one.loc)}: {one.message} ({one.hint})" for one in found]
+
+
+def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManifest]]:
+    """Return the problems of one file, and its jobs."""
     from dljob.plan.plan import plan
     from dljob.raycluster.acceptance import refusals
     from dljob.raycluster.pod_security import PodPolicy
@@ -80,8 +94,8 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], int]:
     try:
         manifests = load_file_all(path, rules=rules)
     except SpecError as error:
-        return [*error.problems, *misfits], 0
+        return [*error.problems, *misfits], ()
     except UsageError as error:
         said = error.message.replace(f"cannot read {path}", "cannot be read")  # `Problem` shows the file itself
-        return [Problem("", said, file=str(path), hint=error.hint)], 0
-    return misfits, len(manifests)
+        return [Problem("", said, file=str(path), hint=error.hint)], ()
+    return misfits, manifests

@@ -11,6 +11,7 @@ from dljob.master.state import ledger
 from dljob.master.state.events import Event, HangFound, HostLost, NodeFrozen, NodesSeen
 from dljob.master.state.job import RoleFacts
 from dljob.master.state.ledger import Account, Move, RankKey
+from dljob.master.state.staleness import why_out
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, RankState, RoleState, SpareState, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId, Reason
@@ -30,7 +31,7 @@ def account_of(s: JobState | StateTransaction, key: RankKey) -> Account | None:
     if s.verdict is not None:  # the job is ending: no rank produces anything that counts
         return Account.IDLE
     if phase is RankPhase.READY:
-        return _ready(s.roles[key[0]], facts, own)
+        return Account.STALE if why_out(s, key) else _ready(s.roles[key[0]], facts, own)
     if phase is RankPhase.STARTING:
         return Account.INIT
     if phase is not RankPhase.WAITING and phase is not RankPhase.STOPPING:

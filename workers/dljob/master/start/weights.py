@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dljob.master.state import staleness
 from dljob.master.state.actions import LoadWeights
 from dljob.master.state.events import WeightsLoaded, WeightsPublished
 from dljob.master.state.evolve import evolve
@@ -38,19 +39,6 @@ class LoadDecision:
 # -- pure decisions
 
 
-def why_stale(plan: WeightsPlan, newest: PublishedWeights | None, own: RankWeights | None) -> str:
-    """Return why a rank with these weights is stale; empty: it is not."""
-    if newest is None:  # nothing was published that it could lack
-        return ""
-    own = own or _NONE
-    if not own.at:
-        return own.why or f"it holds no version, and the newest is {newest.version}"
-    if own.at < newest.since and own.version > newest.first:
-        return f"it holds version {own.version} of a series that was given up; the newest is {newest.version}"
-    lag = newest.version - own.version
-    return "" if lag <= plan.max_lag else f"it holds version {own.version}, {lag} behind; maxLag is {plan.max_lag}"
-
-
 def who_loads(
     role: RolePlan, newest: PublishedWeights, ranks: Mapping[int, RankState], now: float
 ) -> Sequence[LoadDecision]:
@@ -69,7 +57,7 @@ def who_loads(
         held = own.weights or _NONE
         if own.phase is not RankPhase.READY or held.loading is not None:
             continue
-        stale = why_stale(plan, newest, held)
+        stale = staleness.why_stale(plan, newest, held)
         # A rank without ports and probe is called as long as it lives.
         gets = own.serving or not probed
         serve += gets and not stale
@@ -81,10 +69,14 @@ def who_loads(
             found.append(LoadDecision(rank, "it gets no requests"))
         else:
             behind.append((held.version, rank))
-    free = max(0, serve - plan.min_ready)
-    for _, rank in sorted(behind)[:free]:
+    for _, rank in sorted(behind)[: _free(plan, serve)]:
         found.append(LoadDecision(rank, f"{serve} are ready, and minReady is {plan.min_ready}"))
     return found
+
+
+def _free(plan: WeightsPlan, serve: int) -> int:
+    """Return how many of the ranks that get requests may load at a time."""
+    return max(0, serve - plan.min_ready)
 
 
 def retry_s(failures: int) -> float:
@@ -95,20 +87,11 @@ def retry_s(failures: int) -> float:
 # -- of a state
 
 
-def why_out(s: JobState | StateTransaction, key: RankKey) -> str:
-    """Return why the weights of a rank keep it from requests; empty: they do not."""
-    plan, newest = s.job.roles[key[0]].plan.weights, s.roles[key[0]].newest
-    if plan is None:
-        return ""
-    own = s.ranks[key].weights or _NONE
-    return f"it loads version {own.loading.version}" if own.loading is not None else why_stale(plan, newest, own)
-
-
 def shown(state: JobState, key: RankKey) -> Mapping[str, Any]:
     """Return what the status tells of a rank's weights; nothing for a role that loads none."""
     if state.job.roles[key[0]].plan.weights is None:
         return {}
-    own, why, live = state.ranks[key].weights or _NONE, why_out(state, key), state.ranks[key].phase.live
+    own, why, live = state.ranks[key].weights or _NONE, staleness.why_out(state, key), state.ranks[key].phase.live
     told = "Loading" if own.loading is not None else "Stale" if why else "Fresh"
     return {
         "weights": {

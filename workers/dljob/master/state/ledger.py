@@ -47,6 +47,8 @@ class Account(StrEnum):
     """The rank is up and waits for the other ranks of its torch world."""
     RECOMPUTE = "recompute"
     """A restarted rank repeats steps that an earlier process had done."""
+    STALE = "stale"
+    """A ready rank gets no requests, as it loads weights or lags too far behind the newest."""
     WAIT = "wait"
     """The rank waits for another role (`dependsOn`)."""
     IDLE = "idle"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dljob.master.start import weights
+from dljob.master.state.staleness import why_out
 from dljob.master.state.state import JobState
 from dljob.master.status import numbers
 from dljob.master.status import peer as peer_view
@@ -49,7 +49,7 @@ def callees_of(state: JobState, role: str) -> list[tuple[int, int, bool, bool]]:
         (
             one.rank,
             one.incarnation,
-            one.ready and bool(one.actor) and not weights.why_out(state, (role, one.rank)),
+            one.ready and bool(one.actor) and not why_out(state, (role, one.rank)),
             bool(one.gone),
         )
         for one in found

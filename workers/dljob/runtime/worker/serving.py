@@ -71,7 +71,10 @@ class HostServing:
             # Not at the top: it imports Ray's object store, which most hosts do without.
             from dljob.runtime.worker.weights import HostWeights
 
-            self._weights = HostWeights(spec, ranks, lambda rank: cast("Any", line(rank)).keeper, self.target)
+            def find(rank: int) -> Callable[[str], Any]:
+                return cast("Any", line(rank)).keeper
+
+            self._weights = HostWeights(spec, spec.role.weights, ranks, find, self.target)
 
     def resolved(self, start: RankStart) -> HostSpec:
         """Return the host's spec with references to endpoints replaced by those of now."""

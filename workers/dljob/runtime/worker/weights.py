@@ -69,11 +69,13 @@ class HostWeights:
     def __init__(
         self,
         spec: HostSpec,
+        plan: WeightsPlan,
         ranks: LoadedRanks,
         find: Callable[[int], Callable[[str], Any]],
         target: Callable[..., ProbeTarget],
     ) -> None:
         self._spec = spec
+        self._plan = plan
         self._ranks = ranks
         self._find = find
         self._target = target
@@ -89,14 +91,13 @@ class HostWeights:
 
     def started(self, start: RankStart) -> None:
         """Follow the channels from the first start of a rank on."""
-        plan = self._spec.role.weights
         with self._lock:
-            if plan is None or self._carriers:
+            if self._carriers:
                 return
             find = self._find(start.rank)
-            for channel in plan.channels:
+            for channel in self._plan.channels:
                 self._carriers[channel] = RayCarrier(StorageClient("weights", channel, "WeightChannel"), find)
-        for channel in plan.channels:
+        for channel in self._plan.channels:
             name = f"dljob-weights-{channel}"
             threading.Thread(target=self._follow, args=(channel, start), name=name, daemon=True).start()
 
@@ -116,10 +117,9 @@ class HostWeights:
                 self._saw(channel, found, start)
 
     def _saw(self, channel: str, version: Version, start: RankStart) -> None:
-        plan = self._spec.role.weights
         with self._lock:
             self._seen[channel] = (*self._seen.get(channel, ()), version)[-KEPT:]
-            newest = newest_of([self._seen.get(each, ()) for each in plan.channels] if plan else [])
+            newest = newest_of([self._seen.get(each, ()) for each in self._plan.channels])
             if newest is None or (self._newest is not None and newest.at <= self._newest.at):
                 return
             self._newest = newest
@@ -145,12 +145,9 @@ class HostWeights:
         threading.Thread(target=self._load, args=(order,), name=name, daemon=True).start()
 
     def _load(self, order: LoadOrder) -> None:
-        plan = self._spec.role.weights
-        if plan is None:
-            return
         result = LoadResult(order.version, order.at)
         try:
-            self._carry_out(plan, order)
+            self._carry_out(order)
         except LoadError as error:
             result = LoadResult(order.version, order.at, error.why, error.untouched)
         except Exception as error:  # PrimeMaster waits for an answer, and tells the user why
@@ -165,7 +162,8 @@ class HostWeights:
                 self._held[order.rank] = (order.incarnation, result)
         self._ranks.weights(order.rank, order.incarnation, result)
 
-    def _carry_out(self, plan: WeightsPlan, order: LoadOrder) -> None:
+    def _carry_out(self, order: LoadOrder) -> None:
+        plan = self._plan
         fetched = {channel: self._fetched(channel, order.version) for channel in plan.channels}
         methods = {one.kind for one in (plan.load, plan.verify) if one is not None} == {"method"}
         # Names and digests are for files; a class may publish what no file holds.
@@ -230,8 +228,6 @@ def _named(fetched: Fetched) -> dict[str, dict[str, NamedTensor]]:
 
 def newest_of(channels: Sequence[Sequence[Version]]) -> NewestVersion | None:
     """Return the newest version that all channels have; None: there is none yet."""
-    if not channels:
-        return None
     tables = [{one.version: one for one in seen} for seen in channels]
     complete = [[table[number] for table in tables] for number in tables[0] if all(number in t for t in tables)]
     if not complete:

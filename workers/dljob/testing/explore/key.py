@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.sizing import Sizing
-from dljob.master.state.state import HostState, JobState
+from dljob.master.state.state import HostState, JobState, RankState, RankWeights
 from dljob.testing.world.model import (
     AskIfKnown,
     Break,
@@ -42,6 +42,7 @@ def key_of(w: World) -> tuple[Any, ...]:
     return (
         *_core(w.known, now),
         (w.state is None, w.finished is None, w.looking, w.refusing, w.doomed, w.outlived, w.admitted, w.obeyed),
+        w.versions,
         frozenset(
             # The beginning of a silence counts only while it lasts.
             (name, node.view, node.silence, node.listed, _since(node.since, now) if node.silence else 0)
@@ -95,7 +96,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         _search(s, now),
         s.roles,
         frozenset(
-            (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0))
+            (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0), _weights(r, now))
             for key, r in s.ranks.items()
         ),
         frozenset((key, r.addresses, r.serving) for key, r in s.ranks.items() if r.addresses),
@@ -130,6 +131,11 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         s.epoch,
         _from(s.wake, now),
     )  # fmt: skip
+
+
+def _weights(own: RankState, now: float) -> RankWeights | None:
+    held = own.weights
+    return held and evolve(held, retry_at=_from(held.retry_at, now))
 
 
 def _host(own: HostState, now: float) -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ GOING = (FaultMove("evict", 0, 4.0), FaultMove("evict"), FaultMove("drain", 0, 4
 """A node's pod is evicted, or only reported as evicted; a node is drained."""
 UNREADY, SICK, STUBBORN = FaultMove("unready", 0, 1.0), FaultMove("unhealthy"), FaultMove("stubborn")
 STOP = FaultMove("command", 0, 3, "restart s")
+PUBLISH, SPOIL = FaultMove("publish"), FaultMove("bad load")
 RESTART, AGAIN = FaultMove("command", 0, 1, "restart role"), FaultMove("command", 0, 2, "restart job")
 
 
@@ -83,6 +84,7 @@ _CALLER = role("d", dependsOn=[{"role": "s"}])
 _LOAD = {"by": "calls", "target": 1, "cooldownSeconds": 60}
 _FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False, autoscale=_LOAD)
 _FLEETS_DRIVER = role("d", dependsOn=[{"role": "e"}])
+_SERVES = role("s", 2, driver=False, weights={"channels": ["policy"], "load": {"method": "load"}})
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
 WORLDS: tuple[Bounded, ...] = (
@@ -107,6 +109,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(
         Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, *LOADS, KILL, *FEW), PROMPT), 1
     ),
+    Bounded(Small("weights of servers", job(_SERVES, role("d")), (PUBLISH, SPOIL, KILL, *FEW), SWIFT), 2),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     # Arrivals are not among the items at once: here reports come late, and in any order.
     Bounded(Small("late words", job(_group("a", 2)), (ERROR, DOUBLE), (Carry, PollNodes, Up, SetUp)), 2),

@@ -4,5 +4,6 @@ In reading order: `model`, `environment` (nodes and processes), `state`, `execut
 (the core), `servers` (what hosts of servers report), `events` (what happens without a fault), `faults`, `world` (what a
 driver sees), `fault_schedule`, `jobs`.
 Rules that must hold: `invariants`, `checks`, `elastic`, `leaving`, `domain_invariants`, `spare_invariants`,
-`repeat_invariants`, `coupling_invariants`, `server_invariants`.
+`repeat_invariants`, `coupling_invariants`, `server_invariants`,
+`weight_invariants`.
 """

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from immutables import Map
 
 from dljob.master.state.actions import Action
-from dljob.master.state.events import RankEnded, RankReady, RankServes
+from dljob.master.state.events import RankEnded, RankReady, RankServes, WeightsLoaded
 from dljob.master.state.evolve import evolve
 from dljob.master.state.memory_overrides import Given, unit_of
 from dljob.master.state.state import JobState, Phase, RankKey
@@ -79,6 +79,8 @@ class Surroundings:
         self.reported_nodes: ReportedNodes | None = None
         self.refusing = 0
         """The number of reservations that will be refused although there is room."""
+        self.versions = (0, 0)
+        """The newest version of weights, and the number of loads that will fail."""
         self.doomed: int | None = None
         """When PrimeMaster dies at the next event: -1 before it is journaled, else after so many of its effects; None:
         never.
@@ -121,7 +123,7 @@ class Surroundings:
         found = self.nodes.get(node)
         return found is not None and found.silence is Silence.NONE
 
-    def report(self, process: Process, event: RankReady | RankEnded | RankServes) -> Process:
+    def report(self, process: Process, event: RankReady | RankEnded | RankServes | WeightsLoaded) -> Process:
         """Let a process report on a rank. It repeats the report until PrimeMaster acknowledges it."""
         new = evolve(process, reports=(*process.reports, event))
         self.processes[process.actor] = new

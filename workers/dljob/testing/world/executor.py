@@ -13,6 +13,7 @@ from dljob.master.state.actions import (
     KillHost,
     KillSpare,
     LeaveGroup,
+    LoadWeights,
     RelaunchNode,
     Release,
     Reserve,
@@ -26,7 +27,7 @@ from dljob.master.state.actions import (
 from dljob.master.state.events import RankEnded, RelaunchTold, Released, UnitRefused, UnitReserved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, Outcome, Reason
-from dljob.testing.world import checks, coupling_invariants, invariants, leaving, servers
+from dljob.testing.world import checks, coupling_invariants, invariants, leaving, servers, weight_invariants
 from dljob.testing.world.model import (
     Arrive,
     Carry,
@@ -125,13 +126,13 @@ def end_actor(w: WorldState, actor: str) -> None:
 def effect(w: WorldState, action: Action) -> None:
     """Let an action take effect. An action to a process on a silent node waits until the node answers again."""
     # These are calls to a process: Ray delivers them once the node answers again.
-    if isinstance(action, StartRanks | StopRanks | LeaveGroup) and _silent(w, action):
+    if isinstance(action, StartRanks | StopRanks | LeaveGroup | LoadWeights) and _silent(w, action):
         w.later(Carry(action), 0.25)
         return
     _EFFECTS[type(action)](w, action)
 
 
-def _silent(w: WorldState, action: StartRanks | StopRanks | LeaveGroup) -> bool:
+def _silent(w: WorldState, action: StartRanks | StopRanks | LeaveGroup | LoadWeights) -> bool:
     # A stop names only the host, whose newest actor is meant.
     actor = w.owner.get(action.host, "") if isinstance(action, StopRanks) else action.actor
     process = w.processes.get(actor)
@@ -288,5 +289,6 @@ _EFFECTS: dict[type, Callable[[WorldState, Any], None]] = {
     StartRanks: _start,
     StopRanks: _stop,
     LeaveGroup: _leave_group,
+    LoadWeights: weight_invariants.load,
     Release: _release,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dljob.master.state.events import Commanded, NodesSeen, RankServes
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import HostId, NodeView, Outcome, Reason
-from dljob.testing.world import checks, elastic, executor, fleets, leaving, servers
+from dljob.testing.world import checks, elastic, executor, fleets, leaving, servers, weight_invariants
 from dljob.testing.world.events import on
 from dljob.testing.world.model import (
     HANG_S,
@@ -226,6 +226,8 @@ FAULTS: dict[str, Callable[[MasterWorld, FaultMove], None]] = {
     "unready": servers.unready,
     "unhealthy": _sicken,
     "stubborn": servers.harden,
+    "publish": weight_invariants.publish,
+    "bad load": weight_invariants.spoil,
 }
 """The faults by name."""
 

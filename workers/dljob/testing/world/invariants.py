@@ -26,6 +26,7 @@ from dljob.testing.world import (
     repeat_invariants,
     server_invariants,
     spare_invariants,
+    weight_invariants,
 )
 from dljob.testing.world.model import Process, Running, spare_actor
 from dljob.testing.world.state import WorldState
@@ -160,6 +161,7 @@ def sweep(w: WorldState) -> list[str]:
     found += domain_invariants.check_domains(w.known)
     found += repeat_invariants.check_repeats(w.known)
     found += elastic.bounded(w.known)
+    found += weight_invariants.served(w)
     if w.state is not None:
         # PrimeMaster knows the free resources from its last snapshot: this holds only while no pending item changes
         # them.

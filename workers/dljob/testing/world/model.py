@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from dljob.master.state.actions import Action, SpawnHost, SpawnSpare
-from dljob.master.state.events import Event, HostLost, RankEnded, RankReady, RankServes, SpareLost
+from dljob.master.state.events import Event, HostLost, RankEnded, RankReady, RankServes, SpareLost, WeightsLoaded
 from dljob.master.state.views import HostId, NodeView, Outcome
 
 HANG_S = 3.0
@@ -74,11 +74,13 @@ class Process:
     ranks: tuple[Running, ...] = ()
     begun: tuple[tuple[int, int], ...] = ()
     """(rank, incarnation) of each rank that the process ever started: it starts none of them twice."""
-    reports: tuple[RankReady | RankEnded | RankServes, ...] = ()
+    reports: tuple[RankReady | RankEnded | RankServes | WeightsLoaded, ...] = ()
     condemned: bool = False
     """Whether a kill was ordered while the process was unreachable: it ends once it is reachable."""
     deaf: bool = False
     """Whether its user code ignores the request to leave a torch group."""
+    held: tuple[tuple[int, int, int], ...] = ()
+    """(rank, incarnation, version) of the weights that its ranks hold."""
 
 
 @dataclass(frozen=True, slots=True)

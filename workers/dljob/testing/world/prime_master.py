@@ -6,13 +6,21 @@ from collections.abc import Iterable, Sequence
 
 from dljob.master.placement.reissue import kills, live_hosts, ready_spares, reissue
 from dljob.master.state.actions import Action, Note
-from dljob.master.state.events import MasterStarted, NodesSeen, NodeThawed, RankEnded, RankReady, RankServes
+from dljob.master.state.events import (
+    MasterStarted,
+    NodesSeen,
+    NodeThawed,
+    RankEnded,
+    RankReady,
+    RankServes,
+    WeightsLoaded,
+)
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState
 from dljob.master.state.views import NodeView, Outcome, Reason
 from dljob.master.transition import next_wake, transition
 from dljob.telemetry import reasons
-from dljob.testing.world import elastic, executor, fleets, invariants, server_invariants, servers
+from dljob.testing.world import elastic, executor, fleets, invariants, server_invariants, servers, weight_invariants
 from dljob.testing.world.environment import reported
 from dljob.testing.world.model import (
     HANG_S,
@@ -66,6 +74,7 @@ class MasterWorld(WorldState):
                 self.problems.extend(fleets.checked(self.state, step.state, arrival.event))
             if self.serving:
                 self.problems.extend(server_invariants.check_step(self, self.state, arrival.event, step))
+            self.problems.extend(weight_invariants.ordered(step.state, step.actions))
             self.state = self.known = step.state
             actions.extend(step.actions)
             # After the journal has the report: its process drops it for good.
@@ -88,7 +97,7 @@ class MasterWorld(WorldState):
         """Acknowledge a report: its process drops it, since the journal holds it."""
         event, actor = arrival.event, arrival.actor
         process = self.processes.get(actor)
-        if process is not None and isinstance(event, RankReady | RankEnded | RankServes):
+        if process is not None and isinstance(event, RankReady | RankEnded | RankServes | WeightsLoaded):
             left = list(process.reports)
             # One only: a server may say the same twice.
             if event in left:

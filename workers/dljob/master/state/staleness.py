@@ -1,0 +1,31 @@
+"""Whether the weights of a rank keep it from requests: a function of what it holds and of the newest version."""
+
+from __future__ import annotations
+
+from dljob.master.state.state import JobState, PublishedWeights, RankKey, RankWeights
+from dljob.master.state.transaction import StateTransaction
+from dljob.plan.serving import WeightsPlan
+
+_NONE = RankWeights()
+
+
+def why_stale(plan: WeightsPlan, newest: PublishedWeights | None, own: RankWeights | None) -> str:
+    """Return why a rank with these weights is stale; empty: it is not."""
+    if newest is None:  # nothing was published that it could lack
+        return ""
+    own = own or _NONE
+    if not own.at:
+        return own.why or f"it holds no version, and the newest is {newest.version}"
+    if own.at < newest.since and own.version > newest.first:
+        return f"it holds version {own.version} of a series that was given up; the newest is {newest.version}"
+    lag = newest.version - own.version
+    return "" if lag <= plan.max_lag else f"it holds version {own.version}, {lag} behind; maxLag is {plan.max_lag}"
+
+
+def why_out(s: JobState | StateTransaction, key: RankKey) -> str:
+    """Return why the weights of a rank keep it from requests; empty: they do not."""
+    plan, newest = s.job.roles[key[0]].plan.weights, s.roles[key[0]].newest
+    if plan is None:
+        return ""
+    own = s.ranks[key].weights or _NONE
+    return f"it loads version {own.loading.version}" if own.loading is not None else why_stale(plan, newest, own)
