@@ -106,7 +106,7 @@ def shown(state: JobState, key: RankKey) -> Mapping[str, Any]:
 def timers(s: JobState | StateTransaction) -> Iterator[float | None]:
     """Yield when failed loads are ordered again."""
     for role in s.job.loading:
-        for rank in range(s.job.roles[role].plan.replicas):
+        for rank in s.job.roles[role].ranks:
             own = s.ranks[role, rank]
             if own.weights is not None and own.phase is RankPhase.READY and own.weights.loading is None:
                 yield own.weights.retry_at
@@ -115,7 +115,7 @@ def timers(s: JobState | StateTransaction) -> Iterator[float | None]:
 def orders(state: JobState) -> Iterator[LoadWeights]:
     """Yield the loads that have no answer, for a new epoch: it repeats them."""
     for role in state.job.loading:
-        for rank in range(state.job.roles[role].plan.replicas):
+        for rank in state.job.roles[role].ranks:
             own = state.ranks[role, rank]
             if own.phase is RankPhase.READY and own.weights is not None and own.weights.loading is not None:
                 yield _order(state, (role, rank), own.weights.loading)
@@ -134,7 +134,7 @@ def published(d: StateTransaction, event: WeightsPublished) -> None:
     newest = PublishedWeights(event.version, event.at, event.since, event.first)
     d.set_role(event.role, evolve(role, newest=newest))
     with d.many():
-        for rank in range(d.facts(event.role).plan.replicas):
+        for rank in d.facts(event.role).ranks:
             # A load that failed may go well with another version.
             own = d.ranks[event.role, rank]
             if own.weights is not None and own.weights.retry_at is not None:
@@ -186,7 +186,7 @@ def _begin(d: StateTransaction, roles: Iterable[str]) -> None:
     for role in roles:
         plan, newest = d.facts(role).plan, d.roles[role].newest
         if newest is not None:
-            ranks = {rank: d.ranks[role, rank] for rank in range(plan.replicas)}
+            ranks = {rank: d.ranks[role, rank] for rank in plan.ranks}
             _order_all(d, role, newest, who_loads(plan, newest, ranks, d.now))
 
 

@@ -61,7 +61,7 @@ def ordered(after: JobState, actions: Iterable[Action]) -> Iterator[str]:
             if plan.weights is None or newest is None or own is None or not own.at:
                 continue
             if newest.version - own.version <= plan.weights.max_lag:
-                left = sum(_told(after, (role, rank)) for rank in range(plan.replicas))
+                left = sum(_told(after, (role, rank)) for rank in plan.ranks)
                 if left < plan.weights.min_ready:
                     yield f"weights: {role}/{action.rank} loads, and {left} ranks are left of {plan.weights.min_ready}"
 
