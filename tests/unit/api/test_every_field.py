@@ -80,7 +80,7 @@ def everything() -> DLJobManifest:
         "queue", name="q", target=4, cooldown_seconds=30
     )
     builder.role("v").module("m.py").drain(signal="SIGUSR1", path="/drain", port=80, timeout_seconds=5)
-    builder.role("w").module("m.py").weights(
+    builder.role("z").module("m.py").weights(
         "policy", load_path="/load", verify_path="/sum", port=80, max_lag=2, min_ready=3, timeout_seconds=5
     )
     builder.role("x").module("m.py").weights("policy", load_command=["load"], verify_command=["sum"])
