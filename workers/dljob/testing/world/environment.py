@@ -79,7 +79,7 @@ class Surroundings:
         self.reported_nodes: ReportedNodes | None = None
         self.refusing = 0
         """The number of reservations that will be refused although there is room."""
-        self.versions = (0, 0)
+        self.versions: tuple[int, int] = (0, 0)
         """The newest version of weights, and the number of loads that will fail."""
         self.doomed: int | None = None
         """When PrimeMaster dies at the next event: -1 before it is journaled, else after so many of its effects; None:
