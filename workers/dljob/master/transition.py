@@ -283,14 +283,15 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
 
 
 def _rank_serves(d: StateTransaction, event: RankServes) -> None:
-    """Record where a rank serves, and whether it gets requests; each change after the first report is told."""
+    """Record where a rank serves, and whether it gets requests; each change of a ready rank is told."""
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation:
         return
     if rank.phase not in (RankPhase.STARTING, RankPhase.READY):
         return
-    if rank.addresses and rank.serving != event.ready:
+    # A restarted rank that becomes ready for the first time is no change of readiness: its restart is told.
+    if rank.phase is RankPhase.READY and rank.addresses and rank.serving != event.ready:
         words = "is ready again" if event.ready else "gets no requests: it is not ready"
         d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", f"{words} ({event.why})")
     d.set_rank(key, evolve(rank, addresses=event.addresses, serving=event.ready))

@@ -7,6 +7,9 @@ from master_kit import KILLED, World, error, host, job
 from dljob.master import status
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
+from dljob.master.state.evolve import evolve
+from dljob.master.state.state import RankPhase
+from dljob.master.transition import transition
 from dljob.telemetry import reasons
 
 HTTP = (("http", "127.0.0.1:24000"),)
@@ -66,6 +69,11 @@ def test_a_restarted_rank_is_told_its_ports_and_serves_anew():
     start = world.of(act.StartRanks)[-1].ranks[0]
     assert (start.incarnation, start.ports) == (2, (("http", 24000),))
     assert ready(world) == [], "it has not said yet that it serves"
+    starting = evolve(world.state.ranks["s", 0], phase=RankPhase.STARTING)
+    before = evolve(world.state, ranks=world.state.ranks.set(("s", 0), starting))
+    step = transition(before, ev.RankServes("s", 0, 2, HTTP, ready=True), world.now)
+    assert step.state.ranks["s", 0].serving
+    assert step.actions == (), "the restart is told, its first readiness is no change"
 
 
 def test_an_ending_job_has_no_endpoints():

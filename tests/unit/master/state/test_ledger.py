@@ -379,6 +379,12 @@ def test_accounts_add_up_to_the_time_and_no_counter_falls(steps):
         assert len(own.marks) <= WINDOW_US // ledger.GRAIN_US + 2
 
 
+def test_recent_goodput_of_a_job_that_grew_within_the_window_is_that_of_its_whole_time():
+    own = booked(opened({"a": 1}), [Move(("a", 0), Account.PRODUCTIVE)], {}, 100 * SECOND)
+    share = goodput(own, 3, 200 * SECOND, 400 * SECOND)
+    assert (share.overall, share.recent) == (0.25, 0.25)
+
+
 def test_recent_goodput_forgets_what_is_longer_ago():
     own = opened({"a": 1})
     own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 1000 * SECOND)

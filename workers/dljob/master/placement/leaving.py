@@ -44,7 +44,8 @@ def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by:
             d.set_rank((role, rank), evolve(d.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
         d.do(order(d, host, tuple(working)))
     who = ", ".join(f"{role}/{rank}" for rank in ranks)
-    ends = f"finishes what it is at, until {leave_by - d.now:.0f} s from now at the latest"
+    ends = "ends once its calls are" if len(ranks) == 1 else "end once their calls are"
+    ends = f"{ends} finished, within {leave_by - d.now:.0f} s"
     d.note(reasons.RANKS_LEAVING, role, f"{who} of {counted(facts.plan.replicas, 'rank')} {ends}: {why}")
     return True
 

@@ -241,6 +241,8 @@ def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> G
         return Goodput(None, None)
     spent = ranks * at if spent is None else spent
     total, begin = ledger.productive.upto(at), max(0, at - WINDOW_US)
+    if not begin:  # exact, also for a job whose number of ranks has changed
+        return Goodput(total / spent, total / spent)
     recent = (total - _productive_at(ledger, begin)) / (ranks * (at - begin))
     return Goodput(total / spent, min(max(recent, 0.0), 1.0))
 
