@@ -69,7 +69,8 @@ class Spot:
 class Streams:
     """The work: each engine serves `width` streams at a time, and there are always further prompts."""
 
-    width: int = 4
+    width: int = 1
+    """Streams of an engine at one time; more of them multiply all counts, and the time that counting takes."""
     longest_s: float = 2400.0
     """The longest stream, undisturbed; the lengths are spread evenly up to it."""
     tokens_per_s: float = 50.0
