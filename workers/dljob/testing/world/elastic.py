@@ -143,6 +143,9 @@ def bounded(state: JobState) -> Iterator[str]:
             yield f"elastic: {role} has {facts.plan.groups} groups and {len(seats)} seats"
     for name, row in state.roles.items():
         there = sum(own[0] == name for own in state.ranks) - row.absent
+        # Ranks that left already count until the last of their groups has.
+        left = state.sizes[name].leaving if name in state.sizes else ()
+        there += sum(state.ranks[name, rank].phase is RankPhase.ABSENT for rank in left)
         if there != state.job.roles[name].plan.replicas:
             yield f"elastic: {name} has {there} ranks, not {state.job.roles[name].plan.replicas}"
 
