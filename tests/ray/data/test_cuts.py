@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import ray
-from cut_user import PROMPTS
 from prime_help import QUICK, Job, eventually
+from usercode.cuts import PROMPTS
 
 pytestmark = pytest.mark.ray
 
@@ -36,8 +36,8 @@ def kill_keeper(job: Job, name: str) -> None:
 @pytest.mark.timeout(400)
 def test_each_prompt_is_trained_once_whatever_is_killed(job: Job) -> None:
     job.start(
-        job.role("trainer", "cut_user.trainer", config={"every": 5, "pause_s": 0.05}),
-        job.role("rollout", "cut_user.rollout", replicas=2, driver=False),
+        job.role("trainer", "usercode.cuts.trainer", config={"every": 5, "pause_s": 0.05}),
+        job.role("rollout", "usercode.cuts.rollout", replicas=2, driver=False),
         faultTolerance=QUICK,
     )
     pids = job.running("trainer/0", "rollout/0", "rollout/1")
@@ -65,7 +65,7 @@ def test_each_prompt_is_trained_once_whatever_is_killed(job: Job) -> None:
 
 def test_a_cut_that_cannot_be_completed_harms_nobody(job: Job, tmp_path: Path) -> None:
     where = {"path": str(tmp_path / "volume"), "everySteps": 10, "cutDeadlineSeconds": 1}
-    job.start(job.role("late", "cut_user.late"), checkpoint=where)
+    job.start(job.role("late", "usercode.cuts.late"), checkpoint=where)
     job.running("late/0")
 
     def given_up() -> list[str]:

@@ -494,12 +494,12 @@ ROWS: dict[str, Plan | Code] = {
         "tests/unit/runtime/checkpoint/test_checkpoint_process.py::test_a_disk_that_is_too_slow_is_left_after_the_grace",
     ),
     "spec.checkpoint.everySteps": Code(
-        "dljob.runtime.controller.cut_service",
+        "dljob.runtime.controller.services.cut_service",
         "every_steps",
         "tests/ray/data/test_cuts.py::test_a_cut_that_cannot_be_completed_harms_nobody",
     ),
     "spec.checkpoint.cutDeadlineSeconds": Code(
-        "dljob.runtime.controller.cut_service",
+        "dljob.runtime.controller.services.cut_service",
         "cut_deadline_seconds",
         "tests/ray/data/test_cuts.py::test_a_cut_that_cannot_be_completed_harms_nobody",
     ),

@@ -22,12 +22,13 @@ from dljob import ray_private, tasks
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome
-from dljob.runtime.controller import prime, shard_service, worker_hosts
+from dljob.runtime.controller import prime, worker_hosts
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous
 from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError
 from dljob.runtime.controller.peers import ParkedCalls
+from dljob.runtime.controller.services import shard_service
 from dljob.runtime.job import gateway, gateway_app, gateway_jobs
 from dljob.runtime.journal.job_record import MasterOrder
 from dljob.runtime.journal.stores import FileStore

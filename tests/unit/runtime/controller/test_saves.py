@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from dljob.master.state import events as ev
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
-from dljob.runtime.controller import checkpoint_service as module
-from dljob.runtime.controller.checkpoint_service import CheckpointService
+from dljob.runtime.controller.services import checkpoint_service as module
+from dljob.runtime.controller.services.checkpoint_service import CheckpointService
 from dljob.spec.model import DLJobManifest
 
 
@@ -26,6 +27,7 @@ class Journal:
         self.final: Any = None
         self.changed = asyncio.Condition()
         self.written: list[ev.Event] = []
+        self.cuts = AsyncMock()  # a job without a cut
 
     async def offer(self, event: ev.Event) -> None:
         self.written.append(event)
@@ -54,11 +56,11 @@ async def ask(journal: Journal, desk: CheckpointService, node: str = "n1", **wha
 async def test_a_checkpoint_is_journaled_once_and_one_of_the_past_is_refused(journal: Journal) -> None:
     desk = CheckpointService()
     for _ in range(2):
-        assert await ask(journal, desk, what="commit", world="t", mark=mark(1, 5)) == {"why": ""}
+        assert await ask(journal, desk, what="commit", world="t", mark=mark(1, 5)) == {"why": "", "keep": []}
     assert len(journal.written) == 1
     assert (await ask(journal, desk, **question("decide", chosen=mark(1, 5))))["chosen"] == mark(1, 5)
     said = await ask(journal, desk, what="commit", world="t", mark=mark(1, 6))
-    assert said == {"why": "life 1.2 has restored step 5 of life 1.1"}
+    assert said == {"why": "life 1.2 has restored step 5 of life 1.1", "keep": []}
     late = await ask(journal, desk, **question("decide", number=1, chosen=None))
     assert late["why"] == "life 1.2 of t has begun"
 

@@ -16,7 +16,7 @@ from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import RunId
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
-from dljob.runtime.controller import shard_service
+from dljob.runtime.controller.services import shard_service
 from dljob.runtime.data import shards as module
 from dljob.runtime.data.shards import Shards, sample, shards
 from dljob.spec.model import DLJobManifest

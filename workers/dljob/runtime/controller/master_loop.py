@@ -25,7 +25,6 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, Phase
 from dljob.master.transition import next_wake, transition
 from dljob.runtime.backend.interface import Backend
-from dljob.runtime.controller.cut_service import CutService
 from dljob.runtime.controller.decisions import Decision, decided, entries
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_watch import GroupWatch
@@ -37,6 +36,7 @@ from dljob.runtime.controller.node_watch import NodeWatch
 from dljob.runtime.controller.rebuild import change_record, rebuild
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
+from dljob.runtime.controller.services.cut_service import CutService
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.job_record import sign_off

@@ -27,10 +27,10 @@ from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorLostError, Backend, factory
 from dljob.runtime.control_socket.server import ControlSocket
 from dljob.runtime.controller import prestop_listener
-from dljob.runtime.controller.checkpoint_service import CheckpointService
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous
 from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError, until
 from dljob.runtime.controller.peers import ParkedCalls, callees_of, role_table
+from dljob.runtime.controller.services.checkpoint_service import CheckpointService
 from dljob.runtime.controller.stack_collector import stacks_of
 from dljob.runtime.journal.code_version import code_version
 from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget, master_name

@@ -17,7 +17,16 @@ from dljob.master.failure import ending
 from dljob.master.ledger import view
 from dljob.master.start.assign import would_be_nodes
 from dljob.master.state.actions import Reserve
-from dljob.master.state.events import Commanded, HangFound, HostLost, RankEnded, RankReady, Stepped
+from dljob.master.state.events import (
+    Commanded,
+    HangFound,
+    HostLost,
+    RankEnded,
+    RankReady,
+    RankServes,
+    Stepped,
+    WeightsLoaded,
+)
 from dljob.master.state.state import Phase
 from dljob.master.state.views import HostId, Outcome
 from dljob.testing.simulate.drive import Case, Driver, Durations
@@ -159,7 +168,7 @@ class PacedWorld(World):
             return replace(event, seen=self.clock() - late)
         return event
 
-    def report(self, process: Process, event: RankReady | RankEnded) -> Process:
+    def report(self, process: Process, event: RankReady | RankEnded | RankServes | WeightsLoaded) -> Process:
         """Have a restarted rank that reports steps repeat those that were lost."""
         if not isinstance(event, RankReady) or event.incarnation == 1 or event.role not in self.pace.stepping:
             return super().report(process, event)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from dljob.calls.resumption import StreamProgress, WireItem
 from dljob.master.start.assign import would_be_nodes
-from dljob.master.state.events import RankEnded, RankReady, RankServes
+from dljob.master.state.events import RankEnded, RankReady, RankServes, WeightsLoaded
 from dljob.testing.simulate.drive import Case, Driver, Durations
 from dljob.testing.world.fault_schedule import chance
 from dljob.testing.world.model import Carry, Drained, FaultMove, Item, Process, Running, SetUp, Silence, Up
@@ -96,7 +96,7 @@ class SpotWorld(World):
     since: dict[Running, float]
     served: list[Served]
 
-    def report(self, process: Process, event: RankReady | RankEnded | RankServes) -> Process:
+    def report(self, process: Process, event: RankReady | RankEnded | RankServes | WeightsLoaded) -> Process:
         """Note the beginning: the engine is ready."""
         if isinstance(event, RankReady) and event.role == ROLE:
             running = next(r for r in process.ranks if (r.rank, r.incarnation) == (event.rank, event.incarnation))

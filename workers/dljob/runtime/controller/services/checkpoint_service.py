@@ -10,8 +10,8 @@ from dljob.master.start import checkpoints
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId, Saves
 from dljob.master.state.cuts import choices, pinned
-from dljob.runtime.controller import shard_service
 from dljob.runtime.controller.master_loop import MasterLoop, until
+from dljob.runtime.controller.services import shard_service
 
 TURN_S = 300.0
 """Seconds for one saver to search for the checkpoint to restore, before another one searches as well."""

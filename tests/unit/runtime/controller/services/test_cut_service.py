@@ -14,7 +14,7 @@ from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import Cut, CutMember, CutQueue, Cuts, OpenCut
 from dljob.master.state.evolve import evolve
-from dljob.runtime.controller.cut_service import CutService
+from dljob.runtime.controller.services.cut_service import CutService
 from dljob.runtime.data.cut_folder import CutFolder
 from dljob.runtime.process.messages import CUT
 
