@@ -92,7 +92,7 @@ class Segmented(World):
         known = done(self.writer.open())
         if former is not None:
             self._outlive(former)
-            job = self.job
+            job = self.begin.job  # sizes have changed since
             state = replay(job.plan, job.spec, UID, known.records, start=EPOCH_S, own_nodes=job.own_nodes)
             if invariants.text(state) != invariants.text(self.known):
                 self.problems.append(f"segments: {len(known.records)} records do not lead to the state")

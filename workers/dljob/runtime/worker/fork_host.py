@@ -388,7 +388,8 @@ class ForkHost(Host):
             "devices": dict(start.devices),
             "device_index": environment.device_index(self._kind, start, role),
         }
-        self._calls_of(start.rank).numbers.update(order.numbers)
+        if order.numbers:
+            self._calls_of(start.rank).numbers.update(order.numbers)
         numbers = {role: list(ranks) for role, ranks in order.numbers if ranks}
         return {"facts": facts, "config": dict(role.config), "peers": dict(peers_of(job, order)), "numbers": numbers}
 
