@@ -178,6 +178,8 @@ RIGHTS = {
     "configmaps": "create delete get patch",
     "events": "list",
     "events.events.k8s.io": "create patch",
+    "services": "create delete patch",
+    "endpointslices.discovery.k8s.io": "create delete patch",
     "networkpolicies.networking.k8s.io": "create get",
     "leases.coordination.k8s.io": "create get list update",
 }

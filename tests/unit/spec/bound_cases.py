@@ -313,7 +313,7 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
     for kind, index in (("command", 1), ("class", 2)):
         path = path.replace(f".roles[].entrypoint.{kind}", f".roles.{index}.entrypoint.{kind}")
     for probe in PROBES:
-        for kind, index in (("tcpSocket", 1), ("exec", 2)):
+        for kind, index in (("tcpSocket", 1), ("exec", 2), ("grpc", 4)):
             path = path.replace(f".roles[].{probe}.{kind}", f".roles.{index}.{probe}.{kind}")
     path = path.replace(".roles[].autoscale", ".roles.3.autoscale")
     for hook in ("load", "verify"):

@@ -84,7 +84,7 @@ def test_a_role_shrinks_beside_ended_ranks_that_have_no_place():
     assert wait_for(world, reasons.RESIZED).message.startswith("2 ranks instead of 3")
     assert ready(world) == {0, 1}
     assert world.state.units["prep/0"].phase is UnitPhase.LOST
-    assert shown(world) == ("Running", "Running", "")
+    assert shown(world) == ("Running", "Running", "e has 2 of 3 wanted ranks: no room for more")
 
 
 def test_no_rank_gives_its_node_to_one_that_has_ended():

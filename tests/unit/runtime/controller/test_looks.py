@@ -35,7 +35,7 @@ def state() -> Any:
     nodes = {("a", 0): "n1", ("a", 1): "n1", ("b", 0): "n1", ("b", 1): "n2"}
 
     def facts(role: str) -> Any:
-        return SimpleNamespace(plan=SimpleNamespace(replicas=2), host_of=lambda rank: HostId(role, rank))
+        return SimpleNamespace(plan=SimpleNamespace(replicas=2), ranks=(0, 1), host_of=lambda rank: HostId(role, rank))
 
     return SimpleNamespace(
         job=SimpleNamespace(uid=UID, roles={"a": facts("a"), "b": facts("b")}),

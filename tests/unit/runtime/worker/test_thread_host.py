@@ -78,7 +78,7 @@ def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_n
     """Its process is asked to be what it is anyway: the test's own is not to be bound to anything."""
     here = tuple(sorted(os.sched_getaffinity(0)))
     near = numa.Near(here) if cores else numa.Near(error="RuntimeError: no accelerator")
-    monkeypatch.setattr(numa, "probe_cores", lambda _mode, devices, _variable: dict.fromkeys(devices, near))
+    monkeypatch.setattr(numa, "probe_cores", lambda _mode, devices, *_more: dict.fromkeys(devices, near))
     start = RankStart(0, 1, 0, 1, 0, devices=(("GPU", ("3",)),))
     said: list[Outcome] = []
     host = ThreadHost.__new__(ThreadHost)
