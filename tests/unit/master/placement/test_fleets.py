@@ -306,6 +306,10 @@ def test_ranks_of_a_node_that_is_taken_away_finish_and_come_back_elsewhere():
     own = world.state.sizes["e"]
     assert (own.leaving, [stop.host.index for stop in stops(world)]) == ((0,), [0])
     assert own.leave_by == world.state.departures[node].by - limits.PARTING_S or own.leave_by < world.now + 60
+    begun = len(stops(world))
+    world.views = (*world.views, replace(world.views[-1], id="late"))
+    world.send(ev.NodesSeen(world.seen()))
+    assert len(stops(world)) == begun, "they are at it already"
     world.hold = False
     world.settle()
     while world.state.sizes["e"].size < 3:

@@ -10,7 +10,7 @@ from reconcile_kit import World, dljob
 
 from dljob.plan.serving import offered
 from dljob.reconcile.state import names
-from dljob.reconcile.state.model import Object, Trouble
+from dljob.reconcile.state.model import Object, Serve, Trouble, label
 from dljob.reconcile.state.snapshot import MAX_SERVERS, served
 
 PORTS = [{"name": "http"}, {"name": "rpc", "port": 9000}]
@@ -218,3 +218,7 @@ def test_the_name_of_a_service_is_a_label_of_dns() -> None:
     long = names.service("j" * 47, "r" * 24)
     assert (len(long), long[:57], names.service("a", "b")) == (63, f"{'j' * 47}-{'r' * 9}", "a-b")
     assert long != names.service("j" * 47, "r" * 23)
+
+
+def test_a_failed_slice_is_told_apart_from_the_others() -> None:
+    assert label(Serve("EndpointSlice", "a-b-1", None)) == "Serve EndpointSlice/a-b-1"

@@ -253,3 +253,11 @@ def test_the_placement_is_kept_with_its_units_and_ranks():
     assert len(places(told)) == 2
     assert places([]) == ()
     assert len(json.dumps(places({"nodes": [{"units": ["u" * 99] * 9999, "ranks": "r" * 99999}]}))) < 9000
+
+
+def test_the_marks_of_services_are_kept_by_role_and_bounded():
+    """The operator asks for the endpoints of a role again when its mark changes."""
+    said = {"worker": 7, "r" * 99: 8, "odd": "x"}
+    assert digest(snapshot(services=said))["services"] == {"worker": 7, "r" * 62 + "…": 8}
+    many = {f"r{at}": at for at in range(99)}
+    assert len(digest(snapshot(services=many))["services"]) == 32
