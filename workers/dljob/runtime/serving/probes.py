@@ -54,9 +54,9 @@ async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: 
     """
     what = _described(probe, target)
     try:
+        if probe.kind == "exec":
+            return await _exec(probe, target, what, wanted)
         async with asyncio.timeout(probe.timeout_s):
-            if probe.kind == "exec":
-                return await _exec(probe, target, what, wanted)
             if probe.kind in ("http", "post"):
                 return await _http(probe, target, what, (sent, wanted))
             if probe.kind == "grpc":
@@ -87,6 +87,7 @@ def _method(probe: ProbePlan) -> str:
 
 
 async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -> Answer:
+    # Outside of the timeout: where its start is cancelled, asyncio waits until the last of its children has ended.
     process = await asyncio.create_subprocess_exec(
         *probe.command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -98,9 +99,10 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -
     )
     said = b""
     try:
-        while process.stdout is not None and (part := await process.stdout.read(MOST_BYTES)):
-            said = (said + part)[:wanted]
-        code = await process.wait()
+        async with asyncio.timeout(probe.timeout_s):
+            while process.stdout is not None and (part := await process.stdout.read(MOST_BYTES)):
+                said = (said + part)[:wanted]
+            code = await process.wait()
     finally:
         # The whole session: it may have left children, and at the timeout it still runs.
         with contextlib.suppress(ProcessLookupError):
