@@ -19,6 +19,8 @@ MOST_BYTES = 10_000
 SHOWN_BYTES = 200
 """Bytes of an answer that are shown as evidence."""
 MOST_REDIRECTS = 5
+KILLED_S = 1.0
+"""Seconds to wait for the end of a command that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ async def _exec(probe: ProbePlan, target: ProbeTarget, what: str, wanted: int) -
         # The whole session: it may have left children, and at the timeout it still runs.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):  # a child in a session of its own may hold its pipe open
+            await asyncio.wait_for(process.wait(), KILLED_S)
     return Answer(code == 0, f"{what}: exit code {code}" + (f", {_shown(said)}" if said else ""), said)
 
 
