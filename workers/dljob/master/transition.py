@@ -36,6 +36,7 @@ from dljob.master.state.events import (
     CopiesSaved,
     CutAsked,
     CutBegun,
+    CutDamaged,
     CutGivenUp,
     CutSealed,
     CutsFound,
@@ -345,8 +346,9 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
 
 
 def _checkpoint_decided(d: StateTransaction, event: CheckpointDecided) -> None:
-    checkpoints.decided(d, event)
-    cuts.decided(d, event)
+    if checkpoints.superseded(d, event.world, event.life) or cuts.fitting(d, event):
+        checkpoints.decided(d, event)
+        cuts.decided(d, event)
 
 
 def _copies_saved(d: StateTransaction, event: CopiesSaved) -> None:
@@ -400,6 +402,7 @@ _HANDLERS: dict[type, Callable[[StateTransaction, Any], None]] = {
     CutTaken: cuts.taken,
     CutSealed: cuts.sealed,
     CutGivenUp: cuts.given_up,
+    CutDamaged: cuts.damaged,
     ShardsTold: shards.handle_report,
     HangFound: hanging.report_hang,
     CauseLearned: departures.learned,

@@ -72,6 +72,7 @@ CHECKPOINT_DAMAGED = "CheckpointDamaged"  # a checkpoint or its record fails its
 CHECKPOINT_REFUSED = "CheckpointRefused"  # a late save of an old process was refused: its successor resumed without it
 CUT_COMMITTED = "CutCommitted"  # a consistent cut of the job is on disk: states, queues, positions in the data
 CUT_GIVEN_UP = "CutGivenUp"  # a cut was given up, or not begun; the one before stays the last
+CUT_DAMAGED = "CutDamaged"  # a part of a cut is damaged or missing: the whole cut is passed over
 CUT_RESTORED = "CutRestored"  # ranks and queues of the job go back to a cut
 
 # Commands.

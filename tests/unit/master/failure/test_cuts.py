@@ -7,7 +7,7 @@ from master_kit import World, job
 
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.master.state.cuts import QUEUES, CutQueue, choices, pinned
+from dljob.master.state.cuts import QUEUES, CutQueue, choices, partners, pinned
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.transition import transition
@@ -210,3 +210,124 @@ def test_a_job_counts_only_so_many_queues(world):
     for number in range(QUEUES + 1):
         world.send(ev.QueueOpened(str(number)))
     assert len(world.state.cuts.queues) == QUEUES
+
+
+def test_a_cut_with_a_damaged_queue_file_is_passed_over_whole(world):
+    cut(world, 1)
+    cut(world, 2)
+    world.send(ev.CutDamaged(2, "queue samples: x is damaged"))
+    world.send(ev.CutDamaged(2, "again"))
+    assert told(world, reasons.CUT_DAMAGED) == [
+        "cut 2 is passed over: queue samples: x is damaged; ranks and queues go back to cut 1"
+    ]
+    assert [choices(world.state.cuts, name) for name in ("t", "w/0")] == [(mark(1),), (mark(1),)]
+
+
+def test_without_a_whole_cut_all_worlds_begin_anew_though_they_have_checkpoints(world):
+    cut(world, 1)
+    world.send(ev.CheckpointCommitted("t", mark(7)))
+    world.kill("t", 0)
+    world.settle()
+    world.send(ev.CutDamaged(1, "queue samples: x cannot be read"))
+    (words,) = told(world, reasons.CUT_DAMAGED)
+    assert "cut 1 is passed over: queue samples: x cannot be read; no cut is left: 3 items of samples" in words
+    assert "the steps up to t 1, w/0 1 are lost, and all begin anew with empty queues" in words
+    assert partners(world.state.cuts, frozenset({"t"})) == ("w/0",)
+    assert choices(world.state.cuts, "t") == choices(world.state.cuts, "w/0") == ()
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(7)))  # it searched before the damage was known
+    assert world.state.cuts.epoch == 0
+    assert world.state.saves["t"].decision(RunId(1, 2)) is None
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
+    cuts = world.state.cuts
+    assert (cuts.epoch, cuts.back, cuts.lost, cuts.pending) == (1, 0, (), ("w/0",))
+    assert choices(cuts, "w/0") == ()
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 2), None))
+    assert (world.state.cuts.epoch, choices(world.state.cuts, "w/0")) == (1, None)
+
+
+def test_a_world_that_cannot_follow_takes_all_back_to_the_earlier_cut(world):
+    cut(world, 1)
+    cut(world, 2)
+    world.kill("w", 0)
+    world.settle()
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), None, damaged=("step 2 is passed over",)))
+    cuts = world.state.cuts
+    assert (cuts.broken, cuts.pending, [one.number for one in cuts.kept]) == (True, (), [1])
+    assert world.state.saves["t"].decision(RunId(1, 2)) is None
+    assert told(world, reasons.CHECKPOINT_DAMAGED) == ["step 2 is passed over"]
+    assert "cut 2 is passed over: t cannot read its checkpoint;" in told(world, reasons.CUT_DAMAGED)[0]
+    world.kill("t", 0)  # the rank is told that it cannot load, and ends
+    world.settle()
+    world.send(ev.CheckpointDecided("t", RunId(1, 3), mark(1)))
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 3), mark(1)))
+    cuts = world.state.cuts
+    assert (cuts.epoch, cuts.back, cuts.pending, cuts.broken) == (2, 1, (), False)
+
+
+def test_a_world_that_skips_a_cut_takes_the_others_along(world):
+    cut(world, 1)
+    cut(world, 2)
+    world.kill("w", 0)
+    world.settle()
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(1)))
+    assert "cut 2 is passed over: w/0 cannot read its checkpoint" in told(world, reasons.CUT_DAMAGED)[0]
+    assert choices(world.state.cuts, "t") == (mark(1),)
+
+
+def test_a_world_without_a_part_in_the_earlier_cut_begins_anew(world):
+    cut(world, 1)
+    world.send(ev.CheckpointDecided("w/1", RunId(1, 1), None))
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutBegun(2))
+    take(world, 2, 2)
+    world.send(ev.CutTaken(2, "w", 1, 1, mark(2)))
+    world.send(ev.CheckpointCommitted("w/1", mark(2)))
+    world.send(ev.CutSealed(2, (FILE,)))
+    world.send(ev.CutDamaged(2, "x"))
+    assert (choices(world.state.cuts, "w/1"), choices(world.state.cuts, "t")) == ((), (mark(1),))
+    world.kill("w", 1)
+    world.settle()
+    assert world.state.ranks["t", 0].incarnation == 2
+    world.send(ev.CheckpointDecided("w/1", RunId(1, 2), None))
+    cuts = world.state.cuts
+    assert (cuts.back, cuts.pending, choices(cuts, "t")) == (1, ("t", "w/0"), (mark(1),))
+
+
+def test_the_only_world_of_a_job_without_queues_restores_any_checkpoint_of_its_own():
+    world = World(job(TRAINER)).boot()
+    world.send(ev.CheckpointDecided("t", RunId(1, 1), None))
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutBegun(1))
+    for rank in (0, 1):
+        world.send(ev.CutTaken(1, "t", rank, 1, mark(3)))
+    world.send(ev.CheckpointCommitted("t", mark(3)))
+    world.send(ev.CutSealed(1))
+    world.kill("t", 0)
+    world.settle()
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), None))
+    assert "t restores its last checkpoint, for there is no queue it must fit" in told(world, reasons.CUT_DAMAGED)[0]
+    assert (choices(world.state.cuts, "t"), world.state.saves["t"].decision(RunId(1, 2))) == (None, None)
+
+
+def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
+    cut(world, 3)
+    found = world.state.cuts.kept
+    later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    later.send(ev.CutsFound(found, ((2, "torn"),)))
+    assert told(later, reasons.CUT_DAMAGED) == ["cut 2 is passed over: torn; ranks and queues go back to cut 1"]
+    assert later.state.cuts.last == 2
+    none = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    none.send(ev.CutsFound((), ((2, "torn"),), ("gone", "t", "w/0", "w/7")))
+    assert (
+        "its items are lost, and gone, t, w/0, w/7 begin anew with empty queues" in told(none, reasons.CUT_DAMAGED)[0]
+    )
+    assert choices(none.state.cuts, "t") == ()
+    none.kill("t", 0)  # roles and ranks of the earlier attempt that this one has not are nobody's partners
+    none.settle()
+    assert none.state.ranks["w", 0].incarnation == 2
+    none.send(ev.CheckpointDecided("t", RunId(2, 1), None))
+    assert (none.state.cuts.epoch, none.state.cuts.back) == (1, 0)
+    alone = World(job(TRAINER)).boot()
+    alone.send(ev.CutsFound((), ((2, "torn"),)))
+    assert "its items are lost, and queues begin empty" in told(alone, reasons.CUT_DAMAGED)[0]

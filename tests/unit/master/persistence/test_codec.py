@@ -79,11 +79,12 @@ EVENTS = st.one_of(
     ),
     st.builds(ev.QueueOpened, text),
     st.builds(ev.CutAsked, text),
-    st.builds(ev.CutsFound, st.lists(made_cuts, max_size=2).map(tuple)),
+    st.builds(ev.CutsFound, st.lists(made_cuts, max_size=2).map(tuple), st.just(((3, "torn"),)), st.just(("t",))),
     st.builds(ev.CutBegun, small, st.lists(text, max_size=2).map(tuple)),
     st.builds(ev.CutTaken, small, text, small, small, saved),
     st.builds(ev.CutSealed, small, st.lists(files, max_size=2).map(tuple)),
     st.builds(ev.CutGivenUp, small, text),
+    st.builds(ev.CutDamaged, small, text),
     st.builds(ev.CheckpointCommitted, st.sampled_from(["t", "w/1", "x"]), saved),
     st.builds(
         ev.ShardsTold,

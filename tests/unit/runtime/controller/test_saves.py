@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,6 +13,24 @@ from dljob.plan.plan import plan
 from dljob.runtime.controller.services import checkpoint_service as module
 from dljob.runtime.controller.services.checkpoint_service import CheckpointService
 from dljob.spec.model import DLJobManifest
+
+
+class Queues:
+    """The cut service, as far as the desk asks it."""
+
+    def __init__(self) -> None:
+        self.back: list[str | None] = []
+        """Answers of `go_back`; then all queues are there."""
+        self.verified: list[str] = []
+
+    async def ready(self) -> None:
+        pass
+
+    async def verify(self, world: str) -> None:
+        self.verified.append(world)
+
+    async def go_back(self) -> str | None:
+        return self.back.pop(0) if self.back else ""
 
 
 class Journal:
@@ -27,7 +44,7 @@ class Journal:
         self.final: Any = None
         self.changed = asyncio.Condition()
         self.written: list[ev.Event] = []
-        self.cuts = AsyncMock()  # a job without a cut
+        self.cuts = Queues()
 
     async def offer(self, event: ev.Event) -> None:
         self.written.append(event)
@@ -101,3 +118,25 @@ async def test_nothing_is_written_by_a_master_that_ends_and_not_yet_by_one_that_
     journal.aborted, journal.final = False, {}
     assert await ask(journal, desk, **question("turn")) == {"gone": True}
     assert journal.written == []
+
+
+async def test_no_rank_goes_on_before_its_queues_are_back(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = CheckpointService()
+    monkeypatch.setattr(module, "LATER_S", 0.0)
+    assert (await ask(journal, desk, **question("turn")))["among"] is None
+    assert journal.cuts.verified == ["t"], "before the saver searches"
+    journal.cuts.back = [None, "queue samples cannot go back"]
+    assert await ask(journal, desk, **question("decide", chosen=None)) == {"again": True}
+    said = await ask(journal, desk, "n2", **question("turn"))
+    assert (said["yours"], said["why"]) == (False, "queue samples cannot go back; all ranks of the cut must restart")
+    assert (await ask(journal, desk, "n2", **question("turn")))["why"] == ""
+
+
+async def test_a_world_whose_cuts_are_lost_is_given_no_choice_and_a_misfit_is_refused(journal: Journal) -> None:
+    desk = CheckpointService()
+    await journal.offer(ev.CutsFound((), ((1, "torn"),), ("t", "w/0")))
+    assert (await ask(journal, desk, **question("turn")))["among"] == []
+    refused = await ask(journal, desk, **question("decide", chosen=mark(1, 9)))
+    assert (refused["known"], refused["why"]) == (False, module.NOT_WHOLE)
+    assert (await ask(journal, desk, "n2", **question("turn")))["yours"]
+    assert (await ask(journal, desk, "n2", **question("decide", chosen=None)))["why"] == ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
+
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import Cut, CutQueue
-from dljob.runtime.data.cut_folder import MANIFEST, CutFolder
+from dljob.runtime.data.cut_folder import MANIFEST, CutFolder, damage_of
 
 
 def made(number: int) -> Cut:
@@ -14,15 +16,49 @@ def made(number: int) -> Cut:
 
 def test_the_cuts_that_are_kept_are_found_and_others_are_deleted(tmp_path):
     folder = CutFolder(tmp_path / "cuts")
-    assert folder.found() == ()
+    assert folder.found() == ((), (), ())
     for number in (1, 2, 3):
         path = folder.queue(number, "samples/../x")
         path.parent.mkdir(parents=True)
         path.write_bytes(b"items")
     folder.keep([made(2), made(3)])
     folder.keep([made(2), made(3)])
-    assert folder.found() == (made(2), made(3))
+    assert folder.found() == ((made(2), made(3)), (), ())
     assert sorted(path.name for path in folder.path.iterdir()) == ["cut-2", "cut-3"]
     damaged = folder.path / "cut-3" / MANIFEST
     damaged.write_bytes(damaged.read_bytes().replace(b'"at": 12.5', b'"at": 13.5'))
-    assert folder.found() == (made(2),)
+    whole, ((number, why),), worlds = folder.found()
+    assert (whole, number, worlds) == ((made(2),), 3, ())
+    assert f"{damaged} cannot be read: " in why
+
+
+def test_without_a_readable_manifest_the_worlds_are_told_that_do_not_fit_empty_queues(tmp_path):
+    folder = CutFolder(tmp_path / "cuts")
+    for name in ("cut-1", "cut-x"):
+        (folder.path / name).mkdir(parents=True)
+        (folder.path / name / MANIFEST).write_text("{}")
+    (tmp_path / "t" / "step-000000000040.1-3").mkdir(parents=True)
+    assert folder.found().worlds == ()  # one world, no queues: its checkpoints are consistent
+    (tmp_path / "w" / "0" / "step-000000000040.1-3").mkdir(parents=True)
+    found = folder.found()
+    assert (found.whole, [number for number, _ in found.damaged], found.worlds) == ((), [1], ("t", "w/0"))
+    (tmp_path / "w" / "0" / "step-000000000040.1-3").rmdir()
+    folder.queue(1, "samples").write_bytes(b"items")
+    assert folder.found().worlds == ("t",)
+    (folder.path / "cut-1" / MANIFEST).unlink()
+    (folder.path / "cut-1" / MANIFEST).symlink_to(tmp_path / "nowhere")
+    assert folder.found() == ((), (), ())  # deleted since it was listed
+
+
+def test_the_damaged_queue_of_a_cut_is_named(tmp_path):
+    paths = [tmp_path / name for name in ("first", "second")]
+    for path in paths:
+        path.write_bytes(b"items")
+    queues = tuple(CutQueue(path.name, str(path), 1, 5, zlib.crc32(b"items")) for path in paths)
+    cut = Cut(1, 1.0, (), queues)
+    assert damage_of(cut) == ""
+    paths[1].write_bytes(b"itemz")
+    assert "queue second: " in damage_of(cut)
+    assert "is damaged: its checksum" in damage_of(cut)
+    paths[0].unlink()
+    assert damage_of(cut) == f"queue first: {paths[0]} cannot be read: No such file or directory"

@@ -35,16 +35,20 @@ def joining(d: StateTransaction, role: str, members: Sequence[RankKey]) -> tuple
 
 def _going_back(d: StateTransaction, members: frozenset[RankKey]) -> tuple[RankKey, ...]:
     """Return the ranks that go back to the last cut with the members: the queues can only be in one state for all."""
-    if not d.cuts.kept:
-        return ()
     worlds = frozenset(name for role, rank in members for name in (role, f"{role}/{rank}"))
     found = (world.partition("/") for world in partners(d.cuts, worlds))
+    # An earlier attempt, whose cuts these may be, may have had other roles, or more ranks.
     keys = (
         (role, number)
         for role, _, rank in found
+        if role in d.roles
         for number in ([int(rank)] if rank else range(d.facts(role).plan.replicas))
     )
-    return tuple(key for key in keys if key not in members and not _taken_down(d, key) and d.ranks[key].phase.live)
+    return tuple(
+        key
+        for key in keys
+        if key in d.ranks and key not in members and not _taken_down(d, key) and d.ranks[key].phase.live
+    )
 
 
 def covered(d: StateTransaction, role: str, ranks: Iterable[int]) -> str:

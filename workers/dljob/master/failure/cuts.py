@@ -6,12 +6,15 @@ with a state. If any of these ranks ends before, the cut is given up; nothing de
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from dljob.master.state.checkpoint_ids import Saves
-from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, OpenCut, choices
+from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
 from dljob.master.state.events import (
     CheckpointDecided,
     CutAsked,
     CutBegun,
+    CutDamaged,
     CutGivenUp,
     CutSealed,
     CutsFound,
@@ -33,9 +36,13 @@ def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
 
 def found(d: StateTransaction, event: CutsFound) -> None:
     """Take over the cuts of an earlier attempt: the first life of each of their worlds goes back to one of them."""
-    if d.cuts.last == 0 and event.cuts:
-        d.cuts = evolve(d.cuts, last=event.cuts[-1].number, kept=event.cuts)
-        d.because(f"an earlier attempt has left cut {event.cuts[-1].number}")
+    numbers = [one.number for one in event.cuts] + [number for number, _ in event.damaged]
+    if d.cuts.last > 0 or not numbers:
+        return
+    d.cuts = evolve(d.cuts, last=max(numbers), kept=event.cuts, lost=event.worlds)
+    d.because(f"an earlier attempt has left cut {d.cuts.last}")
+    for number, why in event.damaged:
+        _pass_over(d, number, why, _consequence(d.cuts, ()))
 
 
 def asked(d: StateTransaction, event: CutAsked) -> None:
@@ -147,10 +154,72 @@ def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
     d.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {d.now - cut.at:.1f} s")
 
 
+def damaged(d: StateTransaction, event: CutDamaged) -> None:
+    """Pass over a cut with a damaged part, whole: its worlds and queues go back to the one before, or begin anew."""
+    _drop(d, event.number, event.why)
+
+
+def _drop(d: StateTransaction, number: int, why: str) -> None:
+    cut = next((one for one in d.cuts.kept if one.number == number), None)
+    if cut is None:
+        return
+    kept = tuple(one for one in d.cuts.kept if one.number != number)
+    # A world that has no part in an older cut must not stay at the moment of this one.
+    lost = tuple(dict.fromkeys((*d.cuts.lost, *worlds_of((cut,)))))
+    lost = () if is_alone(d.cuts) else tuple(world for world in lost if world not in worlds_of(kept))
+    # Whoever is on the way back to it restarts with the others, and goes where they go.
+    broken = number == d.cuts.back
+    pending = () if broken else d.cuts.pending
+    d.cuts = evolve(d.cuts, kept=kept, lost=lost, pending=pending, broken=broken or d.cuts.broken)
+    _pass_over(d, number, why, _consequence(d.cuts, (cut,)))
+
+
+def _pass_over(d: StateTransaction, number: int, why: str, then: str) -> None:
+    d.note(reasons.CUT_DAMAGED, "job", f"cut {number} is passed over: {why}; {then}")
+
+
+def _consequence(cuts: Cuts, dropped: Sequence[Cut]) -> str:
+    if cuts.kept:
+        return f"ranks and queues go back to cut {cuts.kept[-1].number}"
+    if not dropped:
+        who = f"{', '.join(cuts.lost)} begin anew with empty queues" if cuts.lost else "queues begin empty"
+        return f"no cut is left: its items are lost, and {who}"
+    one = dropped[-1]
+    if not cuts.lost:
+        return f"no cut is left: {one.marks[0][0]} restores its last checkpoint, for there is no queue it must fit"
+    items = ", ".join(f"{counted(queue.items, 'item')} of {queue.name}" for queue in one.queues) or "no items"
+    steps = ", ".join(f"{world} {mark.step}" for world, mark in one.marks)
+    return f"no cut is left: {items} and the steps up to {steps} are lost, and all begin anew with empty queues"
+
+
+def fitting(d: StateTransaction, event: CheckpointDecided) -> bool:
+    """Return whether a decision may stand. A world that cannot follow the others back makes the cut a damaged one.
+
+    It is not recorded then: its rank fails, and all ranks of the cut restart together and decide again.
+    """
+    alone = _all_unreadable(d, event)
+    if _known(d.saves, event) or (fits(d.cuts, event.world, event.chosen) and not alone):
+        return True
+    for text in event.damaged:
+        d.note(reasons.CHECKPOINT_DAMAGED, event.world, text)
+    for cut in reversed(d.cuts.kept):
+        if alone or (event.world in d.cuts.pending and cut.number == d.cuts.back):
+            _drop(d, cut.number, f"{event.world} cannot read its checkpoint")
+    return False
+
+
+def _all_unreadable(d: StateTransaction, event: CheckpointDecided) -> bool:
+    """Return whether the only world of a job without queues cannot read a cut: its other checkpoints are as good."""
+    return event.chosen is None and choices(d.cuts, event.world) not in (None, ()) and is_alone(d.cuts)
+
+
+def _known(saves: Mapping[str, Saves], event: CheckpointDecided) -> bool:
+    return saves.get(event.world, Saves()).decision(event.life) is not None
+
+
 def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     """Go back to a cut when a new life of one of its worlds restores it; the worlds that restore it with it follow."""
-    before, now = d.base.saves.get(event.world, Saves()), d.saves.get(event.world, Saves())
-    if before.decision(event.life) is not None or (made := now.decision(event.life)) is None:
+    if _known(d.base.saves, event) or not _known(d.saves, event):
         return
     cuts = d.cuts
     if event.world in cuts.pending:
@@ -160,11 +229,17 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
         return
     if cuts.open is not None:
         _give_up(d, f"{event.world} restores a checkpoint")
-    target = next((one for one in d.cuts.kept if one.mark_of(event.world) == made.chosen), None)
-    kept = tuple(one for one in d.cuts.kept if target is not None and one.number <= target.number)
-    pending = tuple(world for world, _ in target.marks if world != event.world) if target is not None else ()
-    d.cuts = evolve(
-        d.cuts, epoch=cuts.epoch + 1, back=target.number if target is not None else 0, kept=kept, pending=pending
-    )
-    what = f"cut {target.number}" if target is not None else "the beginning, with empty queues: no cut can be read"
+    # A world that is lost has no checkpoint in any cut: it begins anew, and the others take the last whole one.
+    without = event.world in cuts.lost
+    for one in reversed(cuts.kept):
+        if not without and one.mark_of(event.world) != event.chosen:
+            _drop(d, one.number, f"{event.world} cannot read its checkpoint")
+        else:
+            break
+    now = d.cuts
+    target = now.kept[-1] if now.kept else None
+    follow = tuple(world for world in (*worlds_of(now.kept), *now.lost) if world != event.world)
+    back = target.number if target is not None else 0
+    d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=tuple(dict.fromkeys(follow)), broken=False, lost=())
+    what = f"cut {back}" if target is not None else "the beginning, with empty queues: no cut can be read"
     d.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")

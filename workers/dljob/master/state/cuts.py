@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dljob.master.state.checkpoint_ids import CheckpointId
@@ -91,7 +92,11 @@ class Cuts:
     back: int = 0
     """The cut that it went back to last; 0: to none, with empty queues."""
     pending: tuple[str, ...] = ()
-    """Worlds that have yet to restore that cut."""
+    """Worlds that have yet to restore that cut, or to begin anew where it has no checkpoint of theirs."""
+    broken: bool = False
+    """Whether the cut that the job went back to last turned out damaged: nobody goes on before its worlds restart."""
+    lost: tuple[str, ...] = ()
+    """Worlds whose cuts are all damaged: they begin anew at the next restore, with the queues."""
     queues: tuple[str, ...] = ()
     """Names of the job's queues."""
 
@@ -102,11 +107,33 @@ class Cuts:
 
 
 def choices(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
-    """Return the checkpoints that a new life of a world may restore, the newest first; None: any."""
+    """Return the checkpoints that a new life of a world may restore, the newest first; None: any.
+
+    Empty: it begins anew, since another checkpoint of it would not fit the queues.
+    """
     # A world that follows another one back restores the cut of that one alone.
     whole = [one for one in reversed(cuts.kept) if world not in cuts.pending or one.number == cuts.back]
     found = tuple(mark for one in whole for mark in (one.mark_of(world),) if mark is not None)
-    return found or None
+    return found if found or world in cuts.pending or world in cuts.lost else None
+
+
+def fits(cuts: Cuts, world: str, chosen: CheckpointId | None) -> bool:
+    """Return whether a new life of a world may restore a checkpoint, or begin anew, without a mix of two moments."""
+    among = choices(cuts, world)
+    if among is None:
+        return True
+    # Who follows others back has no choice; the first to restore decides, also that nothing can be read.
+    return chosen in among if chosen is not None else not among or world not in cuts.pending
+
+
+def is_alone(cuts: Cuts) -> bool:
+    """Return whether one world without queues makes up all cuts: each of its checkpoints is consistent by itself."""
+    return len({*worlds_of(cuts.kept), *cuts.lost}) == 1 and not cuts.queues and not any(c.queues for c in cuts.kept)
+
+
+def worlds_of(cuts: Iterable[Cut]) -> tuple[str, ...]:
+    """Return the worlds with a checkpoint in any of these cuts."""
+    return tuple(dict.fromkeys(world for one in cuts for world, _ in one.marks))
 
 
 def pinned(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
@@ -118,6 +145,5 @@ def pinned(cuts: Cuts, world: str) -> tuple[CheckpointId, ...]:
 
 def partners(cuts: Cuts, worlds: frozenset[str]) -> tuple[str, ...]:
     """Return the other worlds that go back together with these: one of them alone would not fit the queues."""
-    if not cuts.kept or not any(cuts.kept[-1].mark_of(world) is not None for world in worlds):
-        return ()
-    return tuple(world for world, _ in cuts.kept[-1].marks if world not in worlds)
+    together = dict.fromkeys((*worlds_of(cuts.kept[-1:]), *cuts.lost))
+    return tuple(world for world in together if world not in worlds) if worlds & together.keys() else ()

@@ -332,6 +332,10 @@ class CutsFound:
     """The cuts that an earlier attempt has left on the checkpoint volume, the newest last."""
 
     cuts: tuple[Cut, ...]
+    damaged: tuple[tuple[int, str], ...] = ()
+    """(number, why) of those that cannot be read."""
+    worlds: tuple[str, ...] = ()
+    """Worlds with checkpoints there. Told only where none of the cuts can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +375,14 @@ class CutSealed:
 @dataclass(frozen=True, slots=True)
 class CutGivenUp:
     """A cut cannot be completed."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutDamaged:
+    """A part of a committed cut is damaged or missing."""
 
     number: int
     why: str
@@ -482,6 +494,7 @@ Event = (
     | CutTaken
     | CutSealed
     | CutGivenUp
+    | CutDamaged
     | ShardsTold
     | HangFound
     | CauseLearned

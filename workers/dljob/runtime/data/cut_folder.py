@@ -11,15 +11,31 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import KEPT, Cut, CutQueue
 from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint.sealed import DamagedError, seal, unseal
+from dljob.runtime.queues.cut_file import check
 
 MANIFEST = "manifest.json"
+
+
+class FoundCuts(NamedTuple):
+    """What an earlier attempt has left of its cuts."""
+
+    whole: tuple[Cut, ...] = ()
+    damaged: tuple[tuple[int, str], ...] = ()
+    """(number, why)."""
+    worlds: tuple[str, ...] = ()
+    """Where no cut is whole: the worlds whose checkpoints do not fit empty queues."""
+
+
+def damage_of(cut: Cut) -> str:
+    """Return which queue file of a cut cannot be restored, and why; empty: all of them can."""
+    return next((f"queue {one.name}: {why}" for one in cut.queues if (why := check(Path(one.path), one.crc))), "")
 
 
 class CutFolder:
@@ -49,17 +65,30 @@ class CutFolder:
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def found(self) -> tuple[Cut, ...]:
-        """Return the last cuts whose manifests can be read, the newest last."""
-        cuts = list[Cut]()
+    def found(self) -> FoundCuts:
+        """Return the last cuts whose manifests can be read, the newest last, and those whose manifests cannot."""
+        cuts, damaged = list[Cut](), list[tuple[int, str]]()
         for path in self.path.glob(f"cut-*/{MANIFEST}"):
-            # A manifest that cannot be trusted, or was just deleted, is none: an older cut is as good.
-            with suppress(OSError, DamagedError, ValueError, TypeError, KeyError):
+            if not (number := path.parent.name.removeprefix("cut-")).isdecimal():
+                continue
+            try:
                 body = unseal(path.read_bytes(), frozenset(), 1).body
                 marks = tuple((str(world), CheckpointId.of(mark)) for world, mark in body["marks"])
                 queues = tuple(CutQueue(*one) for one in body["queues"])
                 cuts.append(Cut(int(body["number"]), float(body["at"]), marks, queues))
-        return tuple(sorted(cuts, key=lambda one: one.number)[-KEPT:])
+            except FileNotFoundError:  # just deleted
+                continue
+            except (OSError, DamagedError, ValueError, TypeError, KeyError) as error:
+                damaged.append((int(number), f"{path} cannot be read: {error}"))
+        whole = tuple(sorted(cuts, key=lambda one: one.number)[-KEPT:])
+        return FoundCuts(whole, tuple(sorted(damaged)), () if whole or not damaged else self._worlds())
+
+    def _worlds(self) -> tuple[str, ...]:
+        """Return the worlds with checkpoints beside the cuts, unless one of them is all that the cuts consisted of."""
+        root = self.path.parent
+        steps = (*root.glob("*/step-*"), *root.glob("*/*/step-*"))
+        worlds = tuple(sorted({path.parent.relative_to(root).as_posix() for path in steps}))
+        return worlds if len(worlds) > 1 or any(self.path.glob("cut-*/*.queue")) else ()
 
 
 def _body(cut: Cut) -> dict[str, object]:

@@ -156,10 +156,47 @@ async def test_queues_go_back_once_for_each_restore_and_those_without_a_process_
     service = CutService(master)
     cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
     master.state.cuts = Cuts(last=4, kept=(cut,), epoch=1, back=4, queues=("samples", "away", "other"))
-    master.backend.answers = {"go_back": "it is damaged"}
-    await service.go_back()
-    await service.go_back()
+    master.backend.answers = {"go_back": ""}
+    assert [await service.go_back() for _ in range(2)] == ["", ""]
     assert master.backend.asked == [("samples", "go_back", 1, "/x", 3), ("other", "go_back", 1, "", 0)]
+
+
+async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
+    service = CutService(master)
+    whole = evolve(FILE, path=str(tmp_path / "whole"), crc=0)
+    (tmp_path / "whole").touch()
+    cut = Cut(4, 1.0, (("t", MARK),), (whole,))
+    master.state.cuts = Cuts(last=4, kept=(cut,), epoch=1, back=4, queues=("samples",))
+    master.backend.answers = {"go_back": DLJobError("it restarts")}
+    assert await service.go_back() is None
+    master.backend.answers = {"go_back": "queue samples: the disk is full"}
+    assert await service.go_back() == "queue samples: the disk is full"
+    assert master.events == []
+    (tmp_path / "whole").unlink()
+    assert await service.go_back() == "queue samples: the disk is full"
+    (found,) = master.events
+    assert (found.number, "cannot be read" in found.why) == (4, True)
+    master.state.cuts = evolve(master.state.cuts, broken=True)
+    assert await service.go_back() == "cut 4 is damaged"
+
+
+async def test_queue_files_are_read_before_a_world_may_choose_its_cut(master, tmp_path):
+    service = CutService(master)
+    files = [evolve(FILE, path=str(tmp_path / name), crc=0) for name in ("one", "two")]
+    (tmp_path / "one").touch()
+    cuts = tuple(Cut(number, 1.0, (("t", MARK),), (file,)) for number, file in zip((3, 4), files, strict=True))
+    master.state.cuts = Cuts(last=4, kept=cuts, pending=("t",))
+    await service.verify("t")
+    master.state.cuts = evolve(master.state.cuts, pending=())
+    await service.verify("w/0")
+    assert master.events == []
+    for _ in range(2):
+        await service.verify("t")
+        (tmp_path / "one").write_bytes(b"damaged")  # within seconds, a file that was whole is not read again
+    assert [event.number for event in master.events] == [4, 4]
+    master.time += 60
+    await service.verify("t")
+    assert [event.number for event in master.events[2:]] == [4, 3]
 
 
 async def test_the_end_of_a_cut_is_told_and_only_kept_ones_stay(master, tmp_path, monkeypatch, caplog):

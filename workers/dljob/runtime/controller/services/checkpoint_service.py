@@ -17,6 +17,8 @@ TURN_S = 300.0
 """Seconds for one saver to search for the checkpoint to restore, before another one searches as well."""
 LATER_S = 1.0
 """Seconds that a question waits for a master that still replays its journal."""
+NOT_WHOLE = "its checkpoint does not fit those of the other ranks, or the queues: all ranks of the cut must restart"
+"""Told to a rank whose decision is refused; `CutDamaged` in the timeline says which cut, and why."""
 POLL_S = 10.0
 """Longest wait (s) of a question; the saver then repeats it."""
 
@@ -60,9 +62,8 @@ class CheckpointService:
         damaged = tuple(str(text) for text in question.get("damaged", ()))
         await shell.offer(ev.CheckpointDecided(world, life, chosen, damaged=damaged))
         self._turns.pop((world, life), None)
-        # Before the rank goes on: it must not meet the queues of a future that it has left.
-        await shell.cuts.go_back()
-        return _decided(shell, world, life)
+        said = await self._taken_back(shell, world, life)
+        return said if said.get("known", True) else {**said, "why": NOT_WHOLE}
 
     async def _turn(self, shell: MasterLoop, world: str, life: RunId, node: str) -> dict[str, Any]:
         def known() -> bool:
@@ -74,15 +75,27 @@ class CheckpointService:
             await until(shell.changed, known, POLL_S)
             if not known():
                 return {"again": True}
-            await shell.cuts.go_back()
-            return {**_decided(shell, world, life), "yours": False}
-        said = _decided(shell, world, life)
-        if not said["known"]:
-            self._turns[world, life] = node, time.monotonic() + TURN_S
-        else:
-            await shell.cuts.go_back()
+            return {**await self._taken_back(shell, world, life), "yours": False}
+        if known():
+            return {**await self._taken_back(shell, world, life), "yours": False}
+        self._turns[world, life] = node, time.monotonic() + TURN_S
+        await shell.cuts.verify(world)
         among = choices(shell.state.cuts, world)
-        return {**said, "yours": not said["known"], "among": among and [one.json() for one in among]}
+        said = _decided(shell, world, life)
+        return {
+            **said,
+            "yours": not said["known"],
+            "among": None if among is None else [one.json() for one in among],
+        }
+
+    async def _taken_back(self, shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:
+        """Return what a life restores once the queues are there: it must not meet those of a future that it left."""
+        why = await shell.cuts.go_back()
+        if why is None:
+            await until(shell.changed, lambda: False, LATER_S)
+            return {"again": True}
+        said = _decided(shell, world, life)
+        return {**said, "why": f"{why}; all ranks of the cut must restart" if why else said["why"]}
 
 
 def _decided(shell: MasterLoop, world: str, life: RunId) -> dict[str, Any]:

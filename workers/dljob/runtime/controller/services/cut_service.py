@@ -15,8 +15,8 @@ from dljob.errors import DLJobError
 from dljob.logs import archive
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
-from dljob.master.state.cuts import CutQueue, OpenCut
-from dljob.runtime.data.cut_folder import CutFolder
+from dljob.master.state.cuts import CutQueue, OpenCut, choices
+from dljob.runtime.data.cut_folder import CutFolder, damage_of
 from dljob.runtime.process.messages import CUT, SizesOrder
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ LOOK_S = 0.2
 """Seconds between looks for a step of `everySteps` and a deadline."""
 ANSWER_S = 60.0
 """Seconds for a queue to answer; it may write a file of its whole size."""
+VERIFIED_S = 30.0
+"""Seconds for which queue files that were whole are not read again; a queue that goes back verifies its own anyway."""
 AGAIN_S = 1.0
 """Seconds after which a rank that has not saved is called again."""
 
@@ -66,7 +68,9 @@ class CutService:
         """(cut, world) -> which of its saves."""
         self._ended = 0
         self._back = 0
-        self._going_back = asyncio.Lock()
+        self._going_back, self._verifying = asyncio.Lock(), asyncio.Lock()
+        self._whole: dict[int, float] = {}
+        """Cut -> when its queue files were read last, and all were whole."""
         self._counted: int | None = None
         spec = shell.setup.spec.checkpoint
         self._every = None if spec is None else spec.every_steps
@@ -78,8 +82,10 @@ class CutService:
 
     async def run(self) -> None:
         """Serve until the task is cancelled."""
-        if self._shell.state.cuts.last == 0 and (found := await asyncio.to_thread(self._folder.found)):
-            await self._shell.offer(ev.CutsFound(found))
+        if self._shell.state.cuts.last == 0:
+            found = await asyncio.to_thread(self._folder.found)
+            if found.whole or found.damaged:
+                await self._shell.offer(ev.CutsFound(*found))
         self._ready.set()
         await self.go_back()
         while True:
@@ -128,18 +134,48 @@ class CutService:
         """Wait until the cuts of earlier attempts are known."""
         await self._ready.wait()
 
-    async def go_back(self) -> None:
-        """Take all queues back to the cut that the job last went back to; those without a process go when they open."""
+    async def verify(self, world: str) -> None:
+        """Read the queue files of the cuts that a new life of a world may restore: a damaged one is passed over whole.
+
+        A world that follows others is not asked: its queues have gone back already.
+        """
+        async with self._verifying:
+            cuts = self._shell.state.cuts
+            if world in cuts.pending or choices(cuts, world) is None:
+                return
+            for cut in reversed(cuts.kept):
+                # Many worlds ask at once, and a saver asks again when reading takes long.
+                if self._shell.now() < self._whole.get(cut.number, 0.0) + VERIFIED_S:
+                    continue
+                if why := await asyncio.to_thread(damage_of, cut):
+                    await self._shell.offer(ev.CutDamaged(cut.number, why))
+                else:
+                    self._whole[cut.number] = self._shell.now()
+
+    async def go_back(self) -> str | None:
+        """Take all queues back to the cut that the job last went back to; those without a process go when they open.
+
+        Returns why a queue cannot: no rank may go on then. None: one of them has not answered yet.
+        """
         async with self._going_back:
             cuts = self._shell.state.cuts
+            if cuts.broken:
+                return f"cut {cuts.back} is damaged"
             if self._back == cuts.epoch:
-                return
+                return ""
             for name in cuts.queues:
                 own = self._state_of(name)
-                why = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"])
+                why = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"], without="")
+                if why is None:
+                    return None
                 if why:
                     log.error("%s", why)
+                    # What was whole when the decision was made may be damaged by now.
+                    if (cut := cuts.present) is not None and (bad := await asyncio.to_thread(damage_of, cut)):
+                        await self._shell.offer(ev.CutDamaged(cut.number, bad))
+                    return why
             self._back = cuts.epoch
+            return ""
 
     def _state_of(self, name: str) -> dict[str, Any]:
         cuts = self._shell.state.cuts
@@ -225,12 +261,12 @@ class CutService:
         hosts = self._shell.executor.hosts
         await _within(AGAIN_S, hosts.inform(host.actor, "resize", order))
 
-    async def _call(self, name: str, method: str, *args: Any) -> Any:
-        """Call the process of a queue; None where there is none, or where it does not answer."""
+    async def _call(self, name: str, method: str, *args: Any, without: Any = None) -> Any:
+        """Call the process of a queue; None where it does not answer, and `without` where there is none."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 actor = await self._shell.backend.lookup(f"{self._shell.setup.info.uid[:8]}/queue/{name}")
-                return None if actor is None else await self._shell.backend.call(actor, method, *args)
+                return without if actor is None else await self._shell.backend.call(actor, method, *args)
         except (DLJobError, TimeoutError) as error:
             log.info("queue %s does not answer %s: %r", name, method, error)
             return None
