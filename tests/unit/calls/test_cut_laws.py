@@ -2,7 +2,8 @@
 
 The queues are the real pure ones (`Backlog`, `QueueCut`), with their clients' turns and stamps. A driver with a state
 puts prompts, rollouts without a state answer them, a trainer with a state trains; each may die at any step, so may a
-queue's process and PrimeMaster, and the head with all of them. The count is taken from the log in the trainer's state.
+queue's process and PrimeMaster, and the head with all of them; any part of a cut may be damaged on its disk, which the
+real core (`dljob.master.failure.cuts`) hears of. The count is taken from the log in the trainer's state.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ import random
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dljob.calls.backlog import Backlog, PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp, QueueCut
+from dljob.master.failure import cuts as core
+from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, Saves
+from dljob.master.state.cuts import KEPT, Cut, CutQueue, Cuts, choices
+from dljob.master.state.events import CheckpointDecided, CutDamaged, CutsFound
+from dljob.master.state.evolve import evolve
 
 PROMPTS, SEEDS = 24, 250
 
 
 @dataclass
 class Queue:
-    """A keeper: its backlog and bodies, which outlive its process, and a cut, which does not."""
+    """A keeper: its backlog, which outlives its process, and a cut, which does not."""
 
     backlog: Backlog = field(default_factory=lambda: Backlog(6, 1 << 20))
-    bodies: dict[int, Any] = field(default_factory=dict[int, Any])
     epoch: int = 0
     cut: QueueCut | None = None
 
@@ -52,6 +58,46 @@ class Client:
         return Who(self.name, self.life, f"{self.name}.{self.life}.{queue}")
 
 
+WORLDS = ("driver", "trainer")
+FRESH: dict[str, dict[str, Any]] = {"driver": {"sent": 0}, "trainer": {"trained": []}}
+
+
+class Core:
+    """The cuts of PrimeMaster: its real decisions, on the part of a transaction that they use."""
+
+    def __init__(self) -> None:
+        self.d: Any = SimpleNamespace(cuts=Cuts(), saves={}, note=lambda *_: None, because=lambda *_: None)
+        self.life = 1
+
+    @property
+    def cuts(self) -> Cuts:
+        return self.d.cuts
+
+    def commit(self, number: int) -> None:
+        marks = tuple((world, CheckpointId(RunId(1, 1), number)) for world in WORLDS)
+        made = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
+        self.d.cuts = evolve(self.cuts, last=number, kept=(*self.cuts.kept, made)[-KEPT:])
+
+    def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
+        """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
+        self.life += 1
+        event = CheckpointDecided(world, RunId(1, self.life), mark)
+        if not force and not core.fitting(self.d, event):
+            return False
+        self.d.base = SimpleNamespace(saves=self.d.saves)
+        self.d.saves = {**self.d.saves, world: Saves((), (RestoreDecision(event.life, mark),))}
+        core.decided(self.d, event)
+        return True
+
+    def next_attempt(self, unreadable: set[int]) -> None:
+        """Forget all, and read the manifests of the last cuts."""
+        kept = self.cuts.kept
+        whole = tuple(one for one in kept if one.number not in unreadable)
+        bad = tuple((one.number, "torn") for one in kept if one.number in unreadable)
+        self.d.cuts = Cuts()
+        core.found(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS))
+
+
 class Job:
     """One job under a seeded schedule; `bug` plants a fault in the protocol."""
 
@@ -60,7 +106,12 @@ class Job:
         self.queues = {"prompts": Queue(), "samples": Queue()}
         self.lives = Counter[str]()
         self.number, self.epoch = 0, 0
-        self.kept: dict[str, Any] | None = None
+        self.core = Core()
+        self.files: dict[int, dict[str, Any]] = {}
+        self.damaged = set[tuple[int, str]]()
+        """(cut, part): a world, a queue or the manifest."""
+        self.passed = self.anew = 0
+        self.bodies: dict[str, dict[int, Any]] = {"prompts": {}, "samples": {}}
         self.open: dict[str, Any] | None = None
         self.cuts = self.restores = 0
         self.rollouts = [self.client(f"rollout/{rank}", stateful=False) for rank in range(3)]
@@ -94,7 +145,7 @@ class Job:
         client.puts[name] = number
         if why is None:
             item = queue.backlog.put(who, number, 1, str(body))
-            queue.bodies[item] = body
+            self.bodies[name][item] = body
             if name == "samples" and self.made_in[int(client.name[-1])] < self.epoch:
                 self.foreign.append(body)
             if queue.cut is not None and queue.cut.is_before(who, self.seen_by(queue, client)):
@@ -118,7 +169,7 @@ class Job:
             return None
         ids = queue.backlog.take(who, 1, only)
         self.learn(client, queue, ids)
-        return queue.bodies[ids[0]]
+        return self.bodies[name][ids[0]]
 
     def seen_by(self, queue: Queue, client: Client) -> CutStamp:
         # A marker that is overtaken: the queue takes what follows it for something of before the cut.
@@ -169,7 +220,8 @@ class Job:
             cut.seal()
             self.open["queues"][name] = (dict(cut.left), list(cut.keys))
         else:
-            self.kept, self.cuts = deepcopy(self.open), self.cuts + 1
+            self.files[self.number], self.cuts = deepcopy(self.open), self.cuts + 1
+            self.core.commit(self.number)
             self.give_up()
 
     def save(self, client: Client, role: str, state: dict[str, Any]) -> None:
@@ -196,12 +248,48 @@ class Job:
         """Take the ranks with a state and the queues back to the last cut, as after the loss of one of them."""
         self.give_up()
         self.epoch, self.restores = self.epoch + 1, self.restores + 1
-        kept = self.kept or {"driver": {"sent": 0}, "trainer": {"trained": []}, "queues": {}}
+        before = self.core.cuts.kept
+        chosen = self.decide()
+        self.passed += self.core.cuts.kept != before
+        self.anew += bool(before and not self.core.cuts.kept)
+        states = {
+            world: self.files[mark.step][world] if mark is not None else FRESH[world] for world, mark in chosen.items()
+        }
+        back = self.core.cuts.present
         for name, queue in self.queues.items():
-            left, keys = kept["queues"].get(name, ({}, []))
-            queue.backlog.restore(left, keys, closed=False)
             queue.epoch = self.epoch
-        self.begin(kept["driver"], kept["trainer"])
+            if self.bug == "logged" and back is not None and (back.number, name) in self.damaged:
+                continue  # what was a line in the log: the queue stays as it is
+            left, keys = self.files[back.number]["queues"][name] if back is not None else ({}, [])
+            queue.backlog.restore(left, keys, closed=False)
+        self.begin(states["driver"], states["trainer"])
+
+    def decide(self) -> dict[str, CheckpointId | None]:
+        """Have both worlds choose, and all again where one of them cannot follow; return what they restore."""
+        for _ in range(5):
+            chosen = dict[str, CheckpointId | None]()
+            for world in self.random.sample(WORLDS, 2):
+                if world not in self.core.cuts.pending and self.bug != "logged":
+                    self.verify()
+                among = choices(self.core.cuts, world) or ()
+                mark = next((one for one in among if (one.step, world) not in self.damaged), None)
+                if not self.core.decide(world, mark, force=self.bug == "alone"):
+                    break
+                chosen[world] = mark
+            else:
+                return chosen
+        raise AssertionError("the worlds find no cut together")
+
+    def verify(self) -> None:
+        for cut in reversed(self.core.cuts.kept):
+            if any((cut.number, queue) in self.damaged for queue in self.queues):
+                core.damaged(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
+
+    def damage(self) -> None:
+        """Damage one part of a cut on its disk."""
+        if self.core.cuts.kept:
+            part = self.random.choice([*WORLDS, *self.queues, "manifest"])
+            self.damaged.add((self.random.choice(self.core.cuts.kept).number, part))
 
     def die(self, rank: int) -> None:
         """End a rollout: another process of the rank takes its place."""
@@ -225,24 +313,18 @@ class Job:
         self.queues = {"prompts": Queue(), "samples": Queue()}
         for queue in self.queues.values():
             queue.backlog.next = 1000 * (self.restores + 1)
-            queue.bodies = dict.fromkeys(())
-        kept = self.kept or {"queues": {}}
-        for name, queue in self.queues.items():
-            queue.bodies = {item: self.bodies[name][item] for item in kept["queues"].get(name, ({}, []))[0]}
+        self.core.next_attempt({number for number, part in self.damaged if part == "manifest"})
         for rank in range(3):
             self.die(rank)
         self.restore()
 
     def run(self) -> list[int]:
         """Go on until all is trained, under faults for a while; return the log of the trainer's state."""
-        self.bodies: dict[str, dict[int, Any]] = {"prompts": {}, "samples": {}}
         for turn in range(6000):
-            for name, queue in self.queues.items():
-                self.bodies[name].update(queue.bodies)
             chance = self.random.random()
             if turn < 900 and chance < 0.035:
                 faults = [self.restore, self.lose_keeper, self.lose_master, self.lose_head]
-                faults += [lambda: self.die(self.random.randrange(3))] * 3
+                faults += [lambda: self.die(self.random.randrange(3))] * 3 + [self.damage] * 2
                 self.random.choice(faults)()
             elif chance < 0.12:
                 self.cut()
@@ -268,9 +350,11 @@ def test_each_prompt_is_trained_once_under_any_schedule():
     assert not [one.foreign for one in jobs if one.foreign]
     assert sum(one.cuts for one in jobs) > 5 * SEEDS
     assert sum(one.restores for one in jobs) > 5 * SEEDS
+    assert sum(one.passed for one in jobs) > SEEDS
+    assert sum(one.anew for one in jobs) > SEEDS // 5
 
 
-@pytest.mark.parametrize("bug", ["acknowledgement", "marker", "future"])
+@pytest.mark.parametrize("bug", ["acknowledgement", "marker", "future", "logged", "alone"])
 def test_a_planted_bug_is_found(bug):
     jobs = (Job(seed, bug) for seed in range(SEEDS))
     assert any(wrong(one.run()) or one.foreign for one in jobs)
