@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ray
 from prime_help import QUICK, Job, eventually
+from ray.experimental import internal_kv
 from usercode.cuts import PROMPTS
 
 pytestmark = pytest.mark.ray
@@ -33,13 +34,24 @@ def kill_keeper(job: Job, name: str) -> None:
     os.kill(ray.get(keeper.pid.remote(), timeout=60), signal.SIGKILL)
 
 
+def lose_all(job: Job) -> None:
+    """Kill the job's processes and forget what the head knows of it, as when a cluster is lost."""
+    pids = [pid for pid in job.connection.pids().values() if pid]
+    job.close()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30, lambda: f"{pids} live")
+    eventually(lambda: not job.left().keys() & {"actors", "groups"}, 30, job.left)
+    for key in job.left().get("keys", ()):
+        internal_kv._internal_kv_del(key, namespace="dljob")
+
+
 @pytest.mark.timeout(400)
-def test_each_prompt_is_trained_once_whatever_is_killed(job: Job) -> None:
-    job.start(
-        job.role("trainer", "usercode.cuts.trainer", config={"every": 5, "pause_s": 0.05}),
+def test_each_prompt_is_trained_once_whatever_is_killed(job: Job, tmp_path: Path) -> None:
+    manifest = job.manifest(
+        job.role("trainer", "usercode.cuts.trainer", config={"every": 5, "pause_s": 0.05, "hold": 3}),
         job.role("rollout", "usercode.cuts.rollout", replicas=2, driver=False),
         faultTolerance=QUICK,
     )
+    job.begin(manifest)
     pids = job.running("trainer/0", "rollout/0", "rollout/1")
     eventually(lambda: len(committed(job)) >= 2, 60, job.seen)
     os.kill(pids["rollout/0"], signal.SIGKILL)
@@ -52,14 +64,31 @@ def test_each_prompt_is_trained_once_whatever_is_killed(job: Job) -> None:
     kill_keeper(job, "samples")
     before = len(committed(job))
     eventually(lambda: len(committed(job)) > before, 60, job.seen)
+    # From its own file: the next PrimeMaster may take longer to answer than the trainer has work.
+    trainer = job.pid("trainer/0", 2)
     job.kill_master(job.master_pid())
-    os.kill(job.connection.pids()["trainer/0"], signal.SIGKILL)
+    os.kill(trainer, signal.SIGKILL)
+    eventually((job.folder / "from-3").exists, 60, job.seen)
+    restored = [note["message"] for note in job.connection.notes() if note["reason"] == "CutRestored"]
+    assert len(restored) == 2, restored
+    lose_all(job)
+    volume = job.folder / "checkpoints"
+    before, last = sorted(volume.glob("cuts/cut-*/manifest.json"), key=lambda path: int(path.parent.name[4:]))
+    (damaged, *_) = last.parent.glob("*.queue")
+    damaged.write_bytes(b"damaged")
+    # The next attempt has a new head and a new folder, and the same volume.
+    job.folder = tmp_path / "again"
+    job.folder.mkdir()
+    (job.folder / "checkpoints").symlink_to(volume)
+    job.begin(manifest, attempt=2)
     assert job.connection.wait(100)["phase"] == "Succeeded", job.seen()
     state = json.loads((job.folder / "trained").read_text())
     assert sorted(state["trained"]) == list(range(PROMPTS))
     assert len(state["draws"]) == len(set(state["draws"])) == PROMPTS // 2
-    restored = [note["message"] for note in job.connection.notes() if note["reason"] == "CutRestored"]
-    assert len(restored) == 2, restored
+    told = {note["reason"]: note["message"] for note in job.connection.notes()}
+    number = before.parent.name.removeprefix("cut-")
+    assert f"ranks and queues go back to cut {number}" in told["CutDamaged"]
+    assert told["CutRestored"] == f"trainer/0 takes the job back to cut {number}"
     job.nothing_left()
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from patience import patience
 
-from dljob.runtime.job.launch import JobConnection, launch, new_uid
+from dljob.runtime.job.launch import JobConnection, begin, launch, new_uid
+from dljob.runtime.job.outline import outline
 from dljob.spec.model import DLJobManifest
 
 USERS = Path(__file__).parents[1] / "users"
@@ -33,14 +34,25 @@ class Job:
         return {"name": name, "entrypoint": {"class": entry}, "resources": {"cpu": "0.5"}, **more}
 
     def start(self, *roles: Mapping[str, Any], name: str = "t", code: Path = USERS, **spec: Any) -> JobConnection:
+        return self.begin(self.manifest(*roles, name=name, **spec), code=code)
+
+    def manifest(self, *roles: Mapping[str, Any], name: str = "t", **spec: Any) -> DLJobManifest:
         document = {
             "apiVersion": "dljob.io/v1alpha1",
             "kind": "DLJob",
             "metadata": {"name": name},
             "spec": {"roles": list(roles), **spec},
         }
-        manifest = DLJobManifest.model_validate(document)
-        self.connection = launch(manifest, job_dir=self.folder, code_dir=code, uid=self.uid)
+        return DLJobManifest.model_validate(document)
+
+    def begin(self, manifest: DLJobManifest, *, code: Path = USERS, attempt: int = 1) -> JobConnection:
+        """Start the job, or a later attempt of it on what is a new head to it."""
+        where: Any = {"job_dir": self.folder, "code_dir": code, "uid": self.uid}
+        if attempt == 1:
+            self.connection = launch(manifest, **where)
+        else:
+            job = outline(manifest.model_dump_json(by_alias=True, exclude_none=True))
+            self.connection = begin(job, attempt=attempt, **where)
         wait = self.connection.wait
         self.connection.wait = lambda timeout=None: wait(None if timeout is None else patience(timeout))
         return self.connection

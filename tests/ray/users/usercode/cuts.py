@@ -30,6 +30,8 @@ def trainer() -> None:
         found = {"step": step, "trained": len(state["trained"])}
         (folder / "new").write_text(json.dumps(found))
         (folder / "new").rename(folder / f"from-{me.incarnation}")
+    while me.incarnation == me.config["hold"]:
+        time.sleep(0.1)  # until all of the job is killed
     while len(state["trained"]) < PROMPTS:
         while state["sent"] < min(PROMPTS, len(state["trained"]) + 8):
             prompts.put(state["sent"], key=str(state["sent"]))
