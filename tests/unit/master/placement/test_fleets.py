@@ -19,6 +19,8 @@ from dljob.master.status import peers, status
 from dljob.master.transition import next_wake
 from dljob.telemetry import reasons
 
+SMALL = {"resources": {"cpu": "1"}}
+
 
 def scale(world, count):
     world.send(ev.Commanded(f"c{world.now}{count}", "scale", "e", "somebody", count))
@@ -183,15 +185,71 @@ def test_a_rank_that_goes_while_it_restarts_leaves_its_restart():
     assert not world.state.incidents
 
 
-def test_a_growth_in_vain_makes_the_next_one_wait():
-    world = fleet(extra=nodes(20, cpus=1)[18:])
-    scale(world, 4)
-    lose(world, "e/3")
+def test_a_growth_does_not_wait_after_the_loss_of_one_that_served():
+    world = fleet(extra=nodes(20, cpus=1)[18:], role=SMALL)
+    for _ in range(3):
+        scale(world, 4)
+        lose(world, "e/3")
+        wait_for(world, reasons.RESIZED)
+        assert (world.state.sizes["e"].size, world.state.sizes["e"].vain) == (3, 0)
+        began = world.now
+        join(world)
+        world.tick()
+        world.settle()
+        assert (ready(world), world.now) == ({0, 1, 2, 3}, began), "nodes that come and go disturb nobody"
+
+
+def refuse(world):
+    """Let nodes refuse what is placed on them, as others were faster, until the role has given it up."""
+    placed = [event for event in world.pending if isinstance(event, ev.UnitReserved)]
+    full = {event.node for event in placed}
+    for event in placed:
+        world.pending.remove(event)
+        world.send(ev.UnitRefused(event.unit, event.token, "another was faster"))
+    world.send(ev.NodesSeen(tuple(replace(node, free=()) if node.id in full else node for node in world.seen())))
     wait_for(world, reasons.RESIZED)
-    assert (world.state.sizes["e"].size, world.state.sizes["e"].vain) == (3, 1)
-    join(world)
-    assert world.state.sizes["e"].move_at is not None
-    assert world.state.sizes["e"].move_at > world.now
+
+
+def grow(world, count):
+    """Order a larger role; the answers of its nodes have not arrived yet."""
+    world.send(ev.Commanded(f"c{world.now}{count}", "scale", "e", "somebody", count))
+    world.tick()
+    assert world.state.sizes["e"].size == count
+
+
+def test_a_growth_that_nodes_refuse_makes_the_next_one_wait():
+    world = fleet(extra=nodes(20, cpus=1)[18:], role=SMALL)
+    grow(world, 4)
+    refuse(world)
+    own = world.state.sizes["e"]
+    assert (own.size, own.vain, own.grow_at) == (3, 1, world.now + 120.0)
+    world.send(ev.NodesSeen(world.seen()))
+    assert (world.state.sizes["e"].target, world.state.sizes["e"].move_at) == (4, own.grow_at)
+    # Another change of its size does not put the growth off.
+    world.now += 60.0
+    scale(world, 2)
+    world.send(ev.NodesSeen(world.seen()))
+    world.send(ev.Commanded("four", "scale", "e", "somebody", 4))
+    assert (world.state.sizes["e"].target, world.state.sizes["e"].move_at) == (4, own.grow_at)
+    while world.state.sizes["e"].size < 4:
+        world.tick()
+    assert world.now == own.grow_at
+    world.settle()
+    own = world.state.sizes["e"]
+    assert (own.coming, own.vain, own.grow_at) == ((), 0, None), "it found room: the next one does not wait"
+
+
+def test_a_growth_that_is_held_in_part_is_not_in_vain_until_the_rest_is_given_up():
+    world = fleet(extra=nodes(20, cpus=1)[17:], role={**SMALL, "maxReplicas": 5})
+    grow(world, 5)
+    assert world.state.sizes["e"].coming == (3, 4)
+    (held,) = [event for event in world.pending if isinstance(event, ev.UnitReserved) and event.unit == "e/3"]
+    world.pending.remove(held)
+    world.send(held)
+    assert world.state.sizes["e"].coming == (4,)
+    refuse(world)
+    own = world.state.sizes["e"]
+    assert (own.size, own.coming, own.vain) == (4, (), 1)
 
 
 def test_sizes_out_of_bounds_and_of_other_roles_are_refused():
@@ -279,9 +337,6 @@ def test_a_role_with_gaps_survives_a_new_master_and_a_restart_of_the_job():
     world.send(ev.Commanded("no", "restart", "e/0", "somebody"))
     assert world.notes(reasons.COMMAND_REFUSED)
     assert world.of(act.StartRanks)[-1].world_size == 2
-
-
-SMALL = {"resources": {"cpu": "1"}}
 
 
 def announce(world, unit):

@@ -10,7 +10,7 @@ from master_shell_kit import World
 
 from dljob.master.state.evolve import evolve
 from dljob.master.state.sizing import Sizing
-from dljob.master.state.state import JobState, Phase
+from dljob.master.state.state import JobState, Phase, UnitPhase, UnitState, homeless_units
 from dljob.master.state.views import NodeView
 from dljob.runtime.controller import node_change_filter as module
 from dljob.runtime.controller.node_change_filter import LISTS_WITH_ROOM, NodeChangeFilter
@@ -69,6 +69,17 @@ def test_while_a_role_is_about_to_move_every_change_is_news(state: JobState) -> 
     it.is_relevant(state, FULL)
     moving = evolve(state, sizes=state.sizes.set("worker", Sizing(1, 2, target=2, save_by=9.0)))
     assert [it.is_relevant(moving, nodes) for nodes in (FULL, ROOM, ROOM, FULL)] == [True, True, False, True]
+
+
+def test_while_a_unit_of_a_role_with_bounds_has_no_node_every_change_is_news(state: JobState) -> None:
+    it = sightings()
+    it.is_relevant(state, FULL)
+    unit = next(iter(state.units))
+    lost = state.units.set(unit, UnitState(UnitPhase.LOST, 1))
+    wants = evolve(
+        state, units=lost, homeless=homeless_units(lost), sizes=state.sizes.set("worker", Sizing(1, 2, target=0))
+    )
+    assert [it.is_relevant(wants, nodes) for nodes in (FULL, ROOM, ROOM, FULL)] == [True, True, False, True]
 
 
 def test_a_node_that_comes_is_news_at_once(state: JobState) -> None:

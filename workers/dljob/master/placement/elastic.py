@@ -17,6 +17,7 @@ from immutables import Map
 
 from dljob.master.failure.ending import inhabited
 from dljob.master.placement import departures, gaps, leaving, resizing
+from dljob.master.placement.admission import needed
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
@@ -55,6 +56,8 @@ def follow(d: StateTransaction) -> None:
         for role, own in sorted(d.sizes.items()):
             if _may_move(d, role):
                 _watch_room(d, role, own)
+    # Last: a snapshot of before these reservations shows room that they have taken, so nothing is looked for.
+    _arrivals(d)
 
 
 def timers(state: JobState | StateTransaction) -> Iterator[float | None]:
@@ -123,6 +126,15 @@ def _start(d: StateTransaction) -> None:
 # -- fewer
 
 
+def _arrivals(d: StateTransaction) -> None:
+    """Note which units of growing fleets are held by now: with the first of them a growth is not in vain."""
+    for role, own in sorted(d.sizes.items()):
+        series = d.facts(role).series
+        coming = tuple(group for group in own.coming if d.units[f"{series}/{group}"].phase is not UnitPhase.HELD)
+        if coming != own.coming:
+            _put(d, role, evolve(own, coming=coming, vain=0, grow_at=None))
+
+
 def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
     """Start the shrink timer of a role that lost units, and stop it once all of them are held again."""
     # Checked first, since in nearly all events every unit is held.
@@ -160,11 +172,29 @@ def _shrink(d: StateTransaction) -> None:
     if isinstance(found, Refusal):
         return
     for role in lacking:
-        own = d.sizes[role]
-        # A growth that is lost again soon makes the next one wait longer: unsteady nodes must not restart it forever.
-        soon = own.grown is not None and d.now - own.grown < limits.VAIN_S
-        _put(d, role, evolve(own, vain=min(own.vain + 1, limits.GROW_DOUBLINGS) if soon else 0, grown=None))
+        _put(d, role, _after_loss(d, role, d.sizes[role]))
     resizing.resize(d, found, d.search.why or "its lost nodes have no replacement", anew=True)
+
+
+def _after_loss(d: StateTransaction, role: str, own: Sizing) -> Sizing:
+    """Return the sizing of a role that is about to shrink: a growth in vain makes the next one wait longer.
+
+    A world restarts with each growth: one that is lost again soon is in vain, and unsteady nodes must not restart it
+    forever. Ranks of a fleet that come disturb nobody, and serve for as long as their node is there. So its growth is
+    in vain only if the nodes did not hold what was placed on them, as others were faster, and would not the next time.
+    """
+    if d.facts(role).fleet:
+        if not own.coming:
+            return own
+        vain = min(own.vain + 1, limits.GROW_DOUBLINGS)
+        return evolve(own, vain=vain, grow_at=d.now + _interval(d, vain))
+    soon = own.grown is not None and d.now - own.grown < limits.VAIN_S
+    return evolve(own, vain=min(own.vain + 1, limits.GROW_DOUBLINGS) if soon else 0, grown=None)
+
+
+def _interval(d: StateTransaction, vain: int) -> float:
+    """Return the least seconds from a change of size to a growth, after so many growths in vain."""
+    return d.job.spec.fault_tolerance.elastic.grow_after_seconds * 2.0**vain
 
 
 # -- more, or as many as a scale command asked for
@@ -195,14 +225,20 @@ def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
     if target == own.size:
         _calm(d, role)
     elif target != own.target:
-        # A smaller role changes at once; a growth, which restarts all, waits for further nodes and for the role's own
-        # minimum interval. Ranks of a fleet join those that run on, and wait only after a growth in vain.
-        at = d.now
-        if target > own.size and (own.vain or not d.facts(role).fleet):
-            at = d.now + limits.SETTLE_S
-            if own.resized is not None:
-                at = max(at, own.resized + d.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**own.vain)
+        at = _grows_at(d, role, own) if target > own.size else d.now
         _put(d, role, evolve(own, target=target, move_at=at))
+
+
+def _grows_at(d: StateTransaction, role: str, own: Sizing) -> float:
+    """Return when a role that has room may grow (unix seconds).
+
+    A growth, which restarts all, waits for further nodes and for the role's own minimum interval. Ranks of a fleet join
+    those that run on, and wait only after a growth in vain: other changes of its size do not put that off.
+    """
+    if d.facts(role).fleet:
+        return max(d.now, own.grow_at or 0.0)
+    at = d.now + limits.SETTLE_S
+    return at if own.resized is None else max(at, own.resized + _interval(d, own.vain))
 
 
 def _target(d: StateTransaction, role: str, own: Sizing) -> Resize:
@@ -210,6 +246,18 @@ def _target(d: StateTransaction, role: str, own: Sizing) -> Resize:
     if starting.completed(d, role):
         return Resize({role: own.size}, {})
     return resizing.more(d, role, own.want) if own.want > own.size else Resize({role: own.want}, {})
+
+
+def settled(state: JobState) -> bool:
+    """Whether nothing is to be placed: free amounts then matter only to roles that could grow (`room`).
+
+    Units of a fleet are placed while the job runs: one that was refused must not be tried on the same node for ever,
+    because the last snapshot shows room there.
+    """
+    # While ranks save before a resize units are about to be placed.
+    if state.phase is not Phase.RUNNING or any(own.save_by is not None for own in state.sizes.values()):
+        return False
+    return not (state.homeless and state.sizes and needed(StateTransaction(state, state.started_at)))
 
 
 def room(state: JobState, nodes: tuple[NodeView, ...]) -> int:

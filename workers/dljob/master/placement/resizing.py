@@ -18,6 +18,7 @@ from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
 from dljob.master.state.job import Job, RoleFacts
+from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import HostState, Phase, RankKey, RankPhase, RankState, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
@@ -190,7 +191,7 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         own = d.sizes[role]
         grown = d.now if have > had else own.grown
         settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
-        settled = evolve(settled, gone=d.facts(role).plan.gone, calls=())
+        settled = evolve(settled, gone=d.facts(role).plan.gone, calls=(), coming=_coming(own, facts, d.facts(role)))
         d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False, leaving=(), leave_by=None))
         d.seats = d.seats.set(role, seats_of(d, role))
         words = f"{counted(have, 'rank')} instead of {had}: {why}{_told(left_out[role]) if facts.fleet else ''}"
@@ -222,6 +223,14 @@ def stay(d: StateTransaction, role: str) -> None:
 def level_of(job: Job, role: str) -> Level:
     """Return the restart level of a resize: InProcess for roles that also fail over so, else Role."""
     return Level.IN_PROCESS if own_level(job.roles[role]) is Level.IN_PROCESS else Level.ROLE
+
+
+def _coming(own: Sizing, before: RoleFacts, after: RoleFacts) -> tuple[int, ...]:
+    """Return the groups of a fleet that no node has held yet, among them those that it just got."""
+    if not after.fleet:
+        return ()
+    had, coming = frozenset(before.groups), frozenset(own.coming)
+    return tuple(group for group in after.groups if group not in had or group in coming)
 
 
 def _told(gone: Sequence[RankKey]) -> str:

@@ -33,7 +33,7 @@ class Sizing:
     grown: float | None = None
     """When the role last grew; None once it has lost ranks since."""
     vain: int = 0
-    """Number of consecutive growths that were lost again within VAIN_S."""
+    """Number of consecutive growths that were lost again within VAIN_S; of a fleet, that nodes did not hold."""
     scaled: float | None = None
     """When its wanted size was last changed, by an order or by its load."""
     gone: tuple[int, ...] = ()
@@ -44,6 +44,10 @@ class Sizing:
     """Ranks of a fleet that finish their calls and requests before the role goes on without them."""
     leave_by: float | None = None
     """When they are killed, if they have not ended before."""
+    coming: tuple[int, ...] = ()
+    """Numbers of groups of a fleet that came with a growth, and whose units no node has held yet."""
+    grow_at: float | None = None
+    """When a fleet may grow again, since nodes did not hold what its last growth had placed on them."""
 
     @property
     def staying(self) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from dljob.master.placement import elastic
-from dljob.master.state.state import JobState, Phase
+from dljob.master.state.state import JobState
 from dljob.master.state.views import NodeView
 
 LISTS_WITH_ROOM = 5
@@ -32,7 +32,7 @@ class NodeChangeFilter:
 
     def is_relevant(self, state: JobState, nodes: tuple[NodeView, ...]) -> bool:
         """Return whether PrimeMaster must receive these nodes; if so, count them as received."""
-        settled = _settled(state)
+        settled = elastic.settled(state)
         # Free capacity counts only while nothing is being placed; otherwise every change is news.
         change = self._room(state, nodes) if settled else 0
         self._lists_with_room = self._lists_with_room if settled else 0
@@ -50,7 +50,7 @@ class NodeChangeFilter:
 
         Other parts list nodes as well; without this an older list that arrives later would pass for no change.
         """
-        self._last_received, self._lists_with_room = _view(nodes, settled=_settled(state)), 0
+        self._last_received, self._lists_with_room = _view(nodes, settled=elastic.settled(state)), 0
 
     def _room(self, state: JobState, nodes: tuple[NodeView, ...]) -> int:
         """Return how capacity changed for roles that are to grow: > 0 more, < 0 less, 0 no change or still resting."""
@@ -62,11 +62,6 @@ class NodeChangeFilter:
         self._rests_until = began + took * REST
         self._lists_with_room = self._lists_with_room + 1 if change > 0 else 0
         return change
-
-
-def _settled(state: JobState) -> bool:
-    # While ranks save before a resize (`save_by`) units are about to be placed, as in any phase but Running.
-    return state.phase is Phase.RUNNING and all(own.save_by is None for own in state.sizes.values())
 
 
 def _view(nodes: tuple[NodeView, ...], *, settled: bool) -> object:

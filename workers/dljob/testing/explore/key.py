@@ -152,8 +152,10 @@ def _sizing(role: str, own: Sizing, now: float) -> tuple[Any, ...]:
         own.target,
         own.vain,
         own.parting,
+        own.leaving,
+        own.coming,
         *past,
-        *(_from(at, now) for at in (own.shrink_at, own.move_at, own.save_by)),
+        *(_from(at, now) for at in (own.shrink_at, own.move_at, own.save_by, own.leave_by, own.grow_at)),
     )
 
 

@@ -94,9 +94,12 @@ def moved(before: JobState, after: JobState) -> Iterator[str]:
         since = None if old.resized is None or own.resized is None else own.resized - old.resized
         # The wait doubles with each growth that was lost again.
         least = before.job.spec.fault_tolerance.elastic.grow_after_seconds * 2**old.vain
-        # A fleet waits only after a growth in vain, since nobody else restarts.
-        waits = old.vain or not before.job.roles[role].fleet
-        if own.size > old.size and waits and since is not None and since < least:
+        # A fleet, of which nobody else restarts, waits only after a growth that nodes refused.
+        if before.job.roles[role].fleet:
+            early = (old.grow_at or 0.0) - (own.resized or 0.0)
+            if own.size > old.size and early > 0:
+                yield f"elastic: {role} grows to {own.size} {early:.1f} s too soon"
+        elif own.size > old.size and since is not None and since < least:
             yield f"elastic: {role} grows to {own.size} {since:.1f} s after it had become {old.size}"
 
 

@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 from immutables import Map
 
+from dljob.master.placement import elastic
 from dljob.master.state.actions import Action
 from dljob.master.state.events import RankEnded, RankReady, RankServes, WeightsLoaded
 from dljob.master.state.evolve import evolve
 from dljob.master.state.memory_overrides import Given, unit_of
-from dljob.master.state.state import JobState, Phase, RankKey
+from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
 from dljob.testing.world.model import Arrive, Carry, Item, Node, Pending, Process, Running, Silence, Watched
@@ -21,17 +22,12 @@ ReportedNodes: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None]
 """The part of the nodes by which snapshots are compared: all of it, or only names and departures."""
 
 
-def settled(state: JobState) -> bool:
-    """Whether nothing is to be placed, and no role waits to grow."""
-    return state.phase is Phase.RUNNING and all(own.save_by is None for own in state.sizes.values())
-
-
 def reported(state: JobState, seen: tuple[NodeView, ...]) -> ReportedNodes:
     """Return the part of the nodes by which snapshots are compared, as `runtime.controller.node_change_filter` does.
 
     Free resources matter only while something is to be placed, or a role is to grow.
     """
-    return tuple((view.id, view.leaving) for view in seen) if settled(state) else seen
+    return tuple((view.id, view.leaving) for view in seen) if elastic.settled(state) else seen
 
 
 class Surroundings:

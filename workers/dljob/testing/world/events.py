@@ -11,7 +11,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import Outcome, Reason
 from dljob.testing.world import executor, leaving, servers
-from dljob.testing.world.environment import reported, settled
+from dljob.testing.world.environment import reported
 from dljob.testing.world.model import (
     Arrive,
     AskIfKnown,
@@ -146,7 +146,7 @@ def _poll_nodes(w: MasterWorld, _i: PollNodes) -> None:
     if w.state is None:
         return
     # As in the master loop: a snapshot that can change no decision is not reported, since every event is journaled.
-    if reported(w.state, seen) != w.reported_nodes or (settled(w.state) and elastic.room(w.state, seen)):
+    if reported(w.state, seen) != w.reported_nodes or (elastic.settled(w.state) and elastic.room(w.state, seen)):
         w.tell((Arrive(NodesSeen(seen)),))
 
 
