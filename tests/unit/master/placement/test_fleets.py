@@ -133,6 +133,39 @@ def test_a_loss_waits_for_ranks_that_leave():
     assert world.state.sizes["e"].size == 2
 
 
+def test_nodes_that_are_taken_away_one_by_one_do_not_put_off_what_a_lost_one_asks_for():
+    world = fleet(4, extra=nodes(20, cpus=1)[19:], role={**SMALL, "replicas": 4})
+    world.hold = True
+    announce(world, "e/3")
+    until_saved(world)
+    assert world.state.sizes["e"].leaving == (3,)
+    waits = [event for event in world.pending if isinstance(event, ev.RankEnded)]
+    world.pending.clear()
+    world.lose_node(world.state.units["e/0"].node)
+    world.settle()
+    announce(world, "e/2")
+    until_saved(world)
+    while world.now < world.state.sizes["e"].shrink_at < world.state.sizes["e"].leave_by:
+        world.tick()
+    own = world.state.sizes["e"]
+    assert (own.leaving, own.shrink_at) == ((3,), own.leave_by)
+    world.send(waits[0])
+    own = world.state.sizes["e"]
+    assert (own.size, own.gone, own.leaving) == (2, (0,), (2,)), "it has shrunk before those of the next node leave"
+
+
+def test_a_fleet_goes_on_with_fewer_ranks_before_its_job_fails_for_want_of_room():
+    policy = {"elastic": {"shrinkAfterSeconds": 299}, "node": {"pendingTimeoutSeconds": 300}}
+    world = fleet(extra=nodes(20, cpus=1)[19:], role=SMALL, faultTolerance=policy)
+    lose(world, "e/0")
+    # As after a chain of other changes: its timer begins anew all the time.
+    sizes = world.state.sizes
+    world.state = evolve(world.state, sizes=sizes.set("e", evolve(sizes["e"], shrink_at=world.now + 1e6)))
+    while world.state.sizes["e"].size == 3:
+        world.tick()
+    assert (world.state.phase, ready(world), world.state.search.deadline) == (Phase.RUNNING, {1, 2}, None)
+
+
 def test_each_rank_is_told_how_many_there_are_at_its_start():
     world = fleet()
     scale(world, 4)

@@ -17,7 +17,7 @@ from immutables import Map
 
 from dljob.master.failure.ending import inhabited
 from dljob.master.placement import departures, gaps, leaving, resizing
-from dljob.master.placement.admission import needed
+from dljob.master.placement.admission import lost_units, needed
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
@@ -168,12 +168,25 @@ def _shrink(d: StateTransaction) -> None:
     found = resizing.fewer(d, lacking)
     # First the next attempt: without room now, the roles wait for as long again.
     for role in waiting:
-        _put(d, role, evolve(d.sizes[role], shrink_at=d.now + _patience(d)))
+        own = d.sizes[role]
+        # A role whose ranks leave shrinks as soon as they have left (`_left`), not after the next ones.
+        _put(d, role, evolve(own, shrink_at=own.leave_by if own.leaving else d.now + _patience(d)))
     if isinstance(found, Refusal):
         return
     for role in lacking:
         _put(d, role, _after_loss(d, role, d.sizes[role]))
     resizing.resize(d, found, d.search.why or "its lost nodes have no replacement", anew=True)
+
+
+def at_last(d: StateTransaction) -> bool:
+    """Go on with fewer ranks at the end of the search for room; return whether the job need not fail.
+
+    Ranks that leave are waited for once more: as soon as they have left, their role shrinks.
+    """
+    lost = [role for role in sorted(d.sizes) if UnitPhase.LOST in _phases(d, role)]
+    if lost:
+        _shrink(d)
+    return any(d.sizes[role].leaving for role in lost) or not lost_units(d)
 
 
 def _after_loss(d: StateTransaction, role: str, own: Sizing) -> Sizing:
@@ -337,6 +350,11 @@ def _left(d: StateTransaction, role: str) -> None:
     said = f"; killed before they had finished: {late}" if late else ""
     why = f"its wanted size is {own.want}" if own.want <= own.staying else "their node is taken away"
     resizing.resize(d, Resize({role: own.staying}, {}), f"{why}{said}", anew=False)
+    if own.shrink_at is not None and own.shrink_at == own.leave_by:
+        # Time for the room that they left to be seen; none if those of the next node leave at once.
+        _put(d, role, evolve(d.sizes[role], shrink_at=d.now + limits.SHRINK_BARE_S))
+        if d.departures:
+            _shrink(d)
     departures.go(d)
 
 

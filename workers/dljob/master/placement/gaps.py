@@ -1,8 +1,8 @@
 """Gaps: which groups a role has at another size.
 
 The ranks of a world are 0 to n-1. Those of a fleet keep their numbers: who goes leaves a gap, and the lowest gap is the
-first that is given again. Of the groups of a fleet goes first the one that leaves already, then one on a departing
-node, one that is not ready, the one with the fewest calls under way, and of equal ones the highest.
+first that is given again. Of the groups of a fleet goes first the one that leaves already, then one that lost its node,
+one on a departing node, one that is not ready, the one with the fewest calls under way, and of equal ones the highest.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ def in_order(d: StateTransaction, role: str) -> list[int]:
     facts, own = d.facts(role), d.sizes[role]
     calls = dict(own.calls)
 
-    def worth(group: int) -> tuple[bool, bool, bool, int, int]:
+    def worth(group: int) -> tuple[bool, bool, bool, bool, int, int]:
         ranks = facts.group_ranks(group)
         stays = not any(rank in own.leaving for rank in ranks)
-        safe = d.units[f"{facts.series}/{group}"].node not in d.departures
+        node = d.units[f"{facts.series}/{group}"].node
+        safe = node not in d.departures
         ready = all(d.ranks[role, rank].phase is RankPhase.READY for rank in ranks)
-        return stays, safe, ready, sum(calls.get(rank, 0) for rank in ranks), -group
+        # One on a departing node works to the end: it goes after its calls, not for one that lost its node.
+        return stays, bool(node), safe, ready, sum(calls.get(rank, 0) for rank in ranks), -group
 
     return sorted(facts.groups, key=worth, reverse=True)
 

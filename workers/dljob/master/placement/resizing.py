@@ -190,7 +190,9 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
         have, had = d.facts(role).plan.replicas, facts.plan.replicas
         own = d.sizes[role]
         grown = d.now if have > had else own.grown
-        settled = evolve(own, size=have, shrink_at=None, target=0, move_at=None, save_by=None, resized=d.now)
+        # The loss of a node is not put off by those who come or leave meanwhile: other units may come and go all day.
+        shrink_at = own.shrink_at if facts.fleet and not anew else None
+        settled = evolve(own, size=have, shrink_at=shrink_at, target=0, move_at=None, save_by=None, resized=d.now)
         settled = evolve(settled, gone=d.facts(role).plan.gone, calls=(), coming=_coming(own, facts, d.facts(role)))
         d.sizes = d.sizes.set(role, evolve(settled, grown=grown, parting=False, leaving=(), leave_by=None))
         d.seats = d.seats.set(role, seats_of(d, role))

@@ -135,7 +135,7 @@ def _search(d: StateTransaction) -> None:
 def _found_at_last(d: StateTransaction) -> bool:
     """Whether lost units find a place in a last attempt, in which excluded nodes may be used as well."""
     admission.try_to_place(d, last=True)
-    if admission.lost_units(d):
+    if admission.lost_units(d) and not elastic.at_last(d):
         return False
     d.search = evolve(d.search, deadline=None)
     return True

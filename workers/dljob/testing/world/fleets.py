@@ -50,7 +50,7 @@ def checked(before: JobState, after: JobState, event: Event) -> Iterator[str]:
 
 
 def _went(before: JobState, after: JobState, role: str, own: Sizing) -> Iterator[str]:
-    """Who goes was on a departing node, else not ready, else the least busy, else the highest number."""
+    """Who goes had lost its node, else was on a departing one, else not ready, else least busy, else the highest."""
     facts, old = before.job.roles[role], before.sizes[role]
     size = facts.plan.group_size
     # Those that leave already were chosen by an earlier step.
@@ -58,17 +58,18 @@ def _went(before: JobState, after: JobState, role: str, own: Sizing) -> Iterator
     if old.leaving or not goes:
         return
 
-    def order(group: int) -> tuple[bool, bool, int, int]:
+    def order(group: int) -> tuple[bool, bool, bool, int, int]:
         ranks = facts.group_ranks(group)
-        departs = before.units[f"{facts.series}/{group}"].node in after.departures
+        node = before.units[f"{facts.series}/{group}"].node
+        departs = node in after.departures
         works = all(before.ranks[role, rank].phase is RankPhase.READY for rank in ranks)
         works = works and all(after.ranks[role, rank].phase is not RankPhase.WAITING for rank in ranks)
         calls = dict(own.calls or old.calls)
-        return departs, not works, -sum(calls.get(rank, 0) for rank in ranks), group
+        return not node, departs, not works, -sum(calls.get(rank, 0) for rank in ranks), group
 
     for group in sorted(goes):
         stays = [other for other in facts.groups if other not in goes and order(other) > order(group)]
-        if stays and not order(group)[0]:
+        if stays and not order(group)[1]:
             yield f"fleet: group {group} of {role} goes, and {stays[0]} should go first"
 
 
