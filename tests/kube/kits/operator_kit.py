@@ -185,6 +185,9 @@ class Head:
             return
         self._ready.set()
         self._loop.run_forever()
+        # Connections that were closed last let go of their sockets in the next turns.
+        for _ in range(3):
+            self._loop.run_until_complete(asyncio.sleep(0))
 
     async def _serve(self) -> None:
         self._runner = web.AppRunner(self.stub.app(), shutdown_timeout=0.1)
