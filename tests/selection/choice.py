@@ -69,6 +69,7 @@ ELSEWHERE = {
     "master/state": ("ray/test_hangs", "ray/test_ledger"),
     "runtime/control_socket": ("ray/test_cli_orders",),
     "runtime/controller": ("ray/test_prime_*", "ray/test_master_deaths", "ray/test_upgrades", "ray/test_hangs"),
+    "runtime/controller/services": ("ray/test_cuts", "ray/test_checkpoint_jobs", "ray/test_checkpoint_peers"),
     "runtime/faults": ("ray/test_faults",),
     "runtime/job": ("ray/test_prime_slice", "ray/test_gateway", "kube/test_node_jobs"),
     "logs": ("ray/test_readers", "ray/test_cli_orders"),
