@@ -101,8 +101,9 @@ def test_the_runtime_imports_with_ray_and_lib_alone(lib: Path, tmp_path: Path) -
     code = (
         f"import sys; sys.path += {[str(site), str(lib)]!r}\n"
         f"import importlib\nfor m in {modules!r}: importlib.import_module('dljob.runtime.' + m)\n"
-        # The transports are httpx's own, which is an extra.
-        "import dljob\nfor n in dljob.__all__: n.endswith('HttpTransport') or getattr(dljob, n)\n"
+        # Clients of servers by HTTP need httpx, which is an extra.
+        "import dljob\nfor n in dljob.__all__:\n"
+        "    n.endswith(('HttpTransport', 'CompletionStream')) or getattr(dljob, n)\n"
         "from dljob.api import registry; registry.home()\n"
         "from dljob.runtime.backend.interface import factory; factory('ray')\n"
         "print(dljob.__file__)"
