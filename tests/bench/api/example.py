@@ -66,7 +66,7 @@ def main() -> None:
         last = faulty[-1]
         say(f"run {number + 1}: {last['wall']:.1f} s, reward {last['reward']}, restarts {last['restarts']}")
     walls = [one["wall"] for one in faulty]
-    expected = {"in_process": 0, "process": 1, "role_group": 1, "role": 0, "job": 0, "node": 0, "master": 1}
+    expected = {"inProcess": 0, "process": 1, "roleGroup": 1, "role": 0, "job": 0, "node": 0, "master": 1}
     Row(
         "example",
         "`make run` once set up, with the three faults",

@@ -76,7 +76,7 @@ def main() -> None:
         samples={"dljob": took, **where},
         facts={
             "survivors kept their processes": all(kept),
-            "only in process": restarts["in_process"] == len(took) == sum(restarts.values()),
+            "only in process": restarts["inProcess"] == len(took) == sum(restarts.values()),
         },
     ).emit()
 

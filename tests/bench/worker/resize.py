@@ -76,7 +76,7 @@ def main() -> None:
             apart.append(max(abs(found[step] - wanted[step]) for step in wanted))
             kept &= made.processes(where) == [1, 1, 2, 2]
             once &= all(made.samples(where, epoch) == list(range(made.SAMPLES)) for epoch in range(EPOCHS))
-            level &= restarts["in_process"] == sum(restarts.values()) == 2
+            level &= restarts["inProcess"] == sum(restarts.values()) == 2
             say(f"  run {number + 1}: {apart[-1]:.1e} apart; {took}")
     Row(
         "resize",

@@ -12,7 +12,7 @@ from operator_kit import Head, Operator, begun, children, found, job, renewed, t
 HEAD = "127.0.44.1"
 
 WORN = {"v": 1, "restarts": {"Process": 2}, "roles": {"worker": 2}, "marks": {"worker": [1.5, 2.5]}}
-COUNTS = {"process": 2, "role_group": 0, "role": 0, "job": 0, "master": 0}
+COUNTS = {"process": 2, "roleGroup": 0, "role": 0, "job": 0, "master": 0}
 
 
 def status(plane: Cluster, namespace: str) -> dict[str, Any]:

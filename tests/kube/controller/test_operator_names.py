@@ -11,7 +11,7 @@ from operator_kit import Head, Operator, children, found, job, namespaced, run_h
 
 NAME = "same"
 WORN = {"v": 1, "restarts": {"Process": 2}, "roles": {"worker": 2}, "marks": {"worker": [1.5, 2.5]}}
-COUNTS = {"process": 2, "role_group": 0, "role": 0, "job": 0, "master": 0}
+COUNTS = {"process": 2, "roleGroup": 0, "role": 0, "job": 0, "master": 0}
 
 
 @pytest.fixture(scope="module")

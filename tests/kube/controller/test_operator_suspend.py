@@ -13,7 +13,7 @@ from operator_kit import Head, Operator, begun, condition, found, job, until
 
 HEAD = "127.0.45.1"
 
-COUNTS = {"process": 2, "role_group": 0, "role": 0, "job": 0, "master": 0}
+COUNTS = {"process": 2, "roleGroup": 0, "role": 0, "job": 0, "master": 0}
 CARRY = {"v": 1, "restarts": {"Process": 2}, "checkpoints": {"worker": [1, 1, 118, 1.5]}}
 STEPS = {"step": 120, "lastCheckpointStep": 118}
 

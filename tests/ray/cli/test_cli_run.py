@@ -13,7 +13,7 @@ from cli_kit import Place, Running, child, using
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
 
-NOTHING = {"in_process": 0, "process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
+NOTHING = {"inProcess": 0, "process": 0, "roleGroup": 0, "role": 0, "job": 0, "node": 0, "master": 0}
 
 
 @pytest.fixture

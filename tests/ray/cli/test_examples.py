@@ -48,7 +48,7 @@ def logs(home: Path) -> str:
     return "\n".join(path.read_text(errors="replace") for path in home.glob("jobs/*/logs/**/*") if path.is_file())
 
 
-NOTHING = {"in_process": 0, "process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0, "master": 0}
+NOTHING = {"inProcess": 0, "process": 0, "roleGroup": 0, "role": 0, "job": 0, "node": 0, "master": 0}
 
 
 def test_hello_cpu_runs_a_function_in_two_ranks(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
         files = str(example / "dljob.yaml"), "--faults", str(example / "faults.yaml")
         last = dljob_run(tmp_path, *files, "--trace-calls")
     assert last["iterations"] == 20
-    assert last["restarts"] == NOTHING | {"process": 1, "role_group": 1, "master": 1}
+    assert last["restarts"] == NOTHING | {"process": 1, "roleGroup": 1, "master": 1}
     assert last["pids_kept"] is True
     samples = read(next(tmp_path.glob("jobs/grpo-tiny-*")))
     assert samples.steps["coordinator"][0][-1] == 20
@@ -141,7 +141,7 @@ def test_ray_data_feeds_a_trainer_from_cpus_that_no_role_holds(tmp_path: Path, m
 
 def test_a_sub_master_of_somebody_elses_closes_its_ring_again_when_a_rank_dies(tmp_path: Path) -> None:
     last = dljob_run(tmp_path, str(EXAMPLES / "sub-master" / "dljob.yaml"))
-    assert last["restarts"] == NOTHING | {"role_group": 1}
+    assert last["restarts"] == NOTHING | {"roleGroup": 1}
     assert (last["ranks"], last["generation"]) == (3, 2)
     assert last["sums"] == [3 * number + 3 for number in range(20)]
 

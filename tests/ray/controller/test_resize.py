@@ -68,7 +68,7 @@ def test_ranks_that_stay_keep_their_processes_and_the_losses_match_an_undisturbe
     handle.scale("t", 4)
     status = job.connection.wait(150)
     assert status["phase"] == "Succeeded", job.seen()
-    assert {level: count for level, count in status["restarts"].items() if count} == {"in_process": 2}
+    assert {level: count for level, count in status["restarts"].items() if count} == {"inProcess": 2}
 
     told = [[resize_job.lines(job.folder, name, rank) for rank in range(4)] for name in ("begin", "shutdown")]
     assert resize_job.processes(job.folder) == [1, 1, 2, 2], "the first two stayed; the others went, and came anew"

@@ -123,7 +123,7 @@ def test_two_roles_share_a_gpu_and_pass_weights(place: Place) -> None:
 def test_a_survivor_keeps_its_process_and_its_tensors(place: Place) -> None:
     more = ("type: Elastic", "replicas: 2", HALF, "comm: {backend: gloo}", "restartPolicy: {level: InProcess}")
     told = ran(place, role("trainer", "Survives", *more))
-    assert told["restarts"]["in_process"] == 1
+    assert told["restarts"]["inProcess"] == 1
     assert (told["result"]["sum"], told["result"]["kept"]) == (3.0, True)
 
 

@@ -99,7 +99,7 @@ def test_survivors_keep_their_processes_and_the_curve_is_that_of_an_undisturbed_
     job.start(group(job), faultTolerance=TOLERANCE)
     ready(job)
     kill(job, 2)
-    assert ends_as_if_nothing_had_happened(job, undisturbed, {2}) == {"in_process": 1}
+    assert ends_as_if_nothing_had_happened(job, undisturbed, {2}) == {"inProcess": 1}
     assert [repeated(job, rank) <= 1 for rank in range(4)] == [True] * 4
     assert [len(lines(job, "restart", rank)) for rank in range(4)] == [1, 1, 1, 1]
 

@@ -32,7 +32,7 @@ ENDED: dict[str, Any] = {
     "reason": "UserErrorRepeats",
     "message": "actor/0: ValueError: bad",
     "seconds": 12.0,
-    "restarts": {"process": 2, "role_group": 0, "role": 1, "job": 0, "master": 0},
+    "restarts": {"process": 2, "roleGroup": 0, "role": 1, "job": 0, "master": 0},
     "progress": {"step": 7, "metrics": {"reward": 0.25}},
     "ledger": {
         "seconds": 50.0,

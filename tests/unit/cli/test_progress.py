@@ -18,7 +18,7 @@ def status(phase: str = "Running", step: int | None = None, message: str = "", *
         "reason": phase,
         "message": message,
         "roles": [{"name": "actor", "desired": 2, "ready": 1, "succeeded": 0, "restarts": 3}],
-        "restarts": {"process": 1, "role_group": 2, "job": 0},
+        "restarts": {"process": 1, "roleGroup": 2, "job": 0},
         "progress": {"step": step, "metrics": metrics},
         "seconds": 72.0,
     }

@@ -70,7 +70,7 @@ def test_a_running_job_shows_roles_ranks_units_and_progress():
     }
     assert seen["progress"] == {"step": 7, "metrics": {"reward": 0.5}, "goodputPermille": None} | UNSAVED
     assert seen["units"][0] == {"name": "w/0", "node": "n0", "phase": "Held"}
-    levels = ("in_process", "process", "role_group", "role", "job", "node", "master")
+    levels = ("inProcess", "process", "roleGroup", "role", "job", "node", "master")
     assert seen["restarts"] == dict.fromkeys(levels, 0)
     assert seen["version"] == world.state.version
 

@@ -74,7 +74,7 @@ def snapshot(phase: str = "Running", ready: int = 2, **more: Any) -> dict[str, A
         "epoch": 1,
         "version": 7,
         "roles": [role],
-        "restarts": {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 0},
+        "restarts": {"process": 0, "roleGroup": 0, "role": 0, "job": 0, "master": 0},
         "lastFault": None,
         "recentFaults": [],
         "progress": {"step": None, "metrics": {}},

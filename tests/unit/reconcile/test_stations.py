@@ -135,7 +135,7 @@ STATIONS: dict[str, Callable[[], World]] = {
             message="worker/1: UserError, level Process",
             lastFault=FAULT,
             recentFaults=[FAULT],
-            restarts={"process": 1, "role_group": 0, "role": 0, "job": 0, "master": 0},
+            restarts={"process": 1, "roleGroup": 0, "role": 0, "job": 0, "master": 0},
         )
         .settle()
     ),

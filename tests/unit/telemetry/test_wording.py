@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dljob.telemetry.wording import counted, every, moment, seconds, unix
+from dljob.telemetry.wording import counted, every, level_words, moment, seconds, unix
 
 CODE = Path(__file__).parents[3]
 
@@ -15,6 +15,11 @@ CODE = Path(__file__).parents[3]
 @pytest.mark.parametrize(("number", "said"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (100_000, "100000 ranks")])
 def test_a_count_and_its_noun_agree(number: int, said: str) -> None:
     assert counted(number, "rank") == said
+
+
+@pytest.mark.parametrize(("name", "said"), [("inProcess", "in process"), ("roleGroup", "role group"), ("job", "job")])
+def test_a_restart_level_is_told_in_words(name: str, said: str) -> None:
+    assert level_words(name) == said
 
 
 def test_a_noun_may_have_another_plural() -> None:

@@ -9,7 +9,7 @@ from dljob.api.views import items, nested
 from dljob.cli import timeline
 from dljob.cli.output import aligned, lost_steps, saved, standing
 from dljob.spec.status import TERMINAL
-from dljob.telemetry.wording import seconds, unix
+from dljob.telemetry.wording import level_words, seconds, unix
 
 if TYPE_CHECKING:
     from dljob.api.shown_job import Overview, Page
@@ -41,7 +41,7 @@ def detail(job: Overview, now: float) -> list[str]:
     lines += _cluster(status)
     lines += _progress(status, now)
     lines += [f"  {line}" for line in spent(nested(status, "ledger"))]
-    restarts = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in nested(status, "restarts").items() if v)
+    restarts = ", ".join(f"{v} {level_words(k)}" for k, v in nested(status, "restarts").items() if v)
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
     lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]

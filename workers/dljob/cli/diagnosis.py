@@ -14,7 +14,7 @@ from dljob.cli.output import lost_steps
 from dljob.cli.terminal import safe
 from dljob.telemetry import reasons
 from dljob.telemetry.remedies import FAULTS, VERDICTS, CauseKind, Remedy, of_fault
-from dljob.telemetry.wording import seconds
+from dljob.telemetry.wording import level_words, seconds
 
 Json = Mapping[str, Any]
 
@@ -148,7 +148,7 @@ def _done(status: Json, faults: Sequence[Json]) -> list[str]:
         spent = last.get("seconds")
         took = f"recovered in {seconds(spent)}" if isinstance(spent, int | float) else "not yet recovered"
         done = f"{target} restarted at level {level}; {took}{lost_steps(last)}"
-    counts = ", ".join(f"{n} {level.replace('_', ' ')}" for level, n in nested(status, "restarts").items() if n)
+    counts = ", ".join(f"{n} {level_words(level)}" for level, n in nested(status, "restarts").items() if n)
     return [f"done: {done}", *([f"restarts: {counts}"] if counts else []), *_earlier(faults[:-1])]
 
 

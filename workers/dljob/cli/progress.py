@@ -8,7 +8,7 @@ from typing import Any
 
 from dljob.cli.output import standing
 from dljob.spec.status import TERMINAL
-from dljob.telemetry.wording import seconds
+from dljob.telemetry.wording import level_words, seconds
 
 BARS = "▁▂▃▄▅▆▇█"
 WINDOW = 5
@@ -164,5 +164,5 @@ def outcome_line(status: Mapping[str, Any]) -> str:
     """Describe the outcome of the job in one line."""
     done = f"{status['phase']} after {seconds(status.get('seconds') or 0.0)}"
     restarts: Mapping[str, int] = status.get("restarts") or {}
-    counted = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in restarts.items() if v) or "none"
+    counted = ", ".join(f"{v} {level_words(k)}" for k, v in restarts.items() if v) or "none"
     return f"{done}; restarts: {counted}"

@@ -46,9 +46,9 @@ _WAITS = {
     UnitPhase.LOST: "it lost its node; it moves when another one has room",
 }
 _LEVELS = {
-    Level.IN_PROCESS: "in_process",
+    Level.IN_PROCESS: "inProcess",
     Level.PROCESS: "process",
-    Level.ROLE_GROUP: "role_group",
+    Level.ROLE_GROUP: "roleGroup",
     Level.ROLE: "role",
     Level.JOB: "job",
     Level.NODE: "node",

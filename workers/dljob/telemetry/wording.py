@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -14,6 +15,11 @@ def counted(number: int, noun: str, *, plural: str = "") -> str:
 def every(number: int, noun: str, *, one: str, many: str) -> str:
     """Return the whole of a number with its verb: `the only rank is ready`, `all 2 ranks are ready`."""
     return f"the only {noun} {one}" if number == 1 else f"all {number} {noun}s {many}"
+
+
+def level_words(name: str) -> str:
+    """Return the name of a restart level in words: `roleGroup` -> `role group`."""
+    return re.sub(r"(?=[A-Z])", " ", name).lower()
 
 
 def moment(unix: float) -> str:

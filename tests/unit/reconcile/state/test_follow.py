@@ -29,7 +29,7 @@ def made(**more: object) -> dict:
 
 
 def test_counts_and_restarts_of_a_snapshot_are_read():
-    got = made(restarts={"process": 1, "role_group": 2, "role": 3, "job": 4, "master": 5})
+    got = made(restarts={"process": 1, "roleGroup": 2, "role": 3, "job": 4, "master": 5})
     assert got["rolesReady"] == "2/2"
     assert got["restarts"] == {
         "inProcess": 0,
@@ -199,7 +199,7 @@ RICH = snapshot(
     reason="Restarting",
     message="worker: exit code 1",
     completionTime="2027-01-15T08:00:01Z",
-    restarts={"process": 1, "in_process": 2, "unknown": 9},
+    restarts={"process": 1, "inProcess": 2, "unknown": 9},
     lastFault={**FAULT, "evidence": ["e" * 10], "followed": ["f"]},
     recentFaults=[FAULT] * 12,
     roles=[{**snapshot()["roles"][0], "wanted": 3}],

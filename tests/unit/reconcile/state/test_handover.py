@@ -17,7 +17,7 @@ from dljob.reconcile.state.model import Submit
 from dljob.reconcile.state.snapshot import MAX_CARRY
 
 WORN = {"v": 1, "restarts": {"Process": 2, "Role": 1}, "marks": {"worker": [NOW + 5.0]}}
-COUNTS = {"process": 2, "role_group": 0, "role": 1, "job": 0, "master": 0}
+COUNTS = {"process": 2, "roleGroup": 0, "role": 1, "job": 0, "master": 0}
 
 
 def worn(world: World) -> World:

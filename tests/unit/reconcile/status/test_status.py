@@ -103,7 +103,7 @@ def test_faults_of_primemaster_and_operator_are_merged_in_order():
 
 def test_restarts_of_all_levels_are_summed():
     world = World().running().new_session().settle().head_ready("pod-2").settle().workers_ready()
-    world.master(restarts={"process": 2, "role_group": 1, "role": 0, "job": 0, "master": 3}).settle()
+    world.master(restarts={"process": 2, "roleGroup": 1, "role": 0, "job": 0, "master": 3}).settle()
     assert world.status["restarts"]["cluster"] == 1
     assert world.status["restartsTotal"] == 7
     assert world.status["master"] == {"state": "Ready", "epoch": 1, "restarts": 3}

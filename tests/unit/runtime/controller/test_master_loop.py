@@ -156,7 +156,7 @@ async def test_a_second_master_goes_on_and_restarts_nobody(world: World) -> None
     assert second.journal.epoch == 2
     assert sum(call.startswith("spawn 01234567/worker") for call in world.backend.calls) == 2
     end_all(world)
-    none = {"in_process": 0, "process": 0, "role_group": 0, "role": 0, "job": 0, "node": 0}
+    none = {"inProcess": 0, "process": 0, "roleGroup": 0, "role": 0, "job": 0, "node": 0}
     assert (await ended(world))["restarts"] == {**none, "master": 1}
 
 

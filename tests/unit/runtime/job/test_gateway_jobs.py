@@ -40,7 +40,7 @@ def snapshot(phase: str = "Running", version: int = 1) -> dict[str, Any]:
         "epoch": 1,
         "version": version,
         "roles": [role],
-        "restarts": {"process": 0, "role_group": 0, "role": 0, "job": 0, "master": 0},
+        "restarts": {"process": 0, "roleGroup": 0, "role": 0, "job": 0, "master": 0},
         "lastFault": None,
         "recentFaults": [],
         "progress": {"step": 3, "metrics": {}},

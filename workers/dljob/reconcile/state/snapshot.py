@@ -12,19 +12,12 @@ from typing import Any, TypeAlias, TypeGuard
 
 from dljob.reconcile.state.fields import bounded, items, number, part, text, texts
 from dljob.reconcile.state.model import Object
+from dljob.spec.status import LEVELS as ALL_LEVELS
 
 Pieces: TypeAlias = dict[str, Any]
 
-LEVELS = {
-    "inProcess": "in_process",
-    "process": "process",
-    "roleGroup": "role_group",
-    "role": "role",
-    "job": "job",
-    "node": "node",
-    "master": "master",
-}
-"""Name of a restart level in the status -> its name in the snapshot."""
+LEVELS = tuple(level for level in ALL_LEVELS if level != "cluster")
+"""The restart levels that PrimeMaster counts; the operator counts those of clusters."""
 TIMES = ("stepTime", "lastCheckpointTime")
 STEPS = ("step", "lastCheckpointStep", "goodputPermille")
 MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20, 50
@@ -49,7 +42,7 @@ def digest(snapshot: Object) -> Object:
         **{key: bounded(text(snapshot, key), MAX_TEXT) for key in TEXTS if text(snapshot, key)},
         **{key: number(snapshot, key) for key in ("epoch", "version") if key in snapshot},
         "roles": [_bounded_role(role) for role in items(snapshot, "roles")[:MOST_ROLES]],
-        "restarts": {key: number(snapshot, "restarts", key) for key in LEVELS.values()},
+        "restarts": {level: number(snapshot, "restarts", level) for level in LEVELS},
         "recentFaults": [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]],
         "lastFault": _fault(last) if last else None,
         "carry": carry if len(json.dumps(carry)) <= MAX_CARRY else {},
@@ -147,7 +140,7 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         {"name": text(role, "name"), **{key: number(role, key) for key in COUNTS}}
         for role in items(snapshot, "roles")[:MAX_ROLES]
     ]
-    restarts = {name: number(snapshot, "restarts", key) for name, key in LEVELS.items()} | {"cluster": clusters}
+    restarts = {level: number(snapshot, "restarts", level) for level in LEVELS} | {"cluster": clusters}
     faults = [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]]
     found: Pieces = {
         "roles": roles,
