@@ -41,6 +41,7 @@ BINDING = {
 }
 
 Dljob = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -59,23 +60,30 @@ def team(plane: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def dljob(plane: Cluster, tmp_path: Path) -> Dljob:
+def start(plane: Cluster, tmp_path: Path) -> Start:
+    """The command beside the test, on the files of a job."""
     (tmp_path / "hello.py").write_text("def main(): ...\n")
     (tmp_path / "dljob.yaml").write_text(JOB)
 
-    def run(*words: str, kubeconfig: Path = plane.kubeconfig) -> subprocess.CompletedProcess[str]:
+    def begin(*words: str, kubeconfig: Path = plane.kubeconfig) -> subprocess.Popen[str]:
         env = {**os.environ, "KUBECONFIG": str(kubeconfig), "DLJOB_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "dljob.cli", *words]
-        return subprocess.run(
-            command,
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
-            stdin=subprocess.DEVNULL,
-        )
+        command, pipe = [sys.executable, "-m", "dljob.cli", *words], subprocess.PIPE
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, stderr=pipe, stdin=nothing, text=True)
+
+    return begin
+
+
+@pytest.fixture
+def dljob(start: Start) -> Dljob:
+    def run(*words: str, **where: Path) -> subprocess.CompletedProcess[str]:
+        with start(*words, **where) as running:
+            try:
+                out, err = running.communicate(timeout=90)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                raise
+        return subprocess.CompletedProcess(running.args, running.returncode, out, err)
 
     return run
 
@@ -115,12 +123,23 @@ def test_the_command_shows_each_phase_of_a_jobs_life(
     kit.until(lambda: not code_maps(plane, team), f"{code} goes with the job that owns it")
 
 
-def test_run_follows_and_exits_with_the_fate(operator: kit.Operator, team: str, dljob: Dljob, tmp_path: Path) -> None:
-    (tmp_path / "short.yaml").write_text(JOB + "  preRunningDeadlineSeconds: 2\n")
-    done = dljob("run", "short.yaml", "-n", team)
-    assert done.returncode == 5, done.stderr
-    assert "] Provisioning" in done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
+def test_run_follows_and_exits_with_the_fate(
+    plane: Cluster, operator: kit.Operator, team: str, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "short.yaml").write_text(JOB + "  preRunningDeadlineSeconds: 3600\n")
+    with start("run", "short.yaml", "-n", team) as running:
+        assert running.stderr is not None
+        heard: list[str] = []
+        while not heard or "] Provisioning" not in heard[-1]:
+            heard.append(running.stderr.readline())
+            # Empty once the command has ended.
+            assert heard[-1], heard
+        # Only now, so that the command has seen the job before its end, however busy the machine is.
+        sooner = json.dumps({"spec": {"preRunningDeadlineSeconds": 1}})
+        plane.kubectl("patch", "dljob", "hello", "-n", team, "--type=merge", "-p", sooner)
+        out, err = running.communicate(timeout=90)
+    assert running.returncode == 5, err
+    last = json.loads(out.splitlines()[-1])
     assert (last["phase"], last["reason"]) == ("Failed", "PreRunningDeadlineExceeded")
 
 
