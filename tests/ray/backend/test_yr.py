@@ -22,8 +22,9 @@ from dljob.runtime.yr.keys import connected
 WAIT_S = 120.0
 DLJOB = str(Path(sys.executable).parent / "dljob")
 TRAIN = """
-import os, sys, time, dljob
+import os, pathlib, sys, time, dljob
 me = dljob.current_worker()
+called = pathlib.Path(os.environ["DLJOB_DIR"], "called")
 print("hello from", me.name, "of", me.world_size, "start", me.incarnation, os.environ["MARK"], flush=True)
 dljob.progress(me.incarnation, loss=0.5)
 if "call" in sys.argv:
@@ -31,6 +32,10 @@ if "call" in sys.argv:
         dljob.RoleGroup("w").call("x").result(30)
     except dljob.errors.CallError as error:
         print(error, flush=True)
+    called.touch()
+# The job ends with its driver role, and takes along whoever is not done: so its last process waits for the call.
+while (me.role, me.incarnation) == ("w", 2) and not called.exists():
+    time.sleep(0.05)
 sys.exit(3 if (me.rank, me.incarnation) == (1, 1) else 0)
 """
 
