@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from pathlib import Path
 
@@ -127,6 +128,18 @@ def test_the_lines_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("rayjob.yaml").write_text(TEXT)
     said = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
     assert [command.run(words) for words in said] == [0, 0, 0]
+
+
+def test_a_rendered_chart_comes_through_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`helm template CHART | dljob convert - -o dljob.yaml`, as the page has it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
+    assert command.run(["convert", "-", "-o", "dljob.yaml"]) == 0
+    assert "name: sample" in Path("dljob.yaml").read_text()
+    assert "stdin:" in capsys.readouterr().err
+    assert command.run(["convert", "--frobnicate", "x.yaml"]) == 2
 
 
 def test_a_refused_job_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def convert(
-    file: Path,
+    file: Annotated[Path, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     to: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
