@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
+from dljob.raycluster.pods import IMAGE_CHECK
 from dljob.reconcile.children.patches import excluded_nodes
 from dljob.reconcile.state.context import seconds
 from dljob.reconcile.state.fields import items, number, part, text
-from dljob.reconcile.state.model import Object, Pod
+from dljob.reconcile.state.model import ImageVersions, Object, Pod
 
 _WAITS = frozenset({"", "PodInitializing", "ContainerCreating"})
 """Reasons of a waiting container that are normal."""
+_VERSION = 32
+"""Most characters of a version."""
 
 
 def digest(body: Object) -> Pod:
@@ -39,7 +44,19 @@ def digest(body: Object) -> Pod:
         trouble_reason=reason,
         end=next(_ends(meta, status, ray), ""),
         annotations={k: v for k, v in part(meta, "annotations").items() if k.startswith("dljob.io/")},
+        image=_image(status),
     )
+
+
+def _image(status: Object) -> ImageVersions | None:
+    """Return what the check of the pod's image told. The image is the user's, so it may have told anything."""
+    for container in items(status, "initContainerStatuses"):
+        for state in ("state", "lastState") if container["name"] == IMAGE_CHECK else ():
+            with suppress(ValueError, AttributeError):
+                said = json.loads(text(container, state, "terminated", "message"))
+                python, ray, dljob = (str(said.get(name) or "")[:_VERSION] for name in ("python", "ray", "dljob"))
+                return ImageVersions(python, ray, dljob)
+    return None
 
 
 def _ends(meta: Object, status: Object, ray: Object) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -184,17 +185,40 @@ def test_an_admission_policy_that_forbids_pods_is_named_in_the_status(
     assert "images must come from registry.corp" in warned(plane, namespace, "denied", "FailedCreateHeadPod")
 
 
+def ended_job(plane: Cluster, name: str, namespace: str) -> dict[str, Any]:
+    """The status of a job once it has ended."""
+    status = found(plane, "dljob", name, namespace).get("status", {})
+    return status if status.get("completionTime") else {}
+
+
 def test_a_missing_service_account_is_named_in_the_status(plane: Cluster, operator: Operator, namespace: str) -> None:
     apply(plane, namespace, "ghostly", head={"template": {"spec": {"serviceAccountName": "ghost"}}})
     words = said(plane, namespace, "ghostly", "FailedCreateHeadPod")
     assert 'serviceaccount "ghost" not found; create the service account; KubeRay tries again by itself' in words
-    group = {"name": "g", "cpu": "2", "template": {"spec": {"serviceAccountName": "ghost"}}}
+    own = "example.com/engine:1"
+    group = {"name": "g", "cpu": "2", "image": own, "template": {"spec": {"serviceAccountName": "ghost"}}}
     apply(plane, namespace, "haunted", nodeGroups=[group], roles=[{**ROLE, "nodeGroup": "g"}])
     words = said(plane, namespace, "haunted", "FailedCreateWorkerPod")
     assert 'serviceaccount "ghost" not found; create the service account; KubeRay tries again by itself' in words
     plane.kubectl("create", "serviceaccount", "ghost", "-n", namespace)
     until(lambda: len(head_pods(plane, namespace)) == 2, "KubeRay tries again")
-    until(lambda: worker_pods(plane, namespace, "haunted"), "and for the workers")
+    (worker,) = until(lambda: worker_pods(plane, namespace, "haunted"), "and for the workers")
+    # Its check runs before KubeRay's own container, which would wait for ever in an image without Ray.
+    inits = [(each["name"], each["image"]) for each in worker["spec"]["initContainers"]]
+    assert inits[-2:] == [("dljob-image", own), ("wait-gcs-ready", own)]
+    assert worker["spec"]["containers"][0]["image"] == own
+    (head,) = (pod for pod in head_pods(plane, namespace) if "haunted" in pod["metadata"]["name"])
+    # As a kubelet would say, of images with two versions of Python.
+    for pod, python in ((head, "3.11.9"), (worker, "3.12.4")):
+        told = json.dumps({"python": python, "ray": "2.60.0", "dljob": version("dljob")})
+        ended = {"exitCode": 0, "reason": "Completed", "message": told}
+        check = {"name": "dljob-image", "image": own, "imageID": "", "ready": True, "restartCount": 0}
+        status = {"status": {"initContainerStatuses": [{**check, "state": {"terminated": ended}}]}}
+        name, words = pod["metadata"]["name"], json.dumps(status)
+        plane.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", words)
+    body = until(lambda: ended_job(plane, "haunted", namespace), "the images do not fit")
+    assert (body["phase"], body["reason"]) == ("Failed", "PythonVersionMismatch")
+    assert "the image of node group g has Python 3.12.4, and the job's image Python 3.11.9" in body["message"]
 
 
 def test_a_raycluster_refused_by_kuberay_is_told_with_its_reason(

@@ -33,7 +33,7 @@ def everything() -> DLJobManifest:
         .collective_group("w", "a", "b", backend="MYCCL", timeout_seconds=60, on_restart="Fail")
         .config({"lr": 1}).global_env({"A": "1"})
         .node_group("big", replicas=4, min_replicas=3, max_replicas=5, cpu=32, memory="64Gi",
-                    shared_memory="8Gi", labels={"rack": "r1"},
+                    shared_memory="8Gi", image="engine:1", labels={"rack": "r1"},
                     accelerator=CHIP, template=POD)
         .head(cpu=2, memory="8Gi", template=POD).ray_cluster_template({"metadata": {"labels": {"team": "rl"}}})
         .master(cpu=1, memory="2Gi", max_restarts=3, create_timeout_seconds=60,

@@ -95,6 +95,7 @@ WHOLE: Json = {
             "cpu": "8",
             "memory": "8Gi",
             "sharedMemory": "1Gi",
+            "image": "engine:1",
             "labels": {"rack": "a"},
             "template": {},
             "accelerator": {"type": "GPU", "count": 8, "resourceName": "nvidia.com/gpu", "rayResource": "GPU"},

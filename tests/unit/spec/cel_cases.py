@@ -148,7 +148,7 @@ RULES: tuple[Case, ...] = (
         cel.GROUPS_FIXED,
         *(
             (groups(replicas=3), groups(**change), groups())
-            for change in ({"name": "h"}, {"cpu": "4"}, {"memory": "2Gi"}, {"sharedMemory": "2Gi"})
+            for change in ({"name": "h"}, {"cpu": "4"}, {"memory": "2Gi"}, {"sharedMemory": "2Gi"}, {"image": "i:2"})
         ),
         (groups(memory="1Gi", replicas=2), groups(), groups(memory="1Gi")),
         (

@@ -276,6 +276,7 @@ ROWS: dict[str, Plan | Code] = {
         "spec.nodeGroups.0.accelerator.resourceName", "example.com/g", "declared"
     ),
     "spec.nodeGroups[].accelerator.rayResource": Plan("spec.nodeGroups.0.accelerator.rayResource", "G", "declared"),
+    "spec.nodeGroups[].image": Plan("spec.nodeGroups.0.image", "engine:1", "declared"),
     "spec.nodeGroups[].labels": Plan("spec.nodeGroups.0.labels.rack", "b", "declared"),
     "spec.nodeGroups[].template": Plan(
         "spec.nodeGroups.0.template", {"spec": {"nodeSelector": {"a": "b"}}}, "declared"

@@ -111,6 +111,7 @@ class DLJobBuilder(SpecSetters):
         memory: str | None = None,
         shared_memory: str | None = None,
         accelerator: Mapping[str, object] | None = None,
+        image: str | None = None,
         labels: Mapping[str, str] | None = None,
         template: Mapping[str, object] | None = None,
     ) -> Self:
@@ -124,6 +125,7 @@ class DLJobBuilder(SpecSetters):
             "memory": memory,
             "sharedMemory": shared_memory,
             "accelerator": dict(accelerator or {}),
+            "image": image,
             "labels": dict(labels or {}),
             "template": dict(template or {}),
         }

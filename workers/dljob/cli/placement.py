@@ -78,6 +78,10 @@ class _Layout:
         if servers:
             table: Rows = [("SERVERS", "PORTS", "PROBES", "DRAIN", "SERVICE ON KUBERNETES"), *servers]
             domains = [*aligned(table), *([""] if domains else []), *domains]
+        images: Rows = [(group.name, group.image) for group in plan.node_groups.values() if group.image]
+        if images:
+            table = [("GROUP", "IMAGE ON KUBERNETES"), *images]
+            domains = [*aligned(table), *([""] if domains else []), *domains]
         tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
         return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
 
@@ -129,6 +133,7 @@ class _Layout:
                     "derived": group.derived,
                     "resources": _amounts(group.resources),
                     "labels": dict(group.labels),
+                    **({"image": group.image} if group.image else {}),
                 }
                 for group in self.plan.node_groups.values()
             ],

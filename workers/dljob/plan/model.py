@@ -85,6 +85,8 @@ class MachineGroup:
     # A new field is marked LATER too, or the digests of all jobs change and void their journals.
     spread: bool = field(default=False, metadata=LATER)
     """Whether each of its machines must be another host."""
+    image: str = field(default="", metadata=LATER)
+    """Image of its pods; empty for the job's."""
 
 
 class Place(NamedTuple):

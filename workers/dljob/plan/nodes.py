@@ -191,6 +191,7 @@ def _declared(group: spec_model.NodeGroup, cpu: Amount) -> MachineGroup:
         device=device,
         shared_memory=parse_memory(group.shared_memory) if group.shared_memory else 0,
         bounds=_bounds(group),
+        image=group.image or "",
     )
 
 

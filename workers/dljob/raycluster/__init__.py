@@ -1,5 +1,5 @@
 """PURE. The RayCluster (ray.io/v1) of a planned job, and what Kubernetes may refuse about it.
 
-In reading order: `render`, `podspec`, `pods` (names inside the pods), `overlay` (templates), `domain_pods`, `taints`,
-`survival` (head loss), `pod_security`, `acceptance`.
+In reading order: `render`, `podspec`, `pods` (names inside the pods), `images` (of node groups), `overlay` (templates),
+`domain_pods`, `taints`, `survival` (head loss), `pod_security`, `acceptance`.
 """

@@ -59,6 +59,7 @@ def worker_pod(spec: DLJobSpec, group: MachineGroup, *, init_image: str) -> Obje
     # Ray counts by the limits. Requests are equal, unless a template lowers them to share a small cluster.
     amounts = _kubernetes_resources(group)
     container = _container(pods.WORKER_CONTAINER, spec, amounts, amounts, period=5)
+    container["image"] = group.image or spec.image
     if group.device and group.device[0] == "NPU":
         # Ascend's device files belong to a user of their own, which root without capabilities cannot read.
         container["securityContext"]["capabilities"]["add"] = ["DAC_OVERRIDE"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from dljob.plan.model import JobPlan, MachineGroup
 from dljob.raycluster.domain_pods import with_domains
+from dljob.raycluster.images import with_image_checks
 from dljob.raycluster.overlay import Object, overlay
 from dljob.raycluster.podspec import counted_cpus, declared_resources, head_pod, with_library, with_parting, worker_pod
 from dljob.raycluster.survival import ANNOTATION, keep
@@ -43,6 +44,8 @@ class RenderOptions:
     """ConfigMap with the spec, mounted on the head."""
     init_image: str = ""
     """Image that brings dljob into user images; empty if they have it."""
+    version: str = ""
+    """Version of the operator's dljob, which the images of node groups must have; empty: any."""
 
 
 def effective(manifest: DLJobManifest, image: str, ray_version: str) -> DLJobManifest:
@@ -97,6 +100,7 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], opt
         pod = with_patience(pod, spec.fault_tolerance.node)
         own = groups.get(group.get("groupName", ""))
         group["template"]["spec"] = with_domains(pod, own, options.name) if own else pod
+    with_image_checks(made["spec"], spec.ray_version or "", options.version)
     return made
 
 

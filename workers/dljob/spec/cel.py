@@ -95,13 +95,13 @@ ROLES_FIXED = CelRule(
 # CEL has no comparison of optional fields: presence and value are compared one after the other.
 _SIZES = " && ".join(
     f"has(o.{name}) == has(g.{name}) && (!has(o.{name}) || o.{name} == g.{name})"
-    for name in ("cpu", "memory", "sharedMemory", "accelerator", "labels")
+    for name in ("cpu", "memory", "sharedMemory", "accelerator", "image", "labels")
 )
 GROUPS_FIXED = CelRule(
     f"{_MAY_CHANGE} || has(self.spec.nodeGroups) == has(oldSelf.spec.nodeGroups) && (!has(self.spec.nodeGroups)"
     " || self.spec.nodeGroups.size() == oldSelf.spec.nodeGroups.size()"
     f" && self.spec.nodeGroups.all(g, oldSelf.spec.nodeGroups.exists(o, o.name == g.name && {_SIZES})))",
-    f"nodeGroups and their sizes {_SUSPEND_FIRST} (replicas may; the rest waits for the next attempt)",
+    f"nodeGroups, their sizes and images {_SUSPEND_FIRST} (replicas may; the rest waits for the next attempt)",
 )
 IMAGE_FIXED = CelRule(
     f"{_MAY_CHANGE} || has(self.spec.image) == has(oldSelf.spec.image)"

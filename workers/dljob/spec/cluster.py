@@ -61,6 +61,9 @@ class NodeGroup(Model):
     """Size of /dev/shm of one machine; left out: the platform's."""
     accelerator: NodeAccelerator | None = None
     """Devices of one machine; left out: none."""
+    image: Annotated[str | None, Field(min_length=1, max_length=1024, pattern=scalars.IMAGE_PATTERN)] = None
+    """Image of the group's pods; left out: the job's. It has the minor version of Python and the Ray of the job's
+    image, which is checked before ranks start there. A laptop ignores it."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     """Labels of the machines, both in Ray and on their pods in Kubernetes."""
     # Free in the schema: `rules.templates` checks it against the fields that KubeRay serves.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dljob.reconcile.state.model import ImageVersions
 from dljob_operator.watch.pods import digest
 
 META = {
@@ -153,3 +154,21 @@ def test_a_pod_that_is_deleted_says_so_when_nothing_says_more() -> None:
     assert pod({"conditions": [DRAINED]}, deletionTimestamp="2026-01-01T00:00:00Z").end == (
         "EvictionByEvictionAPI: evicting"
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "found"),
+    [
+        ("state", '{"python": "3.12.4", "ray": "2.60.0", "dljob": ""}', ImageVersions("3.12.4", "2.60.0", "")),
+        ("lastState", '{"python": "3.12.4"}', ImageVersions("3.12.4", "", "")),
+        ("state", f'{{"python": "{"3" * 99}", "ray": null}}', ImageVersions("3" * 32, "", "")),
+        ("state", "Traceback", None),
+        ("state", "[]", None),
+        ("state", "", None),
+    ],
+)
+def test_the_versions_of_an_image_are_read_whatever_it_tells(
+    state: str, said: str, found: ImageVersions | None
+) -> None:
+    check = container("dljob-image", **{state: {"terminated": {"exitCode": 1, "message": said}}})
+    assert pod({"initContainerStatuses": [container("dljob-init"), check]}).image == found

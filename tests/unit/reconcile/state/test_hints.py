@@ -15,6 +15,8 @@ from dljob.reconcile.state.hints import advised
         ("ErrImagePull", "ErrImagePull: container ray-head: not found", "correct the image, or its imagePullSecrets"),
         ("ErrImagePull", "ErrImagePull: container dljob-init: not found", "the operator's --init-image"),
         ("CrashLoopBackOff", "CrashLoopBackOff: container dljob-init: back-off", "kubectl logs"),
+        ("ErrImagePull", "ErrImagePull: container dljob-image: not found", "correct the image, or its"),
+        ("CrashLoopBackOff", "CrashLoopBackOff: container dljob-image: back-off", "correct nodeGroups[].image"),
         ("OOMKilled", "OOMKilled: container ray-worker ended with exit code 137 (OOMKilled)", "give it more memory"),
         ("Error", "Error: container ray-worker ended with exit code 137", "it was killed: give it more memory, or see"),
         ("CreateContainerConfigError", 'secret "keys" not found', "create what is missing"),

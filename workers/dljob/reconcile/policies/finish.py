@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dljob.reconcile.children.children import delete_spec_map, labels
 from dljob.reconcile.policies.attempts import ENDED, LAUNCHER_REASONS, ORPHAN_SECONDS
+from dljob.reconcile.policies.images import ANEW, misfit
 from dljob.reconcile.state import names, reasons
 from dljob.reconcile.state.context import ReconcileContext, seconds
 from dljob.reconcile.state.fields import text
@@ -13,7 +14,6 @@ from dljob.spec.status import TERMINAL
 
 NO_DLJOB = ("No module named 'dljob'", "No module named 'dljob.", "No module named dljob")
 """Python's messages in an image without dljob, or with a dljob without launcher. Source: CPython, Lib/runpy.py."""
-ANEW = "then delete this job and apply it again"
 LOGS_SECONDS = 60.0
 """Seconds that the RayCluster stays for its logs to be saved, from when the operator learned of the end."""
 LOGS_TRIES = 5
@@ -21,8 +21,8 @@ LOGS_TRIES = 5
 
 
 def verdict(case: ReconcileContext) -> PolicyDecision | None:
-    """End the job when PrimeMaster reports its end, the launcher refused it, or only the launcher can tell."""
-    found = _masters(case) or _launchers(case)
+    """End the job when PrimeMaster reports its end, the launcher or an image refused it, or only the launcher tells."""
+    found = _masters(case) or _launchers(case) or misfit(case)
     return None if found is None else PolicyDecision(f"the job is over: {found.reason}", change=found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dljob.raycluster.pods import INIT_CONTAINER
+from dljob.raycluster.pods import IMAGE_CHECK, INIT_CONTAINER
 
 AGAIN = "the pod then goes on by itself"
 IMAGE = "correct the image, or its imagePullSecrets"
@@ -42,6 +42,11 @@ BY_REASON = {
 }
 BY_WORDS = (
     *((f"{reason}: container {INIT_CONTAINER}", INIT_IMAGE) for reason in OF_IMAGES),
+    *((f"{reason}: container {IMAGE_CHECK}", IMAGE) for reason in OF_IMAGES),
+    (
+        f"container {IMAGE_CHECK}",
+        "the image of that pod needs a program `python`, with the Ray and dljob of the job: correct nodeGroups[].image",
+    ),
     ("OOMKilled", "give it more memory"),
     ("exit code 137", "it was killed: give it more memory, or see the pod's Events for a probe that failed"),
     ("Multi-Attach", "a ReadWriteOnce volume is on one node at a time: use a claim with ReadWriteMany"),

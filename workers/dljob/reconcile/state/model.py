@@ -75,6 +75,17 @@ class Pod:
     """Why the pod ends, or why its Ray container ended last: reason and message; empty: nothing ended."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """The annotations under `dljob.io/`."""
+    image: ImageVersions | None = None
+    """The versions in its image, as its check told them; None: it told nothing, or has no check."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVersions:
+    """The versions in the image of a pod; empty for what is not installed there."""
+
+    python: str
+    ray: str
+    dljob: str
 
 
 @dataclass(frozen=True, slots=True)

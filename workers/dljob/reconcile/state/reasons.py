@@ -93,6 +93,9 @@ STOPPED = "StoppedByUser"  # a user set the annotation dljob.io/stop
 DEADLINE_EXCEEDED = "DeadlineExceeded"  # activeDeadlineSeconds passed
 PRE_RUNNING_DEADLINE = "PreRunningDeadlineExceeded"  # preRunningDeadlineSeconds passed before the job ran
 IMAGE_WITHOUT_DLJOB = "ImageWithoutDLJob"  # the head's Python cannot import dljob
+PYTHON_MISMATCH = "PythonVersionMismatch"  # the image of a node group has another Python than the job's
+RAY_MISMATCH = "RayVersionMismatch"  # it has another Ray, or none
+DLJOB_MISMATCH = "DLJobVersionMismatch"  # it has another dljob, or none
 LOGS_SAVED = "LogsSaved"  # the tails of the ranks' logs are in a ConfigMap that outlives the RayCluster
 LOGS_LOST = "LogsLost"  # the tails of the logs could not be fetched in time; the RayCluster was deleted without them
 
@@ -120,6 +123,7 @@ WARNINGS = frozenset(
         *(CLUSTER_RESTARTS_EXHAUSTED, SUBMISSION_REFUSED, MASTER_UNREACHABLE, COMMAND_REFUSED, COMMAND_IGNORED),
         HEAD_MISBEHAVES,
         *(DEADLINE_EXCEEDED, PRE_RUNNING_DEADLINE, IMAGE_WITHOUT_DLJOB, LOGS_LOST, JOB_FAILED),
+        *(PYTHON_MISMATCH, RAY_MISMATCH, DLJOB_MISMATCH),
     }
 )
 """Reasons whose Events are Warnings."""

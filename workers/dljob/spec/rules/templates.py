@@ -21,7 +21,7 @@ Object: TypeAlias = Mapping[str, Any]
 
 HEAD, WORKER = "ray-head", "ray-worker"
 PORTS = {"gcs-server": 6379, "client": 10001, "dashboard": 8265, "metrics": 8080, "dljob": 8266}
-_INIT_CONTAINERS = ("dljob-init", "wait-gcs-ready")
+_INIT_CONTAINERS = ("dljob-init", "dljob-image", "wait-gcs-ready")
 """dljob's init container, and the one that KubeRay adds to worker pods."""
 
 
