@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob import UsageError
-from dljob.calls.mesh import Mesh, every_rank, layout, mesh_of
+from dljob.calls.mesh import Mesh, every_rank, layout, mesh_of, misfit
 
 AXES = ("pp", "dp", "cp", "tp")
 
@@ -73,3 +73,22 @@ def test_mesh_that_does_not_make_the_role_is_refused(declared, words):
 def test_axis_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(UsageError, match=r"mesh='ep': role r has no axis 'ep'\n  it has: dp, tp"):
         layout(mesh_of({"dp": 4, "tp": 2}, 8, "r"), ("ep",), "r")
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({}, ""),
+        ({"dp": -1}, ""),
+        ({"dp": -1, "tp": 4}, ""),
+        ({"dp": -1, "tp": 2}, ""),
+        ({"dp": -1, "tp": 3}, "multiples of 3, but the role grows and shrinks by 4; set replicasPerGroup: 3"),
+        ({"dp": -1, "tp": 8}, "set replicasPerGroup: 8"),
+        ({"dp": 2, "tp": 2}, "dp 2, tp 2 makes 4 ranks, but minReplicas and maxReplicas let their number change"),
+        ({"dp": "2"}, ""),
+        ({"dp": 0, "tp": -1}, ""),
+    ],
+)
+def test_mesh_of_a_role_that_resizes_divides_its_groups(declared, words):
+    assert words in misfit(declared, 4, "r")
+    assert bool(misfit(declared, 4, "r")) == bool(words)

@@ -188,6 +188,36 @@ def test_validate_and_run_refuse_a_missing_script_with_its_place(
     assert main.run(["validate", "script.yaml"]) == 0
 
 
+def test_validate_and_run_refuse_a_mesh_that_the_sizes_of_a_fleet_do_not_fit(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = "{class: src.m.W}, driver: false, minReplicas: 2, maxReplicas: 8"
+    text = GOOD + "  - {name: driver, entrypoint: {class: m.D}}\n"
+    (here / "mesh.yaml").write_text(text.replace("{class: m.W}", role))
+    (here / "src").mkdir()
+    code = here / "src" / "m.py"
+    code.write_text(
+        "class Other:\n    mesh = {'tp': 9}\nclass W:\n    name = 1\n    mesh: dict = {'dp': -1, 'tp': 2}\n"
+    )
+    said = "entrypoint.class: mesh of role worker: dp -1, tp 2 needs ranks in multiples of 2"
+    for command in ("validate", "run"):
+        assert main.run([command, "mesh.yaml"]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.out + printed.err
+        assert "set replicasPerGroup: 2" in printed.out + printed.err
+    (here / "mesh.yaml").write_text(text.replace("{class: m.W}", f"{role}, replicasPerGroup: 2"))
+    assert main.run(["validate", "mesh.yaml"]) == 0
+    code.write_text("class W:\n    def setup(self):\n        self.mesh = {'dp': 2}\n")
+    assert main.run(["validate", "mesh.yaml"]) == 2
+    assert "make one axis -1" in capsys.readouterr().out
+    # Told when the rank starts: no plain dict, no class of this name, a file that is no Python, no file.
+    for text in ("class W:\n    mesh = sizes()\n", "class W:\n    mesh = 7\n", "class V:\n    pass\n", "class W(:\n"):
+        code.write_text(text)
+        assert main.run(["validate", "mesh.yaml"]) == 0
+    code.unlink()
+    assert main.run(["validate", "mesh.yaml"]) == 0
+
+
 def test_run_refuses_a_python_that_this_machine_lacks_with_its_place(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,10 @@ def context(**changes: Any) -> WorkerContext:
     return WorkerContext(**{**values, **changes})
 
 
+ROLE_FIELDS = ("driver", "comm_backend", "elastic", "group_size", "min_replicas", "max_replicas")
+"""Changes of a `Life` that concern its role."""
+
+
 class Life:
     """A rank's life with `target` as its entrypoint; `steps` records the order of events."""
 
@@ -58,7 +62,7 @@ class Life:
         module = types.ModuleType("users_module")
         module.target = target
         sys.modules["users_module"] = module
-        role = {k: changes.pop(k) for k in ("driver", "comm_backend", "elastic") if k in changes}
+        role = {k: changes.pop(k) for k in ROLE_FIELDS if k in changes}
         self.context = context(**changes)
         self.steps: list[str] = []
         install(self.context)

@@ -76,6 +76,29 @@ def mesh_of(declared: Mapping[str, int], ranks: int, role: str) -> Mesh:
     return mesh
 
 
+def misfit(declared: Mapping[str, int], group_size: int, role: str) -> str:
+    """Return why a mesh does not fit a role whose number of ranks changes; empty when it fits every number.
+
+    Such a role grows and shrinks by whole groups, so the axes of fixed size must divide one, and another must be open.
+    Sizes that make no mesh at all are told by `mesh_of`.
+    """
+    if not declared or not all(isinstance(size, int) and (size > 0 or size == -1) for size in declared.values()):  # pyright: ignore[reportUnnecessaryIsInstance] - users write it
+        return ""
+    said = ", ".join(f"{name} {size}" for name, size in declared.items())
+    known = math.prod(size for size in declared.values() if size != -1)
+    if -1 not in declared.values():
+        return (
+            f"mesh of role {role}: {said} makes {known} ranks, but minReplicas and maxReplicas let their number "
+            "change; make one axis -1: all that remain"
+        )
+    if group_size % known == 0:
+        return ""
+    return (
+        f"mesh of role {role}: {said} needs ranks in multiples of {known}, but the role grows and shrinks by "
+        f"{group_size}; set replicasPerGroup: {known}, so that whole groups of {known} come and go"
+    )
+
+
 def layout(mesh: Mesh, names: Sequence[str], role: str) -> Layout:
     """Return the shards over some axes: ranks that differ only on the other axes share a shard.
 

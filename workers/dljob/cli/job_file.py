@@ -163,7 +163,7 @@ def folder_of(file: Path, manifest: DLJobManifest) -> Path:
 
 
 def _not_here(file: Path, manifest: DLJobManifest) -> list[Finding]:
-    return [*missing_code(file, manifest), *unfit_pythons(manifest)]
+    return [*unfit_code(file, manifest), *unfit_pythons(manifest)]
 
 
 def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
@@ -184,6 +184,13 @@ def unfit_pythons(manifest: DLJobManifest) -> list[Finding]:
             words = f"role {role.name} cannot run with {role.python} on this machine: {said}"
             found.append(Finding(("spec", "roles", index, "python"), words))
     return found
+
+
+def unfit_code(file: Path, manifest: DLJobManifest) -> list[Finding]:
+    """Return a finding for each role that the code in the job's folder does not fit."""
+    from dljob.cli.meshes import unfit_meshes
+
+    return [*missing_code(file, manifest), *unfit_meshes(folder_of(file, manifest), manifest)]
 
 
 def missing_code(file: Path, manifest: DLJobManifest) -> list[Finding]:

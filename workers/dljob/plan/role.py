@@ -130,6 +130,11 @@ class RolePlan:
         return self.min_replicas < self.max_replicas
 
     @property
+    def fleet(self) -> bool:
+        """Whether its ranks come and go one by one while the others run on: they form no world."""
+        return self.resizes and not self.elastic
+
+    @property
     def groups(self) -> int:
         """The number of role groups."""
         return self.replicas // self.group_size

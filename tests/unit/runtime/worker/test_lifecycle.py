@@ -161,6 +161,25 @@ def test_class_without_run_serves_until_it_is_stopped():
     assert life.steps == ["ready"]
 
 
+def test_a_mesh_that_some_size_of_a_fleet_does_not_fit_is_refused():
+    class Meshed(Worker):
+        def setup(self):
+            self.mesh = {"dp": -1, "tp": 2}
+
+        def run(self):
+            pass
+
+    bounds = {"min_replicas": 2, "max_replicas": 4}
+    life = Life(Meshed, **bounds)
+    ended = life.live()
+    assert (ended.ok, ended.fatal, ended.error_type) == (False, True, "MeshError")
+    assert "set replicasPerGroup: 2" in ended.message
+    assert "ready" not in life.steps
+    assert Life(Meshed, **bounds, group_size=2).live().ok
+    assert Life(Meshed, **bounds, elastic=True).live().ok, "a world starts anew, with a mesh of its new size"
+    assert Life(Meshed).live().ok
+
+
 def test_driver_must_be_able_to_end():
     assert "would never end" in Life(Worker, driver=True).live().message
     assert Life(Recorder, driver=True).live().ok

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.job_file import missing_code
+from dljob.cli.job_file import unfit_code
 from dljob.errors import ExitCode, PlacementError, Problem, SpecError, UsageError
 from dljob.telemetry.wording import counted
 
@@ -89,7 +89,7 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
             found = ()
         # With an image or a ConfigMap the code is not in this folder.
         in_cluster = manifest.spec.image or manifest.spec.code.config_map
-        return (*found, *(() if in_cluster else missing_code(path, manifest)))
+        return (*found, *(() if in_cluster else unfit_code(path, manifest)))
 
     try:
         manifests = load_file_all(path, rules=rules)

@@ -44,7 +44,7 @@ class RoleFacts:
     @cached_property
     def fleet(self) -> bool:
         """Whether its ranks come and go one by one while the others run on: they form no world."""
-        return self.plan.resizes and not self.plan.elastic
+        return self.plan.fleet
 
     @cached_property
     def ranks_per_host(self) -> int:

@@ -357,8 +357,13 @@ def describe(instance: Any) -> ServiceDescriptor:
     cls = type(instance)
     marks = {name: mark_of(cls, name) for name in dir(cls)}
     methods = {n: replace(mark, parameters=parameters_of(cls, n)) for n, mark in marks.items() if mark is not None}
+    return ServiceDescriptor(methods, declared_mesh(instance))
+
+
+def declared_mesh(instance: Any) -> dict[str, int]:
+    """Return axis -> size of the `mesh` of a rank's object; empty without one."""
     mesh = getattr(instance, "mesh", None)
     names = getattr(mesh, "mesh_dim_names", None)
     if mesh is not None and names:
-        return ServiceDescriptor(methods, dict(zip(names, mesh.shape, strict=True)))
-    return ServiceDescriptor(methods, dict(mesh) if isinstance(mesh, Mapping) else {})
+        return dict(zip(names, mesh.shape, strict=True))
+    return dict(mesh) if isinstance(mesh, Mapping) else {}

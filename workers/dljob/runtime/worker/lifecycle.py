@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dljob.calls.mesh import misfit
 from dljob.errors import CallError
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.role import RolePlan
@@ -19,6 +20,7 @@ from dljob.runtime.process.entrypoint import EntrypointError, resolve, takes_con
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import WorkerContext
+from dljob.runtime.rpc.server import declared_mesh
 from dljob.runtime.worker.worker import Worker
 
 FATAL_PHASES = frozenset({"import", "__init__", "setup"})
@@ -143,6 +145,7 @@ class Lifecycle:
             self._object = self._kept
         self._settled = True
         self._restarted()
+        self._check_mesh()
         # Calls are served only from here on: user methods may rely on what `setup` and `on_restart` made.
         self._ready(self._object)
         self._phase = "run"
@@ -194,6 +197,13 @@ class Lifecycle:
                     "TypeError", f"{path}.run{inspect.signature(run)}: run() is called without arguments"
                 )
         return callable(run)
+
+    def _check_mesh(self) -> None:
+        """Refuse a mesh that some size of the role would not fit: its callers would find out at a change of size."""
+        role = self._role
+        why = misfit(declared_mesh(self._object), role.group_size, role.name) if role.fleet else ""
+        if why:
+            raise EntrypointError("MeshError", why)
 
     def _result(self, value: Any) -> str:
         """Return the result as JSON. Only rank 0 of a driver must return JSON; other ranks only get a warning."""
