@@ -39,7 +39,7 @@ def test_calls_under_way_at_present_processes_are_its_load():
     world = world_of(by="calls")
     (one, other) = (world.state.hosts[world.state.job.roles["e"].host_of(rank)].actor for rank in range(2))
     usage = {
-        one: ("e", {"busy": [[0, 20]]}),
+        one: ("e", {"busy": [[0, 20]], "open": [[0, 3]]}),
         other: ("e", {"busy": [[1, 11]]}),
         "gone": ("e", {"busy": [[1, 90]]}),
     }
@@ -48,8 +48,10 @@ def test_calls_under_way_at_present_processes_are_its_load():
     heard = HeartbeatLog()
     heard.usage = usage
     order = ev.Commanded("c", "scale", "e", "me", 1)
-    assert heard.with_heartbeats(world.now, world.state, order).calls == ((0, 20), (1, 11))
-    assert heard.with_heartbeats(world.now, world.state, ev.LoadSeen("e", 1, "low")).calls == ((0, 20), (1, 11))
+    assert heard.with_heartbeats(world.now, world.state, order).calls == ((0, 23), (1, 11)), (
+        "connections to its ports count"
+    )
+    assert heard.with_heartbeats(world.now, world.state, ev.LoadSeen("e", 1, "low")).calls == ((0, 23), (1, 11))
     assert heard.with_heartbeats(world.now, world.state, ev.Commanded("c", "stop")).calls == ()
 
 

@@ -92,3 +92,16 @@ def test_what_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatc
     assert holder(1) == ""
     monkeypatch.setattr(ports, "_listeners", lambda _port: iter(["no such inode"]))
     assert holder(1) == ""
+
+
+def test_connections_of_clients_are_counted_for_each_rank() -> None:
+    own = HostPorts()
+    assert own.connections() == {}
+    taken = {rank: own.take(rank, [("http", 0)], f"u/r/{rank}", {})["http"] for rank in (0, 1)}
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", taken[1]))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", taken[1])), socket.create_connection(("127.0.0.1", taken[1])):
+            accepted, _ = server.accept()  # the other one waits to be accepted
+            assert own.connections() == {0: 0, 1: 2}
+            accepted.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,17 @@ def test_a_rank_is_reported_as_ready_once_and_as_serving_at_each_change() -> Non
     for ready in (True, False, True):
         own.serves(who, ready=ready, why="said")
     assert [news if news == "ready" else news.ready for *_, news in ranks.said] == [True, "ready", False, True]
+
+
+def test_connections_are_counted_where_the_least_busy_ranks_may_go() -> None:
+    fixed = serving(Ranks(), ports=(("http", 0),))
+    fixed.environment(START)
+    assert fixed.connections() == {}
+    fleet = serving(Ranks(), ports=(("http", 0),), min_replicas=1, max_replicas=2)
+    env = fleet.environment(START)
+    where = "127.0.0.1", int(env["DLJOB_PORT_HTTP"])
+    with socket.create_server(where), socket.create_connection(where):
+        assert fleet.connections() == {START.rank: 1}
 
 
 def test_a_failed_probe_is_an_end_with_its_evidence() -> None:

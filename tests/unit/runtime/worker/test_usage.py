@@ -44,13 +44,18 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
     second.add(call(":queue:samples", "put"), SENT)
     counters.slots[1].begin(7, 1)
     counters.slots[1].note(7, 1, "held:policy", 3)
-    own = Usage(8, lambda: (first, second), lambda: {7: os.getpid(), 8: 0})
+    own = Usage(8, lambda: (first, second), lambda: {7: os.getpid(), 8: 0}, (dict[int, int], lambda: {7: 2}))
     own.sample(counters)
     said = json.loads(counters.usage())
     ((rank, mib),) = said.pop("memory")
     assert (rank, said) == (
         7,
-        {"calls": {"rollout.generate": [2, 0, 1, 0]}, "noted": [["held:policy", 7, 3]], "stores": [":queue:samples"]},
+        {
+            "calls": {"rollout.generate": [2, 0, 1, 0]},
+            "noted": [["held:policy", 7, 3]],
+            "stores": [":queue:samples"],
+            "open": [[7, 2]],
+        },
     )
     assert 10 < mib < 10_000
     assert own.unsent == (1, {**said, "memory": [[7, mib]]})

@@ -437,7 +437,7 @@ class Commanded:
     count: int = 0
     """For scale: the wanted number of ranks."""
     calls: tuple[tuple[int, int], ...] = ()
-    """For scale: (rank, calls under way or waiting there), as far as it is known."""
+    """For scale: (rank, calls and connections of clients there), as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +449,7 @@ class LoadSeen:
     why: str
     """The load in words."""
     calls: tuple[tuple[int, int], ...] = ()
-    """(rank, calls under way or waiting there), as far as it is known."""
+    """(rank, calls and connections of clients there), as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Sizing:
     gone: tuple[int, ...] = ()
     """Numbers of groups of a fleet that left while higher ones stayed; the lowest is the first that is given again."""
     calls: tuple[tuple[int, int], ...] = ()
-    """(rank, calls under way) as the last change of the wanted size found them: who has fewest goes first."""
+    """(rank, calls and connections) as the last change of the wanted size found them: who has fewest goes first."""
     leaving: tuple[int, ...] = ()
     """Ranks of a fleet that finish their calls and requests before the role goes on without them."""
     leave_by: float | None = None

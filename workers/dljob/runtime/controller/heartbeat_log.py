@@ -175,7 +175,7 @@ class HeartbeatLog:
         match event:
             case ev.Commanded() | ev.LoadSeen():
                 role = event.target if isinstance(event, ev.Commanded) else event.role
-                calls = calls_under_way(state, role, self.usage) if role in state.sizes else {}
+                calls = work_under_way(state, role, self.usage) if role in state.sizes else {}
                 return evolve(event, calls=tuple(sorted(calls.items()))) if calls else event
             case ev.HostLost():
                 # By life: heartbeats of the actor that has taken its place say nothing about the lost one.
@@ -233,6 +233,16 @@ def _finite(outcome: Outcome) -> Outcome:
 
 def calls_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[int, int]:
     """Return rank -> calls of others that run in it or wait there, for the present processes of a role."""
+    return _told(state, role, usage, "busy")
+
+
+def work_under_way(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[int, int]:
+    """Return rank -> calls of others, and connections to its ports: what would be lost or drained if the rank went."""
+    calls, connections = (_told(state, role, usage, key) for key in ("busy", "open"))
+    return {rank: calls.get(rank, 0) + connections.get(rank, 0) for rank in {*calls, *connections}}
+
+
+def _told(state: JobState, role: str, usage: Mapping[str, tuple[str, Mapping[str, Any]]], key: str) -> dict[int, int]:
     present = {own.actor for host, own in state.hosts.items() if host.role == role}
-    told = (mine.get("busy", ()) for actor, (_, mine) in usage.items() if actor in present)
-    return {rank: calls for rows in told for rank, calls in rows}
+    told = (mine.get(key, ()) for actor, (_, mine) in usage.items() if actor in present)
+    return {rank: count for rows in told for rank, count in rows}

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from zlib import crc32
@@ -17,8 +18,8 @@ from zlib import crc32
 from dljob.plan.serving import HIGHEST_PORT, LOWEST_PORT
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LISTENS = "0A"
-"""TCP_LISTEN in `/proc/net/tcp`."""
+_LISTENS, _ESTABLISHED = "0A", "01"
+"""TCP_LISTEN and TCP_ESTABLISHED in `/proc/net/tcp`."""
 
 
 class PortTakenError(Exception):
@@ -55,6 +56,19 @@ class HostPorts:
                 self._release(port)
             self._of[rank] = found
         return found
+
+    def connections(self) -> dict[int, int]:
+        """Return rank -> connections of clients to its ports, those that it has not accepted yet included."""
+        found = {rank: list(ports.values()) for rank, ports in list(self._of.items()) if ports}
+        if not found:
+            return {}
+        count = Counter(
+            int(words[1].rpartition(":")[2], 16)
+            for table in ("/proc/net/tcp", "/proc/net/tcp6")
+            for words in _rows(table)
+            if words[3] == _ESTABLISHED
+        )
+        return {rank: sum(count[port] for port in ports) for rank, ports in found.items()}
 
     def _fixed(self, name: str, port: int) -> int:
         if port in self._mine():

@@ -447,6 +447,10 @@ class ForkHost(Host):
         with self._lock:
             return [calls.counts for calls in self._calls.values()]
 
+    def connections(self) -> Mapping[int, int]:
+        """Return the open connections to the ranks' ports."""
+        return self._serving.connections()
+
     def rank_pids(self) -> Mapping[int, int]:
         """Return the pids of the ranks that run."""
         with self._lock:

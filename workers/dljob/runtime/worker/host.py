@@ -75,7 +75,9 @@ class Host:
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
-        self.usage = Usage(sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids, self.busy)
+        self.usage = Usage(
+            sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids, (self.busy, self.connections)
+        )
         where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
         line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
         self.heartbeat_thread = HeartbeatThread(self, lease, line)
@@ -208,6 +210,10 @@ class Host:
 
     def busy(self) -> Mapping[int, int]:
         """Return rank -> calls of others that run in it, or wait there."""
+        return {}
+
+    def connections(self) -> Mapping[int, int]:
+        """Return rank -> open connections to its ports."""
         return {}
 
     def terminated(self) -> None:

@@ -143,6 +143,10 @@ class HostServing:
         env = {**self._env.get(rank, {}), **more}
         return ProbeTarget(target.address, target.ports, env, self._spec.job.code_dir or "/")
 
+    def connections(self) -> Mapping[int, int]:
+        """Return rank -> open connections to its ports, of a role from which the least busy ranks go first."""
+        return self._ports.connections() if self._spec.role.fleet else {}
+
     def load(self, order: LoadOrder) -> None:
         """Begin a load of weights."""
         if self._weights is not None:

@@ -451,6 +451,10 @@ class ThreadHost(Host):
         start, calls = self._start, self._callee.under_way
         return {} if start is None or calls is None else {start.rank: calls}
 
+    def connections(self) -> Mapping[int, int]:
+        """Return the open connections to the ranks' ports."""
+        return self._serving.connections()
+
     def rank_pids(self) -> Mapping[int, int]:
         """Return the rank's pid, which is this process's."""
         start = self._start

@@ -8,6 +8,7 @@ heartbeat carries it; PrimeMaster writes it into the job's folder (`controller.s
     memory   [rank, MiB]: resident memory of the rank's process, without processes that it started
     stores   addresses of storage actors in use (`:queue:samples`)
     busy     [rank, calls under way or waiting]: calls of others to the rank
+    open     [rank, connections]: clients of the ports of a rank of a fleet
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class Usage:
-    """The usage of one host; `ranks` is the number of ranks in the whole job."""
+    """The usage of one host; `ranks` is the number of ranks in the whole job, `load` what tells `busy` and `open`."""
 
     def __init__(
         self,
         ranks: int,
         counts: Callable[[], Iterable[CallCounts]],
         pids: Callable[[], Mapping[int, int]],
-        busy: Callable[[], Mapping[int, int]] = dict,
+        load: tuple[Callable[[], Mapping[int, int]], Callable[[], Mapping[int, int]]] = (dict, dict),
     ) -> None:
         self._pause = min(MOST_S, max(LEAST_S, ranks / RANKS_A_SECOND))
         self._counts = counts
         self._pids = pids
-        self._busy = busy
+        self._busy, self._open = load
         self._next = 0.0
         self._made: dict[str, Any] = {}
         self._number = self._sent = 0
@@ -81,6 +82,7 @@ class Usage:
         memory = [[rank, mib] for rank, pid in self._pids().items() if (mib := resident_mib(pid)) is not None]
         parts = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
         parts["busy"] = [[rank, calls] for rank, calls in self._busy().items()]
+        parts["open"] = [[rank, connections] for rank, connections in self._open().items()]
         return {name: part for name, part in parts.items() if part}
 
 
