@@ -59,6 +59,16 @@ def test_validate_warns_of_weights_with_which_nobody_stays_ready(
     assert f"warning: {line}" in said.err
 
 
+def test_validate_warns_of_cuts_that_the_loss_of_the_head_ends(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, fields in (("bare", "{everySteps: 5}"), ("kept", "{everySteps: 5, path: /ckpt}")):
+        (here / f"{name}.yaml").write_text(GOOD.replace("spec:", f"spec:\n  checkpoint: {fields}", 1))
+    assert main.run(["validate", "-o", "json", "bare.yaml", "kept.yaml"]) == 0
+    (line,) = loaded(capsys.readouterr().out)["warnings"]
+    assert line.startswith(
+        "bare.yaml: spec.checkpoint.everySteps: without a path cuts outlive processes and PrimeMaster"
+    )
+
+
 def test_validate_lists_the_problems_of_all_files_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["validate", "bad.yaml", "good.yaml", "large.yaml", "none.yaml"]) == 2
     lines = capsys.readouterr().out.splitlines()

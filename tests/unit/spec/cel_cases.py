@@ -408,8 +408,13 @@ RULES: tuple[Case, ...] = (
         {"roles": [role()], "master": {"placement": "Worker", "journal": {"path": "/journal"}}},
     ),
     case(
-        cel.JOURNAL,
+        cel.CLAIM_PATH,
         {"roles": [role()], "master": {"journal": {"claimName": "c", "path": "/journal"}}},
         {"roles": [role()], "master": {"journal": {"claimName": "c"}}},
+    ),
+    case(
+        cel.CLAIM_PATH,
+        {"roles": [role()], "checkpoint": {"everySteps": 5}},
+        {"roles": [role()], "checkpoint": {"claimName": "c"}},
     ),
 )

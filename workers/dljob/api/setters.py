@@ -76,7 +76,7 @@ class SpecSetters(UnsupportedCalls):
 
     def checkpoint(
         self,
-        path: str,
+        path: str | None = None,
         *,
         claim: str | None = None,
         save_on_exit: bool | None = None,
@@ -88,7 +88,7 @@ class SpecSetters(UnsupportedCalls):
         """Set where user code saves checkpoints, and how copies in memory reach the disk.
 
         Args:
-            path: folder of the checkpoints.
+            path: folder of the checkpoints; left out: the job's folder.
             claim: PersistentVolumeClaim mounted there.
             save_on_exit: write copies that exist in memory alone to disk when their rank ends.
             peer_copy: copy checkpoints that are not yet on disk into the memory of another node.

@@ -37,6 +37,12 @@ def root(path: str, name: str, uid: str) -> Path:
     return Path(path) / f"{name}-{uid[:8]}"
 
 
+def checkpoints(name: str, uid: str, folder: Path) -> Path:
+    """Return where a job's ranks save and its cuts lie: on the volume, else below the job's own folder."""
+    volume = os.environ.get(CHECKPOINT)
+    return root(volume, name, uid) if volume else folder / "checkpoints"
+
+
 def begins(log: Path, incarnation: int, size: int, place: Path) -> None:
     """Record that a rank's process begins to write to a log of `size` bytes, which is to be kept at `place`."""
     with suppress(OSError), log.with_suffix(PARTS).open("a", encoding="utf-8") as parts:

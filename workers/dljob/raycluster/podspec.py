@@ -132,7 +132,7 @@ def _pod(spec: DLJobSpec, container: Object, init_image: str) -> Object:
     if spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
     _mount(pod, container, {"name": "dljob", "emptyDir": {}}, pods.ROOT)
-    if spec.checkpoint:
+    if spec.checkpoint and spec.checkpoint.path:
         container["env"].append({"name": "DLJOB_CHECKPOINT", "value": spec.checkpoint.path})
         if spec.checkpoint.claim_name:
             _mount(pod, container, _claim("dljob-checkpoint", spec.checkpoint.claim_name), spec.checkpoint.path)

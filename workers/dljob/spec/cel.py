@@ -185,7 +185,7 @@ WEIGHTS_VERIFY = CelRule(
 )
 ENV_FROM = CelRule("has(self.configMapRef) != has(self.secretRef)", "exactly one of configMapRef, secretRef")
 # A claim is mounted at the path.
-JOURNAL = CelRule("!has(self.claimName) || has(self.path)", "claimName needs path")
+CLAIM_PATH = CelRule("!has(self.claimName) || has(self.path)", "claimName needs path")
 GCS_BACKEND = CelRule(
     "self.backend == 'Redis' ? has(self.redisAddress) && !has(self.claimName)"
     " : has(self.claimName) && !has(self.redisAddress) && !has(self.redisPasswordSecret)",

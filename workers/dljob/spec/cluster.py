@@ -76,7 +76,7 @@ class NodeGroup(Model):
 class JournalLocation(Model):
     """Storage of PrimeMaster's journal."""
 
-    model_config = ConfigDict(json_schema_extra=cel.schema(cel.JOURNAL))
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.CLAIM_PATH))
 
     path: Path | None = None
     """A folder on a volume that outlives PrimeMaster; left out: the job's folder."""
@@ -189,8 +189,11 @@ class EnvFrom(Model):
 class Checkpoint(Model):
     """Storage for checkpoints of user code and `dljob.checkpoint`, which outlives processes, pods and RayClusters."""
 
-    path: AbsolutePath
-    """An absolute path, the same in every pod; processes read it from DLJOB_CHECKPOINT."""
+    model_config = ConfigDict(json_schema_extra=cel.schema(cel.CLAIM_PATH))
+
+    path: AbsolutePath | None = None
+    """An absolute path, the same in every pod; processes read it from DLJOB_CHECKPOINT. Left out, and on a laptop:
+    checkpoints and cuts are in the job's folder, which on Kubernetes ends with the head's pod."""
     claim_name: ObjectName | None = None
     """The PersistentVolumeClaim to mount at path in every Ray pod, ReadWriteMany for more than one machine; left out: a
     template mounts a volume there, or the image has the path."""

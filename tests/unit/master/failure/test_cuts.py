@@ -68,14 +68,14 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     assert [one.role for one in world.state.cuts.open.called] == ["w"]
     assert pinned(world.state.cuts, "t") == (mark(5),)
     world.send(ev.CutTaken(1, "w", 0, 1, mark(9)))
-    world.send(ev.CutSealed(1, (FILE,)))
+    world.send(ev.CutSealed(1, (FILE,), "/ckpt/j"))
     world.send(ev.CheckpointCommitted("t", mark(5)))
     assert world.state.cuts.kept == ()
     world.send(ev.CheckpointCommitted("w/0", mark(9)), after=2)
     (made,) = world.state.cuts.kept
     assert (made.number, made.marks, made.queues) == (1, (("t", mark(5)), ("w/0", mark(9))), (FILE,))
     assert told(world, reasons.CUT_COMMITTED) == [
-        "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s",
+        "cut 1: steps t 5, w/0 9; 3 items (1.0 MiB) of 1 queue; in 2.0 s, in /ckpt/j",
     ]
     assert choices(world.state.cuts, "t") == (mark(5),)
     assert choices(world.state.cuts, "w/1") is None

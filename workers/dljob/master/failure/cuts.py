@@ -99,7 +99,7 @@ def taken(d: StateTransaction, event: CutTaken) -> None:
 def sealed(d: StateTransaction, event: CutSealed) -> None:
     """Record the files of the queues."""
     if (cut := _open(d, event.number)) is not None:
-        d.cuts = evolve(d.cuts, open=evolve(cut, sealed=True, queues=event.queues))
+        d.cuts = evolve(d.cuts, open=evolve(cut, sealed=True, queues=event.queues, place=event.place))
 
 
 def given_up(d: StateTransaction, event: CutGivenUp) -> None:
@@ -151,7 +151,8 @@ def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
     items, size = sum(one.items for one in made.queues), sum(one.bytes for one in made.queues)
     steps = ", ".join(f"{world} {mark.step}" for world, mark in made.marks)
     told = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(made.queues), 'queue')}"
-    d.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {d.now - cut.at:.1f} s")
+    where = f", in {cut.place}" if cut.place else ""
+    d.note(reasons.CUT_COMMITTED, "job", f"cut {cut.number}: steps {steps}; {told}; in {d.now - cut.at:.1f} s{where}")
 
 
 def damaged(d: StateTransaction, event: CutDamaged) -> None:

@@ -51,6 +51,8 @@ class OpenCut:
     sealed: bool = False
     """Whether the files of all queues are on disk."""
     queues: tuple[CutQueue, ...] = ()
+    place: str = ""
+    """The folder of the job's checkpoints and cuts; empty before it is sealed."""
 
     @property
     def called(self) -> tuple[CutMember, ...]:

@@ -370,6 +370,8 @@ class CutSealed:
 
     number: int
     queues: tuple[CutQueue, ...] = ()
+    place: str = ""
+    """The folder of the job's checkpoints and cuts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -62,8 +61,7 @@ def folder_of(job: JobInfo, role: RolePlan, rank: int) -> Path:
 
     Else in the job's own folder.
     """
-    path = os.environ.get(archive.CHECKPOINT)
-    root = archive.root(path, job.name, job.uid) if path else Path(job.dir) / "checkpoints"
+    root = archive.checkpoints(job.name, job.uid, Path(job.dir))
     return root / role.name if role.elastic else root / role.name / str(rank)
 
 

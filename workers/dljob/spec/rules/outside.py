@@ -69,12 +69,16 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
     if journal.claim_name:
         loc: Loc = ("spec", "master", "journal")
         if journal.path is None:
-            yield Finding((*loc, "claimName"), cel.JOURNAL.message, "say where it is mounted: path: /journal")
+            yield Finding((*loc, "claimName"), cel.CLAIM_PATH.message, "say where it is mounted: path: /journal")
         elif not journal.path.startswith("/"):
             yield Finding((*loc, "path"), "must be absolute: a claim is mounted there", f"write /{journal.path}")
         else:
             paths[(*loc, "path")] = journal.path.rstrip("/")
-    if spec.checkpoint:
+    if spec.checkpoint and spec.checkpoint.path is None:
+        if spec.checkpoint.claim_name:
+            where: Loc = ("spec", "checkpoint", "claimName")
+            yield Finding(where, cel.CLAIM_PATH.message, "say where it is mounted: path: /ckpt")
+    elif spec.checkpoint and spec.checkpoint.path:
         loc = ("spec", "checkpoint", "path")
         if spec.checkpoint.path.rstrip("/") in paths.values():
             yield Finding(loc, "is the path of master.journal, too", "give each a folder of its own")
@@ -83,6 +87,14 @@ def _volumes(spec: DLJobSpec) -> Iterator[Finding]:
         place = inside(path)
         if place:
             yield Finding(loc, f"{path} lies in {place}, which is reserved for dljob", "mount it elsewhere")
+
+
+def checkpoint_warnings(spec: DLJobSpec) -> Iterator[Finding]:
+    """Yield cuts that are valid, and that the next attempt of the job will not find."""
+    own = spec.checkpoint
+    if own is not None and own.every_steps is not None and own.path is None:
+        words = "without a path cuts outlive processes and PrimeMaster only: the loss of the head or cluster ends them"
+        yield Finding(("spec", "checkpoint", "everySteps"), words, "path: a folder on a volume of all pods")
 
 
 # Labels for queues have typed fields; a contradiction would otherwise be resolved in silence.

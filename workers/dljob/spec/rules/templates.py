@@ -268,7 +268,7 @@ def _cluster(sheet: _Sheet, loc: Loc, job: DLJobSpec) -> None:
 
 
 def _mounted(spec: DLJobSpec) -> Iterator[tuple[str, str]]:
-    if spec.checkpoint and spec.checkpoint.claim_name:
+    if spec.checkpoint and spec.checkpoint.claim_name and spec.checkpoint.path:
         yield spec.checkpoint.path.rstrip("/"), "spec.checkpoint mounts it"
     if spec.master.journal.claim_name and spec.master.journal.path:
         yield spec.master.journal.path.rstrip("/"), "spec.master.journal mounts it"

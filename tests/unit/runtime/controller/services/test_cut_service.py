@@ -93,7 +93,7 @@ async def test_queues_begin_then_ranks_are_called_then_files_are_written(master,
     master.backend.answers = {"seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
     await service._advance(master.cut(begun=True, members=saved))
     path = str(CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "samples"))
-    assert master.events.pop() == ev.CutSealed(1, (CutQueue("samples", path, 1, 2, 3),))
+    assert master.events.pop() == ev.CutSealed(1, (CutQueue("samples", path, 1, 2, 3),), str(tmp_path / "checkpoints"))
     await service._advance(master.cut(begun=True, members=saved, sealed=True))
     assert master.events == []
 

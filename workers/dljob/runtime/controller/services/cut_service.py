@@ -76,8 +76,8 @@ class CutService:
         self._every = None if spec is None else spec.every_steps
         self._deadline_s = 600 if spec is None else spec.cut_deadline_seconds
         info = shell.setup.info
-        root = archive.root(spec.path, info.name, info.uid) if spec is not None else Path(info.dir) / "checkpoints"
-        self._folder = CutFolder(root / "cuts")
+        self._place = archive.checkpoints(info.name, info.uid, Path(info.dir))
+        self._folder = CutFolder(self._place / "cuts")
         self._ready = asyncio.Event()
 
     async def run(self) -> None:
@@ -235,7 +235,7 @@ class CutService:
                 why = said["why"] if said else f"queue {name} does not answer: its process restarts"
                 return await self._shell.offer(ev.CutGivenUp(cut.number, why))
             queues.append(CutQueue(name, str(paths[name]), said["items"], said["bytes"], said["crc"]))
-        return await self._shell.offer(ev.CutSealed(cut.number, tuple(queues)))
+        return await self._shell.offer(ev.CutSealed(cut.number, tuple(queues), str(self._place)))
 
     async def _end(self) -> None:
         """Have queues and ranks forget the cut that has ended, and delete the files of those that are not kept."""
