@@ -400,5 +400,25 @@ def test_recent_goodput_forgets_what_is_longer_ago():
     assert goodput(own, 1, 9000 * SECOND).recent == 0
 
 
+def test_recent_goodput_is_a_share_of_the_ranks_that_there_were():
+    own = opened({"a": 1})
+    own = booked(own, [Move(("a", 0), Account.PRODUCTIVE)], {}, 0)
+    own = ledger.resized(own, "a", 1, 4, 1000 * SECOND)
+    own = booked(own, [Move(("a", rank), Account.PRODUCTIVE) for rank in (1, 2, 3)], {}, 1000 * SECOND)
+    for at in (1000, 1200, 1599, 1600, 1700):
+        spent = ledger.rank_time(own, "a", 4, at * SECOND)
+        assert goodput(own, 4, at * SECOND, spent) == ledger.Goodput(1.0, 1.0), at
+    # Four ranks less: as many as there were before.
+    own = booked(own, [Move(("a", rank), None) for rank in (1, 2, 3)], {}, 1300 * SECOND)
+    own = ledger.resized(own, "a", 4, 1, 1300 * SECOND)
+    share = goodput(own, 1, 1600 * SECOND, ledger.rank_time(own, "a", 1, 1600 * SECOND))
+    assert share == ledger.Goodput(1.0, 1.0)
+    for at in range(2000, 2000 + 2 * ledger.MOST_RESIZES):
+        own = ledger.resized(own, "a", 1, 2 - at % 2, at * SECOND)
+    assert len(own.resizes) == ledger.MOST_RESIZES
+    own = ledger.resized(own, "a", 1, 1, 4000 * SECOND)
+    assert len(own.resizes) == 1
+
+
 def test_without_ranks_there_is_no_goodput():
     assert goodput(opened({}), 0, SECOND) == ledger.Goodput(None, None)

@@ -24,6 +24,8 @@ WINDOW_US = 600 * 10**6
 """Length of the window of the recent goodput."""
 GRAIN_US = 30 * 10**6
 """Least distance of two marks in that window, which bounds their number at the price of precision."""
+MOST_RESIZES = 128
+"""Most changes of the number of ranks that are kept of that window: a fleet with a short cooldown may breathe more."""
 
 
 class Account(StrEnum):
@@ -94,6 +96,8 @@ class Ledger:
     """The productive account of all roles together."""
     marks: tuple[tuple[int, int], ...] = ((0, 0),)
     """(time, total) of `productive` at earlier changes within the window, at least GRAIN_US apart."""
+    resizes: tuple[tuple[int, int], ...] = ()
+    """(time, ranks more or fewer) within the window: recent goodput is a share of the ranks that there were."""
 
 
 def opened(roles: Mapping[str, int]) -> Ledger:
@@ -142,14 +146,19 @@ def booked(ledger: Ledger, moves: Iterable[Move], spares: Mapping[str, int], now
         page.line(role, move.account)[1] += 1
         clocks[move.key] = (move.account, at)
     productive, marks = _total(ledger, page, at)
-    return Ledger(at, clocks.finish(), page.filed(), floors, ledger.ranks, productive, marks)
+    return Ledger(at, clocks.finish(), page.filed(), floors, ledger.ranks, productive, marks, ledger.resizes)
 
 
 def resized(ledger: Ledger, role: str, before: int, after: int, now: int) -> Ledger:
     """Return the ledger after a role changed its number of ranks at `now`."""
     at = max(now, ledger.at)
     old = ledger.ranks.get(role, RoleAccount(0, before))
-    return evolve(ledger, ranks=ledger.ranks.set(role, RoleAccount(old.upto(at), after, at)))
+    kept = tuple(one for one in ledger.resizes if one[0] > at - WINDOW_US)
+    return evolve(
+        ledger,
+        ranks=ledger.ranks.set(role, RoleAccount(old.upto(at), after, at)),
+        resizes=(*kept, (at, after - before))[-MOST_RESIZES:],
+    )
 
 
 def rank_time(ledger: Ledger, role: str, ranks: int, now: int) -> int:
@@ -243,7 +252,8 @@ def goodput(ledger: Ledger, ranks: int, now: int, spent: int | None = None) -> G
     total, begin = ledger.productive.upto(at), max(0, at - WINDOW_US)
     if not begin:  # exact, also for a job whose number of ranks has changed
         return Goodput(total / spent, total / spent)
-    recent = (total - _productive_at(ledger, begin)) / (ranks * (at - begin))
+    lately = ranks * (at - begin) - sum(more * (when - begin) for when, more in ledger.resizes if when > begin)
+    recent = (total - _productive_at(ledger, begin)) / lately
     return Goodput(total / spent, min(max(recent, 0.0), 1.0))
 
 
