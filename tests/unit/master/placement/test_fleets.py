@@ -45,6 +45,13 @@ def test_ranks_come_and_go_and_nobody_else_restarts():
     assert dict(world.state.restarts) == {}
     assert world.state.phase is Phase.RUNNING
     assert world.of(act.SaveCopies) == []
+    assert world.notes(reasons.UNIT_RESCHEDULED) == [], "no unit has lost its node"
+    left = world.state.units["e/3"].node
+    world.lose_node(left)
+    world.settle()
+    moved = [(note.target, note.message) for note in world.notes(reasons.UNIT_RESCHEDULED)]
+    assert moved == [("e/3", f"held on node {world.state.units['e/3'].node}")]
+    assert world.state.units["e/3"].node not in ("", left)
 
 
 def stops(world):

@@ -213,12 +213,19 @@ def reserved(d: StateTransaction, event: UnitReserved) -> None:
         if d.held == d.job.unit_count:
             _admitted(d)
         return
-    d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on node {event.node}")
+    if not _is_first(d, event.unit):
+        d.note(reasons.UNIT_RESCHEDULED, event.unit, f"held on node {event.node}")
     # A moved unit changes the local and node ranks of its roles' other groups, too.
     for role, _ in d.job.plan.units[event.unit].members:
         d.seats = d.seats.set(role, seats_of(d, role))
     for host in unit_hosts(d, event.unit):
         ensure_host(d, host)
+
+
+def _is_first(d: StateTransaction, unit: str) -> bool:
+    """Return whether a unit is new, with ranks that a fleet just got: nothing of it was lost, and nothing moves."""
+    members = d.job.plan.units[unit].members
+    return any(group in d.sizes[role].coming for role, group in members if role in d.sizes)
 
 
 def _admitted(d: StateTransaction) -> None:
