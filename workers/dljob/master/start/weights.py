@@ -154,7 +154,8 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     before = own.weights
     if not event.why:
         d.set_rank(key, evolve(own, weights=RankWeights(event.version, event.at)))
-        if before.failures or own.incarnation > 1:
+        # A rank's ordinary loads are no news: one for each version and engine.
+        if before.failures or (own.incarnation > 1 and not before.at):
             d.note(reasons.WEIGHTS_LOADED, f"{event.role}/{event.rank}", f"holds version {event.version}")
         return
     failures = before.failures + 1
