@@ -111,7 +111,7 @@ def _ranks(ranks: Sequence[Json]) -> list[Row]:
     rows = [
         (
             f"{r['role']}/{r['rank']}",
-            str(r["phase"]),
+            rank_phase(r),
             "-" if r.get("step") is None else str(r["step"]),
             str(r.get("pid") or "-"),
             str(r["incarnation"]),
@@ -121,6 +121,15 @@ def _ranks(ranks: Sequence[Json]) -> list[Row]:
         for r in ranks
     ]
     return [("RANK", "PHASE", "STEP", "PID", "LIFE", "NODE"), *rows]
+
+
+def rank_phase(rank: Json) -> str:
+    """Return the phase of a rank for users. A server that gets no requests is not called Ready, though it lives."""
+    phase = str(rank.get("phase") or "-")
+    if phase != "Ready" or rank.get("serves", True):
+        return phase
+    state = str(nested(rank, "weights").get("state"))
+    return state if state in ("Stale", "Loading") else "Unready"
 
 
 def _roles(roles: Sequence[Json]) -> list[Row]:

@@ -99,10 +99,15 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
             found[role] = [
                 {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)}
                 for rank, own in ranks
-                if own.phase is RankPhase.READY and own.serving and state.verdict is None
-                if not why_out(state, (role, rank))
+                if _serves(state, (role, rank))
             ]
     return found
+
+
+def _serves(state: JobState, key: tuple[str, int]) -> bool:
+    """Return whether a rank of a role with ports gets requests: by its probe, its weights, and while the job runs."""
+    own = state.ranks[key]
+    return own.phase is RankPhase.READY and own.serving and state.verdict is None and not why_out(state, key)
 
 
 def service_marks(state: JobState) -> dict[str, int]:
@@ -346,6 +351,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
         "log": host.log,
+        **({"serves": _serves(state, key)} if facts.plan.ports else {}),
         **weights.shown(state, key),
     }
 

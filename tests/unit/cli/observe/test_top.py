@@ -25,7 +25,7 @@ from dljob.api import registry
 from dljob.api.local import views
 from dljob.api.registry import RegistryEntry
 from dljob.api.shown_job import JobSummary
-from dljob.cli import main
+from dljob.cli import description, main
 from dljob.cli.top import feed as feeds
 from dljob.cli.top import picture, screen
 from dljob.cli.top.feed import TopFeed
@@ -92,6 +92,22 @@ def test_a_narrow_terminal_keeps_what_matters_most() -> None:
         "w/1   Ready   3     2.5 s      1m01s ago",
         "w/2   Failed  -     -          -",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({"serves": True}, "Ready"),
+        ({"serves": False}, "Unready"),
+        ({"serves": False, "weights": {"state": "Fresh"}}, "Unready"),
+        ({"serves": False, "weights": {"state": "Stale"}}, "Stale"),
+        ({"serves": False, "weights": {"state": "Loading"}}, "Loading"),
+        ({"phase": "Starting", "serves": False}, "Starting"),
+        ({"phase": None}, "-"),
+    ],
+)
+def test_a_server_that_gets_no_requests_is_not_shown_as_ready(more: dict[str, Any], shown: str) -> None:
+    assert description.rank_phase(rank(0, **more)) == shown
 
 
 def test_a_low_terminal_keeps_the_ranks_before_the_head() -> None:

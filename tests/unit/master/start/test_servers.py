@@ -112,6 +112,8 @@ def test_the_status_tells_the_endpoints_of_roles_with_ports():
     (own,) = whole["endpoints"]
     assert (own["role"], own["ready"], own["desired"]) == ("s", 24, 25)
     assert own["addresses"] == [{"http": f"h:{rank}"} for rank in range(1, 21)], "the first 20"
+    told = {row["rank"]: (row["phase"], row["serves"]) for row in whole["ranks"] if row["role"] == "s"}
+    assert (told[0], told[1]) == (("Ready", False), ("Ready", True)), "its process is there, its probe has not passed"
     assert "endpoints" not in status.brief(world.state, world.now, {})
     assert status.brief_of(whole) == status.brief(world.state, world.now, {})
     assert "endpoints" not in status.status(World(job({"name": "w"})).boot().state, 0.0, {})

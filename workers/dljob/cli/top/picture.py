@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dljob.api.shown_job import JobSummary, Overview
 from dljob.api.views import items, nested
-from dljob.cli.description import STILL, one_line
+from dljob.cli.description import STILL, one_line, rank_phase
 from dljob.cli.output import saved, span, standing
 from dljob.cli.terminal import safe
 
@@ -147,7 +147,7 @@ def of_job(job: Overview, now: float) -> TopTable:
     if "ranks" not in status:
         return TopTable(head, _ROLES, items(status, "roles"), lambda role: bool(role.get("failed")))
     ranks = items(status, "ranks")
-    phases = Counter(str(rank.get("phase")) for rank in ranks)
+    phases = Counter(map(rank_phase, ranks))
     counts = ", ".join(f"{count} {plain(phase)}" for phase, count in sorted(phases.items()))
     return TopTable([*head, f"{len(ranks)} ranks{': ' if counts else ''}{counts}"], _RANKS, ranks, _needs_attention)
 
@@ -180,7 +180,7 @@ _RANKS = (
         lambda row: TopCell(plain(f"{row.get('role')}/{row.get('rank')}"), (str(row.get("role")), _value(row, "rank"))),
         9,
     ),
-    _text("PHASE", "phase", 7),
+    TopColumn("PHASE", lambda row: TopCell(plain(rank_phase(row)), rank_phase(row)), 7),
     _measure("STEP", "step", 8, lambda value: f"{value:.0f}", falls=False),
     _measure("STEP TIME", "secondsPerStep", 6, span),
     _measure("HEARD", "heartbeatAge", 5, lambda value: f"{span(value)} ago"),
