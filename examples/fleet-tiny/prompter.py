@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from itertools import count
 
 from task import BATCH, LENGTH, SAMPLES, SEPARATOR, Answer, Group, Segment, Tokens, prompt
 
-from dljob import CompletionStream, DataQueue, RoleGroup, Worker
+from dljob import CompletionStream, DataQueue, Worker
 
 
 class Prompter(Worker):
-    """Keeps some prompts under way, and puts each group of answers into the queue once it is whole."""
+    """Keeps some prompts under way, and puts each group of answers into the queue once it is whole.
+
+    It has no state: a prompt that it took and did not answer waits in the queue again after its death, and when the
+    job goes back to a cut. Should it die between putting a group and taking its next prompt, the key drops the second.
+    """
 
     def run(self) -> None:
-        """Ask until the trainer closes the queue."""
-        done: list[int] = RoleGroup("trainer").call_rank0("trained").result(60)
-        self.done = frozenset(done)
-        self.numbers, self.lock = count(), threading.Lock()
+        """Ask until the trainer closes the queue of prompts."""
         with ThreadPoolExecutor(self.config["underWay"]) as pool:
             asking = [pool.submit(self.ask) for _ in range(self.config["underWay"])]
             for each in as_completed(asking):
                 each.result()
 
     def ask(self) -> None:
-        """Ask for one group after another."""
-        queue: DataQueue[Group] = DataQueue("groups", max_items=BATCH)
-        while (number := self.next()) < self.config["steps"] * BATCH:
+        """Ask for one group after another: each thread is a consumer of its own."""
+        prompts = DataQueue("prompts")
+        groups = DataQueue("groups", max_items=BATCH)
+        for number in prompts:
             question = prompt(self.config["seed"], number)
-            queue.put(Group(number, question, [answer(question, f"{number}/{sample}") for sample in range(SAMPLES)]))
-
-    def next(self) -> int:
-        """Return the number of the next prompt that was not trained."""
-        with self.lock:
-            return next(number for number in self.numbers if number not in self.done)
+            answers = [answer(question, f"{number}/{sample}") for sample in range(SAMPLES)]
+            groups.put(Group(number, question, answers), key=str(number))
 
 
 def answer(question: Tokens, seed: str) -> Answer:
@@ -46,5 +42,5 @@ def answer(question: Tokens, seed: str) -> Answer:
         made.logprobs += [choice["logprob"] for choice in chunk.data["choices"]]
     made.segments = [Segment(part.callee, int(part.version), part.count) for part in stream.segments]
     for loss in stream.losses:
-        print(f"answer {seed}: {loss}", flush=True)
+        print(f"answer {seed} goes on elsewhere after {loss.position} tokens: {loss.why}", flush=True)
     return made

@@ -97,10 +97,13 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
 
 @pytest.mark.torch
 def test_fleet_tiny_trains_each_prompt_once_and_loses_no_token(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     example = tmp_path / "fleet-tiny"
     shutil.copytree(EXAMPLES / "fleet-tiny", example)
-    shorten(example / "dljob.yaml", {"steps: 60": "steps: 16", "maxReplicas: 4": "maxReplicas: 2"})
+    shorten(
+        example / "dljob.yaml",
+        {"steps: 60": "steps: 16", "maxReplicas: 4": "maxReplicas: 2", "cutEvery: 5": "cutEvery: 2"},
+    )
     # No node leaves: its ranks would start once more.
     steps = {"10": "3", "20": "6", "30": "8", "35": "10", "45": "99"}
     shorten(example / "faults.yaml", {f"step: {old}": f"step: {new}" for old, new in steps.items()})
@@ -110,7 +113,8 @@ def test_fleet_tiny_trains_each_prompt_once_and_loses_no_token(tmp_path: Path) -
     assert (last["tokens"], last["tokens_lost"]) == (128 * 8 * 8, 0)
     assert last["tokens_generated"] >= last["tokens"]
     assert {name for name, count in last["restarts"].items() if count} == {"process", "master"}
-    record = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))["record"]
+    assert last["cuts"] >= 2
+    record = json.loads(next(tmp_path.glob("jobs/*/record.json")).read_text())
     assert sorted(record["trained"]) == list(range(128)), "counted from the trainer's own state"
 
 
