@@ -83,6 +83,16 @@ def test_an_empty_file_is_no_fault(rl: JobPlan, tmp_path: Path) -> None:
     assert load_faults(write(tmp_path, "[]\n"), rl) == ()
 
 
+def test_a_fault_may_name_a_rank_that_a_fleet_gets_later(tmp_path: Path) -> None:
+    fleet = {"name": "s", "driver": False, "minReplicas": 1, "maxReplicas": 4, "entrypoint": {"class": "m.S"}}
+    head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "rl"}}
+    job = plan(parse({**head, "spec": {"roles": [{"name": "d", "entrypoint": {"class": "m.D"}}, fleet]}}))
+    (fault,) = load_faults(write(tmp_path, "- {when: {step: 1}, target: s/3, fault: kill}\n"), job)
+    assert target_of(fault.target, job) == Target("s", (3,))
+    (said,) = problems(tmp_path, "- {when: {step: 1}, target: s/4, fault: kill}\n", job)
+    assert said == "1:29: [0].target: 's/4' is no rank of the job (s/0 to s/3)"
+
+
 def test_all_problems_of_a_fault_file_are_told_at_once(rl: JobPlan, tmp_path: Path) -> None:
     text = (
         "- {when: {step: 15}, target: rolout/1, fault: kill}\n"

@@ -149,6 +149,14 @@ def test_a_fault_that_never_comes_is_said(tmp_path: Path) -> None:
     assert found["faults"][0]["problem"] == "it was never injected"
 
 
+def test_a_fault_waits_for_a_rank_that_a_fleet_does_not_have_yet(tmp_path: Path) -> None:
+    fleet = {"name": "s", "minReplicas": 1, "maxReplicas": 2, "entrypoint": {"class": "m.S"}}
+    text = "- {when: {step: 1}, target: s/1, fault: kill}\n- {when: {step: 2}, target: s/0, fault: kill}\n"
+    found = play(job(fleet), text, tmp_path)
+    assert sets(found) == [set(), {("Killed", "s/0", "Process")}]
+    assert [row["at"] is None for row in found["faults"]] == [True, False]
+
+
 def test_the_command_sim_plays_a_fault_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["sim", str(EXAMPLE / "dljob.yaml"), "--faults", str(EXAMPLE / "faults.yaml")]
     assert main.run(words) == 0

@@ -101,9 +101,11 @@ def _wrong_rank(at: Loc, text: str, plan: JobPlan, names: Sequence[str]) -> Iter
     role, slash, rank = text.partition("/")
     if role not in plan.roles:
         yield Finding(at, f"there is no role {role!r} in job {plan.name}", one_of(role, names))
+        return
+    # A fault waits for a rank that its role does not have yet.
+    last = max(plan.roles[role].replicas, plan.roles[role].max_replicas) - 1
     # `isdigit` alone would take digits of other scripts.
-    elif slash and (not (rank.isascii() and rank.isdigit()) or int(rank) >= plan.roles[role].replicas):
-        last = plan.roles[role].replicas - 1
+    if slash and (not (rank.isascii() and rank.isdigit()) or int(rank) > last):
         yield Finding(at, f"{text!r} is no rank of the job", f"{role}/0 to {role}/{last}")
 
 

@@ -153,7 +153,9 @@ class Scenario(Driver):
     def _to_ranks(self, target: Target, fault: FileFault) -> list[FaultMove]:
         """Return the moves for all ranks that have not ended; none until each of them has a process."""
         w, role = self.world, target.role
-        there = [rank for rank in target.ranks if ending.unfinished(w.known.ranks[role, rank])]
+        known = ((rank, w.known.ranks.get((role, rank))) for rank in target.ranks)
+        # A fleet may get this rank later.
+        there = [rank for rank, own in known if own is not None and ending.unfinished(own)]
         # The evidence of a kill for memory goes to PrimeMaster, which must be there to receive it.
         nobody_hears = fault.fault == "oom" and w.state is None
         if nobody_hears or not all(self._process_of(role, rank) for rank in there):
