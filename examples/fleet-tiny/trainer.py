@@ -107,7 +107,7 @@ class Trainer(Worker):
             "tokens_lost": sum(record["wrong"]),
             "tokens_generated": made,
             "streams_resumed": sum(record["resumed"]),
-            "cuts": len(set(record["cuts"]) - {None}),
+            "cuts_asked": len(set(record["cuts"]) - {None}),
             "steps_made_again": Path(self.context.job_dir, "steps").stat().st_size - len(record["rewards"]),
             "lag_max": max(record["lag"]),
             "lag_mean": round(sum(record["lag"]) / len(record["lag"]), 2),
