@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast, get_args, get_origin
 from immutables import Map
 
 from dljob.errors import JournalError
-from dljob.master.persistence.codec import encoder, parts
+from dljob.master.persistence.codec import as_is, encoder, parts
 from dljob.master.state.state import JobState
 
 Differ: TypeAlias = Callable[[Any, Any], list[Any] | None]
@@ -47,7 +47,12 @@ def _differ(kind: Any) -> Differ:  # noqa: ANN401 - any type, generic ones inclu
         return _of_object(cast("type", kind))
     # Anything else is small, and is written whole.
     encode = encoder(kind)
-    return lambda old, new: None if old is new or old == new else ["v", encode(new)]
+    return _of_scalar if encode is as_is else lambda old, new: None if old == new else ["v", encode(new)]
+
+
+def _of_scalar(old: object, new: object) -> list[Any] | None:
+    """Compare values that are JSON by themselves."""
+    return None if old == new else ["v", new]
 
 
 def _of_object(kind: type) -> Differ:

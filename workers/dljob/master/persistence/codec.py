@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
@@ -124,8 +125,13 @@ def encoder(kind: Any) -> Convert:  # noqa: ANN401 - any type, generic ones incl
         made = cast("type", kind)
         return lambda v: _write(made, v)
     if issubclass(kind, Enum):
-        return lambda v: v.value
-    return lambda v: v
+        return attrgetter("_value_")  # `.value` is a Python function, and a tenth of the time of an event's records
+    return as_is
+
+
+def as_is(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Write a value that is JSON by itself."""
+    return value
 
 
 def _sequence(args: tuple[Any, ...], of: Callable[[Any], Convert]) -> Callable[[Any], list[Any]]:
@@ -143,7 +149,17 @@ def _sorted(pairs: Iterable[list[Any]]) -> list[list[Any]]:
 
 
 def _write(kind: type, value: Any) -> dict[str, Any]:  # noqa: ANN401 - an instance of that type
-    return {name: encoder(part)(getattr(value, name)) for name, part in parts(kind).items()}
+    told = {name: getattr(value, name) for name in parts(kind)}
+    for name, encode in _written(kind):
+        told[name] = encode(told[name])
+    return told
+
+
+@cache
+def _written(kind: type) -> tuple[tuple[str, Convert], ...]:
+    """Return the fields whose values are not JSON by themselves, and what writes them."""
+    own = ((name, encoder(part)) for name, part in parts(kind).items())
+    return tuple((name, encode) for name, encode in own if encode is not as_is)
 
 
 def _read(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:

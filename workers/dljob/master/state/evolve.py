@@ -14,18 +14,21 @@ T = TypeVar("T")
 
 
 @cache
-def _copier(kind: type) -> Callable[[object, dict[str, object]], Any]:
+def _copier(kind: type, changed: tuple[str, ...]) -> Callable[[object, dict[str, object]], Any]:
     """Return a function that copies a slotted dataclass instance field by field; a dict holds the changed values.
 
-    Its source is generated per class, as dataclasses generate `__init__`: a generic loop over the fields took half of
-    the time of an event.
+    Its source is generated per class and changed fields, as dataclasses generate `__init__`: a generic loop over the
+    fields took half of the time of an event, and a look for each field among the changed ones a third of the rest.
     """
     names = [field.name for field in fields(kind)]
+    if unknown := set(changed).difference(names):
+        raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
     # A frozen class refuses `setattr`, but the slot descriptors of its fields can still be set.
     scope: dict[str, Any] = {f"put_{name}": getattr(kind, name).__set__ for name in names}
     scope |= {"make": object.__new__, "kind": kind}
-    lines = (f"    put_{name}(new, pop({name!r}, value.{name}))" for name in names)
-    head = "def copy(value, changes):", "    new, pop = make(kind), changes.pop"
+    values = {name: f"changes[{name!r}]" if name in changed else f"value.{name}" for name in names}
+    lines = (f"    put_{name}(new, {value})" for name, value in values.items())
+    head = "def copy(value, changes):", "    new = make(kind)"
     exec("\n".join((*head, *lines, "    return new")), scope)  # noqa: S102 - the names are those of our own fields
     return scope["copy"]
 
@@ -36,7 +39,4 @@ def evolve(value: T, **changes: object) -> T:
     Raises:
         TypeError: The class has no field of a given name.
     """
-    new = _copier(type(value))(value, changes)
-    if changes:  # the copier takes out all that it knows
-        raise TypeError(f"{type(value).__name__} has no {', '.join(changes)}")
-    return new
+    return _copier(type(value), tuple(changes))(value, changes)

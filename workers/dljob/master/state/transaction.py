@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import compress
-from operator import attrgetter, is_, is_not
+from operator import attrgetter, is_not
 from types import NoneType
 from typing import cast
 
@@ -62,10 +62,9 @@ _FIELDS = tuple(each.name for each in fields(JobState))
 _values: Callable[[object], tuple[object, ...]] = attrgetter(*_FIELDS)
 # The slots' own setters: a frozen dataclass's `__init__` takes twice as long for as many fields.
 _PUTS = tuple(getattr(JobState, name).__set__ for name in _FIELDS)
-# Tables whose change is a new version. A timer alone is none, and `homeless` follows from the units.
-_compared: Callable[[object], tuple[object, ...]] = attrgetter(
-    *(name for name in _FIELDS if name not in ("job", "started_at", "version", "wake", "homeless"))
-)
+_put_version: Callable[[JobState, int], None] = _PUTS[_FIELDS.index("version")]
+# Fields whose change is no new version: a timer alone is none, and `homeless` follows from the units.
+_SILENT = frozenset(("job", "started_at", "version", "wake", "homeless"))
 _PLAIN = (str, int, float, NoneType)
 
 
@@ -138,7 +137,8 @@ class StateTransaction:
     version: int
 
     def __init__(self, state: JobState, now: float) -> None:
-        self.__dict__.update(zip(_FIELDS, _values(state), strict=True))
+        self._before = _values(state)
+        self.__dict__.update(zip(_FIELDS, self._before, strict=True))
         self.base = state
         self.now = now
         self.actions: list[Action] = []
@@ -150,22 +150,22 @@ class StateTransaction:
 
     def freeze(self) -> JobState:
         """Return the new state; the old object itself when nothing changed. A timer alone is no new version."""
-        changed = self._changed()
+        values = _values(self)
+        changed = self._changed(values)
         if not changed and self.wake == self.base.wake:
             return self.base
-        self.version = self.base.version + changed
         made = object.__new__(JobState)
-        for put, value in zip(_PUTS, _values(self), strict=True):
+        for put, value in zip(_PUTS, values, strict=True):
             put(made, value)
+        if changed:
+            _put_version(made, self.base.version + 1)
         return made
 
-    def _changed(self) -> bool:
+    def _changed(self, values: tuple[object, ...]) -> bool:
         """Whether anything but a timer changed. A changed table is another object; a scalar may be an equal one."""
-        before, after = _compared(self.base), _compared(self)
-        if all(map(is_, before, after)):
-            return False
-        others = compress(zip(before, after, strict=True), map(is_not, before, after))
-        return any(not isinstance(now, _PLAIN) or was != now for was, now in others)
+        # Nearly all fields are the same object in each event: no Python code runs for these.
+        others = compress(zip(_FIELDS, self._before, values, strict=True), map(is_not, self._before, values))
+        return any(name not in _SILENT and (not isinstance(now, _PLAIN) or was != now) for name, was, now in others)
 
     @property
     def ending(self) -> bool:
