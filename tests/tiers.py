@@ -12,7 +12,8 @@ runs side by side, each in one with the interfaces of a laptop, since Ray listen
 control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run). Kubernetes and the
 images are built beside the first two; `slow` runs behind `kube` and `node`, in the time in which these wait, or
 sooner, while a build is waited for.
-Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
+A tier that is run only when named, as room or tier, is `frameworks`: scripts of published frameworks, in an environment
+made for them. Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
 the chart, which are skipped while helm is still being built, are run once it is.
 """
 
@@ -51,6 +52,8 @@ FOLDERS = {
     "kube": ("tests/kube/",),
     "node": ("tests/kube/",),
 }
+FRAMEWORKS = "frameworks"
+"""The tier of published frameworks, run when it is asked for: they take an environment of 6 GB, most of it shared."""
 NONE_COLLECTED = 5  # pytest's exit code; of files that were chosen, a tier's marker may leave none
 CHART = "chart"  # what of the unit tier takes helm; run at the end where helm came too late for it
 NO_HELM = "skipped: no helm"
@@ -111,8 +114,8 @@ def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> li
         return [pytest(*PURE_TESTS, *files, "-m", "not slow or live", *covered, *report, *extra)]
     if tier == "slow":  # what it is behind may take all of the processor for minutes
         return [pytest(*PURE_TESTS, *files, "-m", "slow and not live", "--timeout=1200", *extra)]
-    if tier == CHART:
-        return [pytest("tests/unit/chart", *extra)]
+    if tier in (CHART, FRAMEWORKS):
+        return on_demand(tier, extra)
     if tier == "kube":  # each run boots a control plane of its own, at ports of its own
         return [pytest(*files, "-m", tier, "-n", str(PLANES), "--dist", "loadfile", *extra)]
     if tier == "node":
@@ -131,6 +134,15 @@ def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> li
         return [*bare, *([pytest(*rest, *side_by_side, *extra)] if rest else [])]
     within = pytest("tests/ray", f"--ignore={BARE}", *side_by_side, *extra)
     return [within] if extra else [pytest(BARE), within]  # who chooses tests may choose none of that file
+
+
+def on_demand(tier: str, extra: Sequence[str]) -> list[list[str]]:
+    """What a tier runs that is no part of all tiers."""
+    if tier == CHART:
+        return [pytest("tests/unit/chart", *extra)]
+    # The environment first: the tests have a network of their own. One at a time, since each has several ranks.
+    made = [sys.executable, "tests/frameworks/environment.py"]
+    return [made, [*isolated(), *pytest("tests/frameworks", *extra)]]
 
 
 def run(
@@ -260,8 +272,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="say what would be run")
     asked = parser.parse_args(argv[:cut])
     tiers, extra, chosen = asked.tiers or list(TIERS), argv[cut + 1 :], None
-    if unknown := set(tiers) - set(TIERS):
-        print(f"no tier {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}", file=sys.stderr)
+    if asked.room == FRAMEWORKS:
+        tiers, asked.room = [FRAMEWORKS], ""
+    if unknown := set(tiers) - {*TIERS, FRAMEWORKS}:
+        print(f"no tier {', '.join(sorted(unknown))}; there are {', '.join([*TIERS, FRAMEWORKS])}", file=sys.stderr)
         return 2
     if asked.room or asked.changed or asked.near:
         try:

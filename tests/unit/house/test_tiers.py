@@ -200,3 +200,19 @@ def test_a_room_is_said_with_its_files_and_an_unknown_one_refused(tiers: Any, ca
     assert " ray/controller/test_ledger.py" in said
     assert tiers.main(["--room", "runtime/queue"]) == 2
     assert "no room runtime/queue; did you mean runtime/queues? There are: api," in capsys.readouterr().err
+
+
+def test_the_frameworks_run_only_when_they_are_asked_for(tiers: Any) -> None:
+    assert tiers.FRAMEWORKS not in tiers.TIERS
+    tiers.isolated = list
+    tiers.subprocess = machine = Environments()
+    assert tiers.main(["--room", "frameworks"]) == 0
+    assert machine.ran == ["tests/frameworks/environment.py", "tests/frameworks"]
+
+
+class Environments(Machine):
+    """Notes what is run, and runs nothing."""
+
+    def run(self, command: list[str], stdout: Any = None, **more: Any) -> SimpleNamespace:
+        self.ran.append(next(each for each in command if each.startswith("tests/")))
+        return SimpleNamespace(returncode=0)

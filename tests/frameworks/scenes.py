@@ -1,0 +1,94 @@
+"""A folder in which a script of a framework runs, under `dljob torchrun` and under torchrun alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pythons import installed
+
+SCRIPTS = Path(__file__).parent / "scripts"
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "WANDB_MODE": "disabled",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "NO_COLOR": "1",
+    # Without it the agent's store dies with its first life, and torchrun never comes back from a killed rank.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+LONG = 400
+"""Seconds: as long as any command here may take on a machine that is in full use."""
+
+
+@dataclass
+class Scene:
+    """Where scripts run, what they noted, and how."""
+
+    python: Path
+    folder: Path
+
+    @cached_property
+    def env(self) -> dict[str, str]:
+        """The variables of all commands: this dljob is installed, nothing asks a network."""
+        (self.folder / "site").mkdir()
+        shown = {"PYTHONPATH": installed(self.folder / "site"), "DLJOB_HOME": str(self.folder / "home")}
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**kept, **OFFLINE, **shown, "HF_HOME": str(self.folder / "hf")}
+
+    def start(self, who: str, module: str, words: list[str], faults: str = "") -> subprocess.Popen[bytes]:
+        """Start a command of the environment; what it says is in WHO.log, and its losses in WHO/losses.jsonl."""
+        out = self.folder / who
+        out.mkdir(exist_ok=True)
+        env = {**self.env, "FAULTS": faults, "NOTES": str(out)}
+        with (self.folder / f"{who}.log").open("ab") as log:
+            return subprocess.Popen([self.python, "-m", module, *words], cwd=SCRIPTS, env=env, stdout=log, stderr=log)
+
+    def dljob(self, script: str, faults: str = "") -> subprocess.Popen[bytes]:
+        """Start a script of two ranks under `dljob torchrun`."""
+        words = ["torchrun", "--name=ours", "--nproc-per-node=2", "--max-restarts=3"]
+        return self.start("ours", "dljob.cli", [*words, script, str(self.folder / "ours" / "out")], faults)
+
+    def torchrun(self, script: str, faults: str = "") -> subprocess.Popen[bytes]:
+        """Start it under torchrun alone."""
+        words = ["--nproc-per-node=2", "--max-restarts=3", script, str(self.folder / "theirs" / "out")]
+        return self.start("theirs", "torch.distributed.run", words, faults)
+
+    def ends(self, process: subprocess.Popen[bytes], who: str, code: int = 0) -> None:
+        """Wait until a command ends with this code."""
+        assert process.wait(LONG) == code, self.said(who)
+
+    def reaches(self, process: subprocess.Popen[bytes], who: str, fault: str) -> None:
+        """Wait until a rank did this fault."""
+        mark, ticks = self.folder / who / fault, threading.Event()
+        for _ in range(LONG * 10):
+            if mark.exists():
+                return
+            assert process.poll() is None, self.said(who)
+            ticks.wait(0.1)
+        raise AssertionError(f"no rank came to {fault}:\n{self.said(who)}")
+
+    def said(self, who: str) -> str:
+        """The end of what a command said."""
+        return (self.folder / f"{who}.log").read_text()[-6000:]
+
+    def losses(self, who: str) -> dict[int, float]:
+        """Step -> loss."""
+        return dict(json.loads(line) for line in (self.folder / who / "losses.jsonl").read_text().splitlines())
+
+    def begun(self, who: str) -> list[int]:
+        """The step with which each life of rank 0 began."""
+        return [int(line) for line in (self.folder / who / "begun").read_text().splitlines()]
+
+    def events(self) -> list[dict[str, str]]:
+        """The events of all jobs here, oldest first."""
+        files = sorted((self.folder / "home" / "jobs").glob("*/events.jsonl"), key=lambda path: path.stat().st_ctime)
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]

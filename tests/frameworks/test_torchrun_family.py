@@ -1,0 +1,32 @@
+"""Scripts that start under torchrun, unchanged: a rank killed, one stopped, the job stopped and started again.
+
+Each goes on from its framework's own checkpoint every time, and its losses are those of the same script under torchrun
+alone, where the same rank is killed at the same step. The tolerance is 0: both resume from equal files.
+"""
+
+from __future__ import annotations
+
+import pytest
+from scenes import Scene
+
+pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(900)]
+
+SCRIPTS = ("trl_sft.py",)
+STEPS, RESUMED = list(range(1, 9)), [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_goes_on_with_the_losses_of_torchrun_after_each_fault(scene: Scene, script: str) -> None:
+    run = scene.dljob(script, "kill:3:1,stop:5:0,wait:7:1")
+    scene.reaches(run, "ours", "wait:7:1")
+    scene.ends(scene.start("stop", "dljob.cli", ["stop", "ours"]), "stop")
+    scene.ends(run, "ours", 6)
+    scene.ends(scene.dljob(script), "ours")
+    assert scene.begun("ours") == RESUMED, scene.said("ours")
+    (hang,) = [event["message"] for event in scene.events() if event["reason"] == "HangFound"]
+    assert "stopped by a signal" in hang
+
+    scene.ends(scene.torchrun(script, "kill:3:1"), "theirs")
+    assert scene.begun("theirs") == RESUMED[:2], scene.said("theirs")
+    assert list(scene.losses("ours")) == STEPS
+    assert scene.losses("ours") == scene.losses("theirs")

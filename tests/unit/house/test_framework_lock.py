@@ -1,0 +1,27 @@
+"""The environment of published frameworks has the versions of dljob's own lock: else torch is on the disk twice."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+LOCK = ROOT / "tests" / "frameworks" / "environment.lock"
+LOCKED = re.compile(r"^([a-z0-9-]+)==([^ ]+) ", re.MULTILINE)
+
+
+def test_packages_of_both_locks_have_one_version():
+    theirs = dict(LOCKED.findall(LOCK.read_text()))
+    ours = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    known: dict[str, set[str]] = {}  # some have a version for each Python
+    for package in ours:
+        known.setdefault(package["name"], set()).add(package.get("version", ""))
+    apart = {name: version for name, version in theirs.items() if version not in known.get(name, {version})}
+    assert not apart, "run: python tests/frameworks/environment.py --lock"
+
+
+def test_each_locked_package_has_a_hash():
+    entries = [entry for entry in re.split(r"\n(?=\S)", LOCK.read_text()) if "==" in entry]
+    assert len(entries) > 100
+    assert all("--hash=sha256:" in entry for entry in entries)
