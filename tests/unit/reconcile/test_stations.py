@@ -92,6 +92,14 @@ def progress() -> World:
     return world.master("Running", progress={"step": 120, "metrics": {"loss": 0.25, "lr": 1e-6}}).settle()
 
 
+ENDPOINTS = [
+    {
+        "role": "worker",
+        "ready": 2,
+        "desired": 2,
+        "addresses": [{"http": "10.0.0.1:24107", "grpc": "10.0.0.1:24108"}, {"http": "10.0.0.2:24107"}],
+    }
+]
 STATIONS: dict[str, Callable[[], World]] = {
     "applied": World,
     "refused": lambda: World(dljob(roles=[])).settle(),
@@ -123,6 +131,7 @@ STATIONS: dict[str, Callable[[], World]] = {
         .settle()
     ),
     "running": lambda: World().running(),
+    "serving": lambda: World().running().later(30).master(endpoints=ENDPOINTS).settle(),
     "progress": progress,
     "recovering": lambda: (
         World()

@@ -39,6 +39,8 @@ EXCLUDED = 50
 """Number of excluded nodes that a snapshot names, the newest ones: it must stay small at any size."""
 SHOWN = 20
 """Number of units without a reservation that a brief snapshot names; of addresses of one role in a whole one."""
+SHOWN_BRIEFLY = 8
+"""Addresses of a role in the brief form, which becomes the status of a DLJob."""
 
 _WAITS = {
     UnitPhase.UNPLACED: "it has no node yet",
@@ -122,14 +124,14 @@ def service_marks(state: JobState) -> dict[str, int]:
     }
 
 
-def _servers(state: JobState) -> list[dict[str, Any]]:
-    """Return each role with ports: how many of its ranks get requests, and the addresses of the first ones."""
+def _servers(state: JobState, most: int) -> list[dict[str, Any]]:
+    """Return each role with ports: how many of its ranks get requests, and the addresses of the first `most`."""
     return [
         {
             "role": role,
             "ready": len(rows),
             "desired": state.job.roles[role].plan.replicas,
-            "addresses": [row["addresses"] for row in rows[:SHOWN]],
+            "addresses": [row["addresses"] for row in rows[:most]],
         }
         for role, rows in endpoints(state).items()
     ]
@@ -157,7 +159,7 @@ def _why_gone(state: JobState, role: str, rank: int) -> str:
 def status(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
     """Return the snapshot behind `dljob status`, as JSON-able data. `now` in unix seconds."""
     names = {node.id: name for node in state.nodes if (name := dict(node.labels).get(NODE_NAME))}
-    servers = _servers(state)
+    servers = _servers(state, SHOWN)
     return {
         **_overview(state, now, progress),
         **({"endpoints": servers} if servers else {}),
@@ -190,12 +192,16 @@ def brief(state: JobState, now: float, progress: Progress) -> dict[str, Any]:
         units = ((name, state.units[name]) for name in state.job.plan.units)
         open_units = (pair for pair in units if pair[1].phase is not UnitPhase.HELD)
         waiting = [(name, unit.node, unit.phase) for name, unit in islice(open_units, SHOWN)]
-    return {**seen, "placement": _counts(seen, count, state.held, waiting)}
+    servers = _servers(state, SHOWN_BRIEFLY)
+    told = {"endpoints": servers} if servers else {}
+    return {**seen, **told, "placement": _counts(seen, count, state.held, waiting)}
 
 
 def brief_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """Return the brief form of a whole snapshot, as `brief` would have made it at that time."""
-    short = {key: value for key, value in snapshot.items() if key not in ("endpoints", "ranks", "units")}
+    short = {key: value for key, value in snapshot.items() if key not in ("ranks", "units")}
+    if "endpoints" in short:
+        short["endpoints"] = [{**role, "addresses": role["addresses"][:SHOWN_BRIEFLY]} for role in short["endpoints"]]
     units = snapshot["units"]
     waiting = [(u["name"], u["node"], UnitPhase(u["phase"])) for u in units if u["phase"] != UnitPhase.HELD]
     return {**short, "placement": _counts(snapshot, len(units), len(units) - len(waiting), waiting[:SHOWN])}

@@ -220,6 +220,25 @@ def _history() -> dict[str, Schema]:
             ),
             key="role",
         ),
+        "endpoints": _list(
+            "The servers of roles with ports; written at most every 15 seconds.",
+            32,
+            _object(
+                "Servers of one role.",
+                role=_text("Name of the role."),
+                ready=_count("Ranks that get requests."),
+                desired=_count("Ranks that the role has at its present size."),
+                addresses=_list(
+                    "Addresses of the first ranks that get requests.",
+                    8,
+                    {
+                        "description": "host:port of each port of one rank, by the port's name.",
+                        "type": "object",
+                        "additionalProperties": {"type": "string", "maxLength": 64},
+                    },
+                ),
+            ),
+        ),
         "restarts": _object("Restarts by level.", **restarts),
         "carried": _object(
             "State that PrimeMaster passes to the next attempt, so that restart budgets count across attempts.",

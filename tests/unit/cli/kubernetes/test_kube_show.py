@@ -57,6 +57,9 @@ RUNNING: dict[str, Any] = {
                  "metrics": [{"name": "reward", "value": "0.25"}, {"name": "kl", "value": "0.01"}]},
     "placement": {"units": 2, "ready": 1, "pending": 1,
                   "notReady": [{"name": "actor-0", "node": "n1", "why": "node n1 is not ready"}, {"name": "critic-0"}]},
+    "endpoints": [{"role": "actor", "ready": 7, "desired": 8, "addresses": [
+        {"http": f"10.0.0.{at}:24107", "grpc": f"10.0.0.{at}:24108"} for at in range(1, 7)
+    ]}],
     "conditions": [
         condition("Accepted", "True", "SpecAccepted"),
         condition("ClusterReady", "True", "PodsReady", "3 of 3 pods are ready"),

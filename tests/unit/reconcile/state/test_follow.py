@@ -261,3 +261,17 @@ def test_the_marks_of_services_are_kept_by_role_and_bounded():
     assert digest(snapshot(services=said))["services"] == {"worker": 7, "r" * 62 + "…": 8}
     many = {f"r{at}": at for at in range(99)}
     assert len(digest(snapshot(services=many))["services"]) == 32
+
+
+def test_the_endpoints_in_the_status_are_bounded_whatever_a_head_says():
+    address = {"http": "10.0.0.1:24000"}
+    role = {"role": "engine", "ready": 1, "desired": 2, "addresses": [address]}
+    said = snapshot(endpoints=[role])
+    assert digest(said)["endpoints"] == [role]
+    assert pieces(digest(said), clusters=0, at="")["endpoints"] == [role]
+    assert "endpoints" not in {**digest(snapshot()), **pieces(snapshot(), clusters=0, at="")}
+    wide = {f"p{at}": "9" * 999 for at in range(99)}
+    many = snapshot(endpoints=[{"role": "r" * 999, "ready": "x", "addresses": [wide] * 999}, 7] * 999)
+    kept = digest(many)["endpoints"]
+    assert (len(kept), len(kept[0]["addresses"]), len(kept[0]["addresses"][0])) == (32, 8, 4)
+    assert (kept[0]["ready"], len(kept[0]["role"]), len(kept[0]["addresses"][0]["p0"])) == (0, 63, 64)

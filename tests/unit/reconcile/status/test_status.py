@@ -151,3 +151,14 @@ def test_conditions_of_others_are_not_kept():
     world.status["conditions"].append({"type": "Theirs", "status": "True", "reason": "X", "message": ""})
     world.settle()
     assert "Theirs" not in [one["type"] for one in world.status["conditions"]]
+
+
+def test_endpoints_change_with_the_progress_and_go_with_the_job():
+    """Each write of a status reaches every watch of the DLJob: servers that come and go cause none by themselves."""
+    one = {"role": "worker", "ready": 1, "desired": 2, "addresses": [{"http": "10.0.0.1:24107"}]}
+    world = World().running().later(30).master(endpoints=[one]).settle()
+    assert world.status["endpoints"] == [one]
+    world.later(1).master(endpoints=[{**one, "ready": 2}])
+    assert world.step().status is None
+    assert world.later(30).settle().status["endpoints"][0]["ready"] == 2
+    assert "endpoints" not in world.master("Succeeded").settle().status

@@ -29,6 +29,8 @@ MOST_ROLES, MAX_TEXT, MAX_CARRY = 256, 4096, 16384
 """Bounds of a stored snapshot: roles or node groups, characters of a text, bytes of `carry` as JSON."""
 MAX_SERVERS, MAX_PORTS = 5000, 16
 """Most endpoints of a role that are kept, and ports of one."""
+SHOWN_SERVERS, SHOWN_PORTS, MAX_ADDRESS = 8, 4, 64
+"""Addresses of a role in the status, ports of one, and characters of one."""
 MAX_SECONDS = 1e9
 COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
 
@@ -56,7 +58,24 @@ def digest(snapshot: Object) -> Object:
     if part(snapshot, "services"):
         marks = list(part(snapshot, "services").items())[:MAX_ROLES]
         found["services"] = {bounded(role, 63): mark for role, mark in marks if isinstance(mark, int)}
+    if items(snapshot, "endpoints"):
+        found["endpoints"] = endpoints(snapshot)
     return found
+
+
+def endpoints(snapshot: Object) -> list[Pieces]:
+    """Return each role with ports: how many of its ranks get requests, and where the first ones are."""
+    return [
+        {
+            "role": bounded(text(role, "role"), 63),
+            **{key: number(role, key) for key in ("ready", "desired")},
+            "addresses": [
+                {bounded(name, 15): bounded(str(at), MAX_ADDRESS) for name, at in list(ports.items())[:SHOWN_PORTS]}
+                for ports in items(role, "addresses")[:SHOWN_SERVERS]
+            ],
+        }
+        for role in items(snapshot, "endpoints")[:MAX_ROLES]
+    ]
 
 
 def served(told: Object) -> Mapping[str, tuple[Object, ...]]:
@@ -154,6 +173,8 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         found["placement"] = _placement(part(snapshot, "placement"))
     if part(snapshot, "nodes"):
         found["nodes"] = _nodes(part(snapshot, "nodes"))
+    if items(snapshot, "endpoints"):
+        found["endpoints"] = endpoints(snapshot)
     return found
 
 

@@ -24,7 +24,7 @@ KEPT_FIELDS = ("startTime", "completionTime", "lastCommands", "lastFault", "rece
 """Fields that outlive an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
-    *("restarts", "restartsTotal", "progress", "nodes"),
+    *("restarts", "restartsTotal", "progress", "nodes", "endpoints"),
 )
 """Fields that begin anew with each attempt."""
 UNTIL_IT_RUNS = ("startTime", "attemptSpecHash", "effective", "rayCluster")
@@ -87,7 +87,7 @@ def _state(status: Object) -> tuple[object, ...]:
     rest = {
         key: value
         for key, value in status.items()
-        if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions")
+        if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions", "endpoints")
     }
     told = [tuple(one.get(key) for key in CONDITION) for one in items(status, "conditions")]
     nodes = exclusions.state(part(status, "nodes"))
@@ -214,9 +214,9 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         # From here on a report of PrimeMaster in the status means that it reported in this submission.
         case SubmitOrder():
             return {"submissionId": case.submission, "master": None, **_whom(case)}
-        # The state for a next attempt is of no use after the end.
+        # The state for a next attempt is of no use after the end, and nobody serves any more.
         case JobEnd():
-            return {"completionTime": stamp(change.at), "carried": None}
+            return {"completionTime": stamp(change.at), "carried": None, "endpoints": None}
         case Noted() | Intent():
             commands = [*items(case.old, "lastCommands"), *change.commands]
             return {"lastCommands": commands[-MAX_COMMANDS:]} if commands else {}
