@@ -16,10 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from immutables import Map
 
 from dljob.calls.backlog import Backlog, PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp, QueueCut
 from dljob.master.failure import cuts as core
+from dljob.master.start import shards
+from dljob.master.state import shard_table
 from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, Saves
 from dljob.master.state.cuts import KEPT, Cut, CutQueue, Cuts, choices
 from dljob.master.state.events import CheckpointDecided, CutDamaged, CutsFound
@@ -68,6 +71,7 @@ class Core:
     def __init__(self) -> None:
         self.d: Any = SimpleNamespace(cuts=Cuts(), saves={}, note=lambda *_: None, because=lambda *_: None)
         self.life = 1
+        self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
 
     @property
     def cuts(self) -> Cuts:
@@ -77,6 +81,7 @@ class Core:
         marks = tuple((world, CheckpointId(RunId(1, 1), number)) for world in WORLDS)
         made = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
         self.d.cuts = evolve(self.cuts, last=number, kept=(*self.cuts.kept, made)[-KEPT:])
+        shards.cut_committed(self.d, self.cuts.kept[0].number)
 
     def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
         """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
@@ -89,25 +94,34 @@ class Core:
         core.decided(self.d, event)
         return True
 
-    def next_attempt(self, unreadable: set[int]) -> None:
+    def next_attempt(self, unreadable: set[int], data: dict[int, Any]) -> None:
         """Forget all, and read the manifests of the last cuts."""
         kept = self.cuts.kept
         whole = tuple(one for one in kept if one.number not in unreadable)
         bad = tuple((one.number, "torn") for one in kept if one.number in unreadable)
         self.d.cuts = Cuts()
-        core.found(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS))
+        self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
+        feeds = shards.carried(data[whole[-1].number]) if whole else ()
+        core.found(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
 
 
 class Job:
-    """One job under a seeded schedule; `bug` plants a fault in the protocol."""
+    """One job under a seeded schedule; `bug` plants a fault in the protocol.
 
-    def __init__(self, seed: int, bug: str = "") -> None:
+    `reader`: the prompts come from shards of a rank without a state, not from the driver.
+    """
+
+    def __init__(self, seed: int, bug: str = "", *, reader: bool = False) -> None:
         self.random, self.bug = random.Random(seed), bug  # noqa: S311 - a schedule
+        self.reads = reader
         self.queues = {"prompts": Queue(), "samples": Queue()}
         self.lives = Counter[str]()
         self.number, self.epoch = 0, 0
         self.core = Core()
         self.files: dict[int, dict[str, Any]] = {}
+        self.data: dict[int, Any] = {}
+        """Cut -> the positions in its manifest."""
+        self.leased: tuple[tuple[int, int], ...] = ()
         self.damaged = set[tuple[int, str]]()
         """(cut, part): a world, a queue or the manifest."""
         self.passed = self.anew = 0
@@ -119,6 +133,7 @@ class Job:
         self.made_in = [0] * 3
         self.foreign = list[int]()
         """Samples that were accepted in another history than the one in which they were made."""
+        self.reader, self.shard = self.client("reader/0", stateful=False), list[int]()
         self.begin({"sent": 0}, {"trained": []})
 
     def client(self, name: str, *, stateful: bool) -> Client:
@@ -183,8 +198,32 @@ class Job:
     # -- what ranks do
 
     def drive(self) -> None:
-        if self.sent < PROMPTS and self.put(self.driver, "prompts", self.sent):
+        if self.reads:
+            self.read()
+        elif self.sent < PROMPTS and self.put(self.driver, "prompts", self.sent):
             self.sent += 1
+
+    def read(self) -> None:
+        """Put the next prompt of a shard, or report the shard and lease the next one."""
+        if self.shard:
+            if self.put(self.reader, "prompts", self.shard[0]):
+                del self.shard[0]
+            return
+        d, key = self.core.d, ("reader", 0)
+        feed, life = d.feeds["prompts"], self.reader.life
+        held = feed.held.get(key)
+        if held is not None and held.incarnation < life:
+            feed, held = shard_table.returned(feed, key), None
+        for run in self.leased:
+            cut = 0 if self.bug == "positions" else self.number
+            feed = shard_table.done(feed, key, life, run, None, cut=cut)
+        held = feed.held.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
+        feed = shard_table.take(feed, key, held, 1)
+        d.feeds = d.feeds.set("prompts", feed)
+        self.leased = feed.held[key].runs if key in feed.held else ()
+        self.shard = [position for run in self.leased for position in range(*run)]
+        if self.bug != "lease":
+            self.reader.epoch = max(self.reader.epoch, self.epoch + 1)
 
     def roll(self, rank: int) -> None:
         client = self.rollouts[rank]
@@ -222,6 +261,7 @@ class Job:
         else:
             self.files[self.number], self.cuts = deepcopy(self.open), self.cuts + 1
             self.core.commit(self.number)
+            self.data[self.number] = shards.carry(self.core.d, 99)
             self.give_up()
 
     def save(self, client: Client, role: str, state: dict[str, Any]) -> None:
@@ -248,13 +288,15 @@ class Job:
         """Take the ranks with a state and the queues back to the last cut, as after the loss of one of them."""
         self.give_up()
         self.epoch, self.restores = self.epoch + 1, self.restores + 1
-        before = self.core.cuts.kept
+        before, epoch = self.core.cuts.kept, self.core.cuts.epoch
         chosen = self.decide()
         self.passed += self.core.cuts.kept != before
         self.anew += bool(before and not self.core.cuts.kept)
         states = {
             world: self.files[mark.step][world] if mark is not None else FRESH[world] for world, mark in chosen.items()
         }
+        if self.core.cuts.epoch == epoch:  # there has been no cut: all begins anew, the queues of this model as well
+            self.core.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
         back = self.core.cuts.present
         for name, queue in self.queues.items():
             queue.epoch = self.epoch
@@ -292,7 +334,10 @@ class Job:
             self.damaged.add((self.random.choice(self.core.cuts.kept).number, part))
 
     def die(self, rank: int) -> None:
-        """End a rollout: another process of the rank takes its place."""
+        """End a rollout, or the reader (3): another process of the rank takes its place."""
+        if rank == 3:
+            self.reader, self.shard, self.leased = self.client("reader/0", stateful=False), [], ()
+            return
         self.rollouts[rank] = self.client(f"rollout/{rank}", stateful=False)
         self.holds[rank] = None
 
@@ -313,8 +358,8 @@ class Job:
         self.queues = {"prompts": Queue(), "samples": Queue()}
         for queue in self.queues.values():
             queue.backlog.next = 1000 * (self.restores + 1)
-        self.core.next_attempt({number for number, part in self.damaged if part == "manifest"})
-        for rank in range(3):
+        self.core.next_attempt({number for number, part in self.damaged if part == "manifest"}, self.data)
+        for rank in range(4):
             self.die(rank)
         self.restore()
 
@@ -324,7 +369,7 @@ class Job:
             chance = self.random.random()
             if turn < 900 and chance < 0.035:
                 faults = [self.restore, self.lose_keeper, self.lose_master, self.lose_head]
-                faults += [lambda: self.die(self.random.randrange(3))] * 3 + [self.damage] * 2
+                faults += [lambda: self.die(self.random.randrange(3 + self.reads))] * 3 + [self.damage] * 2
                 self.random.choice(faults)()
             elif chance < 0.12:
                 self.cut()
@@ -352,6 +397,16 @@ def test_each_prompt_is_trained_once_under_any_schedule():
     assert sum(one.restores for one in jobs) > 5 * SEEDS
     assert sum(one.passed for one in jobs) > SEEDS
     assert sum(one.anew for one in jobs) > SEEDS // 5
+
+
+def test_shards_of_a_rank_without_a_state_are_read_once_with_the_cut():
+    found = {seed: why for seed in range(SEEDS) if (why := wrong(Job(seed, reader=True).run()))}
+    assert not found
+
+
+@pytest.mark.parametrize("bug", ["positions", "lease"])
+def test_a_planted_bug_of_the_positions_is_found(bug):
+    assert any(wrong(Job(seed, bug, reader=True).run()) for seed in range(SEEDS))
 
 
 @pytest.mark.parametrize("bug", ["acknowledgement", "marker", "future", "logged", "alone"])

@@ -7,8 +7,9 @@ from master_kit import World, job
 
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
-from dljob.master.state.cuts import QUEUES, CutQueue, choices, partners, pinned
+from dljob.master.state.cuts import QUEUES, Cut, CutQueue, choices, partners, pinned
 from dljob.master.state.evolve import evolve
+from dljob.master.state.shard_table import new_table
 from dljob.master.state.state import Phase, RankPhase
 from dljob.master.transition import transition
 from dljob.telemetry import reasons
@@ -331,3 +332,35 @@ def test_the_next_attempt_is_told_of_manifests_that_cannot_be_read(world):
     alone = World(job(TRAINER)).boot()
     alone.send(ev.CutsFound((), ((2, "torn"),)))
     assert "its items are lost, and queues begin empty" in told(alone, reasons.CUT_DAMAGED)[0]
+
+
+def test_shards_of_ranks_without_a_state_go_back_with_the_cut(world):
+    def tell(*done, rank=0):
+        run = [(start, end, None) for start, end in done]
+        made = ev.ShardsTold("d", 12, 2, 1, f"rollout/{rank}", "rollout", rank, 1, RunId(1, 1), False, tuple(run), 1)
+        world.send(made)
+        return world.state.feeds["d"]
+
+    tell()
+    cut(world, 1)
+    tell((0, 2))  # after the cut was begun: what came of it may not be in the queue's part
+    cut(world, 2)
+    tell((2, 4))
+    assert tell().held["rollout", 0].runs == ((4, 6),)
+    world.kill("w", 0)
+    world.settle()
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 2), mark(2)))
+    table = world.state.feeds["d"]
+    assert (table.todo, world.state.ranks["rollout", 0].incarnation) == (((2, 12),), 1)
+    assert "2 samples of d are handed out again, as of the cut" in told(world, reasons.DATA_RETURNED)
+    world.send(ev.CutDamaged(2, "torn"))
+    world.send(ev.CutDamaged(1, "torn"))
+    world.send(ev.CheckpointDecided("w/0", RunId(1, 3), None))
+    assert world.state.feeds["d"].todo == ((0, 12),)
+
+
+def test_the_positions_beside_the_newest_cut_replace_those_of_the_last_status():
+    world = World(job(TRAINER)).boot()
+    newer = evolve(new_table(12, 2, 1), todo=((6, 12),))
+    world.send(ev.CutsFound((Cut(4, 1.0, (("t", mark(5)),)),), feeds=(("d", newer),)))
+    assert world.state.feeds["d"] is newer

@@ -6,7 +6,9 @@ import zlib
 
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import Cut, CutQueue
-from dljob.runtime.data.cut_folder import MANIFEST, CutFolder, damage_of
+from dljob.master.state.evolve import evolve
+from dljob.master.state.shard_table import STATELESS, Acked, cut_mark, new_table
+from dljob.runtime.data.cut_folder import MANIFEST, CutFolder, FoundCuts, damage_of
 
 
 def made(number: int) -> Cut:
@@ -16,18 +18,20 @@ def made(number: int) -> Cut:
 
 def test_the_cuts_that_are_kept_are_found_and_others_are_deleted(tmp_path):
     folder = CutFolder(tmp_path / "cuts")
-    assert folder.found() == ((), (), ())
+    assert folder.found() == FoundCuts()
     for number in (1, 2, 3):
         path = folder.queue(number, "samples/../x")
         path.parent.mkdir(parents=True)
         path.write_bytes(b"items")
+    table = evolve(new_table(10, 2, 1), todo=((4, 10),), acked=(Acked(STATELESS, cut_mark(1), 0, 4),))
+    data = {"prompts": [10, 2, 1, [[4, 10]], [[STATELESS, 1, 1, 1, 0, 4]]]}
+    folder.keep([made(2), made(3)], data)
     folder.keep([made(2), made(3)])
-    folder.keep([made(2), made(3)])
-    assert folder.found() == ((made(2), made(3)), (), ())
+    assert folder.found() == ((made(2), made(3)), (), (), (("prompts", table),))
     assert sorted(path.name for path in folder.path.iterdir()) == ["cut-2", "cut-3"]
     damaged = folder.path / "cut-3" / MANIFEST
     damaged.write_bytes(damaged.read_bytes().replace(b'"at": 12.5', b'"at": 13.5'))
-    whole, ((number, why),), worlds = folder.found()
+    whole, ((number, why),), worlds, _ = folder.found()
     assert (whole, number, worlds) == ((made(2),), 3, ())
     assert f"{damaged} cannot be read: " in why
 
@@ -47,7 +51,7 @@ def test_without_a_readable_manifest_the_worlds_are_told_that_do_not_fit_empty_q
     assert folder.found().worlds == ("t",)
     (folder.path / "cut-1" / MANIFEST).unlink()
     (folder.path / "cut-1" / MANIFEST).symlink_to(tmp_path / "nowhere")
-    assert folder.found() == ((), (), ())  # deleted since it was listed
+    assert folder.found() == FoundCuts()  # deleted since it was listed
 
 
 def test_the_damaged_queue_of_a_cut_is_named(tmp_path):

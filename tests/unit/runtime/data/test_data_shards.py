@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from dljob.errors import CheckpointError, UsageError
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.state.evolve import evolve
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
 from dljob.runtime.controller.services import shard_service
 from dljob.runtime.data import shards as module
 from dljob.runtime.data.shards import Shards, sample, shards
+from dljob.runtime.queues import session
 from dljob.spec.model import DLJobManifest
 from dljob.tasks import TaskOwner
 
@@ -164,7 +166,7 @@ def test_a_waiting_process_gets_shards_given_back_and_others_end(desk: Desk):
 
     again, over = asyncio.run(waits())
     assert again == {"why": "", "again": True}
-    assert over == {"why": "", "runs": (), "over": True}
+    assert over == {"why": "", "runs": (), "over": True, "epoch": 1}
     assert [e.rank for e in desk.journal] == [0, 0]
     assert asyncio.run(shard_service.answer(desk, {**question, "wait": False}, {})) == over  # type: ignore[arg-type]
 
@@ -292,3 +294,17 @@ def test_two_processes_with_different_data_sets_are_told(desk: Desk):
     with pytest.raises(CheckpointError, match="it is 4 samples in shards of 2, 1 times, and not 5 samples"):
         next(shards("d", 5, shard=2))
     assert isinstance(module.checkpoint.feeds[0], Shards)
+
+
+def test_what_comes_of_a_shard_belongs_to_the_history_in_which_it_was_leased(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    sessions = session.QueueSessions()
+    monkeypatch.setattr(session, "_lines", sessions)
+    epochs = list[int]()
+    made = shards("d", size=8, shard=2)
+    for epoch in (0, 3, 3):
+        desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=epoch))
+        next(made)
+        epochs.append(sessions._thread_local.thread.epoch)
+    assert epochs == [1, 1, 4], "the second one was leased ahead, before the job went back"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dljob.master.start import shards
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
 from dljob.master.state.events import (
@@ -40,6 +41,9 @@ def found(d: StateTransaction, event: CutsFound) -> None:
     if d.cuts.last > 0 or not numbers:
         return
     d.cuts = evolve(d.cuts, last=max(numbers), kept=event.cuts, lost=event.worlds)
+    # Those that the last status told of may be older than the cut.
+    for name, feed in event.feeds:
+        d.feeds = d.feeds.set(name, feed)
     d.because(f"an earlier attempt has left cut {d.cuts.last}")
     for number, why in event.damaged:
         _pass_over(d, number, why, _consequence(d.cuts, ()))
@@ -148,6 +152,7 @@ def follow(d: StateTransaction) -> None:
 
 def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
     d.cuts = evolve(d.cuts, open=None, kept=(*d.cuts.kept, made)[-KEPT:])
+    shards.cut_committed(d, d.cuts.kept[0].number)
     items, size = sum(one.items for one in made.queues), sum(one.bytes for one in made.queues)
     steps = ", ".join(f"{world} {mark.step}" for world, mark in made.marks)
     told = f"{counted(items, 'item')} ({size / 2**20:.1f} MiB) of {counted(len(made.queues), 'queue')}"
@@ -242,5 +247,6 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     follow = tuple(world for world in (*worlds_of(now.kept), *now.lost) if world != event.world)
     back = target.number if target is not None else 0
     d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=tuple(dict.fromkeys(follow)), broken=False, lost=())
+    shards.cut_restored(d, back)
     what = f"cut {back}" if target is not None else "the beginning, with empty queues: no cut can be read"
     d.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")

@@ -24,6 +24,7 @@ from dljob.telemetry import reasons
 ENDED_PHASES = (RankPhase.SUCCEEDED, RankPhase.FAILED, RankPhase.STOPPED)
 FEEDS = 64
 """Largest number of data sets of a job: more are most likely one set under different names."""
+FIRST = RunId(1, 1)
 ROWS = 48
 """Number of intervals of a data set that are handed on to the next attempt, which keeps its state short."""
 
@@ -37,8 +38,9 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
         d.feeds.get(event.name) or shard_table.new_table(event.size, event.shard, event.epochs),
     )
     # Work of a former process still counts if its leases stand; new leases are for the present process only.
+    cut = d.cuts.last if d.cuts.queues else None
     for start, end, after in event.done:
-        feed = shard_table.done(feed, key, event.incarnation, (start, end), after)
+        feed = shard_table.done(feed, key, event.incarnation, (start, end), after, cut=cut)
     if present(d, event):
         held = feed.held.get(key)
         # Without a decision what to restore, the first question of the next process settles this.
@@ -106,22 +108,45 @@ def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId |
             d.note(reasons.DATA_RETURNED, world, f"{again} samples of {name} are handed out again")
 
 
-def carry(state: JobState) -> dict[str, Any]:
-    """Return the data positions for the next attempt, as JSON; what does not fit into ROWS intervals is done again."""
-    return {name: _carry(feed) for name, feed in sorted(state.feeds.items())}
+def cut_committed(d: StateTransaction, oldest: int) -> None:
+    """Settle the work of ranks without a state that is in the oldest cut left."""
+    for name, feed in d.feeds.items():
+        _put(d, name, shard_table.settled(feed, shard_table.STATELESS, shard_table.cut_mark(oldest), remember=True))
 
 
-def _carry(feed: ShardTable) -> list[Any]:
+def cut_restored(d: StateTransaction, back: int) -> None:
+    """Hand out again what ranks without a state did after the cut that the job goes back to; 0: all that they did.
+
+    These ranks live on, and may put what comes of a shard that they hold into a queue which drops it: their leases end.
+    """
+    chosen = shard_table.cut_mark(back) if back else None
+    for name, feed in d.feeds.items():
+        new = feed
+        for holder, held in feed.held.items():
+            new = new if held.saves else shard_table.returned(new, holder)
+        new, again = shard_table.restored(new, shard_table.STATELESS, FIRST, chosen)
+        _put(d, name, new)
+        if again:
+            d.note(reasons.DATA_RETURNED, "job", f"{again} samples of {name} are handed out again, as of the cut")
+
+
+def carry(state: JobState, rows: int | None = None) -> dict[str, Any]:
+    """Return the data positions for the next attempt, as JSON; beyond `rows` (ROWS) intervals some is done again."""
+    return {name: _carry(feed, rows) for name, feed in sorted(state.feeds.items())}
+
+
+def _carry(feed: ShardTable, most: int | None = None) -> list[Any]:
     """Return one data set for `carry`. Leased shards count as to do: their processes end with the attempt."""
+    most = ROWS if most is None else most
     held = [run for held in feed.held.values() for run in held.runs]
     # Acknowledgements that do not fit are dropped, and their intervals are done again.
-    acked, spilt = feed.acked[-ROWS:], feed.acked[:-ROWS]
-    todo = shard_table.coarse(shard_table.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), ROWS)
+    acked, spilt = feed.acked[-most:], feed.acked[:-most]
+    todo = shard_table.coarse(shard_table.merged((*feed.todo, *held, *((one.start, one.end) for one in spilt))), most)
     # Joining neighbours may have included acknowledged intervals: these are then done again, and must not count twice.
     known = [one for one in acked if not any(start <= one.start < end for start, end in todo)]
     rows = [[one.world, *astuple(one.mark.life), one.mark.step, one.start, one.end] for one in known]
     settled = {
-        world: [list(run) for run in shard_table.coarse(runs, ROWS)] for world, runs in sorted(feed.settled.items())
+        world: [list(run) for run in shard_table.coarse(runs, most)] for world, runs in sorted(feed.settled.items())
     }
     return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows, *([settled] if settled else ())]
 

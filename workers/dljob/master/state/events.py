@@ -336,6 +336,8 @@ class CutsFound:
     """(number, why) of those that cannot be read."""
     worlds: tuple[str, ...] = ()
     """Worlds with checkpoints there. Told only where none of the cuts can be read."""
+    feeds: tuple[tuple[str, ShardTable], ...] = ()
+    """The positions in the data, beside the newest cut that can be read."""
 
 
 @dataclass(frozen=True, slots=True)

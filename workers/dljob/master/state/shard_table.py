@@ -46,6 +46,15 @@ class Acked:
     end: int
 
 
+STATELESS = "*"
+"""The world of all ranks without a state: their finished intervals are marked with the last cut begun before them."""
+
+
+def cut_mark(number: int) -> CheckpointId:
+    """Return a cut as the checkpoint of the ranks without a state."""
+    return CheckpointId(RunId(1, 1), number)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTable:
     """One data set. A position that is neither to do, nor held, nor acknowledged is done for good."""
@@ -155,10 +164,13 @@ def returned(feed: ShardTable, holder: Holder) -> ShardTable:
     return evolve(feed, todo=merged((*feed.todo, *held.runs)), held=feed.held.delete(holder))
 
 
-def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: int | None) -> ShardTable:
+def done(
+    feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: int | None, *, cut: int | None = None
+) -> ShardTable:
     """Return the table after a process finished a leased shard. A shard that it does not hold changes nothing.
 
-    `after` is the last saved step, or None for a process that saves nothing: its work is done for good.
+    `after` is the last saved step, or None for a process that saves nothing: its work is done for good, unless the job
+    can go back to a cut. `cut`: the last one that was begun; None: the job has no queues.
     """
     held = feed.held.get(holder)
     # The lease was taken back, and the shard may be leased to another rank: it would be done twice.
@@ -166,9 +178,10 @@ def done(feed: ShardTable, holder: Holder, incarnation: int, run: Run, after: in
         return feed
     left = evolve(held, runs=tuple(one for one in held.runs if one != run))
     feed = evolve(feed, held=feed.held.set(holder, left))
-    if after is None:
-        return feed
-    return evolve(feed, acked=_joined(feed.acked, Acked(held.world, CheckpointId(held.life, after), *run)))
+    if after is not None:
+        return evolve(feed, acked=_joined(feed.acked, Acked(held.world, CheckpointId(held.life, after), *run)))
+    # What came of the shard was in a queue before this report: a cut begun since has it.
+    return feed if cut is None else evolve(feed, acked=_joined(feed.acked, Acked(STATELESS, cut_mark(cut), *run)))
 
 
 def _joined(acked: tuple[Acked, ...], new: Acked) -> tuple[Acked, ...]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dljob.master.start import shards
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import KEPT, Cut, CutQueue
+from dljob.master.state.shard_table import ShardTable
 from dljob.runtime.checkpoint import disk
 from dljob.runtime.checkpoint.sealed import DamagedError, seal, unseal
 from dljob.runtime.queues.cut_file import check
@@ -31,6 +33,8 @@ class FoundCuts(NamedTuple):
     """(number, why)."""
     worlds: tuple[str, ...] = ()
     """Where no cut is whole: the worlds whose checkpoints do not fit empty queues."""
+    feeds: tuple[tuple[str, ShardTable], ...] = ()
+    """The positions in the data, as of the newest of them or later, each marked with the checkpoint it belongs to."""
 
 
 def damage_of(cut: Cut) -> str:
@@ -48,8 +52,10 @@ class CutFolder:
         """Return the path of a queue's file; a hash, since the user's name may not be a file name."""
         return self.path / f"cut-{number}" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.queue"
 
-    def keep(self, cuts: Iterable[Cut]) -> None:
+    def keep(self, cuts: Iterable[Cut], data: Mapping[str, Any] | None = None) -> None:
         """Write the manifests of these cuts that have none, and delete all other cuts.
+
+        `data`: the positions in the data (`shards.carry`), of now.
 
         Raises:
             OSError: The disk refused.
@@ -60,7 +66,7 @@ class CutFolder:
             if not path.exists():
                 disk.make_folder(path.parent)
                 with disk.replacing(path) as file:
-                    disk.write_all(file, seal(_body(one)))
+                    disk.write_all(file, seal({**_body(one), "data": data or {}}))
         for path in self.path.glob("cut-*"):
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -68,6 +74,7 @@ class CutFolder:
     def found(self) -> FoundCuts:
         """Return the last cuts whose manifests can be read, the newest last, and those whose manifests cannot."""
         cuts, damaged = list[Cut](), list[tuple[int, str]]()
+        feeds = dict[int, tuple[tuple[str, ShardTable], ...]]()
         for path in self.path.glob(f"cut-*/{MANIFEST}"):
             if not (number := path.parent.name.removeprefix("cut-")).isdecimal():
                 continue
@@ -75,13 +82,15 @@ class CutFolder:
                 body = unseal(path.read_bytes(), frozenset(), 1).body
                 marks = tuple((str(world), CheckpointId.of(mark)) for world, mark in body["marks"])
                 queues = tuple(CutQueue(*one) for one in body["queues"])
+                feeds[int(number)] = shards.carried(body.get("data", {}))
                 cuts.append(Cut(int(body["number"]), float(body["at"]), marks, queues))
             except FileNotFoundError:  # just deleted
                 continue
             except (OSError, DamagedError, ValueError, TypeError, KeyError) as error:
                 damaged.append((int(number), f"{path} cannot be read: {error}"))
         whole = tuple(sorted(cuts, key=lambda one: one.number)[-KEPT:])
-        return FoundCuts(whole, tuple(sorted(damaged)), () if whole or not damaged else self._worlds())
+        worlds = () if whole or not damaged else self._worlds()
+        return FoundCuts(whole, tuple(sorted(damaged)), worlds, feeds[whole[-1].number] if whole else ())
 
     def _worlds(self) -> tuple[str, ...]:
         """Return the worlds with checkpoints beside the cuts, unless one of them is all that the cuts consisted of."""

@@ -18,6 +18,7 @@ from dljob.errors import CheckpointError, UsageError
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.process.context import current_worker
+from dljob.runtime.queues import session
 
 SIZE, AHEAD = 1024, 2
 """Default length of a shard, and the number of shards that a rank leases ahead."""
@@ -105,6 +106,8 @@ class Shards:
         """Held during a call, which may wait for other ranks: not `_lock`, since a save must not wait for that."""
         self._place = client.place()
         self._leased: list[tuple[int, int]] = []
+        self._epoch = 0
+        """The history of the job to which these leases belong."""
         self._handed_out: set[tuple[int, int]] = set()
         self._done: list[tuple[int, int, int | None]] = []
 
@@ -140,6 +143,7 @@ class Shards:
             run = next((run for run in self._leased if run not in self._handed_out), None)
             if run is not None:
                 self._handed_out.add(run)
+                session.continue_in(self._epoch)
             return run
 
     def _finished(self, start: int, end: int) -> None:
@@ -167,6 +171,7 @@ class Shards:
                 # Work that was done during the call is not in PrimeMaster's answer: keep it for the next report.
                 self._done = [one for one in self._done if one not in question["done"]]
                 since = {(start, end) for start, end, _ in self._done}
+                self._epoch = int(said.get("epoch", 0))
                 self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
                 return [run for run in self._leased if run not in self._handed_out]
 

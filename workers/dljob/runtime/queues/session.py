@@ -118,6 +118,11 @@ class QueueSessions:
                     found[line.queue] = first, (*own, *((line.name,) if mine else ()))
         return found
 
+    def continue_in(self, epoch: int) -> None:
+        """Let this thread work in a history of the job: it has got a shard of it, and puts what comes of that."""
+        thread = self._thread_local.thread
+        thread.epoch = max(thread.epoch, epoch)
+
     def _own(self, queue: str, life: tuple[str, int], thread: _Thread) -> QueueSession:
         # Preferably the thread's own; else one of a finished thread, whose last items are acknowledged by this use.
         free = [line for line in self._drawn if line.queue == queue and line.free_for(thread)]
@@ -144,6 +149,11 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 def marked() -> dict[str, tuple[QueueSession, tuple[str, ...]]]:
     """Return the queues of this process; see `QueueSessions.marked`."""
     return _lines.marked()
+
+
+def continue_in(epoch: int) -> None:
+    """Let this thread work in a history of the job; see `QueueSessions.continue_in`."""
+    _lines.continue_in(epoch)
 
 
 def line_of(user: object, queue: str) -> QueueSession:

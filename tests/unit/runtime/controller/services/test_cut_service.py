@@ -14,6 +14,7 @@ from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import Cut, CutMember, CutQueue, Cuts, OpenCut
 from dljob.master.state.evolve import evolve
+from dljob.master.state.shard_table import new_table
 from dljob.runtime.controller.services.cut_service import CutService
 from dljob.runtime.data.cut_folder import CutFolder
 from dljob.runtime.process.messages import CUT
@@ -49,7 +50,9 @@ class Master:
         facts = SimpleNamespace(host_of=lambda rank: rank)
         job = SimpleNamespace(drivers=("t",), roles={"t": facts})
         hosts = {0: SimpleNamespace(actor="host-0")}
-        self.state: Any = SimpleNamespace(cuts=Cuts(queues=names), job=job, ranks={("t", 0): None}, hosts=hosts)
+        self.state: Any = SimpleNamespace(
+            cuts=Cuts(queues=names), job=job, ranks={("t", 0): None}, hosts=hosts, feeds={"d": new_table(9, 3, 1)}
+        )
         self.backend: Any = Queues()
         self.informed: list[Any] = []
         self.executor: Any = SimpleNamespace(hosts=SimpleNamespace(inform=self._inform))
@@ -209,6 +212,11 @@ async def test_the_end_of_a_cut_is_told_and_only_kept_ones_stay(master, tmp_path
     await service._end()
     assert [order.sizes for _, _, order in master.informed] == [((CUT, 1),), ((CUT, 0),)]
     assert not stale.exists()
+    cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
+    (stale.parent / "cut-4").mkdir()
+    master.state.cuts = evolve(master.state.cuts, kept=(cut,))
+    await service._end()
+    assert CutFolder(stale.parent).found().feeds == (("d", new_table(9, 3, 1)),)
 
     def full(*_: Any) -> None:
         raise OSError("full")

@@ -52,10 +52,11 @@ class CheckpointService:
                 await shell.offer(ev.CheckpointCommitted(world, mark))
             keep = [one.json() for one in pinned(shell.state.cuts, world)]
             return {"why": checkpoints.refused(shell.state, world, mark), "keep": keep}
+        # Before the cuts of an earlier attempt are known, the positions in the data are not either.
+        await shell.cuts.ready()
         if question["what"] == "shards":
             return await shard_service.answer(shell, question, self._waits)
         life = RunId(**question["life"])
-        await shell.cuts.ready()
         if question["what"] == "turn":
             return await self._turn(shell, world, life, node)
         chosen = question["chosen"] and CheckpointId.of(question["chosen"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dljob.errors import DLJobError
 from dljob.logs import archive
+from dljob.master.start import shards
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import CutQueue, OpenCut, choices
@@ -34,6 +35,8 @@ ANSWER_S = 60.0
 """Seconds for a queue to answer; it may write a file of its whole size."""
 VERIFIED_S = 30.0
 """Seconds for which queue files that were whole are not read again; a queue that goes back verifies its own anyway."""
+POSITIONS = 4096
+"""Most intervals of a data set in a manifest; what does not fit is done again."""
 AGAIN_S = 1.0
 """Seconds after which a rank that has not saved is called again."""
 
@@ -246,7 +249,8 @@ class CutService:
             await self._inform(role, rank, 0)
         self._told = {}
         try:
-            await asyncio.to_thread(self._folder.keep, cuts.kept)
+            data = shards.carry(self._shell.state, POSITIONS)
+            await asyncio.to_thread(self._folder.keep, cuts.kept, data)
         except OSError as error:
             log.error(
                 "the manifest of cut %d cannot be written: a later attempt uses an older cut: %s", cuts.last, error

@@ -25,8 +25,8 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     """Answer a rank that reports shards as done and asks for more.
 
     Returns:
-        {runs, over}: the leases that it holds now, and whether there are none to come. {again}: nothing is free yet,
-        so ask again. {why}: an error, which does not pass.
+        {runs, over, epoch}: the leases that it holds now, whether there are none to come, and the job's history.
+        {again}: nothing is free yet, so ask again. {why}: an error, which does not pass.
     """
     event = event_of(question)
     if event.done or _wanting(shell, event):
@@ -40,7 +40,8 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     feed = shell.state.feeds.get(event.name)
     # Leases that the rank holds are repeated: the answer that told it of them may have been lost.
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
-        return {"why": "", "runs": runs, "over": not runs}
+        # With the history of the job: what comes of these shards belongs to it, and queues take it (`CutStamp`).
+        return {"why": "", "runs": runs, "over": not runs, "epoch": shell.state.cuts.epoch + 1}
     if (news := waits.get(event.name)) is None or news.done():
         news = waits[event.name] = shell.tasks.start(
             "news of a data set", _wait_for_shard(shell, event.name), nobody_waits
