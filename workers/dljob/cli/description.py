@@ -45,7 +45,8 @@ def detail(job: Overview, now: float) -> list[str]:
     lines.append(f"  restarts: {restarts or 'none'}")
     lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
     lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]
-    lines += [_servers(role) for role in items(status, "endpoints")]
+    # After the end nobody serves, and nobody is missing.
+    lines += [_servers(role) for role in items(status, "endpoints") if status.get("phase") not in TERMINAL]
     lines += [f"  folder: {job.folder}"] if job.folder else []
     # On Kubernetes a status has counts in place of its ranks.
     lines += _below(_ranks(items(status, "ranks")) if "ranks" in status else _roles(items(status, "roles")))

@@ -163,6 +163,21 @@ def test_a_copied_folder_tells_its_ledger_for_programs(
     assert "device-hours" not in capsys.readouterr().out
 
 
+def test_a_copied_folder_tells_its_status_without_the_endpoints_of_what_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = [{"role": "s", "ready": 0, "desired": 2, "addresses": []}]
+    (tmp_path / "status.json").write_text(json.dumps(status(phase="Succeeded", endpoints=served)))
+    assert main.run(["status", f"{tmp_path}/"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("ppo (a7efe1a7): Succeeded")
+    assert "endpoints of s" not in said
+    assert main.run(["status", f"{tmp_path}/", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"] == "Succeeded"
+    assert main.run(["status", f"{tmp_path}/", "--watch"]) == 2
+    assert "is a path: nothing there changes" in capsys.readouterr().err
+
+
 def test_a_job_is_meant_before_a_folder_of_its_name(
     tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from dljob.api import kept
 from dljob.cli import description, output
 from dljob.cli.target import HERE, JobTarget, elsewhere
 from dljob.errors import UsageError
@@ -33,7 +34,7 @@ def status(
     """Show all jobs, or one job: phase, roles, step, restarts, the last fault.
 
     Args:
-        job: name or uid; default: all jobs.
+        job: name, uid, the first digits of a uid, or the path of a job's folder, also of a copy; default: all jobs.
         where: this machine, or a cluster.
         everywhere: list the jobs of all namespaces of the cluster.
         watch: print a row for every change, for one job until it has ended.
@@ -48,11 +49,16 @@ def status(
         else:
             _all(listing, where, form)
         return
-    with where.job("status", job) as found:
+    if path := where.path(job):
         if watch:
-            found.watch(Rows(form).add)
-            return
-        seen = found.overview()
+            raise UsageError(f"{job} is a path: nothing there changes", hint="leave out --watch, or name a job")
+        seen = kept.accounts(path).overview
+    else:
+        with where.job("status", job) as found:
+            if watch:
+                found.watch(Rows(form).add)
+                return
+            seen = found.overview()
     if form != "table":
         output.structured(seen.data, form)
         return
