@@ -68,6 +68,7 @@ SCRIPTS = (
     "weights",
     "checkpoint",
     "cuts",
+    "fleet_faults",
     "heads",
     "kube_apply",
     "kube_status",
