@@ -10,6 +10,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import dlrover_page
+
 from dljob import errors
 from dljob.cli import main
 from dljob.errors import DLJobError, ExitCode
@@ -82,6 +84,8 @@ IN_ELASTIC_RANKS = {
 INTERNAL = {
     env.COLLECTIVES: "backends and groups of `spec.collectives`, as JSON",
     "DLJOB_CHECKPOINT": "mount point of `spec.checkpoint` on Kubernetes",
+    "DLJOB_COMPAT": "`dlrover`: DLRover's import paths are dljob's in this process",
+    "DLJOB_DLROVER": "a job of DLRover's builders in its own terms, for its ranks",
     "DLJOB_EMBEDDED": "marks the processes of a Ray that `dljob run` started",
     "DLJOB_HOST_SOCKET": "socket by which a rank talks to its host",
     "DLJOB_TOKEN_KEY": "key of the operator, from which it derives the token of each job; the chart sets it",
@@ -96,6 +100,8 @@ READ = {
     "FORCE_COLOR": ("command", "set: colours also where stdout is no terminal"),
     "XDG_RUNTIME_DIR": ("command", "folder for the sockets by which commands reach a running job"),
     "LOG_LEVEL": ("ranks", "level of `worker.log`; default: INFO"),
+    "DLROVER_UNIFIED_*": ("DLRover's `job.submit`", "options of its JobConfig: see [DLRover's names](dlrover.md)"),
+    "DLROVER_LOG_LEVEL": ("ranks", "level of DLRover's `default_logger`; default: INFO"),
     "PET_*": ("dljob torchrun", "defaults of torchrun's arguments, as torchrun reads them"),
 }
 
@@ -103,6 +109,7 @@ READ = {
 def generated() -> dict[str, str]:
     """Return path in the repository -> text of each page."""
     made = {"cli": cli(), "exit-codes": exit_codes(), "reasons": every_reason(), "environment": environment()}
+    made["dlrover"] = dlrover_page.page(table)
     return {f"{FOLDER}/{name}.md": "\n".join(lines).rstrip() + "\n" for name, lines in made.items()}
 
 
@@ -131,7 +138,7 @@ def cli() -> list[str]:
     ]
     text += table("command|purpose", ((f"[{name}](#{name})", about) for name, about in main.COMMANDS.items()))
     for name in main.COMMANDS:
-        text += [f"## {name}", "", *(_torchrun() if name == main.TORCHRUN else _command(name)), ""]
+        text += [f"## {name}", "", *(_scripted(name) if name in main.SCRIPTED else _command(name)), ""]
     return text
 
 
@@ -148,12 +155,12 @@ def _command(name: str) -> list[str]:
     return [line.rstrip() for line in part.strip().replace("```console", "```text").splitlines()]
 
 
-def _torchrun() -> list[str]:
+def _scripted(command: str) -> list[str]:
     said = io.StringIO()
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     with contextlib.redirect_stdout(said):
-        main.run([main.TORCHRUN, "--help"])
+        main.run([command, "--help"])
     if before is None:
         del os.environ["COLUMNS"]
     else:

@@ -44,7 +44,7 @@ def test_the_help_matches_the_recorded_help(command: str, capsys: pytest.Capture
 @pytest.mark.parametrize("command", main.COMMANDS)
 def test_the_summary_is_the_first_line_of_the_docstring(command: str) -> None:
     module = main.MODULES.get(command, command)
-    function = getattr(__import__(f"dljob.cli.commands.{module}", fromlist=[command]), command)
+    function = getattr(__import__(f"dljob.cli.commands.{module}", fromlist=[command]), command.replace("-", "_"))
     assert (function.__doc__ or "").splitlines()[0] == main.COMMANDS[command]
 
 

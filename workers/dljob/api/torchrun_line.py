@@ -33,6 +33,8 @@ class Argument:
     env: bool = True
     also: str = ""
     """A further environment variable that sets it."""
+    aliases: tuple[str, ...] = ()
+    """Further names."""
 
     @property
     def dest(self) -> str:
@@ -43,7 +45,8 @@ class Argument:
     def options(self) -> tuple[str, ...]:
         """Spellings on the command line, with dashes and with underscores."""
         # Without duplicates: argparse refuses the same option twice, and a name without a dash has one spelling.
-        spellings = dict.fromkeys((f"--{self.name}", f"--{self.dest}"))
+        names = (self.name, *self.aliases)
+        spellings = dict.fromkeys(f"--{form}" for name in names for form in (name, name.replace("-", "_")))
         return (*([self.short] if self.short else []), *spellings)
 
 
@@ -105,7 +108,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message with a hint."""
         raise UsageError(
-            message, hint=f"{_suggestion(message, tuple(self._option_string_actions))}see {COMMAND} --help"
+            message, hint=f"{_suggestion(message, tuple(self._option_string_actions))}see {self.prog} --help"
         )
 
 
@@ -122,11 +125,39 @@ def _suggestion(message: str, known: Sequence[str]) -> str:
     return f"Did you mean {near[0]}? " if near else ""
 
 
-def parser(*, add_help: bool = True) -> Parser:
-    """Return a parser of torchrun's and dljob's arguments."""
-    usage = f"{COMMAND} [options] SCRIPT [arguments of the script]"
-    made = Parser(prog=COMMAND, usage=usage, description=ABOUT, add_help=add_help)
-    for title, arguments in (("torchrun's", ARGUMENTS), ("target", OURS)):
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher that takes torchrun's arguments and some more."""
+
+    command: str
+    about: str
+    title: str = ""
+    arguments: tuple[Argument, ...] = ()
+    """Its own arguments; one with the name of one of ours replaces that."""
+    abbreviates: bool = True
+    """Whether `--nno` is `--nnodes`."""
+
+    @property
+    def groups(self) -> tuple[tuple[str, tuple[Argument, ...]], ...]:
+        """Titles and arguments of its help."""
+        own = {each.name for each in self.arguments}
+        ours = tuple(each for each in OURS if each.name not in own)
+        more = ((self.title, self.arguments),) if self.arguments else ()
+        return (*more, ("torchrun's", ARGUMENTS), ("target", ours))
+
+
+def parser(launcher: Launcher | None = None, *, add_help: bool = True) -> Parser:
+    """Return a parser of torchrun's and dljob's arguments, and of those of a launcher on top of it."""
+    made_for = launcher or TORCHRUN
+    usage = f"{made_for.command} [options] SCRIPT [arguments of the script]"
+    made = Parser(
+        prog=made_for.command,
+        usage=usage,
+        description=made_for.about,
+        add_help=add_help,
+        allow_abbrev=made_for.abbreviates,
+    )
+    for title, arguments in made_for.groups:
         group = made.add_argument_group(title)
         for each in arguments:
             _add(group, each)
@@ -141,6 +172,9 @@ ABOUT = (
     "Give the command once for all machines. The ranks' lines go to stdout, everything else to stderr. On "
     "Kubernetes all lines go to stderr, as with dljob run, and the outcome goes to stdout, as JSON."
 )
+
+
+TORCHRUN = Launcher(COMMAND, ABOUT)
 
 
 def _add(group: _Group, each: Argument) -> None:
@@ -174,7 +208,7 @@ class _FromVariable:
             raise UsageError(f"{self.variable}={self.text} is no number", hint=hint) from None
 
 
-def read(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+def read(words: Sequence[str], environ: Mapping[str, str], launcher: Launcher | None = None) -> argparse.Namespace:
     """Parse a command line as torchrun does.
 
     `variables` of the result maps each argument that came from a variable to that variable's name.
@@ -184,10 +218,11 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     """
     # Variables are unparsed defaults first: an argument on the command line replaces them, so that an invalid variable
     # matters only when it is used.
-    known = {each: variable for each in ARGUMENTS if each.env for variable in _variables(each) if variable in environ}
+    arguments = (*ARGUMENTS, *(launcher or TORCHRUN).arguments)
+    known = {each: variable for each in arguments if each.env for variable in _variables(each) if variable in environ}
     first = {each.dest: _FromVariable(variable, environ[variable]) for each, variable in known.items()}
     # argparse keeps attributes of a given namespace, unless a word sets them.
-    line = parser().parse_args(list(words), argparse.Namespace(**first))
+    line = parser(launcher).parse_args(list(words), argparse.Namespace(**first))
     variables: dict[str, str] = {}
     for each in known:
         said = getattr(line, each.dest)
@@ -211,11 +246,11 @@ def spelled(line: argparse.Namespace, name: str) -> str:
     return str(line.variables.get(name, f"--{name}"))
 
 
-def own(words: Sequence[str]) -> int:
+def own(words: Sequence[str], launcher: Launcher | None = None) -> int:
     """Return how many words belong to dljob and torchrun rather than to the script; other errors are for `read`."""
     try:
         # Without --help, which would print and exit; errors are for `read`, which has a message for them.
-        line, _ = parser(add_help=False).parse_known_args(list(words))
+        line, _ = parser(launcher, add_help=False).parse_known_args(list(words))
     except UsageError:
         return len(words)
     return len(words) - len(line.training_script_args)

@@ -7,8 +7,9 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
@@ -18,12 +19,15 @@ from dljob.errors import DLJobError, ExitCode, RenamedWarning, UsageError, not_i
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
 
+    from dljob.api.torchrun_line import Launcher
+
 DEBUG = "--debug"
-TORCHRUN = "torchrun"
-"""Command whose arguments are parsed by torchrun's rules, and end in those of a script."""
+SCRIPTED = ("torchrun", "dlrover-run")
+"""Commands whose arguments are parsed by their launcher's rules, and end in those of a script."""
 COMMANDS = {
     "run": "Run a job and watch it to its end: on this machine, or on Kubernetes.",
     "torchrun": "Run an unchanged torchrun script as a job: on this machine, on a running Ray, or on Kubernetes.",
+    "dlrover-run": "Run an unchanged dlrover-run script as a job, with DLRover's import paths served by dljob.",
     "submit": "Start a job on Kubernetes or on a running Ray, and return once it is accepted.",
     "init": "Write a small working job, dljob.yaml and its script, into a folder that has neither.",
     "plan": "Show which ranks run where: roles, units, bundles, machines. No cluster is needed.",
@@ -62,6 +66,7 @@ OBSERVING = ("status", "top", "describe", "why", "ledger", "report", "logs", "ev
 MODULES = {
     "resume": "suspend",
     "prune": "delete",
+    "dlrover-run": "dlrover_run",
     "trace": "observe.job_trace",  # not the name of a module of Python's
     **{name: f"observe.{name}" for name in OBSERVING},
 }
@@ -95,7 +100,10 @@ def build(chosen: str = "") -> App:
         # A command as a path: cyclopts imports it only when it is called, and `dljob --help` imports none.
         # The chosen command's help is its docstring; those of the others are not imported.
         app.command(
-            f"dljob.cli.commands.{module}:{name}", name=name, help=None if name == chosen else summary, sort_key=order
+            f"dljob.cli.commands.{module}:{name.replace('-', '_')}",
+            name=name,
+            help=None if name == chosen else summary,
+            sort_key=order,
         )
     return app
 
@@ -145,13 +153,22 @@ def _own(words: Sequence[str]) -> int:
         return len(words)
     from dljob.api import torchrun_line
 
-    return begin + torchrun_line.own(words[begin:])
+    return begin + torchrun_line.own(words[begin:], _launcher(words[begin - 1]))
+
+
+def _launcher(command: str) -> Launcher | None:
+    """Return the arguments of a launcher on top of torchrun; None for torchrun itself."""
+    if command == "dlrover-run":
+        from dljob.compat.dlrover_run import LAUNCHER
+
+        return LAUNCHER
+    return None
 
 
 def _line(words: Sequence[str]) -> int:
-    """Return where torchrun's arguments begin; 0: this is another command."""
+    """Return where a launcher's arguments begin; 0: this is another command."""
     first = next((i for i, word in enumerate(words) if word != DEBUG), None)
-    return 0 if first is None or words[first] != TORCHRUN else first + 1
+    return 0 if first is None or words[first] not in SCRIPTED else first + 1
 
 
 def kubectl_main() -> NoReturn:
@@ -252,11 +269,11 @@ def _in_folder() -> bool:
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    if words and words[0] == TORCHRUN:
+    if words and words[0] in SCRIPTED:
         # Not by cyclopts: words after the script belong to the script, whatever they look like.
-        from dljob.cli.commands.torchrun import torchrun
-
-        return torchrun(*words[1:])
+        name = words[0].replace("-", "_")
+        launch: Callable[..., int] = getattr(import_module(f"dljob.cli.commands.{name}"), name)
+        return launch(*words[1:])
     if words and words[0] == "--version":
         # With the command's own options: `dljob --version -o json`.
         words = ["version", *words[1:]]

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -28,8 +29,17 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
         words: arguments of torchrun and dljob, the script, its arguments; `dljob torchrun --help` lists them.
     """
     line = _read(words)
-    if line is None:
-        return ExitCode.OK
+    return ExitCode.OK if line is None else run_line(line, meaning.job)
+
+
+def run_line(
+    line: argparse.Namespace, translate: Callable[[argparse.Namespace, meaning.Site], meaning.TorchrunJob]
+) -> int:
+    """Run the job of a parsed command line, of torchrun or of a launcher on top of it; return the exit code.
+
+    Raises:
+        UsageError: the target is none, or an argument is for another.
+    """
     local = line.to == "local"
     if not local and line.to != "kubernetes" and not ADDRESS.fullmatch(line.to):
         raise UsageError(
@@ -37,7 +47,7 @@ def torchrun(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> in
         )
     if line.to != "kubernetes" and (only := [f"--{name}" for name in REMOTE if getattr(line, name.replace("-", "_"))]):
         raise UsageError(f"{', '.join(only)}: for --to kubernetes")
-    job = meaning.job(line, _site(local=local))
+    job = translate(line, _site(local=local))
     # The host of ranks elsewhere is not known here.
     shown = console(line, job.ranks_per_node, socket.getfqdn() if local else "")
     from dljob.plan.plan import plan

@@ -1,0 +1,183 @@
+"""Translation of DLRover's job into one of dljob's: a pure function, whose notes say what has no effect."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from dljob.api.collocate import CollocationRequest, resolve
+from dljob.api.job import DLJob as Draft
+from dljob.api.machines import machines
+from dljob.api.values import config_of, exact, share
+from dljob.api.workload import Workload
+from dljob.compat.dlrover_api.models import (
+    ACCELERATOR_TYPE,
+    DLConfig,
+    DLJob,
+    ElasticWorkloadDesc,
+    JobConfig,
+    WorkloadDesc,
+    WorkloadEntrypointType,
+)
+from dljob.compat.dlrover_api.payload import VARIABLE, encoded, payload_of, role_name
+from dljob.errors import UsageError
+
+RANK = "dljob.compat.dlrover_api.rank.DLRoverRank"
+MODULE = "dljob.compat"
+LONGEST_NAME = 47
+LEVELS = {0: "Never", 1: "Job", 2: "Role"}
+"""Restart level by `failover_exec_strategy`, where it is given."""
+IDLE = {
+    "master_cpu": "the master is a small actor",
+    "master_mem": "the master is a small actor",
+    "master_create_timeout": "the master is there when submit returns",
+    "master_state_backend_type": "the journal is in the job's folder, and in Ray's GCS",
+    "master_state_backend_config": "the journal is in the job's folder, and in Ray's GCS",
+    "node_max_restart": "nodes are judged by their own faults; see docs/howto/bad-nodes.md",
+    "master_max_restart": "the master is started again as often as it dies",
+    "failover_trigger_strategy": "a failure is treated at once",
+    "master_isolation_schedule_resource": "the master takes no place that ranks need",
+}
+"""Options of a submission without effect, and why."""
+
+
+def job_name(said: str) -> str:
+    """Return a job's name in dljob, a DNS label."""
+    plain = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"job-{plain}")[:LONGEST_NAME].strip("-")
+
+
+def check(job: DLConfig) -> None:
+    """Raise UsageError if a job cannot be one of dljob's, or the spec's errors for its present state."""
+    draft_of(JobConfig(job_name="check", dl_config=job)).manifest()
+
+
+def notes(config: JobConfig) -> Iterator[tuple[str, str]]:
+    """Yield the given settings without effect, each with the reason."""
+    for name in sorted(config.model_fields_set & IDLE.keys()):
+        yield name, IDLE[name]
+    for role, one in config.dl_config.workloads.items():
+        if one.resource.disk:
+            yield f"disk of role {role}", "Ray schedules no disk"
+        if "per_node_max_failure" in one.model_fields_set:
+            yield f"per_node_max_failure of role {role}", "nodes are judged by their own faults"
+
+
+def draft_of(config: JobConfig) -> Draft:
+    """Return the draft of a job.
+
+    Raises:
+        UsageError: it has something that dljob cannot do.
+    """
+    job = config.dl_config
+    roles: dict[str, Workload] = {}
+    for said, one in job.workloads.items():
+        name = role_name(said)
+        if name in roles:
+            raise UsageError(f"roles {said!r} and another are both {name!r} in dljob", hint="rename one of them")
+        if one.total:
+            roles[name] = _role(name, one, config)
+    if not roles:
+        raise UsageError("no role of the job has a worker", hint="give one of them a total of 1 or more")
+    spec: dict[str, Any] = {"config": _config(job)}
+    env = {**job.global_envs, VARIABLE: encoded(payload_of(job, config.job_name))}
+    spec["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    if "job_max_restart" in config.model_fields_set:
+        spec["faultTolerance"] = {"maxRestarts": config.job_max_restart}
+    devices = job.accelerator_type is not ACCELERATOR_TYPE.CPU
+    if made := resolve(list(_collocations(job, roles)), roles, frozenset(), has_devices=devices):
+        spec["collocations"] = made
+    machines(_machines(job, roles), roles, spec)
+    return Draft(workloads=roles, spec=spec, metadata={"name": job_name(config.job_name)})
+
+
+def _config(job: DLConfig) -> dict[str, object]:
+    return config_of(job.user_config, ".config()") if job.user_config else {}
+
+
+def _machines(job: DLConfig, roles: Mapping[str, Workload]) -> dict[str, Any]:
+    """Return the machines; one node of DLRover's default size is whatever machine there is."""
+    kind = job.accelerator_type.value
+    said: dict[str, Any] = {"type": kind}
+    if job.node_number > 1:
+        said["nodes"] = job.node_number
+        if any(role.accelerator for role in roles.values()):
+            said["devices"] = job.device_per_node
+    return said
+
+
+def _role(name: str, one: WorkloadDesc, config: JobConfig) -> Workload:
+    cpu_only = config.dl_config.accelerator_type is ACCELERATOR_TYPE.CPU
+    cpus, devices = one.resource.cpu, one.resource.accelerator
+    if cpu_only:
+        cpus, devices = max(cpus, devices), 0.0
+    made = Workload(name=name, replicas=one.total, replicas_per_group=one.per_group, driver=one.is_driver)
+    made.entrypoint, made.args = _entrypoint(one)
+    made.env, made.config = dict(one.envs), config_of(one.config, f"config of role {name!r}")
+    made.cpu = exact(cpus, f"cpu of role {name!r}") if cpus else None
+    made.memory = f"{one.resource.memory}Mi" if one.resource.memory else None
+    made.accelerator = share(devices, f"accelerator of role {name!r}")
+    custom = dict(one.resource.user_defined)
+    if config.worker_isolation_schedule_resource:
+        custom[config.worker_isolation_schedule_resource] = 1
+    made.custom = {key: exact(value, f"{key} of role {name!r}") for key, value in custom.items()}
+    if one.rank_based_gpu_selection:
+        made.rank_based_gpu_selection = True
+    made.restart_policy = _restarts(one, config)
+    if isinstance(one, ElasticWorkloadDesc):
+        made.type, made.comm = "Elastic", _comm(one)
+    return made
+
+
+def _entrypoint(one: WorkloadDesc) -> tuple[dict[str, Any], list[str]]:
+    if one.entry_point_type is WorkloadEntrypointType.MODULE_FUNC:
+        return {"class": RANK}, []
+    return {"module": MODULE}, ["--dlrover", *shlex.split(one.entry_point)]
+
+
+def _restarts(one: WorkloadDesc, config: JobConfig) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    if "max_restart" in one.model_fields_set:
+        made["maxRestarts"] = one.max_restart
+    if "failover_exec_strategy" in config.model_fields_set:
+        made["level"] = LEVELS[config.failover_exec_strategy]
+    return made
+
+
+def _comm(one: ElasticWorkloadDesc) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    if one.comm_backend != "auto":
+        made["backend"] = one.comm_backend
+    if one.comm_timeout_s:
+        made["timeoutSeconds"] = one.comm_timeout_s
+    if not one.comm_auto_setup_process_group:
+        made["initProcessGroup"] = False
+    if not one.comm_pre_check:
+        made["preCheck"] = False
+    return made
+
+
+def _collocations(job: DLConfig, roles: Mapping[str, Workload]) -> Iterator[CollocationRequest]:
+    """Yield the collocations, and free the shares of roles that ask for more than one device together."""
+    for said in job.collocations if isinstance(job, DLJob) else ():
+        names = tuple(name for name in map(role_name, sorted(said)) if name in roles)
+        if len(names) < 2:
+            continue
+        using = [roles[name] for name in names if roles[name].accelerator]
+        # DLRover gives each an equal part of one device, whatever it asked for; shares that fit are kept here.
+        if len(using) == len(names) and sum(Decimal(str(role.accelerator)) for role in using) > 1:
+            for role in using:
+                role.accelerator = None
+            yield CollocationRequest(names, (), "Device", None)
+            continue
+        yield CollocationRequest(names, (), "Device" if len(using) == len(names) else "Host", None)
+    groups: dict[str, list[str]] = {}
+    for said, one in job.workloads.items():
+        if one.group and role_name(said) in roles:
+            groups.setdefault(one.group, []).append(role_name(said))
+    for names in groups.values():
+        if len(names) > 1:
+            yield CollocationRequest(tuple(names), (), "Host", None)

@@ -1,0 +1,98 @@
+"""`current_worker()` of DLRover, and the ranks of a role in its terms."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Protocol
+
+from dljob.compat.dlrover_api import payload
+from dljob.compat.dlrover_api.config import config_object
+from dljob.compat.dlrover_api.models import ACCELERATOR_TYPE, ActorInfo, JobInfo
+from dljob.errors import UsageError
+from dljob.runtime.process import context
+from dljob.runtime.process.worker_context import WorkerContext
+
+
+class Worker(Protocol):
+    """A worker, as its own code sees it."""
+
+    @property
+    def job_info(self) -> JobInfo:
+        """The job."""
+        ...
+
+    @property
+    def actor_info(self) -> ActorInfo:
+        """The worker."""
+        ...
+
+
+class _Current:
+    """This process's rank."""
+
+    @property
+    def job_info(self) -> JobInfo:
+        me, known = context.current_worker(), payload.here()
+        kind = ACCELERATOR_TYPE(known.accelerator_type)
+        return JobInfo(known.job_name or me.job_name, me.job_uid, _config(me), kind)
+
+    @property
+    def actor_info(self) -> ActorInfo:
+        me = context.current_worker()
+        return _info(me.role, me.rank, me.world_size, me.local_rank)
+
+    def __repr__(self) -> str:
+        return f"{self.job_info} {self.actor_info}"
+
+
+@cache
+def _config(me: WorkerContext) -> Any:
+    """Return the config; one object for all calls, as in DLRover."""
+    return config_object(dict(me.config))
+
+
+def current_worker() -> Worker:
+    """Return this rank.
+
+    Raises:
+        UsageError: this process is no rank of a job.
+    """
+    context.current_worker()
+    return _Current()
+
+
+def _info(role: str, rank: int, size: int, local: int | None = None) -> ActorInfo:
+    known = payload.here()
+    spec, said = known.workload(role), known.said(role)
+    each = spec.per_group
+    local = rank % each if local is None else local
+    name = f"{said}_{size}-{rank}_{each}-{rank % each}"
+    return ActorInfo(name, said, spec, None, rank, rank // each, local)
+
+
+def actors_of(role: str, *, optional: bool = False) -> list[ActorInfo]:
+    """Return the ranks of a role, whose name may be written in any case.
+
+    Raises:
+        ValueError: the job has no such role, and it is not optional.
+    """
+    me = context.current_worker()
+    name = payload.role_name(role)
+    if name not in me.peers:
+        if optional:
+            return []
+        raise ValueError(f"no role {role!r} in this job; it has {', '.join(me.peers)}")
+    size = me.calls.sizes.get(name, me.peers[name])
+    return [_info(name, rank, size) for rank in range(size)]
+
+
+def own_job() -> WorkerContext:
+    """Return the context of this rank; DLRover's API is for ranks.
+
+    Raises:
+        UsageError: this process is no rank of a job.
+    """
+    try:
+        return context.current_worker()
+    except UsageError as error:
+        raise UsageError("PrimeMasterApi is for code in the job", hint="outside it: dljob.job(NAME)") from error
