@@ -157,6 +157,8 @@ class CompletionProgress:
         body = {**self._asked, "stream": True}
         if not self.chat:
             body.setdefault("return_token_ids", True)
+        if body.get("return_token_ids") is False:  # for a server that refuses the very name
+            del body["return_token_ids"]
         if received := self.stream.received:
             body["prompt"] = [*(self._prompt or ()), *received]
             body["max_tokens"] -= len(received)
