@@ -4,6 +4,7 @@ torchrun --nproc-per-node=2 trl_sft.py FOLDER
 """
 
 import sys
+from pathlib import Path
 
 import tiny
 from datasets import Dataset
@@ -36,7 +37,8 @@ def main(folder: str) -> None:
         processing_class=tiny.tokenizer(),
         callbacks=[tiny.Watched()],
     )
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder))
+    last = get_last_checkpoint(folder) if Path(folder).is_dir() else None  # the trainer of rank 0 makes the folder
+    trainer.train(resume_from_checkpoint=last)
 
 
 if __name__ == "__main__":
