@@ -37,6 +37,19 @@ def test_a_pod_has_the_time_that_its_checkpoints_may_take(spec: dict[str, Any], 
     assert list(unknown(cluster)) == []
 
 
+def test_a_pod_has_the_time_that_the_drains_of_its_servers_may_take() -> None:
+    server = {"driver": False, "entrypoint": {"module": "s.py"}, "ports": [{"name": "http"}]}
+    roles = [
+        {"name": "a", "entrypoint": {"class": "pkg.Class"}, "nodeGroup": "g"},
+        {"name": "b", **server, "nodeGroup": "g", "drain": {"timeoutSeconds": 40}},
+        {"name": "c", **server, "nodeGroup": "h", "drain": {"timeoutSeconds": 600}},
+    ]
+    _, head, worker = made(nodeGroups=[{"name": "g", "cpu": "8"}, {"name": "h", "cpu": "8"}], roles=roles)
+    # Ranks have one half of the hook's time to leave; nothing is drained on the head.
+    assert parting(worker, container="ray-worker") == (110, hook(100), "0")
+    assert parting(head, container="ray-head") == (30, hook(20), "0")
+
+
 def test_a_template_may_give_it_another_time() -> None:
     checkpoint = {"path": "/c"}
     groups = [{"name": "g", "template": {"spec": {"terminationGracePeriodSeconds": 600}}}]

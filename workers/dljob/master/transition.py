@@ -12,7 +12,7 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master.failure import attribution, budget, cuts, ending, failover, hanging, memory
+from dljob.master.failure import attribution, budget, cuts, ending, failover, hanging, memory, restart
 from dljob.master.ledger import rules
 from dljob.master.placement import (
     admission,
@@ -331,6 +331,7 @@ def _rank_ended(d: StateTransaction, event: RankEnded) -> None:
     elif rank.phase is RankPhase.STOPPING:
         # It ended as ordered, which is no failure; with the last one a torch world can start again.
         ending.drop_process(d, key)
+        restart.renew(d, key)
         starting.try_start(d, d.facts(event.role).host_of(event.rank))
         attribution.late(d, *key, event.incarnation, event.outcome)
         departures.drained(d)

@@ -207,18 +207,24 @@ def _mount(pod: Object, container: Object, volume: Object, path: str, *, read_on
     container.setdefault("volumeMounts", []).append(mount)
 
 
-def with_parting(pod: Object, spec: DLJobSpec) -> Object:
+def with_parting(pod: Object, spec: DLJobSpec, drain: int = 0) -> Object:
     """Return a pod whose Ray container saves what is in memory before SIGTERM, and then ends at once.
 
     Ranks have left by then, or have nowhere to go, so Ray has nothing to wait for. A template with a `lifecycle` of its
     own replaces all of this, and Ray keeps its half minute.
+
+    Args:
+        pod: The pod.
+        spec: The job's spec.
+        drain: The longest drain (s) of servers that may run in it.
     """
     ray, *others = pod["containers"]
     if "lifecycle" in ray:
         return pod
     checkpoint = spec.checkpoint
     wanted = TERMINATION_S if checkpoint is None else checkpoint.grace_period_seconds + PARTING_S
-    seconds = int(pod.get("terminationGracePeriodSeconds", wanted))
+    # Twice: the hook lets ranks leave in one half of its time, and saves in the other.
+    seconds = int(pod.get("terminationGracePeriodSeconds", wanted + 2 * drain))
     # `python -m` puts the working directory first on the path: in / no file of the user is imported by mistake.
     # A short grace period is halved: one half for the hook, one for Ray.
     command = f"cd / && python -m dljob.runtime.leave {max(seconds - ENDING_S, seconds // 2)} || :"

@@ -96,12 +96,21 @@ def ray_cluster(manifest: DLJobManifest, groups: Mapping[str, MachineGroup], opt
     made = overlay(whole, spec.ray_cluster_template)
     # After the templates, since each of these adds to what a template says: hook, PYTHONPATH, tolerations, affinity.
     for group in (made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]):
-        pod = with_parting(with_library(group["template"]["spec"]), spec)
+        pod = with_parting(with_library(group["template"]["spec"]), spec, _longest_drain(spec, group))
         pod = with_patience(pod, spec.fault_tolerance.node)
         own = groups.get(group.get("groupName", ""))
         group["template"]["spec"] = with_domains(pod, own, options.name) if own else pod
     with_image_checks(made["spec"], spec.ray_version or "", options.version)
     return made
+
+
+def _longest_drain(spec: DLJobSpec, group: Object) -> int:
+    """Return the seconds of the longest drain of servers that may run in a group's pods; none runs on the head."""
+    name = group.get("groupName")
+    return max(
+        (role.drain.timeout_seconds for role in spec.roles if name and role.drain and role.node_group in (None, name)),
+        default=0,
+    )
 
 
 def _metadata(manifest: DLJobManifest, options: RenderOptions) -> Object:

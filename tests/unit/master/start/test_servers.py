@@ -98,6 +98,73 @@ def test_a_server_that_is_restarted_with_its_role_is_drained_first():
     assert incident.stop_by - world.now == 10.0 + 30.0 + 40
 
 
+def end_of(world, rank):
+    """Deliver the end of a server that was told to end."""
+    ends = (at for at, event in enumerate(world.pending) if isinstance(event, ev.RankEnded) and event.rank == rank)
+    world.deliver(next(ends))
+
+
+def recovered(world):
+    """Let a restart run to its end."""
+    for _ in range(9):
+        world.settle()
+        if not world.state.incidents:
+            return {world.state.ranks["s", rank].phase for rank in world.state.job.roles["s"].ranks} == {
+                RankPhase.READY
+            }
+        world.tick()
+    return False
+
+
+def test_servers_are_drained_before_a_restart_of_the_job_replaces_them():
+    """Such a restart keeps no process: the host goes too, but only after its last server."""
+    world = served(replicas=4, replicasPerGroup=2, **DRAIN)
+    lives = [world.state.hosts[host("s", at)].life for at in (0, 1)]
+    begun = len(world.all_actions)
+    world.send(ev.Commanded("1", "restart", "job"))
+    assert [stop.ranks for stop in world.of(act.StopRanks, begun)] == [(0, 1), (2, 3)]
+    assert [kill.host.role for kill in world.of(act.KillHost, begun)] == ["w"]
+    assert ready(world) == []
+    begun = len(world.all_actions)
+    end_of(world, 0)
+    assert not world.of(act.KillHost, begun), "the other server of the host still has requests"
+    end_of(world, 1)
+    assert [kill.host for kill in world.of(act.KillHost, begun)] == [host("s", 0)]
+    assert recovered(world)
+    assert [world.state.hosts[host("s", at)].life for at in (0, 1)] == [life + 1 for life in lives]
+
+
+def test_a_server_that_ignores_its_drain_is_killed_by_a_restart_of_the_job():
+    world = served(**DRAIN)
+    world.send(ev.Commanded("1", "restart", "job"))
+    (incident,) = world.state.incidents.values()
+    assert incident.stop_by - world.now == 10.0 + 30.0 + 40
+    world.pending.clear()
+    begun = len(world.all_actions)
+    world.now = incident.stop_by
+    world.send(ev.Tick())
+    assert [kill.host for kill in world.of(act.KillHost, begun)] == [host("s", 0)]
+    assert world.of(act.SpawnHost, begun)[0].host == host("s", 0)
+
+
+def test_servers_that_end_during_the_backoff_are_replaced_after_it():
+    """An escalated restart is fresh as well."""
+    policy = {"level": "Process", "maxRestarts": 1}
+    world = served(replicas=2, replicasPerGroup=2, restartPolicy=policy, **DRAIN)
+    for name in ("FirstError", "SecondError"):
+        assert recovered(world)
+        world.end("s", 0, error(name))
+        world.deliver()
+    (incident,) = world.state.incidents.values()
+    assert (incident.fresh, incident.launched) == (True, False)
+    life = world.state.hosts[host("s", 0)].life
+    end_of(world, 1)
+    assert world.of(act.KillHost)[-1].host == host("s", 0)
+    assert world.state.hosts[host("s", 0)].life == life, "nothing starts before the backoff is over"
+    assert recovered(world)
+    assert world.state.hosts[host("s", 0)].life == life + 1
+
+
 def test_a_job_that_ends_waits_for_the_drain_of_its_servers():
     world = served(**DRAIN)
     world.send(ev.Commanded("1", "stop"))

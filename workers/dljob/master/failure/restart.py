@@ -220,9 +220,10 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
     stopping = False
     for host, ranks in hosts.items():
         # Three ways: a fork host stops its ranks and stays, the rank of a thread host leaves its group and stays, or
-        # the host is killed. A host of one rank stays only if the rank has requests to finish.
+        # the host is killed. A host of one rank stays only if the rank has requests to finish; `renew` replaces it
+        # after them, where the restart is fresh.
         facts = d.facts(host.role)
-        keep = (facts.ranks_per_host > 1 or facts.plan.drain is not None) and not incident.fresh
+        keep = facts.plan.drain is not None or (facts.ranks_per_host > 1 and not incident.fresh)
         if keep and d.hosts[host].phase is HostPhase.READY:
             stopping = _stop(d, host, ranks, number) or stopping
         elif (host.role, ranks[0]) in staying and d.hosts[host].phase is HostPhase.READY:
@@ -238,6 +239,17 @@ def _take_down(d: StateTransaction, number: int, staying: frozenset[RankKey]) ->
         stop_by = d.now + _time_to_stop(d, incident, staying=bool(staying))
         d.incidents = d.incidents.set(number, evolve(d.incidents[number], stop_by=stop_by))
         d.wake_at(stop_by)
+
+
+def renew(d: StateTransaction, key: RankKey) -> None:
+    """Replace the host of a rank that ended as ordered, once its last rank has, where the restart is fresh."""
+    incident, host = d.incidents.get(d.ranks[key].incident), d.facts(key[0]).host_of(key[1])
+    mine = d.facts(host.role).ranks_of(host.index)
+    if incident is None or not incident.fresh or any(d.ranks[host.role, rank].phase.live for rank in mine):
+        return
+    kill(d, host)
+    if incident.launched:
+        starting.ensure_host(d, host)
 
 
 def _time_to_stop(d: StateTransaction, incident: Incident, *, staying: bool) -> float:

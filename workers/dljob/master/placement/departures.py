@@ -60,9 +60,15 @@ def learned(d: StateTransaction, event: CauseLearned) -> None:
         return
     cause = causes.classify(Outcome(ok=False, clues=event.clues))
     if cause.reason is Reason.PREEMPTED:
-        _begin(d, name, cause.line, d.now + limits.DEPART_S)
+        # The pod's grace period covers the drains of its servers (`raycluster.podspec`).
+        drains = (d.facts(role).plan.drain_s for unit in _inhabited(d, name) for role in _roles(d, unit))
+        _begin(d, name, cause.line, d.now + limits.DEPART_S + max(drains, default=0.0))
         go(d)
         try_to_place(d)
+
+
+def _roles(d: StateTransaction, unit: str) -> list[str]:
+    return [role for role, _ in d.job.plan.units[unit].members]
 
 
 def saved(d: StateTransaction, event: CopiesSaved) -> None:
