@@ -152,6 +152,35 @@ def test_a_busy_server_is_passed_over_where_that_is_safe(told: Any) -> None:
             assert client.post("http://rollout/safe", json={}).status_code in {429, 503}, "the client decides"
 
 
+def test_a_ready_server_that_serves_errors_is_passed_over_and_told_once(
+    told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = Script((500, {}, b"no weights"))
+    with serving(broken, Script((200, {}, b"ok"))) as servers:
+        told(*servers)
+        with httpx.Client(transport=HttpTransport(safe=["/safe"])) as client:
+            assert [client.post("http://rollout/safe", json={}).text for _ in range(3)] == ["ok"] * 3
+            (words,) = {record.getMessage() for record in caplog.records}
+            assert words == (
+                f"rollout/0 ({servers[0].address}) is ready by its probe and answers with status 500 to POST /safe;"
+                " another server gets such requests"
+            )
+            assert len(caplog.records) == 1
+            # It may have had an effect there: that is for the client to judge.
+            assert {client.post("http://rollout/x", json={}).status_code for _ in range(2)} == {200, 500}
+
+
+def test_an_error_that_three_servers_answer_reaches_the_client(told: Any) -> None:
+    """The request may be the cause."""
+    scripts = [Script((500, {}, b"bad prompt")) for _ in range(5)]
+    with serving(*scripts) as servers:
+        told(*servers)
+        with httpx.Client(transport=HttpTransport(safe=["/"])) as client:
+            answer = client.post("http://rollout/x", json={})
+    assert (answer.status_code, answer.text) == (500, "bad prompt")
+    assert sum(len(script.requests) for script in scripts) == 3
+
+
 def test_a_request_waits_until_a_server_is_ready(told: Any) -> None:
     with serving(Script()) as (server,):
         master = told()

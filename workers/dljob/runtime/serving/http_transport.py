@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import socket
 import ssl
 import threading
@@ -21,12 +22,16 @@ try:
 except ModuleNotFoundError as error:
     raise (not_installed(error) or error) from None
 
+log = logging.getLogger(__package__)
+
 KEY_HEADER = "dljob-key"
 """Header whose value sends requests to one rank as long as it is ready; servers do not get it."""
 SAFE_HEADER = "idempotency-key"
 """Header that declares a request safe to be sent twice; servers get it."""
 BUSY = (429, 503)
 """Answers of a server that did not take the request."""
+BROKEN = (500, 502, 504)
+"""Answers of a server that took the request and failed: it is ready by its probe, but does not work."""
 CONNECT_S = 5.0
 KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -94,15 +99,21 @@ class RoleRequest:
         )
 
     def is_refused(self, one: Endpoint, response: httpx.Response) -> bool:
-        """Whether a server was busy, another one is ready, and it may be asked in its place."""
-        if response.status_code not in BUSY:
+        """Whether a server was busy or broken, another one is ready, and it may be asked in its place."""
+        broken = response.status_code in BROKEN
+        if response.status_code not in BUSY and not broken:
             return False
         what = f"status {response.status_code}"
         self._busy += 1
+        # It may be the request: it goes to as many servers as one that ends them.
+        self._losses += broken
         self.search.failed(one, what, retry_after(response))
         # Each ready server is asked once: if all are busy the client gets the answer, and decides when to ask again.
         free = self._busy < len(self.search.servers) and not isinstance(self.search.look(), NoServer)
-        return free and self._elsewhere(what, sent=True).allowed
+        passed = free and self._elsewhere(what, sent=True).allowed
+        if broken and passed:
+            self._own.tell(one, f"{what} to {self._request.method} {self._request.url.path}")
+        return passed
 
     def nobody(self) -> NoServerReadyError:
         """Return the error of a request that found no server."""
@@ -179,6 +190,8 @@ class RoleTransport:
         self.safe = tuple(safe)
         self.port = port
         self._servers: dict[str, Endpoints] = {}
+        self._told = set[tuple[str, int, int]]()
+        """(role, rank, incarnation) of servers whose errors were told."""
         self._lock = threading.Lock()
 
     def servers(self, role: str) -> Endpoints:
@@ -191,6 +204,16 @@ class RoleTransport:
                     message = f"http://{role}: the host of a request by this transport is the name of a role with ports"
                     raise NotFoundError(message, hint=error.hint) from None
             return self._servers[role]
+
+    def tell(self, one: Endpoint, what: str) -> None:
+        """Log the first error of a process of a server that its probe calls ready."""
+        who = one.role, one.rank, one.incarnation
+        with self._lock:
+            news = who not in self._told
+            self._told.add(who)
+        if news:
+            message = "%s/%d (%s) is ready by its probe and answers with %s; another server gets such requests"
+            log.warning(message, one.role, one.rank, one.address, what)
 
     def known(self, role: str) -> Endpoints | None:
         """Return the servers of a role that a request went to before."""
