@@ -225,6 +225,32 @@ def test_units_without_room_wait_in_recovering_with_the_numbers_and_then_the_job
     assert world.state.verdict.reason == reasons.NO_ROOM_FOR_LOST_UNITS
 
 
+def test_each_lost_unit_may_look_for_a_node_as_long_as_the_first():
+    world = World(job({"name": "w", "replicas": 3}), views=nodes(3, cpus=1)).boot()
+    begun = world.start
+    world.lose_node("n1")
+    world.settle()
+    world.now += 200
+    world.lose_node("n2")
+    world.settle()
+    first, second = (at for _, at in sorted(world.state.search.until, key=lambda each: each[1]))
+    assert (first, second) == (begun + 300, begun + 500)
+    assert world.state.search.deadline == begun + 300
+    world.add_node(nodes(4, cpus=1)[3])  # for one of them, and both are placed together as long as both may look
+    world.settle()
+    assert len(world.state.search.until) == 2
+    while world.now < first:
+        assert world.state.wake is not None
+        world.tick()
+    world.settle()
+    assert (world.now, world.state.verdict) == (first, None), "the first one is placed alone at the end of its search"
+    world.send(ev.NodesSeen(world.seen()))
+    assert world.state.search.until == (("w/2", second),)
+    world.tick()
+    assert world.now == second
+    assert world.state.verdict.message.startswith("1 unit of lost nodes found no room in time")
+
+
 def test_a_restart_is_not_overdue_while_its_units_look_for_room():
     patient = {"node": {"pendingTimeoutSeconds": 5000}}
     world = World(job({"name": "w", "replicas": 2}, faultTolerance=patient), views=nodes(2, cpus=1)).boot()

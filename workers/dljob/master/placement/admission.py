@@ -195,6 +195,37 @@ def _deadline(d: StateTransaction) -> float | None:
     return d.now + d.job.fault_tolerance.node.pending_timeout_seconds
 
 
+def _ends(d: StateTransaction) -> tuple[tuple[str, float], ...]:
+    """Return (unit, when its search ends): a unit that is lost while others are looks for as long as they did.
+
+    Otherwise a large job on nodes that come and go, in which some unit always looks for a node, would fail one day.
+    """
+    own = d.search
+    begun = dict(own.until)
+    # The units with which the search began share its deadline.
+    at = d.now + d.job.fault_tolerance.node.pending_timeout_seconds if begun else own.deadline
+    return tuple((name, begun.get(name, at or d.now)) for name in sorted(d.homeless) if ending.inhabited(d, name))
+
+
+def give_up_waiting(d: StateTransaction) -> None:
+    """Begin the search of the units anew whose time was over: they found a place, or their role goes on without."""
+    until = tuple(each for each in d.search.until if each[1] > d.now)
+    d.search = evolve(d.search, until=until, deadline=min((at for _, at in until), default=None))
+
+
+def overdue(d: StateTransaction) -> tuple[str, ...]:
+    """Return the units without a node whose search is over."""
+    late = {name for name, at in d.search.until if at <= d.now}
+    return tuple(name for name in lost_units(d) if name in late or not d.search.until)
+
+
+def place_overdue(d: StateTransaction) -> None:
+    """Try to place the units whose search is over without those that may look on: all together have found no room."""
+    names = overdue(d)
+    if names and len(names) < len(lost_units(d)):
+        _place(d, names, frozenset(d.exclusions).union(d.departures), last=True)
+
+
 def reserved(d: StateTransaction, event: UnitReserved) -> None:
     """Record a held unit; with the last one of the job, roles start."""
     unit = d.units.get(event.unit)
@@ -327,6 +358,10 @@ def follow(d: StateTransaction) -> None:
         return
     if d.search.deadline is None and lost_units(d):
         try_to_place(d)
+    elif d.search.deadline is not None and (until := _ends(d)):
+        if until != d.search.until:
+            d.search = evolve(d.search, until=until, deadline=min(at for _, at in until))
+            d.wake_at(min(at for _, at in until))
     elif not needed(d):
         own = d.search
         # With every unit held the backoff is over too; otherwise it goes on.

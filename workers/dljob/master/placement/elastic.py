@@ -17,7 +17,7 @@ from immutables import Map
 
 from dljob.master.failure.ending import inhabited
 from dljob.master.placement import departures, gaps, leaving, resizing
-from dljob.master.placement.admission import lost_units, needed
+from dljob.master.placement.admission import needed, overdue
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
 from dljob.master.start import starting
@@ -186,7 +186,7 @@ def at_last(d: StateTransaction) -> bool:
     lost = [role for role in sorted(d.sizes) if UnitPhase.LOST in _phases(d, role)]
     if lost:
         _shrink(d)
-    return any(d.sizes[role].leaving for role in lost) or not lost_units(d)
+    return any(d.sizes[role].leaving for role in lost) or not overdue(d)
 
 
 def _after_loss(d: StateTransaction, role: str, own: Sizing) -> Sizing:

@@ -124,9 +124,9 @@ def _search(d: StateTransaction) -> None:
     late = d.search.deadline is not None and d.search.deadline <= d.now
     if late and not admission.needed(d):
         # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
-        d.search = evolve(d.search, deadline=None)
+        admission.give_up_waiting(d)
     elif late and not _found_at_last(d):
-        message = f"{counted(len(admission.lost_units(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
+        message = f"{counted(len(admission.overdue(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)
     elif any(at is not None and at <= d.now for at in (d.search.retry_at, d.search.final_at)):
         admission.try_to_place(d)
@@ -135,7 +135,8 @@ def _search(d: StateTransaction) -> None:
 def _found_at_last(d: StateTransaction) -> bool:
     """Whether lost units find a place in a last attempt, in which excluded nodes may be used as well."""
     admission.try_to_place(d, last=True)
-    if admission.lost_units(d) and not elastic.at_last(d):
+    admission.place_overdue(d)
+    if admission.overdue(d) and not elastic.at_last(d):
         return False
-    d.search = evolve(d.search, deadline=None)
+    admission.give_up_waiting(d)
     return True

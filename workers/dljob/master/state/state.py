@@ -392,11 +392,13 @@ class Search:
     why: str = ""
     """Why there is no room; empty: there is room, or no search is under way."""
     deadline: float | None = None
-    """When the job fails because lost units found no room."""
+    """When the job fails because a lost unit found no room: the first of `until`."""
     since: float | None = None
     """When room was first found lacking."""
     final_at: float | None = None
     """When a job that the present nodes could never hold fails, unless more nodes join before."""
+    until: tuple[tuple[str, float], ...] = ()
+    """(unit, when its own search ends) of each unit that was lost and is not held again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,8 @@ def _search(s: JobState, now: float) -> tuple[Any, ...]:
     search = s.search
     since = None if search.since is None else _since(search.since, now, limits.NODES_S + 1)
     times = (search.retry_at, search.deadline, search.final_at)
-    return (search.attempt, since, *(_from(at, now) for at in times))
+    until = tuple((name, _from(at, now)) for name, at in search.until)
+    return (search.attempt, since, until, *(_from(at, now) for at in times))
 
 
 def _marks(s: JobState, now: float) -> frozenset[Any]:
