@@ -63,6 +63,10 @@ async def test_a_good_status_succeeds_and_the_request_is_the_specs() -> None:
     [
         (b"HTTP/1.1 503 No\r\nContent-Length: 4\r\n\r\nbusy", "status 503, 'busy'"),
         (b"HTTP/1.1 500 No\r\n\r\n", "status 500"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n2;a=b\r\nab\r\n1\r\nc\r\n0\r\n\r\n", "'abc'"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz\r\nc", "status 500, 'ab'"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab", "status 500, 'ab'"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n" + b"x" * 9000, f"500, '{'x' * 200}'"),
         (b"HTTP/1.1 500 No\r\n\r\n" + b"x" * 3000, f"status 500, '{'x' * 200}'"),
         (b"hello\r\n\r\n", "no HTTP answer: it begins with 'hello'"),
         (b"HTTP/1.1 200 OK\r\nA: " + b"a" * 30_000 + b"\r\n\r\n", "its headers are longer than 10000 bytes"),

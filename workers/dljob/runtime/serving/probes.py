@@ -177,12 +177,31 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 
 async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str], most: int) -> bytes:
     """Return the beginning of a body; one that ends early, or never, is no failure: the status counts."""
+    if fields.get("transfer-encoding", "").rpartition(",")[2].strip().lower() == "chunked":
+        return await _chunks(reader, most)
     told = fields.get("content-length", "")
     most = min(most, int(told) if told.isdecimal() else most)
     body = b""
     with contextlib.suppress(OSError):  # the rank closed the connection; what it sent before counts
         while len(body) < most and (part := await reader.read(most - len(body))):
             body += part
+    return body
+
+
+async def _chunks(reader: asyncio.StreamReader, most: int) -> bytes:
+    """Return the beginning of a body in chunks (RFC 9112, 7.1); what came before a broken one counts."""
+    body = b""
+    with contextlib.suppress(OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+        while len(body) < most:
+            size = int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16)
+            if size <= 0:
+                break
+            wanted = min(size, most - len(body))
+            while wanted > 0 and (part := await reader.read(wanted)):
+                body, wanted = body + part, wanted - len(part)
+            if wanted or len(body) == most:  # it broke off, or the rest is not wanted
+                break
+            await reader.readuntil(b"\r\n")
     return body
 
 
