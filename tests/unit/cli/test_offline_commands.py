@@ -198,6 +198,19 @@ def test_validate_and_run_refuse_a_missing_script_with_its_place(
     assert main.run(["validate", "script.yaml"]) == 0
 
 
+def test_validate_refuses_weights_on_a_backend_that_cannot_load_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = "weights: {channels: [policy], load: {exec: {command: [load]}}}"
+    text = GOOD.replace("{class: m.W}", "{command: [serve]}, " + weights)
+    (here / "yr.yaml").write_text(text + "  backend: {name: yr}\n")
+    assert main.run(["validate", "yr.yaml"]) == 2
+    said = "spec.roles[0].weights: the backend yr lacks weights: versions of weights that dljob loads into ranks"
+    assert said in capsys.readouterr().out
+    (here / "yr.yaml").write_text(text + "  backend: {name: ray}\n")
+    assert main.run(["validate", "yr.yaml"]) == 0
+
+
 def test_validate_and_run_refuse_a_mesh_that_the_sizes_of_a_fleet_do_not_fit(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

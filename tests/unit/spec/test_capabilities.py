@@ -44,6 +44,12 @@ ASKS = [
         {},
     ),
     (
+        "spec.roles[0].weights",
+        Capability.WEIGHTS,
+        {"weights": {"channels": ["policy"], "load": {"exec": {"command": ["load"]}}}},
+        {},
+    ),
+    (
         "spec.collocations",
         Capability.PLACEMENT,
         {},

@@ -39,6 +39,8 @@ class Capability(StrEnum):
     """A process on each node sees frozen nodes, ranks that hang, and why processes end."""
     SPARES = "spares"
     MASTER_RESTARTS = "master-restarts"
+    WEIGHTS = "weights"
+    """Hosts read weight channels from the object store, and load their versions into ranks."""
 
 
 ALL = frozenset(Capability)
@@ -77,6 +79,12 @@ NEEDS: tuple[Need, ...] = (
     Need(("roles", "*", "reserve"), Capability.DRIVERS, "a framework's own driver on Ray", when=_is("Quota")),
     Need(("roles", "*", "restartPolicy", "level"), Capability.IN_PROCESS, "restarts in process", when=_is("InProcess")),
     Need(("roles", "*", "restartPolicy", "outOfMemory"), Capability.NODE_AGENTS, "recognizing that memory ran out"),
+    Need(
+        ("roles", "*", "weights"),
+        Capability.WEIGHTS,
+        "versions of weights that dljob loads into ranks",
+        "receive them in the rank, with a WeightChannel",
+    ),
     Need(("collocations",), Capability.PLACEMENT, "roles that share devices or hosts, or never do"),
     Need(("nodeGroups",), Capability.SEVERAL_NODES, "more than one machine", "leave nodeGroups out", when=_many),
     Need(("nodeGroups", "*", "accelerator"), Capability.DEVICES, "machines with devices"),

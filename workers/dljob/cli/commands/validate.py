@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -77,6 +77,7 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
     from dljob.plan.plan import plan
     from dljob.raycluster.acceptance import refusals
     from dljob.raycluster.pod_security import PodPolicy
+    from dljob.spec.capabilities import lacking
     from dljob.spec.loading.load import load_file_all
 
     misfits: list[Problem] = []
@@ -88,6 +89,13 @@ def _check(path: Path, level: Level) -> tuple[list[Problem], Sequence[DLJobManif
             # A plan that does not fit has no single line in the file.
             misfits.append(Problem("", error.message, file=str(path), hint=error.hint))
             found = ()
+        # A Ray has all capabilities; of another backend only its adapter knows them.
+        backend = manifest.spec.backend
+        if backend is not None and backend.name == "yr":
+            from dljob.runtime.yr.backend import LOCAL
+
+            lacks = lacking(manifest, backend.name, LOCAL)
+            misfits.extend(replace(one, file=str(path)) for one in lacks)
         # With an image or a ConfigMap the code is not in this folder.
         in_cluster = manifest.spec.image or manifest.spec.code.config_map
         return (*found, *(() if in_cluster else unfit_code(path, manifest)))
