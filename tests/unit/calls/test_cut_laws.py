@@ -62,7 +62,7 @@ class Client:
 
 
 WORLDS = ("driver", "trainer")
-FRESH: dict[str, dict[str, Any]] = {"driver": {"sent": 0}, "trainer": {"trained": []}}
+FRESH: dict[str, dict[str, Any]] = {"driver": {"sent": 0, "asked": []}, "trainer": {"trained": []}}
 
 
 class Core:
@@ -108,12 +108,13 @@ class Core:
 class Job:
     """One job under a seeded schedule; `bug` plants a fault in the protocol.
 
-    `reader`: the prompts come from shards of a rank without a state, not from the driver.
+    `reader`: the prompts come from shards of a rank without a state, not from the driver. `asks`: the driver asks for
+    their answers by calls, whose requests its state has, and puts the samples itself.
     """
 
-    def __init__(self, seed: int, bug: str = "", *, reader: bool = False) -> None:
+    def __init__(self, seed: int, bug: str = "", *, reader: bool = False, asks: bool = False) -> None:
         self.random, self.bug = random.Random(seed), bug  # noqa: S311 - a schedule
-        self.reads = reader
+        self.reads, self.asks = reader, asks
         self.queues = {"prompts": Queue(), "samples": Queue()}
         self.lives = Counter[str]()
         self.number, self.epoch = 0, 0
@@ -134,7 +135,9 @@ class Job:
         self.foreign = list[int]()
         """Samples that were accepted in another history than the one in which they were made."""
         self.reader, self.shard = self.client("reader/0", stateful=False), list[int]()
-        self.begin({"sent": 0}, {"trained": []})
+        self.calls, self.answers = list[tuple[int, int]](), list[tuple[int, int]]()
+        """(life of the driver, prompt): under way, and answered."""
+        self.begin(FRESH["driver"], FRESH["trainer"])
 
     def client(self, name: str, *, stateful: bool) -> Client:
         self.lives[name] += 1
@@ -143,6 +146,9 @@ class Job:
     def begin(self, driver: dict[str, Any], trainer: dict[str, Any]) -> None:
         self.driver, self.trainer = (self.client(name, stateful=True) for name in ("driver/0", "trainer/0"))
         self.sent, self.trained = driver["sent"], list(trainer["trained"])
+        # The futures of its last process are gone: what the state has as asked for is asked for again.
+        self.asked = list(driver["asked"])
+        self.calls += [(self.driver.life, prompt) for prompt in self.asked]
 
     # -- the requests of clients
 
@@ -161,7 +167,7 @@ class Job:
         if why is None:
             item = queue.backlog.put(who, number, 1, str(body))
             self.bodies[name][item] = body
-            if name == "samples" and self.made_in[int(client.name[-1])] < self.epoch:
+            if name == "samples" and client is not self.driver and self.made_in[int(client.name[-1])] < self.epoch:
                 self.foreign.append(body)
             if queue.cut is not None and queue.cut.is_before(who, self.seen_by(queue, client)):
                 queue.cut.put(item, 1, str(body))
@@ -200,7 +206,30 @@ class Job:
     def drive(self) -> None:
         if self.reads:
             self.read()
+        elif self.asks:
+            self.ask()
         elif self.sent < PROMPTS and self.put(self.driver, "prompts", self.sent):
+            self.sent += 1
+
+    def ask(self) -> None:
+        """Have an engine answer, put an answered prompt as a sample, or ask for the next prompt."""
+        if self.calls and self.random.random() < 0.5:
+            self.answers.append(self.calls.pop(self.random.randrange(len(self.calls))))
+        elif self.answers:
+            life, prompt = self.answers[0]
+            if life < self.driver.life and self.bug != "stale answer":
+                del self.answers[0]
+                return
+            if self.bug == "answered" and prompt in self.asked:
+                self.asked.remove(prompt)  # its answer is here, and in no queue and no state yet
+            elif self.put(self.driver, "samples", prompt):
+                del self.answers[0]
+                self.asked = [one for one in self.asked if one != prompt]
+                if life < self.driver.life:
+                    self.foreign.append(prompt)
+        elif self.sent < PROMPTS and len(self.asked) < 4:
+            self.asked.append(self.sent)
+            self.calls.append((self.driver.life, self.sent))
             self.sent += 1
 
     def read(self) -> None:
@@ -251,7 +280,7 @@ class Job:
         elif "trainer" not in self.open:
             self.save(self.trainer, "trainer", {"trained": list(self.trained)})
         elif "driver" not in self.open:
-            self.save(self.driver, "driver", {"sent": self.sent})
+            self.save(self.driver, "driver", {"sent": self.sent, "asked": list(self.asked)})
         elif left := [name for name in self.queues if name not in self.open["queues"]]:
             name = self.random.choice(left)
             cut = self.queues[name].cut
@@ -402,6 +431,18 @@ def test_each_prompt_is_trained_once_under_any_schedule():
 def test_shards_of_a_rank_without_a_state_are_read_once_with_the_cut():
     found = {seed: why for seed in range(SEEDS) if (why := wrong(Job(seed, reader=True).run()))}
     assert not found
+
+
+def test_calls_under_way_are_made_again_from_the_cut():
+    jobs = [Job(seed, asks=True) for seed in range(SEEDS)]
+    assert not {seed: why for seed, one in enumerate(jobs) if (why := wrong(one.run()))}
+    assert not [one.foreign for one in jobs if one.foreign]
+
+
+@pytest.mark.parametrize("bug", ["answered", "stale answer", "marker"])
+def test_a_planted_bug_of_calls_is_found(bug):
+    jobs = (Job(seed, bug, asks=True) for seed in range(SEEDS))
+    assert any(wrong(one.run()) or one.foreign for one in jobs)
 
 
 @pytest.mark.parametrize("bug", ["positions", "lease"])
