@@ -31,6 +31,7 @@ def sim(
     world: int | None = None,
     explore: bool = False,
     operator: bool = False,
+    cuts: bool = False,
     most: int | None = None,
     faults: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
@@ -52,16 +53,19 @@ def sim(
         world: nodes of the large job that form one torch world; each other node serves alone. Default: 128.
         explore: explore small worlds exhaustively instead: every order of events, every fault at every moment.
         operator: test the operator instead: with a failing API server, other operators, KubeRay and users.
+        cuts: test consistent cuts instead: jobs whose prompts are to be trained once each, whatever is lost or damaged.
         most: maximum number of faults per world; default: as many as take a few seconds.
         faults: inject the faults of this file, as `dljob run --faults` does, and report the reaction to each.
         form: table, json or yaml.
     """
     given = {"seeds": seeds, "from": first, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
-    given |= {"world": world, "explore": explore, "operator": operator, "most": most, "faults": faults}
+    given |= {"world": world, "explore": explore, "operator": operator, "cuts": cuts, "most": most, "faults": faults}
     # Not by truth: `--seed 0` is given.
     _all_used(file, [name for name, value in given.items() if value is not None and value is not False])
     if explore:
         return _explore(most, form)
+    if cuts:
+        return _cuts(_range(first or 0, 200 if seeds is None else seeds), form)
     if faults is not None:
         return _scenario(file, faults, form)
     if nodes is not None:
@@ -76,6 +80,7 @@ def sim(
 
 _USES = {
     "explore": {"most"},
+    "cuts": {"seeds", "from"},
     "faults": {"FILE"},
     "nodes": {"days", "world", "seed"},
     "replay": set[str](),
@@ -197,6 +202,21 @@ def _scenario(file: Path | None, faults: Path, form: output.TableFormat) -> Exit
     else:
         output.structured(found, form)
     return ExitCode.JOB_FAILED if found["problems"] else chaos.verdict(found)
+
+
+def _cuts(seeds: range, form: output.TableFormat) -> ExitCode:
+    from dljob.testing.simulate.cuts import many
+
+    found = many(seeds)
+    if form == "table":
+        names = [name for name in found[0] if name != "problems"]
+        output.table([tuple(names), *(tuple(str(each[name]) for name in names) for each in found)])
+        for each in found:
+            for line in each["problems"]:
+                output.data(f"broken: prompts from {each['prompts from']}, {line}")
+    else:
+        output.structured(found, form)
+    return ExitCode.JOB_FAILED if any(each["problems"] for each in found) else ExitCode.OK
 
 
 def _explore(most: int | None, form: output.TableFormat) -> ExitCode:

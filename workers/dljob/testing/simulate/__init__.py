@@ -1,1 +1,1 @@
-"""Cases from seeds and files: `drive`, `large`, `scenario` (a faults file), `report`, `shrink`."""
+"""Cases from seeds and files: `drive`, `large`, `scenario` (a faults file), `cuts`, `report`, `shrink`."""

@@ -1,0 +1,472 @@
+"""Jobs with consistent cuts under seeded schedules of faults: each prompt is to be trained exactly once.
+
+The queues are the real pure ones (`Backlog`, `QueueCut`), with their clients' turns and stamps. A driver with a state
+puts prompts, rollouts without a state answer them, a trainer with a state trains; each may die at any step, so may a
+queue's process and PrimeMaster, and the head with all of them; any part of a cut may be damaged on its disk, which the
+real core (`dljob.master.failure.cuts`) hears of. The count is taken from the log in the trainer's state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from immutables import Map
+
+from dljob.calls.backlog import Backlog, PutRefusal, Who
+from dljob.calls.queue_cut import CutStamp, QueueCut
+from dljob.master.failure import cuts as core
+from dljob.master.start import shards
+from dljob.master.state import shard_table
+from dljob.master.state.checkpoint_ids import CheckpointId, RestoreDecision, RunId, Saves
+from dljob.master.state.cuts import KEPT, Cut, CutQueue, Cuts, choices
+from dljob.master.state.events import CheckpointDecided, CutDamaged, CutsFound
+from dljob.master.state.evolve import evolve
+from dljob.testing.world.fault_schedule import chance
+
+PROMPTS, TURNS, FAULTY = 24, 6000, 900
+"""Prompts of a job, and the turns in all and with faults."""
+SHAPES: dict[str, dict[str, Any]] = {"queues": {}, "shards": {"reader": True}, "calls": {"asks": True}}
+"""Where the prompts come from, and how their answers reach the trainer."""
+
+
+@dataclass
+class KeptQueue:
+    """A keeper: its backlog, which outlives its process, and a cut, which does not."""
+
+    backlog: Backlog = field(default_factory=lambda: Backlog(6, 1 << 20))
+    epoch: int = 0
+    cut: QueueCut | None = None
+
+
+@dataclass
+class QueueUser:
+    """A process of a rank that uses queues, as `QueueSession` does."""
+
+    name: str
+    life: int
+    stateful: bool
+    epoch: int = 0
+    taken: int = 0
+    seen: int = 0
+    puts: dict[str, int] = field(default_factory=dict[str, int])
+    turns: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def stamp(self) -> CutStamp:
+        """Return the stamp of its next request."""
+        return CutStamp(self.epoch, self.taken, self.seen)
+
+    def who(self, queue: str) -> Who:
+        """Return how a queue knows it."""
+        return Who(self.name, self.life, f"{self.name}.{self.life}.{queue}")
+
+
+WORLDS = ("driver", "trainer")
+FRESH: dict[str, dict[str, Any]] = {"driver": {"sent": 0, "asked": []}, "trainer": {"trained": []}}
+
+
+def _silent(*_: object) -> None:
+    """Take what the core notes: a simulated job has no timeline."""
+
+
+class CutCore:
+    """The cuts of PrimeMaster: its real decisions, on the part of a transaction that they use."""
+
+    def __init__(self) -> None:
+        self.d: Any = SimpleNamespace(cuts=Cuts(), saves={}, note=_silent, because=_silent)
+        self.life = 1
+        self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
+
+    @property
+    def cuts(self) -> Cuts:
+        """Return what PrimeMaster knows of cuts."""
+        return self.d.cuts
+
+    def commit(self, number: int) -> None:
+        """Commit a cut: all of it is on disk."""
+        marks = tuple((world, CheckpointId(RunId(1, 1), number)) for world in WORLDS)
+        made = Cut(number, 0.0, marks, tuple(CutQueue(name, "", 0, 0, 0) for name in ("prompts", "samples")))
+        self.d.cuts = evolve(self.cuts, last=number, kept=(*self.cuts.kept, made)[-KEPT:])
+        shards.cut_committed(self.d, self.cuts.kept[0].number)
+
+    def decide(self, world: str, mark: CheckpointId | None, *, force: bool) -> bool:
+        """Decide what the next life of a world restores; False if the decision is refused. `force`: never."""
+        self.life += 1
+        event = CheckpointDecided(world, RunId(1, self.life), mark)
+        if not force and not core.fitting(self.d, event):
+            return False
+        self.d.base = SimpleNamespace(saves=self.d.saves)
+        self.d.saves = {**self.d.saves, world: Saves((), (RestoreDecision(event.life, mark),))}
+        core.decided(self.d, event)
+        return True
+
+    def next_attempt(self, unreadable: set[int], data: dict[int, Any]) -> None:
+        """Forget all, and read the manifests of the last cuts."""
+        kept = self.cuts.kept
+        whole = tuple(one for one in kept if one.number not in unreadable)
+        bad = tuple((one.number, "torn") for one in kept if one.number in unreadable)
+        self.d.cuts = Cuts()
+        self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
+        feeds = shards.carried(data[whole[-1].number]) if whole else ()
+        core.found(self.d, CutsFound(whole, bad, () if whole or not bad else WORLDS, feeds))
+
+
+class CutStory:
+    """One job under a seeded schedule; `bug` plants a fault in the protocol.
+
+    `reader`: the prompts come from shards of a rank without a state, not from the driver. `asks`: the driver asks for
+    their answers by calls, whose requests its state has, and puts the samples itself.
+    """
+
+    def __init__(self, seed: int, bug: str = "", *, reader: bool = False, asks: bool = False) -> None:
+        self.random, self.bug = chance(f"cuts {seed}"), bug
+        self.reads, self.asks = reader, asks
+        self.queues = {"prompts": KeptQueue(), "samples": KeptQueue()}
+        self.lives = Counter[str]()
+        self.number, self.epoch = 0, 0
+        self.core = CutCore()
+        self.files: dict[int, dict[str, Any]] = {}
+        self.data: dict[int, Any] = {}
+        """Cut -> the positions in its manifest."""
+        self.leased: tuple[tuple[int, int], ...] = ()
+        self.damaged = set[tuple[int, str]]()
+        """(cut, part): a world, a queue or the manifest."""
+        self.passed = self.anew = 0
+        self.bodies: dict[str, dict[int, int]] = {"prompts": {}, "samples": {}}
+        self.open: dict[str, Any] | None = None
+        self.cuts = self.restores = 0
+        self.rollouts = [self.client(f"rollout/{rank}", stateful=False) for rank in range(3)]
+        self.holds: list[int | None] = [None] * 3
+        self.made_in = [0] * 3
+        self.lost = 0
+        """Prompts that were trained since the cut which a restore went back to."""
+        self.foreign = list[int]()
+        """Samples that were accepted in another history than the one in which they were made."""
+        self.reader, self.shard = self.client("reader/0", stateful=False), list[int]()
+        self.calls, self.answers = list[tuple[int, int]](), list[tuple[int, int]]()
+        """(life of the driver, prompt): under way, and answered."""
+        self.begin(FRESH["driver"], FRESH["trainer"])
+
+    def client(self, name: str, *, stateful: bool) -> QueueUser:
+        """Return the next process of a rank."""
+        self.lives[name] += 1
+        return QueueUser(name, self.lives[name], stateful)
+
+    def begin(self, driver: dict[str, Any], trainer: dict[str, Any]) -> None:
+        """Start the ranks with a state, from these states."""
+        self.driver, self.trainer = (self.client(name, stateful=True) for name in ("driver/0", "trainer/0"))
+        self.sent, self.trained = driver["sent"], list(trainer["trained"])
+        # The futures of its last process are gone: what the state has as asked for is asked for again.
+        self.asked = list(driver["asked"])
+        self.calls += [(self.driver.life, prompt) for prompt in self.asked]
+
+    # -- the requests of clients
+
+    def put(self, client: QueueUser, name: str, body: int) -> bool:
+        """Put an item, as `DataQueue.put` does; False while the queue is full."""
+        queue, who = self.queues[name], client.who(name)
+        if not queue.backlog.meet(who):
+            return True
+        if 0 < client.epoch <= queue.epoch and self.bug != "future":
+            client.epoch = queue.epoch + 1
+            return True
+        number = client.puts.get(name, 0) + 1
+        why = queue.backlog.refused(who, number, 1, str(body))
+        if why is PutRefusal.FULL:
+            return False
+        client.puts[name] = number
+        if why is None:
+            item = queue.backlog.put(who, number, 1, str(body))
+            self.bodies[name][item] = body
+            if name == "samples" and client is not self.driver and self.made_in[int(client.name[-1])] < self.epoch:
+                self.foreign.append(body)
+            if queue.cut is not None and queue.cut.is_before(who, self.seen_by(client)):
+                queue.cut.put(item, 1, str(body))
+        self.learn(client, queue, ())
+        return True
+
+    def get(self, client: QueueUser, name: str) -> int | None:
+        """Get an item, as `DataQueue.get` does; None if there is none."""
+        queue, who = self.queues[name], client.who(name)
+        if not queue.backlog.meet(who):
+            return None
+        turn = client.turns.get(name, 0) + 1
+        client.turns[name] = turn
+        stamp = self.seen_by(client)
+        done = queue.backlog.begin_get(who, turn, turn - 1) or ()
+        if queue.cut is not None and (queue.cut.is_before(who, stamp) or self.bug == "acknowledgement"):
+            queue.cut.acknowledged(done)
+        only = queue.cut.left if queue.cut is not None and queue.cut.hides(who, stamp) else None
+        if not queue.backlog.ready(1, only):
+            queue.backlog.take(who, 0, only)
+            return None
+        ids = queue.backlog.take(who, 1, only)
+        self.learn(client, queue, ids)
+        return self.bodies[name][ids[0]]
+
+    def seen_by(self, client: QueueUser) -> CutStamp:
+        """Return the stamp that a queue sees."""
+        # A marker that is overtaken: the queue takes what follows it for something of before the cut.
+        return CutStamp(client.epoch) if self.bug == "marker" else client.stamp
+
+    def learn(self, client: QueueUser, queue: KeptQueue, ids: tuple[int, ...]) -> None:
+        """Take the stamp of an answer."""
+        client.epoch = max(client.epoch, queue.epoch + 1)
+        if queue.cut is not None and queue.cut.taints(ids):
+            client.seen = max(client.seen, queue.cut.number)
+
+    # -- what ranks do
+
+    def drive(self) -> None:
+        """Bring the next prompt into the job."""
+        if self.reads:
+            self.read()
+        elif self.asks:
+            self.ask()
+        elif self.sent < PROMPTS and self.put(self.driver, "prompts", self.sent):
+            self.sent += 1
+
+    def ask(self) -> None:
+        """Have an engine answer, put an answered prompt as a sample, or ask for the next prompt."""
+        if self.calls and self.random.random() < 0.5:
+            self.answers.append(self.calls.pop(self.random.randrange(len(self.calls))))
+        elif self.answers:
+            life, prompt = self.answers[0]
+            if life < self.driver.life and self.bug != "stale answer":
+                del self.answers[0]
+                return
+            if self.bug == "answered" and prompt in self.asked:
+                self.asked.remove(prompt)  # its answer is here, and in no queue and no state yet
+            elif self.put(self.driver, "samples", prompt):
+                del self.answers[0]
+                self.asked = [one for one in self.asked if one != prompt]
+                if life < self.driver.life:
+                    self.foreign.append(prompt)
+        elif self.sent < PROMPTS and len(self.asked) < 4:
+            self.asked.append(self.sent)
+            self.calls.append((self.driver.life, self.sent))
+            self.sent += 1
+
+    def read(self) -> None:
+        """Put the next prompt of a shard, or report the shard and lease the next one."""
+        if self.shard:
+            if self.put(self.reader, "prompts", self.shard[0]):
+                del self.shard[0]
+            return
+        d, key = self.core.d, ("reader", 0)
+        feed, life = d.feeds["prompts"], self.reader.life
+        held = feed.held.get(key)
+        if held is not None and held.incarnation < life:
+            feed, held = shard_table.returned(feed, key), None
+        for run in self.leased:
+            cut = 0 if self.bug == "positions" else self.number
+            feed = shard_table.done(feed, key, life, run, None, cut=cut)
+        held = feed.held.get(key) or shard_table.ShardLeases("reader/0", life, RunId(1, 1), saves=False)
+        feed = shard_table.take(feed, key, held, 1)
+        d.feeds = d.feeds.set("prompts", feed)
+        self.leased = feed.held[key].runs if key in feed.held else ()
+        self.shard = [position for run in self.leased for position in range(*run)]
+        if self.bug != "lease":
+            self.reader.epoch = max(self.reader.epoch, self.epoch + 1)
+
+    def roll(self, rank: int) -> None:
+        """Get a prompt, or put the sample of the one that is held."""
+        client, held = self.rollouts[rank], self.holds[rank]
+        if held is None:
+            self.holds[rank] = self.get(client, "prompts")
+            self.made_in[rank] = self.epoch
+        elif self.put(client, "samples", held):
+            self.holds[rank] = None
+
+    def train(self) -> None:
+        """Train on a sample: its prompt is in the state."""
+        prompt = self.get(self.trainer, "samples")
+        if prompt is not None:
+            self.trained.append(prompt)
+
+    # -- cuts
+
+    def cut(self) -> None:
+        """Do the next step of a cut: begin, the consumer's save, the other's, and the seal queue by queue."""
+        if self.open is None:
+            self.number += 1
+            members = {self.driver.name: self.driver.life, self.trainer.name: self.trainer.life}
+            for queue in self.queues.values():
+                queue.cut = QueueCut.begun(self.number, members, queue.backlog)
+            self.open = {"queues": {}}
+        elif "trainer" not in self.open:
+            self.save(self.trainer, "trainer", {"trained": list(self.trained)})
+        elif "driver" not in self.open:
+            self.save(self.driver, "driver", {"sent": self.sent, "asked": list(self.asked)})
+        elif left := [name for name in self.queues if name not in self.open["queues"]]:
+            name = self.random.choice(left)
+            cut = self.queues[name].cut
+            assert cut is not None  # noqa: S101 - all queues have begun it
+            cut.seal()
+            self.open["queues"][name] = (dict(cut.left), list(cut.keys))
+        else:
+            self.files[self.number], self.cuts = deepcopy(self.open), self.cuts + 1
+            self.core.commit(self.number)
+            self.data[self.number] = shards.carry(self.core.d, 99)
+            self.give_up()
+
+    def save(self, client: QueueUser, role: str, state: dict[str, Any]) -> None:
+        """Save the state of a rank for the cut, and turn it in all queues."""
+        assert self.open is not None  # noqa: S101 - `cut` has begun it
+        client.taken = self.number
+        for name, queue in self.queues.items():
+            assert queue.cut is not None  # noqa: S101 - all queues have begun it
+            who = client.who(name)
+            line = queue.backlog.lines.get(who.line)
+            # The marker may come late: what follows it has its stamp, and is not taken for something before it.
+            if self.bug != "marker":
+                queue.cut.mark(who, self.number, line.ids if line is not None else ())
+        self.open[role] = state
+
+    def give_up(self) -> None:
+        """Forget the cut under way."""
+        self.open = None
+        for queue in self.queues.values():
+            queue.cut = None
+
+    # -- faults
+
+    def restore(self) -> None:
+        """Take the ranks with a state and the queues back to the last cut, as after the loss of one of them."""
+        self.give_up()
+        self.epoch, self.restores = self.epoch + 1, self.restores + 1
+        before, epoch = self.core.cuts.kept, self.core.cuts.epoch
+        chosen = self.decide()
+        self.passed += self.core.cuts.kept != before
+        self.anew += bool(before and not self.core.cuts.kept)
+        states = {
+            world: self.files[mark.step][world] if mark is not None else FRESH[world] for world, mark in chosen.items()
+        }
+        if self.core.cuts.epoch == epoch:  # there has been no cut: all begins anew, the queues of this model as well
+            self.core.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
+        back = self.core.cuts.present
+        for name, queue in self.queues.items():
+            queue.epoch = self.epoch
+            if self.bug == "logged" and back is not None and (back.number, name) in self.damaged:
+                continue  # what was a line in the log: the queue stays as it is
+            left, keys = dict[int, int](), list[str]()
+            if back is not None:
+                left, keys = self.files[back.number]["queues"][name]
+            queue.backlog.restore(left, keys, closed=False)
+        self.lost += len(self.trained) - len(states["trainer"]["trained"])
+        self.begin(states["driver"], states["trainer"])
+
+    def decide(self) -> dict[str, CheckpointId | None]:
+        """Have both worlds choose, and all again where one of them cannot follow; return what they restore."""
+        for _ in range(5):
+            chosen = dict[str, CheckpointId | None]()
+            for world in self.random.sample(WORLDS, 2):
+                if world not in self.core.cuts.pending and self.bug != "logged":
+                    self.verify()
+                among = choices(self.core.cuts, world) or ()
+                mark = next((one for one in among if (one.step, world) not in self.damaged), None)
+                if not self.core.decide(world, mark, force=self.bug == "alone"):
+                    break
+                chosen[world] = mark
+            else:
+                return chosen
+        raise AssertionError("the worlds find no cut together")
+
+    def verify(self) -> None:
+        """Pass over the cuts with a damaged queue file."""
+        for cut in reversed(self.core.cuts.kept):
+            if any((cut.number, queue) in self.damaged for queue in self.queues):
+                core.damaged(self.core.d, CutDamaged(cut.number, "a queue file is damaged"))
+
+    def damage(self) -> None:
+        """Damage one part of a cut on its disk."""
+        if self.core.cuts.kept:
+            part = self.random.choice([*WORLDS, *self.queues, "manifest"])
+            self.damaged.add((self.random.choice(self.core.cuts.kept).number, part))
+
+    def die(self, rank: int) -> None:
+        """End a rollout, or the reader (3): another process of the rank takes its place."""
+        if rank == 3:
+            self.reader, self.shard, self.leased = self.client("reader/0", stateful=False), [], ()
+            return
+        self.rollouts[rank] = self.client(f"rollout/{rank}", stateful=False)
+        self.holds[rank] = None
+
+    def lose_keeper(self) -> None:
+        """End a queue's process: the items are on disk, the cut under way is not."""
+        name = self.random.choice(list(self.queues))
+        queue = self.queues[name]
+        queue.backlog = Backlog.loaded(queue.backlog.dumped())
+        self.give_up()
+
+    def lose_master(self) -> None:
+        """End PrimeMaster: it goes on with the cut that its journal has, and repeats the begin of one it has not."""
+        if self.open is not None and not self.open.keys() & {"trainer"}:
+            self.give_up()
+
+    def lose_head(self) -> None:
+        """Lose the head with all processes and queues: only the files of the last cut are left."""
+        self.queues = {"prompts": KeptQueue(), "samples": KeptQueue()}
+        for queue in self.queues.values():
+            queue.backlog.next = 1000 * (self.restores + 1)
+        self.core.next_attempt({number for number, part in self.damaged if part == "manifest"}, self.data)
+        for rank in range(4):
+            self.die(rank)
+        self.restore()
+
+    def run(self) -> list[int]:
+        """Go on until all is trained, under faults for a while; return the log of the trainer's state."""
+        for turn in range(TURNS):
+            drawn = self.random.random()
+            if turn < FAULTY and drawn < 0.035:
+                faults = [self.restore, self.lose_keeper, self.lose_master, self.lose_head]
+                faults += [lambda: self.die(self.random.randrange(3 + self.reads))] * 3 + [self.damage] * 2
+                self.random.choice(faults)()
+            elif drawn < 0.12:
+                self.cut()
+            else:
+                work = [self.drive, self.train, *(lambda rank=rank: self.roll(rank) for rank in range(3))]
+                self.random.choice(work)()
+            if len(self.trained) >= PROMPTS and turn > FAULTY:
+                break
+        return self.trained
+
+
+def wrong(log: list[int]) -> str:
+    """Say which prompts were trained twice or never."""
+    count = Counter(log)
+    twice, never = sorted(n for n in count if count[n] > 1), sorted(set(range(PROMPTS)) - count.keys())
+    return f"twice {twice}, never {never}" if twice or never else ""
+
+
+def problems(story: CutStory) -> list[str]:
+    """Run a job, and return what is wrong with the log of its trainer."""
+    why = wrong(story.run())
+    return [*([why] if why else []), *(f"{one} is of a history that was left" for one in story.foreign)]
+
+
+def many(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    """Return a row for each shape of job: its cuts, its restores, and the work that these lost."""
+    rows = list[dict[str, Any]]()
+    chosen = tuple(seeds)
+    for shape, options in SHAPES.items():
+        stories = {seed: CutStory(seed, **options) for seed in chosen}
+        found = {seed: bad for seed, one in stories.items() if (bad := problems(one))}
+        made = stories.values()
+        rows.append(
+            {
+                "prompts from": shape,
+                "schedules": len(chosen),
+                "cuts": sum(one.cuts for one in made),
+                "restores": sum(one.restores for one in made),
+                "passed over": sum(one.passed for one in made),
+                "lost per restore": round(sum(one.lost for one in made) / max(1, sum(one.restores for one in made)), 2),
+                "problems": [f"seed {seed}: {line}" for seed, bad in found.items() for line in bad],
+            }
+        )
+    return rows
