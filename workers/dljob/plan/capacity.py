@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dljob.plan.devices import BY_RAY
 from dljob.plan.labels import matches
@@ -69,11 +70,26 @@ class Capacity:
 
 def demand_of(unit: Unit) -> Demand:
     """Return the demand of a unit on its machine."""
+    topology = (unit.series, unit.topology_key) if unit.topology_key else None
+    spread = unit.series if unit.spread else ""
+    bundles = tuple([bundle.resources for bundle in unit.bundles])
+    return _demand(bundles, unit.selector, unit.apart, topology, spread)
+
+
+# Cached: units of a series have equal demands, and each search for room asks for those of all units of the job.
+@lru_cache(maxsize=1024)
+def _demand(
+    bundles: tuple[Resources, ...],
+    selector: tuple[tuple[str, str], ...],
+    apart: tuple[str, str] | None,
+    topology: tuple[str, str] | None,
+    spread: str,
+) -> Demand:
     bulk: dict[str, Amount] = {}
     whole: dict[str, int] = {}
     shares: dict[str, Counter[Amount]] = {}
-    for bundle in unit.bundles:
-        for name, amount in bundle.resources:
+    for resources in bundles:
+        for name, amount in resources:
             if name not in BY_RAY:
                 bulk[name] = bulk.get(name, 0) + amount
                 continue
@@ -83,9 +99,7 @@ def demand_of(unit: Unit) -> Demand:
                 shares.setdefault(name, Counter())[amount % GRAIN] += 1
     none = Counter[Amount]()
     devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(whole.items()))
-    topology = (unit.series, unit.topology_key) if unit.topology_key else None
-    spread = unit.series if unit.spread else ""
-    return Demand(tuple(sorted(bulk.items())), devices, unit.selector, unit.apart, topology, spread)
+    return Demand(tuple(sorted(bulk.items())), devices, selector, apart, topology, spread)
 
 
 def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources = ()) -> Capacity:
@@ -115,6 +129,13 @@ def narrow(room: Capacity, resources: frozenset[str], keys: frozenset[str]) -> C
         bulk=tuple(item for item in room.bulk if item[0] in resources),
         labels=tuple(item for item in room.labels if item[0] in keys),
     )
+
+
+def occupied(room: Capacity, demand: Demand) -> Capacity | None:
+    """Return the capacity beside a unit whose amounts are missing from it already: only its claims are added."""
+    if demand.apart is None and not demand.spread:
+        return room if room.used else replace(room, used=True)
+    return take(room, replace(demand, bulk=(), devices=()))
 
 
 def admits(room: Capacity, demand: Demand) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from dljob.plan.model import Amount, Resources
 from dljob.spec.quantity import show, show_memory
@@ -29,6 +30,8 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(parts)
 
 
+# Cached: the names of nodes and units are sorted again in each search for room.
+@lru_cache(maxsize=1 << 14)
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts `train-10` after `train-9`."""
     # Numbers compare by value and come before words.

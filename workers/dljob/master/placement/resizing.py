@@ -10,7 +10,7 @@ from dljob.master.failure.policy import own_level
 from dljob.master.failure.restart import RestartOrder, begin, kill, leave
 from dljob.master.ledger.rules import micros
 from dljob.master.placement import gaps
-from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, spare_nodes
+from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.start.local_ranks import seats_of
 from dljob.master.start.reservations import assigned_units, reserve, unit_hosts, without_unit
 from dljob.master.start.starting import completed
@@ -65,14 +65,28 @@ def more(d: StateTransaction, role: str, upto: int) -> Resize:
     facts = d.facts(role)
     group, low, high = facts.plan.group_size, facts.plan.groups, upto // facts.plan.group_size
     best = Resize({role: facts.plan.replicas}, {})
+    # A fleet that lacks machines is asked at each change of any node, mostly without any room: a search for room looks
+    # at all units of the job, this does not.
+    if low >= high or not _has_roomy_node(d, role):
+        return best
+    step = 1
     while low < high:
-        middle = (low + high + 1) // 2
+        # At first by steps that double: often there is room for one group, as one machine joined.
+        middle = min(low + step, (low + high + 1) // 2)
+        step *= 2
         tried = fits(d, role, middle * group)
         if tried is not None:
             low, best = middle, Resize({role: middle * group}, tried.nodes)
         else:
             high = middle - 1
     return best
+
+
+def _has_roomy_node(d: StateTransaction, role: str) -> bool:
+    """Whether any node has enough free for one more group of a role, by sums of its resources alone."""
+    facts = d.facts(role)
+    nodes = [node for node in d.nodes if node.id not in d.exclusions and node.id not in d.departures]
+    return bool(roomy(nodes, [d.job.plan.units[f"{facts.series}/{facts.groups[0]}"]]))
 
 
 def fits(d: StateTransaction, role: str, size: int) -> Assignment | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dljob.master.state.views import NodeView
-from dljob.plan.capacity import Capacity, Demand, demand_of, room_of, take
+from dljob.plan.capacity import Capacity, Demand, demand_of, occupied, room_of, take
 from dljob.plan.conflict import Conflict
 from dljob.plan.domains import Choice, pack_in_domains, why_not
 from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
@@ -203,9 +203,8 @@ def _room(node: NodeView, held: Sequence[AssignedUnit]) -> Capacity | None:
     room: Capacity | None = room_of(node.free, node.labels, node.total)
     for item in held:
         demand = demand_of(item.unit)
-        if item.counted:  # amounts are already missing from `free`; claims such as anti-affinity are not
-            demand = replace(demand, bulk=(), devices=())
-        room = take(room, demand) if room is not None else None
+        if room is not None:
+            room = occupied(room, demand) if item.counted else take(room, demand)
     return room
 
 
