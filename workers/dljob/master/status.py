@@ -21,7 +21,7 @@ from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
 from dljob.master.state.faults import FaultRecord
 from dljob.master.state.staleness import why_out
-from dljob.master.state.state import JobState, Phase, RankPhase, UnitPhase
+from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
 from dljob.master.state.views import Level, Reason
 from dljob.plan.elastic import machines
 from dljob.plan.labels import NODE_NAME
@@ -97,16 +97,14 @@ def endpoints(state: JobState) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for role, facts in state.job.roles.items():
         if facts.plan.ports:
-            ranks = ((rank, state.ranks[role, rank]) for rank in facts.ranks)
+            ranks = ((rank, state.ranks[role, rank]) for rank in facts.ranks if is_endpoint(state, (role, rank)))
             found[role] = [
-                {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)}
-                for rank, own in ranks
-                if _serves(state, (role, rank))
+                {"rank": rank, "incarnation": own.incarnation, "addresses": dict(own.addresses)} for rank, own in ranks
             ]
     return found
 
 
-def _serves(state: JobState, key: tuple[str, int]) -> bool:
+def is_endpoint(state: JobState, key: RankKey) -> bool:
     """Return whether a rank of a role with ports gets requests: by its probe, its weights, and while the job runs."""
     own = state.ranks[key]
     return own.phase is RankPhase.READY and own.serving and state.verdict is None and not why_out(state, key)
@@ -357,7 +355,7 @@ def _rank(state: JobState, key: tuple[str, int], progress: Progress, names: Mapp
         "actor": host.actor,
         "step": progress[key][0] if key in progress else None,
         "log": host.log,
-        **({"serves": _serves(state, key)} if facts.plan.ports else {}),
+        **({"serves": is_endpoint(state, key)} if facts.plan.ports else {}),
         **weights.shown(state, key),
     }
 

@@ -9,7 +9,7 @@ from dljob.master.state.actions import Action, KillHost, LeaveGroup, Release, St
 from dljob.master.state.events import Event, MasterStarted, RankEnded, RankServes, Tick
 from dljob.master.state.state import JobState, RankKey, RankPhase, Step
 from dljob.master.state.views import Level, Reason
-from dljob.master.status import endpoints
+from dljob.master.status import endpoints, is_endpoint
 from dljob.testing.world.state import WorldState
 
 _LEVELS = [level.value for level in (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)]
@@ -19,6 +19,14 @@ SLACK_S = 1.0
 def listed(state: JobState) -> dict[RankKey, int]:
     """Return the (role, rank) -> incarnation of all endpoints, as other ranks are told them."""
     return {(role, row["rank"]): row["incarnation"] for role, rows in endpoints(state).items() for row in rows}
+
+
+def _listed(state: JobState, key: RankKey) -> bool:
+    """Whether `listed` has a rank. A step is about a few ranks, of which the job may have thousands."""
+    facts = state.job.roles.get(key[0])
+    if facts is None or not facts.plan.ports or key not in state.ranks:
+        return False
+    return is_endpoint(state, key) and key[1] in facts.ranks
 
 
 def check_step(w: WorldState, before: JobState, event: Event, step: Step) -> Iterator[str]:
@@ -56,16 +64,15 @@ def _record(w: WorldState, before: JobState, step: Step) -> None:
 
 def _by_word(w: WorldState, state: JobState, keys: tuple[RankKey, ...]) -> Iterator[str]:
     """The endpoints are ranks whose live incarnation said last that it serves."""
-    there = listed(state)
     for key in keys:
-        if key in there and w.heard.get(key) != (there[key], True):
-            yield f"endpoints: {key[0]}/{key[1]} is one as {there[key]}, its last word was {w.heard.get(key)}"
+        if _listed(state, key) and w.heard.get(key) != (state.ranks[key].incarnation, True):
+            there = state.ranks[key].incarnation
+            yield f"endpoints: {key[0]}/{key[1]} is one as {there}, its last word was {w.heard.get(key)}"
 
 
 def _told_late(state: JobState, actions: tuple[Action, ...]) -> Iterator[str]:
     """A rank that PrimeMaster stops is no endpoint when its order leaves."""
     ending = [action for action in actions if isinstance(action, StopRanks | KillHost | LeaveGroup)]
-    there = listed(state) if ending else {}
     for action in ending:
         own = state.hosts.get(action.host)
         # The order may be about an earlier process of the host.
@@ -74,7 +81,7 @@ def _told_late(state: JobState, actions: tuple[Action, ...]) -> Iterator[str]:
         whole = state.job.roles[action.host.role].ranks_of(action.host.index)
         ranks = (action.rank,) if isinstance(action, LeaveGroup) else getattr(action, "ranks", whole)
         for rank in ranks:
-            if (action.host.role, rank) in there:
+            if _listed(state, (action.host.role, rank)):
                 yield f"endpoints: {action.host.role}/{rank} is one while it is ordered to end"
 
 
