@@ -8,6 +8,7 @@ from elastic_kit import fleet, join, lose, ready, wait_for
 from master_kit import KILLED, error, nodes
 
 from dljob.master.persistence.codec import decode_state, encode_state
+from dljob.master.placement import resizing
 from dljob.master.placement.reissue import reissue
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
@@ -430,3 +431,25 @@ def test_a_fleet_without_other_room_goes_on_without_the_ranks_of_a_node_that_is_
     assert (ready(world), world.state.sizes["e"].gone, world.state.sizes["e"].want) == ({0, 2}, (1,), 3)
     assert world.notes(reasons.RESIZED)[-1].message == "2 ranks instead of 3: their node is taken away; gone: e/1"
     assert (world.state.faults, dict(world.state.restarts)) == ((), {})
+
+
+def searches(monkeypatch, world, *events):
+    """Count the searches for room among all units of the job that these events take."""
+    tried, placed = [], resizing.placed
+    with monkeypatch.context() as patch:
+        patch.setattr(resizing, "placed", lambda d, sizes, **own: tried.append(sizes) or placed(d, sizes, **own))
+        for event in events:
+            world.send(event)
+    return len(tried)
+
+
+def test_a_fleet_without_machines_does_not_search_all_its_units_at_each_change_of_a_node(monkeypatch):
+    world = fleet(13, role={"replicas": 12, "maxReplicas": 512}, extra=(), group={"replicas": 520})
+    world.send(ev.Commanded("c", "scale", "e", "somebody", 512))
+    full = [evolve(view, free=()) for view in world.seen()]
+    seen = [ev.NodesSeen((*full[:-1], evolve(full[-1], leaving=leaving))) for leaving in (None, 9e9, None)]
+    assert searches(monkeypatch, world, *seen) == 0
+    # A machine joins: one search finds room for a rank, one none for two more; they are repeated when it grows.
+    joined = ev.NodesSeen((*full, nodes(40, cpus=1)[30]))
+    assert 0 < searches(monkeypatch, world, joined) <= 6
+    assert world.state.sizes["e"].target == 13 or world.state.sizes["e"].size == 13
