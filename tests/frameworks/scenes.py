@@ -35,6 +35,7 @@ class Scene:
 
     python: Path
     folder: Path
+    ranks: int = 2
 
     @cached_property
     def env(self) -> dict[str, str]:
@@ -53,13 +54,13 @@ class Scene:
             return subprocess.Popen([self.python, "-m", module, *words], cwd=SCRIPTS, env=env, stdout=log, stderr=log)
 
     def dljob(self, script: str, faults: str = "") -> subprocess.Popen[bytes]:
-        """Start a script of two ranks under `dljob torchrun`."""
-        words = ["torchrun", "--name=ours", "--nproc-per-node=2", "--max-restarts=3"]
+        """Start a script under `dljob torchrun`."""
+        words = ["torchrun", "--name=ours", f"--nproc-per-node={self.ranks}", "--max-restarts=3"]
         return self.start("ours", "dljob.cli", [*words, script, str(self.folder / "ours" / "out")], faults)
 
     def torchrun(self, script: str, faults: str = "") -> subprocess.Popen[bytes]:
         """Start it under torchrun alone."""
-        words = ["--nproc-per-node=2", "--max-restarts=3", script, str(self.folder / "theirs" / "out")]
+        words = [f"--nproc-per-node={self.ranks}", "--max-restarts=3", script, str(self.folder / "theirs" / "out")]
         return self.start("theirs", "torch.distributed.run", words, faults)
 
     def ends(self, process: subprocess.Popen[bytes], who: str, code: int = 0) -> None:

@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(900)]
 KILLED = "kill:3:1"
 SCRIPTS = {
     "trl_sft.py": KILLED,
+    "trl_dpo.py": KILLED,
+    "trl_grpo.py": KILLED,
     "transformers_trainer.py": KILLED,
     "accelerate_loop.py": KILLED,
     "lightning_fit.py": f"{KILLED},kill:5:0,kill:7:1",

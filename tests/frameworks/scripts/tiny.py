@@ -2,7 +2,7 @@
 
 Nothing is downloaded, and nothing here knows dljob. `FAULTS=kill:3:1,stop:5:0` makes rank 1 kill itself at the end of
 step 3, once, and stops rank 0 by SIGSTOP at step 5; `wait` makes a rank wait there until it is ended. In the folder
-NOTES are a file for each fault that was done, the losses, and the steps with which rank 0 began.
+NOTES are a file for each fault that was done, the losses, when each step ended, and the steps with which rank 0 began.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def text(number: int, length: int = 16) -> str:
 
 def end_of_step(step: int) -> None:
     """Do what FAULTS asks at the end of this step, in the rank that it names, each once."""
+    note("steps", f"{step} {time.time()}")
     for fault in filter(None, os.environ.get("FAULTS", "").split(",")):
         kind, at, rank = fault.split(":")
         mark = Path(os.environ["NOTES"], fault)
