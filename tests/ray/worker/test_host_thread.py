@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from host_kit import Job, eventually
+from host_kit import Job, alive, eventually
 from role_kit import role_plan
 
 from dljob.master.state.views import Reason
+from dljob.plan.serving import ProbePlan
 from dljob.runtime.worker.thread_host import ThreadHost
 
 pytestmark = pytest.mark.ray
@@ -76,6 +79,27 @@ def test_server_serves_until_it_is_stopped(job, tmp_path):
     host.stop(0)
     assert host.ends()[0].outcome.ok
     assert "shutdown, because the test says so" in (tmp_path / "logs" / "w-0.log").read_text()
+
+
+def test_a_class_that_serves_is_ready_by_its_probe_and_ends_by_it(job, tmp_path):
+    """Its host is its process: a liveness probe that fails ends both."""
+    probe = ProbePlan("http", port="http", path="/well", period_s=1)
+    served = {"ports": (("http", 0),), "readiness": probe, "liveness": replace(probe, path="/alive")}
+    (tmp_path / "alive").touch()
+    host = run(job, "Engine", **served)
+    eventually((tmp_path / "asked").exists)
+    assert host.heard == []
+    (tmp_path / "well").touch()
+    pid = host.ready()[0].pid
+    (news,) = (report.serves for report in host.heard if report.serves and report.serves.ready)
+    ((name, address),) = news.addresses
+    with urlopen(f"http://{address}/well") as answer:
+        assert (name, answer.read()) == ("http", b"well")
+    (tmp_path / "alive").unlink()
+    ended = host.ends()[0]
+    assert (ended.outcome.ok, ended.outcome.reason, ended.pid) == (False, Reason.UNHEALTHY, pid)
+    assert "status 503, 'not well'" in ended.outcome.message
+    eventually(lambda: not alive(pid))  # a thread cannot be killed
 
 
 def test_progress_reaches_the_master(job):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -116,6 +118,25 @@ class Server(dljob.Worker):
 
     def shutdown(self):
         self.log.info("shutdown, because %s", self.context.stopping.reason)
+
+
+class Engine(dljob.Worker):
+    """An HTTP server beside the rank's calls: `/well` as long as the file `well` is there, other paths likewise."""
+
+    def setup(self):
+        folder = Path(self.context.job_dir)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                well = (folder / self.path.strip("/")).exists()
+                self.send_response(200 if well else 503)
+                self.end_headers()
+                self.wfile.write(b"well" if well else b"not well")
+
+        where = os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"])
+        server = http.server.ThreadingHTTPServer(where, Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (folder / "asked").touch()
 
 
 def segfaults():
