@@ -163,6 +163,26 @@ def test_what_does_not_arrive_leaves_the_rank_untouched(tmp_path: Path, version:
     assert result.untouched
 
 
+def test_a_method_that_does_not_return_in_time_is_a_failed_load(tmp_path: Path) -> None:
+    short = replace(METHOD, timeout_s=0)
+    scene = Scene(tmp_path, short)
+    goes_on, called = threading.Event(), []
+
+    def slow(version: int, _states: Any) -> None:
+        called.append(version)
+        assert goes_on.wait(60)
+
+    scene.ranks.methods = {"load": slow}
+    assert scene.result().why == "load did not return within 0 s"
+    assert scene.result(replace(ORDER, at=71.0)).why == "load of an earlier version has not returned yet"
+    goes_on.set()
+    assert scene.host._method is not None
+    scene.host._method[2].result(60)
+    scene.host._plan = replace(scene.host._plan, load=METHOD)
+    assert scene.result(replace(ORDER, at=72.0)) == LoadResult(7, 72.0)
+    assert called == [7, 7], "none was called while another was at it"
+
+
 def test_an_error_of_the_host_is_told_and_a_load_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, METHOD)
     asked, goes_on = threading.Event(), threading.Event()

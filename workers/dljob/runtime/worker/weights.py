@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -86,6 +87,8 @@ class HostWeights:
         self._loads: dict[int, tuple[int, float]] = {}
         """Rank -> incarnation and version's time of its load under way."""
         self._held: dict[int, tuple[int, LoadResult]] = {}
+        self._method: tuple[int, str, Future[Any]] | None = None
+        """Incarnation, name and call of the last method; a class has one rank in its host."""
 
     # -- following the channels
 
@@ -170,7 +173,7 @@ class HostWeights:
         tensors = {} if methods and plan.verify is None else _named(fetched)
         if plan.load.kind == "method":
             states = {channel: load_state(one.index, buckets) for channel, (one, buckets) in fetched.items()}
-            self._call(plan.load, (order.version, states))
+            self._call(plan.load, order.incarnation, (order.version, states))
         else:
             self._send(plan.load, order, tensors)
         if plan.verify is not None:
@@ -200,20 +203,43 @@ class HostWeights:
         if not answer.ok:
             raise LoadError(answer.words)
 
-    def _call(self, hook: ProbePlan, args: Sequence[Any]) -> Any:
-        try:
-            return self._ranks.call_method(hook.path, args)
-        except Exception as error:
+    def _call(self, hook: ProbePlan, incarnation: int, args: Sequence[Any]) -> Any:
+        """Call a method of the rank's object, for at most the hook's time.
+
+        A method cannot be broken off. So one that is late goes on, and no other of its incarnation is called before it
+        has returned.
+        """
+        before = self._method
+        late = before is not None and before[0] == incarnation and not wait([before[2]], hook.timeout_s).done
+        if before is not None and late:
+            raise LoadError(f"{before[1]} of an earlier version has not returned yet")
+        call: Future[Any] = Future()
+        self._method = incarnation, hook.path, call
+        runs = threading.Thread(
+            target=_run, args=(call, self._ranks.call_method, hook.path, args), name=f"dljob-{hook.path}", daemon=True
+        )
+        runs.start()
+        if not wait([call], hook.timeout_s).done:
+            raise LoadError(f"{hook.path} did not return within {hook.timeout_s:g} s")
+        if (error := call.exception()) is not None:
             raise LoadError(f"{hook.path} raised {type(error).__name__}: {error}") from error
+        return call.result()
 
     def _verified(self, verify: ProbePlan, order: LoadOrder) -> Any:
         """Return what the rank says that it holds: a checksum, or one for each channel."""
         if verify.kind == "method":
-            return self._call(verify, ())
+            return self._call(verify, order.incarnation, ())
         answer = asyncio.run(ask(verify, self._target(order.rank), wanted=MOST_BYTES))
         if not answer.ok:
             raise LoadError(f"not verified: {answer.words}")
         return told(answer)
+
+
+def _run(call: Future[Any], method: Callable[..., Any], name: str, args: Sequence[Any]) -> None:
+    try:
+        call.set_result(method(name, args))
+    except BaseException as error:  # noqa: BLE001 - its waiter tells it
+        call.set_exception(error)
 
 
 def _named(fetched: Fetched) -> dict[str, dict[str, NamedTensor]]:
