@@ -198,6 +198,25 @@ def test_validate_and_run_refuse_a_missing_script_with_its_place(
     assert main.run(["validate", "script.yaml"]) == 0
 
 
+def test_plan_shows_how_weights_are_loaded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    http = "load: {httpPost: {path: /load, port: 80}, timeoutSeconds: 9}, verify: {httpGet: {path: /sum, port: 80}}"
+    roles = (
+        "  - {name: a, driver: false, entrypoint: {module: m}, weights: {channels: [p, v], maxLag: 2, " + http + "}}\n"
+        "  - {name: b, driver: false, entrypoint: {class: m.B}, weights: {channels: [p], load: {method: take}}}\n"
+        "  - {name: c, driver: false, entrypoint: {module: m}, "
+        "weights: {channels: [p], load: {exec: {command: [ld, it]}}}}\n"
+    )
+    (here / "weights.yaml").write_text(GOOD + roles)
+    assert main.run(["plan", "weights.yaml"]) == 0
+    table = capsys.readouterr().out.partition("WEIGHTS")[2].splitlines()
+    assert table[0].split() == ["CHANNELS", "MAX", "LAG", "STAY", "READY", "LOAD", "VERIFY"]
+    assert [row.split() for row in table[1:4]] == [
+        ["a", "p,", "v", "2", "1", "POST", "/load,", "within", "9", "s", "GET", "/sum"],
+        ["b", "p", "1", "1", "take(),", "within", "300", "s", "-"],
+        ["c", "p", "1", "1", "ld", "it,", "within", "300", "s", "-"],
+    ]
+
+
 def test_validate_refuses_weights_on_a_backend_that_cannot_load_them(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from dljob.master.start.assign import Refusal, assign, spare_nodes
 from dljob.master.state.views import NodeView
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
-from dljob.plan.serving import offered
+from dljob.plan.serving import ProbePlan, WeightsPlan, offered
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
 from dljob.spec.quantity import show, show_memory
@@ -74,6 +74,10 @@ class _Layout:
         units += [row for series in plan.units.series for row in _unit_rows(series)]
         machines: Rows = [("MACHINES", "GROUP", "CARRY", "LEFT ON EACH"), *self._machine_rows()]
         domains = [f"{own.series}: {own.why}" for own in self.domains]
+        weights = [_weights_row(role.name, role.weights) for role in plan.roles.values() if role.weights]
+        if weights:
+            loads: Rows = [("WEIGHTS", "CHANNELS", "MAX LAG", "STAY READY", "LOAD", "VERIFY"), *weights]
+            domains = [*aligned(loads), *([""] if domains else []), *domains]
         servers: Rows = [_server_row(plan.name, role) for role in plan.roles.values() if role.ports]
         if servers:
             table: Rows = [("SERVERS", "PORTS", "PROBES", "DRAIN", "SERVICE ON KUBERNETES"), *servers]
@@ -189,6 +193,19 @@ def _server_row(job: str, role: RolePlan) -> tuple[str, ...]:
         numbers = ",".join(str(number) for number in offered(role.ports).values())
         service = f"{service_name(job, role.name)}:{numbers}"
     return role.name, ports, has, f"{role.drain.timeout_s} s" if role.drain else "-", service
+
+
+def _weights_row(role: str, weights: WeightsPlan) -> tuple[str, ...]:
+    load = f"{_hook(weights.load)}, within {weights.load.timeout_s} s"
+    verify = _hook(weights.verify) if weights.verify else "-"
+    return role, ", ".join(weights.channels), str(weights.max_lag), str(weights.min_ready), load, verify
+
+
+def _hook(hook: ProbePlan) -> str:
+    """Return how a rank is told to load, or asked what it holds, in words."""
+    if hook.kind == "exec":
+        return " ".join(hook.command)[:40]
+    return f"{hook.path}()" if hook.kind == "method" else f"{'POST' if hook.kind == 'post' else 'GET'} {hook.path}"
 
 
 def _unit_rows(series: Series) -> Rows:
