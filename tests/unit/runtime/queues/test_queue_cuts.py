@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,3 +212,27 @@ async def test_a_queue_that_cannot_go_back_lets_its_folder_go(keeper, monkeypatc
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             await ask(keeper, "stats", A, BOUNDS)
+
+
+async def test_a_put_that_waits_at_a_full_queue_is_after_the_cut_and_goes_on(keeper, tmp_path, monkeypatch):
+    path, bounds, full = tmp_path / "cuts" / "samples", (1, 1 << 20), asyncio.Event()
+    real = QueueStore.put
+
+    def put(*args: Any) -> PutRefusal | None:
+        if (why := real(*args)) is PutRefusal.FULL:
+            full.set()
+        return why
+
+    monkeypatch.setattr(QueueStore, "put", put)
+    await ask(keeper, "put", A, bounds, ("", 1), b"i1", 0.0)
+    waiting = asyncio.create_task(ask(keeper, "put", A, bounds, ("", 2), b"i2", 60.0))
+    await full.wait()
+    await keeper.begin_cut(1, {})
+    said = await keeper.seal_cut(1, str(path))
+    assert (said["why"], said["items"], waiting.done()) == ("", 1, False)
+    await keeper.end_cut()
+    assert (await ask(keeper, "get", B, bounds, (1, 0, ()), 1, 0.0))[1][0] == [b"i1"]
+    assert (await waiting)[1][0] is None
+    assert await keeper.go_back(1, str(path), said["crc"]) == ""
+    assert (await ask(keeper, "get", B, bounds, (2, 1, ()), 1, 0.0))[1][0] == [b"i1"]
+    (await keeper._opened()).close()
