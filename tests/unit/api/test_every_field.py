@@ -97,6 +97,19 @@ def everything() -> DLJobManifest:
 def elsewhere() -> DLJobManifest:
     """What cannot stand beside the rest: a job on a RayCluster that is there, and is near no Custom device."""
     builder = DLJobBuilder().name("there").ray_cluster("shared")
+    builder.witness(
+        "hang",
+        preset="dcgm",
+        port=9000,
+        url_path="/m",
+        metric="m",
+        means="Hang",
+        when="Below",
+        value="0.5",
+        for_seconds=9,
+        act=True,
+        dump={"port": 9001, "urlPath": "/dump", "body": "{}"},
+    )
     builder.role("a").train("pkg.A").resource(gpu=1).numa_binding("Node")
     return builder.build().manifest()
 

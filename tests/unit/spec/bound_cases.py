@@ -122,6 +122,21 @@ WHOLE: Json = {
         "node": {"freezeSeconds": 3, "failureDomainLabel": "rack", "domainFailures": 2},
         "elastic": {"shrinkAfterSeconds": 30},
         "hang": {"action": "Restart"},
+        "witnesses": [
+            {
+                "name": "w",
+                "preset": "dcgm",
+                "port": 9400,
+                "urlPath": "/metrics",
+                "metric": "m",
+                "means": "Hang",
+                "when": "Above",
+                "value": "1",
+                "forSeconds": 9,
+                "act": True,
+                "dump": {"port": 18888, "urlPath": "/dump", "body": "{}"},
+            }
+        ],
         "rules": [
             {
                 "name": "r",

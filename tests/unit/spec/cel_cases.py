@@ -49,6 +49,7 @@ def case(
     return Case(rule.message, job(accepted), job(refused), before and job(before), status)
 
 
+WITNESS: Json = {"name": "own", "port": 9400, "metric": "m", "means": "Hang", "when": "Above", "value": 0}
 PAIR = {"roles": [role("a"), role("b"), role("c")]}
 ELASTIC = role(type="Elastic", replicas=2, minReplicas=1, maxReplicas=4)
 ON_REF: Json = {"roles": [role()], "rayClusterRef": {"name": "shared"}}
@@ -300,6 +301,14 @@ RULES: tuple[Case, ...] = (
         cel.OUT_OF_MEMORY,
         {"roles": [role(resources={"memory": "4Gi"}, restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
         {"roles": [role(restartPolicy={"outOfMemory": {"maxMemory": "8Gi"}})]},
+    ),
+    *(
+        case(
+            cel.WITNESS,
+            {"roles": [role()], "faultTolerance": {"witnesses": [{"name": "w", "preset": "dcgm"}, WITNESS]}},
+            {"roles": [role()], "faultTolerance": {"witnesses": [{k: v for k, v in WITNESS.items() if k != key}]}},
+        )
+        for key in ("port", "metric", "means", "when", "value")
     ),
     *(
         case(

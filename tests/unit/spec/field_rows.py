@@ -9,6 +9,7 @@ CAUSES = "tests/unit/master/state/test_causes.py"
 FAILOVER = "tests/unit/master/failure/test_failover.py"
 MEMORY = "tests/unit/master/failure/test_memory.py"
 DOMAINS = "tests/unit/master/placement/test_failure_domains.py"
+WITNESSES = "tests/unit/plan/test_witnesses.py"
 NODES = "tests/unit/master/placement/test_nodes.py"
 
 DERIVED: dict[str, Any] = {
@@ -420,6 +421,71 @@ ROWS: dict[str, Plan | Code] = {
         "dljob.master.state.hang",
         "policy.busy_seconds",
         "tests/unit/master/state/test_hang.py::test_the_one_for_whom_the_others_wait_is_named_after_its_bound",
+    ),
+    "spec.faultTolerance.witnesses[].name": Code(
+        "dljob.plan.witnesses",
+        "witness.name",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].preset": Code(
+        "dljob.plan.witnesses",
+        "witness.preset",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].port": Code(
+        "dljob.plan.witnesses",
+        "witness.port",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].urlPath": Code(
+        "dljob.plan.witnesses",
+        "witness.url_path",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].metric": Code(
+        "dljob.plan.witnesses",
+        "witness.metric",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].means": Code(
+        "dljob.plan.witnesses",
+        "witness.means",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].when": Code(
+        "dljob.plan.witnesses",
+        "witness.when",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].value": Code(
+        "dljob.plan.witnesses",
+        "witness.value",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].forSeconds": Code(
+        "dljob.plan.witnesses",
+        "witness.for_seconds",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].act": Code(
+        "dljob.plan.witnesses",
+        "witness.act",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].dump.port": Code(
+        "dljob.plan.witnesses",
+        "dump.port",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].dump.urlPath": Code(
+        "dljob.plan.witnesses",
+        "dump.url_path",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
+    ),
+    "spec.faultTolerance.witnesses[].dump.body": Code(
+        "dljob.plan.witnesses",
+        "dump.body",
+        f"{WITNESSES}::test_a_field_of_the_spec_wins_over_its_preset",
     ),
     "spec.faultTolerance.rules[].name": Code(
         "dljob.master.failure.policy",

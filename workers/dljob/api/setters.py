@@ -324,6 +324,52 @@ class SpecSetters(UnsupportedCalls):
         policy = {"action": action, "idleSeconds": idle_seconds, "busySeconds": busy_seconds}
         return self._merge("faultTolerance", hang=pruned(policy))
 
+    def witness(
+        self,
+        name: str,
+        *,
+        preset: str | None = None,
+        port: int | None = None,
+        url_path: str | None = None,
+        metric: str | None = None,
+        means: str | None = None,
+        when: str | None = None,
+        value: str | int | None = None,
+        for_seconds: int | None = None,
+        act: bool | None = None,
+        dump: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Add a metric of another program on the machines as evidence about ranks.
+
+        Args:
+            name: name of the witness.
+            preset: xpu-timer, dcgm or npu-exporter, for values of all that is left out.
+            port: port on the loopback address of each machine.
+            url_path: path of the metrics.
+            metric: name of the metric.
+            means: Hang, Slow or SilentCorruption.
+            when: Above or Below.
+            value: the bound, such as 0 or "0.5".
+            for_seconds: seconds for which it must hold.
+            act: whether the rank is treated as failed.
+            dump: request at a hang, such as `{"port": 18888, "urlPath": "/dump"}`.
+        """
+        witness = {
+            "name": name,
+            "preset": preset,
+            "port": port,
+            "urlPath": url_path,
+            "metric": metric,
+            "means": means,
+            "when": when,
+            "value": value,
+            "forSeconds": for_seconds,
+            "act": act,
+            "dump": None if dump is None else dict(dump),
+        }
+        self._spec.setdefault("faultTolerance", {}).setdefault("witnesses", []).append(pruned(witness))
+        return self
+
     def rule(
         self,
         name: str,

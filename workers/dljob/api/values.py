@@ -40,7 +40,7 @@ def role_size(text: str) -> tuple[str, int]:
     role, _, ranks = text.partition("=")
     # `isdecimal` alone accepts digits of other scripts.
     if not role or not ranks.isascii() or not ranks.isdecimal() or len(ranks) > LONGEST_COUNT:
-        raise UsageError(f"{text!r} is not a role with a number of ranks", hint="write trainer=4")
+        raise UsageError(f"{text!r} is not a role with a number of ranks", hint=f"write {role or 'trainer'}=4")
     return role, int(ranks)
 
 

@@ -14,6 +14,8 @@ from dljob.master.state.views import NodeView
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan, WeightsPlan, offered
+from dljob.plan.serving import offered
+from dljob.plan.witnesses import WitnessPlan
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
 from dljob.spec.quantity import show, show_memory
@@ -86,6 +88,9 @@ class _Layout:
         if images:
             table = [("GROUP", "IMAGE ON KUBERNETES"), *images]
             domains = [*aligned(table), *([""] if domains else []), *domains]
+        if plan.witnesses:
+            rows: Rows = [("WITNESSES", "READ AT", "SAY", "OF A RANK"), *map(_witness_row, plan.witnesses)]
+            domains = [*aligned(rows), *([""] if domains else []), *domains]
         tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
         return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
 
@@ -182,6 +187,12 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
         role.comm_backend or role.sub_master or "-",
         " ".join((*([role.python] if role.python else ()), *role.entrypoint)),
     )
+
+
+def _witness_row(witness: WitnessPlan) -> tuple[str, str, str, str]:
+    effect = f"{witness.means}, {'acts' if witness.act else 'evidence only'}"
+    dump = ", dump at a hang" if witness.dump else ""
+    return witness.name, f"127.0.0.1:{witness.port}{witness.path}", witness.condition, effect + dump
 
 
 def _server_row(job: str, role: RolePlan) -> tuple[str, ...]:

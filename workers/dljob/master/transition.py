@@ -361,9 +361,17 @@ def _released(d: StateTransaction, _event: Released) -> None:
     ending.released(d)
 
 
+_REPORTED = frozenset(
+    {
+        *(reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED),
+        *(reasons.WITNESS_SAW, reasons.WITNESS_UNREADABLE),
+    }
+)
+
+
 def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
-    """Add a report of the journal or of a metric sink to the timeline."""
-    if event.reason in {reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED}:
+    """Add a report of the journal, of a metric sink or of an outside witness to the timeline."""
+    if event.reason in _REPORTED:
         d.note(event.reason, "job", event.message)
 
 

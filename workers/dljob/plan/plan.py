@@ -13,6 +13,7 @@ from dljob.plan.nodes import build_node_groups
 from dljob.plan.role import RolePlan
 from dljob.plan.roles import resolve_role
 from dljob.plan.units import build_units
+from dljob.plan.witnesses import resolve
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.annotations import spoken
 
@@ -33,7 +34,8 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     units = build_units(spec, roles)
     groups = build_node_groups(spec, units, roles)
     digest = _digest(manifest.metadata.name, roles, units, groups)
-    return JobPlan(manifest.metadata.name, roles, units, groups, digest)
+    witnesses = tuple(resolve(witness) for witness in spec.fault_tolerance.witnesses)
+    return JobPlan(manifest.metadata.name, roles, units, groups, digest, witnesses)
 
 
 def _digest(

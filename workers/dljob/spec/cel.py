@@ -150,6 +150,11 @@ FAILURE_DOMAIN = CelRule(
     "has(self.failureDomainLabel) == has(self.domainFailures)",
     "failureDomainLabel and domainFailures need each other",
 )
+# What a witness asks for must be complete: a part of it would say nothing (ADR 5).
+WITNESS = CelRule(
+    "has(self.preset) || has(self.port) && has(self.metric) && has(self.means) && has(self.when) && has(self.value)",
+    "a witness without a preset needs port, metric, means, when and value",
+)
 # Each rank is a Ray driver that calls ray.init(), which an actor cannot do.
 QUOTA = CelRule(
     "self.reserve != 'Quota' || self.type == 'Actor' && !has(self.entrypoint.class)",

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from dljob.spec import cel, scalars
 from dljob.spec.scalars import MAP_BY_NAME, SET, Factor, LabelKey, Memory, Model, Name, RoleName
 from dljob.spec.standing import LEASE_SECONDS
+from dljob.spec.witness import Witness
 
 RestartLevel = Literal["InProcess", "Process", "RoleGroup", "Role", "Job", "Never"]
 RuleAction = Literal[
@@ -32,6 +33,7 @@ RuleReason = Literal[
     "Network",
     "Hang",
     "Straggler",
+    "SilentCorruption",
     "Unhealthy",
     "Killed",
     "Unknown",
@@ -212,6 +214,8 @@ class FaultTolerance(Model):
     """Shrinking and growing of roles with bounds."""
     hang: HangPolicy = HangPolicy()
     """Detection of hung ranks."""
+    witnesses: Annotated[tuple[Witness, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    """Metrics of other programs on the machines that are evidence about ranks: of hangs, slowness or wrong results."""
     rules: Annotated[tuple[Rule, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Actions by kind of failure; the first rule that matches decides."""
     causes: Annotated[tuple[KnownCause, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()

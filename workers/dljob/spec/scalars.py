@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, cast
 
@@ -26,6 +27,9 @@ ABSOLUTE_PATTERN = r"^/[^\x00:]+$"
 TEXT_PATTERN = r"^[^\x00]*$"
 IMAGE_PATTERN = r"^[^\x00-\x20\x7f]+$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+# A metric as Prometheus names it, and a number without an exponent.
+SERIES_PATTERN = r"^[A-Za-z_:][A-Za-z0-9_:]*$"
+NUMBER_PATTERN = r"^-?[0-9]{1,15}(\.[0-9]{1,9})?$"
 METRIC_PATTERN = r"^[A-Za-z_][-A-Za-z0-9_./]*$"
 BACKEND_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 HOST_PORT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?:[0-9]{1,5}$"
@@ -51,6 +55,8 @@ WORDS = {
     IMAGE_PATTERN: "the name of an image: it holds no space and no control character",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     METRIC_PATTERN: "letters, digits, '_', '-', '.' and '/', a letter or '_' first",
+    SERIES_PATTERN: "letters, digits, '_' and ':', no digit first",
+    NUMBER_PATTERN: 'a number such as 0 or "0.5"',
     BACKEND_PATTERN: "letters, digits and '_', a letter first",
     HOST_PORT_PATTERN: 'a host and a port, such as "redis:6379"',
     PORT_PATTERN: "the name of a port, or a number from 1 to 65535",
@@ -93,6 +99,12 @@ def _number_as_text(parse: Callable[[str], int]) -> Callable[[object], object]:
         return value
 
     return check
+
+
+def _parse_number(text: str) -> int:
+    if not re.fullmatch(NUMBER_PATTERN, text):
+        raise ValueError(text)
+    return round(float(text))
 
 
 def _parses(parse: Callable[[str], int], text: str) -> bool:
@@ -173,6 +185,11 @@ Memory = Annotated[
     BeforeValidator(_number_as_text(quantity.parse_memory)),
     AfterValidator(_parsed_by(quantity.parse_memory)),
     Field(max_length=32, json_schema_extra={**INT_OR_STRING, "pattern": quantity.MEMORY_PATTERN}),
+]
+Number = Annotated[
+    str,
+    BeforeValidator(_number_as_text(_parse_number)),
+    Field(max_length=32, pattern=NUMBER_PATTERN, json_schema_extra={**INT_OR_STRING, "pattern": NUMBER_PATTERN}),
 ]
 Factor = Annotated[str, Field(max_length=4, pattern=quantity.FACTOR_PATTERN)]
 Amount = Annotated[

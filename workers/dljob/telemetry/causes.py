@@ -76,6 +76,14 @@ RULES: tuple[CauseRule, ...] = (
         "dljob: what watches the progress of ranks",
     ),
     CauseRule(
+        "corruption",
+        Source.MONITOR,
+        ("silent corruption:",),
+        "SilentCorruption",
+        "silent corruption: rank 3's gradient norm differs from that of its replicas",
+        "dljob: what a detector says by `current_worker().suspect`, or an outside witness",
+    ),
+    CauseRule(
         "probe",
         Source.MONITOR,
         ("liveness probe failed", "startup probe without success"),

@@ -27,6 +27,8 @@ class Source(StrEnum):
     """An announcement about the machine, such as a preemption notice."""
     MONITOR = "monitor"
     """A finding of the hang detection."""
+    WITNESS = "witness"
+    """A metric of another program on the machine."""
     STACKS = "stacks"
     """Path of the file with the stacks of a role's ranks."""
 

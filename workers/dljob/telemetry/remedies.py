@@ -61,6 +61,9 @@ FAULTS: Mapping[str, Remedy] = {
     "Straggler": Remedy(
         CauseKind.UNKNOWN, "compare the node of the slow rank with others: clocks, temperature, neighbours"
     ),
+    "SilentCorruption": Remedy(
+        CauseKind.DEVICE, "test the devices of its node before they are used again: dcgmi diag -r 3, or npu-smi info"
+    ),
     "Unhealthy": Remedy(
         CauseKind.USER_CODE, "read the probe's last answer in the evidence, and the end of the rank's log"
     ),

@@ -16,6 +16,7 @@ from dljob.master.state import events as ev
 from dljob.master.state import hang
 from dljob.master.state.hang import Pace, ProcessSample, SamplePair, Where, judge, paced
 from dljob.master.state.state import Phase
+from dljob.master.state.views import Outcome, Reason
 from dljob.spec.policy import HangPolicy
 from dljob.telemetry import reasons
 
@@ -390,3 +391,68 @@ def test_ranks_that_meet_again_in_process_do_so_without_the_one_that_hung():
     assert [a.rank for a in world.of(act.LeaveGroup, at)] == [0, 2]
     assert world.state.restarts == Map({"InProcess": 1})
     assert {own.incarnation for own in world.state.ranks.values()} == {2}
+
+
+# -- outside witnesses and detectors
+
+
+def accused(kind="Hang", by="xpu-timer", rank=1):
+    return ev.HangFound("w", rank, 1, kind, "XPU_TIMER_COMMON_HANG > 0 for 30 s", by=by)
+
+
+@pytest.mark.parametrize("kind", ["Hang", "Straggler"])
+def test_a_witness_that_may_act_restarts_its_rank_alone_whatever_the_policy_of_hangs_says(kind):
+    world = boot(hang={"action": "Report"})
+    world.send(accused(kind))
+    world.settle()
+    assert [own.incarnation for _, own in sorted(world.state.ranks.items())] == [1, 2, 1]
+
+
+def test_a_rule_still_decides_what_a_witness_that_may_act_does():
+    world = boot(rules=[{"name": "leave", "onReasons": ["Hang"], "action": "Ignore"}])
+    assert [type(one) for one in world.send(accused())] == [act.Note]
+
+
+def test_the_node_of_a_rank_with_silent_corruption_is_replaced_by_default():
+    world = World(job({"name": "w", "replicas": 1}), count=2).boot()
+    (node,) = {host.node for host in world.state.hosts.values() if host.node}
+    world.send(accused("SilentCorruption", by="w/0", rank=0))
+    world.settle()
+    assert node in world.state.exclusions
+    assert {host.node for host in world.state.hosts.values() if host.pid} - {node}
+    assert [note.target for note in world.notes(reasons.CORRUPTION_FOUND)] == ["w/0"]
+
+
+def test_a_rule_names_silent_corruption_and_takes_the_place_of_the_replacement():
+    rule = {"name": "again", "onReasons": ["SilentCorruption"], "action": "RestartProcess"}
+    world = World(job({"name": "w", "replicas": 1}, faultTolerance={"rules": [rule]}), count=2).boot()
+    world.send(accused("SilentCorruption", rank=0))
+    world.settle()
+    assert not world.state.exclusions
+    assert world.state.restarts == Map({"Process": 1})
+
+
+def test_an_exception_of_a_declared_type_is_silent_corruption():
+    cause = {"name": "sdc", "onLog": "GradientMismatch:", "reason": "SilentCorruption"}
+    world = World(job({"name": "w", "replicas": 1}, faultTolerance={"causes": [cause]}), count=2).boot()
+    (node,) = {host.node for host in world.state.hosts.values() if host.node}
+    world.end("w", 0, Outcome(ok=False, reason=Reason.USER_ERROR, code=1, error_type="GradientMismatch", message="7"))
+    world.settle()
+    assert node in world.state.exclusions
+
+
+def test_a_witness_names_the_culprit_of_a_hang_that_blames_nobody():
+    whole, one = hang.HangFinding(None, "no step for 9 s"), hang.HangFinding(2, "no step for 9 s")
+    said = {1: "witness xpu-timer: it hangs"}
+    assert hang.with_witnesses(whole, said, (0, 1)) == hang.HangFinding(
+        1, "no step for 9 s; witness xpu-timer: it hangs"
+    )
+    assert hang.with_witnesses(whole, said, (0, 2)).rank is None, "it was not looked at"
+    both = hang.with_witnesses(whole, {1: "a", 0: "b"}, (0, 1))
+    assert both == hang.HangFinding(None, "no step for 9 s; witnesses say that ranks 0, 1 hang")
+    left = hang.with_witnesses(whole, {1: "a", 0: "b"}, (0, 1, 2))
+    assert left.rank == 2, "the others wait for it in their kernels"
+    assert left.why.endswith("all others hang: ranks 0, 1")
+    assert hang.with_witnesses(one, said, (1, 2)) == one, "steps and stacks name another one"
+    assert hang.with_witnesses(one, {2: "witness a: so"}, (2,)).why == "no step for 9 s; witness a: so"
+    assert hang.with_witnesses(whole, {}, (0,)) == whole

@@ -357,3 +357,30 @@ async def test_the_watch_runs_until_it_is_cancelled_and_not_at_all_where_nobody_
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+class Witnesses:
+    """Outside witnesses that say this of role w."""
+
+    def __init__(self, **hanging: str) -> None:
+        self.said = {int(rank[1:]): words for rank, words in hanging.items()}
+        self.dumped: list[str] = []
+
+    def hanging(self, _role: str) -> dict[int, str]:
+        return self.said
+
+    def dump(self, role: str, name: str) -> tuple[str, ...]:
+        self.dumped.append(f"{role} {name}")
+        return ("/job/stacks/x.dump",)
+
+
+async def test_a_witness_names_the_culprit_where_nobody_could_and_its_dump_is_linked(tmp_path: Path) -> None:
+    here = Here(tmp_path, idleSeconds=5, busySeconds=50)
+    here.watch._witnesses = witnesses = Witnesses(r2="witness timer: it hangs")  # type: ignore[assignment]
+    await here.steps(8, each=0.1)
+    here.agent.sees = dict.fromkeys(("w/0", "w/1", "w/2"), WAITS)
+    await here.passes(12)
+    (event,) = here.told
+    assert (event.rank, event.whole) == (2, False)
+    assert event.why.endswith("; witness timer: it hangs; dumps: /job/stacks/x.dump")
+    assert witnesses.dumped == ["w w-2-1"]

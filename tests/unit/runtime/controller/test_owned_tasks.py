@@ -22,6 +22,7 @@ from dljob import ray_private, tasks
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.views import HostId, Outcome
+from dljob.plan.witnesses import DumpPlan, WitnessPlan
 from dljob.runtime.controller import prime, worker_hosts
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous
@@ -209,6 +210,12 @@ async def end_a_savers_agent(_: World, shell: MasterLoop) -> None:
     shell.nodes._begin("end of a saver's agent", lambda: shell.nodes._kill_saver_agent("n1"))
 
 
+async def dump(_: World, shell: MasterLoop) -> None:
+    plan = WitnessPlan("w", 1, "/", "m", "Hang", above=True, value=0.0, dump=DumpPlan(2, "/"))
+    shell.witnesses.plans = (plan,)
+    shell.witnesses.dump("worker", "worker-0-1")
+
+
 async def tell_sizes(_: World, shell: MasterLoop) -> None:
     shell.executor.tell_sizes(["01234567/nobody"])
 
@@ -244,6 +251,7 @@ async def park_a_call(_: World, shell: MasterLoop) -> None:
 SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "autoscaler": go_on,
     "cuts": go_on,
+    "dump of a witness": dump,
     "end of a saver's agent": end_a_savers_agent,
     "end of an actor": end_an_actor,
     "evidence inquiry": ask_a_clue,

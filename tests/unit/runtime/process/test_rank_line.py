@@ -309,6 +309,18 @@ def test_a_rank_that_calls_nobody_hears_of_other_sizes_too(line):
     assert (len(group), [rank.rank for rank in group], group[-1].rank) == (6, [0, 1, 2, 3, 4, 6], 6)
 
 
+def test_a_detector_accuses_its_own_rank_or_another_one_of_its_role(line):
+    worker = connect(line.socket.path)
+    worker.suspect("a checksum differs")
+    worker.suspect("y" * 900, rank=0)
+    what, args = line.asked.get(timeout=10)
+    assert (what, args) == ("suspect", ["w", 3, worker.incarnation, "a checksum differs", "w/3"])
+    what, (role, rank, incarnation, why, by) = line.asked.get(timeout=10)
+    assert (what, role, rank, incarnation, len(why), by) == ("suspect", "w", 0, 0, 500, "w/3")
+    with pytest.raises(NotFoundError, match=r"suspect\(rank=4\): no such rank\n  w has 4"):
+        worker.suspect("no such rank", rank=4)
+
+
 def test_order_to_what_is_not_there_is_refused(line):
     worker = connect(line.socket.path)
     with pytest.raises(NotFoundError, match=r"no such role\n  roles: w \(4\)"):

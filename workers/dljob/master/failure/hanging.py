@@ -1,4 +1,4 @@
-"""The handling of hangs and stragglers: a note, and a restart where the policy or a rule asks for one."""
+"""Hangs, stragglers and silent corruption: a note, and a restart where the policy, a rule or an accuser asks for it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from dljob.master.state.views import Clue, Level, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 
+_NOTES = {Reason.STRAGGLER: reasons.STRAGGLER_FOUND, Reason.SILENT_CORRUPTION: reasons.CORRUPTION_FOUND}
+_WORDS = {Reason.STRAGGLER: "straggler", Reason.SILENT_CORRUPTION: "silent corruption"}
+
 
 def report_hang(d: StateTransaction, event: HangFound) -> None:
-    """Report a hang or straggler, and restart the rank like a failed one unless a rule or the policy says otherwise."""
+    """Report a finding about a rank, and restart it like a failed one unless a rule or the policy says otherwise."""
     rank = d.ranks.get((event.role, event.rank))
     if not d.phase.active or rank is None or rank.incarnation != event.incarnation or rank.phase is not RankPhase.READY:
         return
-    slow = event.kind == Reason.STRAGGLER.value
-    outcome = _outcome(event)
+    kind = Reason(event.kind)
+    outcome = _outcome(event, kind)
     target = event.role if event.whole else f"{event.role}/{event.rank}"
     stacks = f"; stacks: {event.stacks}" if event.stacks else ""
-    d.note(reasons.STRAGGLER_FOUND if slow else reasons.HANG_FOUND, target, f"{event.why}{stacks}")
+    d.note(_NOTES.get(kind, reasons.HANG_FOUND), target, f"{event.why}{stacks}")
     rule = policy.rule_for(d, event.role, outcome)
-    # A straggler still makes progress, so only a rule that names Straggler restarts it.
+    # A straggler still makes progress, so only a rule that names Straggler restarts it, or a witness that may act.
     asked_for = rule is not None and outcome.reason is not None and outcome.reason.value in rule.on_reasons
-    if (rule is not None and rule.action == "Ignore") or (slow and not asked_for):
+    if rule is not None and rule.action == "Ignore":
         return
-    if not slow and not asked_for and d.job.fault_tolerance.hang.action != "Restart":
+    if not event.by and not asked_for and (kind is Reason.STRAGGLER or d.job.fault_tolerance.hang.action != "Restart"):
         return
     facts = d.facts(event.role)
     live = tuple(r for r in facts.ranks if d.ranks[event.role, r].phase is RankPhase.READY)
@@ -45,12 +48,11 @@ def report_hang(d: StateTransaction, event: HangFound) -> None:
     failover.failed(d, event.role, ranks, outcome, host_lost=False, decided=decided)
 
 
-def _outcome(event: HangFound) -> Outcome:
-    """Return the hang as an outcome, with the monitor's words and the stacks as evidence."""
-    slow = event.kind == Reason.STRAGGLER.value
-    seen = Clue(Source.MONITOR, f"{'straggler' if slow else 'hang'}: {event.why}")
+def _outcome(event: HangFound, kind: Reason) -> Outcome:
+    """Return the finding as an outcome, with the monitor's words and the stacks as evidence."""
+    seen = Clue(Source.MONITOR, f"{_WORDS.get(kind, 'hang')}: {event.why}")
     stacks = (Clue(Source.STACKS, event.stacks),) if event.stacks else ()
-    return Outcome(ok=False, reason=Reason(event.kind), message=event.why, clues=(seen, *stacks))
+    return Outcome(ok=False, reason=kind, message=event.why, clues=(seen, *stacks))
 
 
 def _at_least_role(level: Level) -> Level:

@@ -89,6 +89,9 @@ def decide(d: StateTransaction, failure: Failure, repeats: tuple[str, str]) -> R
     level = d.facts(role).plan.restart_level
     if level == "Never":
         return Fail(reasons.FAIL_RULE, f"restartPolicy.level of {role} is Never")
+    # A node that computes wrong results would do so for the next process, too.
+    if outcome.reason is Reason.SILENT_CORRUPTION:
+        return Replace(counts=True, why="a node with silent corruption is replaced")
     return Restart(Level(level), counts=not _announced(d, role, failure.rank, outcome), why=f"restartPolicy of {role}")
 
 

@@ -26,7 +26,7 @@ _FROM_OUTSIDE = frozenset({None, causes.SIGKILLED, causes.SIGTERMED})
 _PEER_REASONS = frozenset(
     {
         *(Reason.NODE_LOST, Reason.NODE_FROZEN, Reason.PREEMPTED, Reason.NETWORK, Reason.IMAGE_PULL),
-        *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER, Reason.UNHEALTHY),
+        *(Reason.DEVICE_ERROR, Reason.HANG, Reason.STRAGGLER, Reason.SILENT_CORRUPTION, Reason.UNHEALTHY),
     }
 )
 """Reasons that blame a machine, a peer or a monitor; such an end breaks a row of repetitions."""

@@ -131,11 +131,11 @@ class GroupAsked:
 class JournalReported:
     """The journal's writes were stalled by a full volume, superseded parts of it were dropped, or a metric sink failed.
 
-    The name is older than the last of these, and stands in journals.
+    So are words of outside witnesses. The name is older than all but the first, and stands in journals.
     """
 
     reason: str
-    """JOURNAL_STALLED, JOURNAL_TRIMMED or METRIC_SINK_FAILED."""
+    """JOURNAL_STALLED, JOURNAL_TRIMMED, METRIC_SINK_FAILED, WITNESS_SAW or WITNESS_UNREADABLE."""
     message: str
 
 
@@ -284,7 +284,10 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class HangFound:
-    """A rank was found to hang or to be slow (`kind`: Hang | Straggler), by its steps and by what its node saw."""
+    """A rank was found to hang, to be slow or to compute wrong results (`kind`: Hang | Straggler | SilentCorruption).
+
+    PrimeMaster found it by steps and by what the node saw, or `by` names an accuser.
+    """
 
     role: str
     rank: int
@@ -297,6 +300,8 @@ class HangFound:
     """Whether the whole role hangs and no single rank can be blamed; `rank` then is a representative."""
     silent_s: float = 0.0
     """Seconds since its last reported step."""
+    by: str = ""
+    """An outside witness with `act`, or a rank that called `suspect`: its word counts whatever `hang.action` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,6 +278,33 @@ def _doing(seen: SamplePair) -> str:
     return f"{what} in user code{line}"
 
 
+def with_witnesses(finding: HangFinding, hanging: Mapping[int, str], seen: Iterable[int]) -> HangFinding:
+    """Return a finding with what outside witnesses say: where it blames no rank, they may name the one.
+
+    A monitor of devices calls a rank hung whose kernel does not end. One alone is the culprit; all but one wait for it.
+
+    Args:
+        finding: The hang, found without them.
+        hanging: Rank of the role -> the words of a witness that it hangs.
+        seen: The ranks that were looked at.
+    """
+    if finding.rank is not None:
+        said = hanging.get(finding.rank, "")
+        return HangFinding(finding.rank, f"{finding.why}; {said}") if said else finding
+    if not hanging:
+        return finding
+    there = set(seen)
+    named, others = there & hanging.keys(), there - hanging.keys()
+    if len(named) == 1 == len(hanging):
+        (rank,) = named
+        return HangFinding(rank, f"{finding.why}; {hanging[rank]}")
+    ranks = ", ".join(map(str, sorted(hanging)))
+    if len(others) == 1 and len(named) > 1:
+        (rank,) = others
+        return HangFinding(rank, f"{finding.why}; witnesses say that all others hang: ranks {ranks}")
+    return HangFinding(None, f"{finding.why}; witnesses say that ranks {ranks} hang")
+
+
 def crossed(comm_timeout_s: float, policy: HangPolicy) -> str:
     """Return a warning that torch's collective timeout ends before the hang bounds; empty: it does not.
 

@@ -54,6 +54,8 @@ class Reason(StrEnum):
     """It made no progress, and was killed for it."""
     STRAGGLER = "Straggler"
     """It was much slower than the other ranks of its role, and a rule had it restarted."""
+    SILENT_CORRUPTION = "SilentCorruption"
+    """A detector says that it computes wrong results without an error."""
     UNHEALTHY = "Unhealthy"
     """Its startup or liveness probe failed, and its host ended it."""
     IMAGE_PULL = "ImagePull"

@@ -22,6 +22,7 @@ from dljob.master.state.views import Reason
 from dljob.master.status import Progress
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.stack_collector import Agents, sample_ranks, text
+from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
@@ -56,6 +57,7 @@ class HangWatch:
         progress: Progress,
         *,
         owner: TaskOwner,
+        witnesses: WitnessDesk | None = None,
     ) -> None:
         self._folder = setup.folder
         self._backend = backend
@@ -77,6 +79,8 @@ class HangWatch:
         self._slow: dict[str, frozenset[int]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._agents: Agents = {}
+        self._witnesses = witnesses
+        """Outside witnesses, which may name the culprit of a hang."""
 
     async def run(self) -> None:
         """Watch until the job ends."""
@@ -195,6 +199,8 @@ class HangWatch:
         # A rank that restarted meanwhile is another process: nothing seen of the old one counts against it.
         still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
         for verdict in hang.judge(paces, still, self._clock, policy, world=state.job.roles[role].world):
+            if self._witnesses is not None:
+                verdict = hang.with_witnesses(verdict, self._witnesses.hanging(role), still)  # noqa: PLW2901 - the same
             await self._convict(state, role, verdict, still)
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
@@ -220,6 +226,7 @@ class HangWatch:
         if self._first_seen.get((role, rank)) == mark:
             return
         # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is convicted.
+        dumps = () if self._witnesses is None else self._witnesses.dump(role, f"{role}-{rank}-{incarnation}")
         path, seen = await self._write_down(role, rank, incarnation, verdict.why)
         woke = bool(looks[rank].stopped) and seen is not None and not seen.sample.stopped
         if woke or self._paces.get(role, {}).get(rank) is not pace:
@@ -227,7 +234,9 @@ class HangWatch:
         self._first_seen[role, rank] = mark
         whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
         kind = Reason.HANG.value
-        await self._offer(ev.HangFound(role, rank, incarnation, kind, verdict.why, path, whole, round(silent, 3)))
+        # The files are written when the dumps come; each says so itself where none came.
+        why = f"{verdict.why}; dumps: {', '.join(dumps)}" if dumps else verdict.why
+        await self._offer(ev.HangFound(role, rank, incarnation, kind, why, path, whole, round(silent, 3)))
 
     async def _write_down(self, role: str, rank: int, incarnation: int, why: str) -> tuple[str, ProcessStack | None]:
         """Write the stacks of a role's ranks to a file in the job's folder.

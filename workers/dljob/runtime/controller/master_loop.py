@@ -37,6 +37,7 @@ from dljob.runtime.controller.rebuild import change_record, rebuild
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
 from dljob.runtime.controller.services.cut_service import CutService
+from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.journal.cut_short import cut_short
 from dljob.runtime.journal.job_record import sign_off
@@ -149,8 +150,16 @@ class MasterLoop:
         self.executor.sizes = lambda: sizes_of(self.state)
         self.cuts = CutService(self)
         self.executor.numbers = lambda: numbers_of(self.state)
+        self.witnesses = WitnessDesk(setup, backend, offer, lambda: self.state, owner=owner, clock=self._clock.now)
         self.nodes = NodeWatch(
-            setup.info, backend, offer, lambda: self.state, epoch=epoch, on_heartbeat=self.take_heartbeat, owner=owner
+            setup.info,
+            backend,
+            offer,
+            lambda: self.state,
+            epoch=epoch,
+            on_heartbeat=self.take_heartbeat,
+            owner=owner,
+            witnesses=self.witnesses,
         )
 
     # -- events in
@@ -209,7 +218,11 @@ class MasterLoop:
         """
         try:
             await self._recover(await self.journal.open())
-            hangs = HangWatch(self.setup, self.backend, self.offer, lambda: self.state, self.progress, owner=self.tasks)
+            hangs = HangWatch(
+                *(self.setup, self.backend, self.offer, lambda: self.state, self.progress),
+                owner=self.tasks,
+                witnesses=self.witnesses,
+            )
             groups = GroupWatch(self.setup, self.backend, self.offer, lambda: self.state)
             self.tasks.repeat("node list", self._watch_nodes)
             self.tasks.repeat("status file", self._publish)

@@ -21,6 +21,7 @@ from dljob.master.state.silence import frozen
 from dljob.master.state.state import HostPhase, JobState
 from dljob.master.state.views import Clue, HostId
 from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec, Backend
+from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.controller.worker_hosts import SpareId
 from dljob.runtime.process.messages import AgentRequest, BeaconReply, Heartbeat, JobInfo, NodeHeartbeat, saver_name
 from dljob.spec.capabilities import Capability
@@ -66,6 +67,7 @@ class NodeWatch:
         epoch: Callable[[], int],
         on_heartbeat: Callable[[Heartbeat], BeaconReply],
         owner: TaskOwner,
+        witnesses: WitnessDesk | None = None,
     ) -> None:
         self._info = info
         self._owner = owner
@@ -74,6 +76,7 @@ class NodeWatch:
         self._state = state
         self._epoch = epoch
         self._on_heartbeat = on_heartbeat
+        self._witnesses = witnesses
         self._clock = 0.0
         self._last = 0.0
         self._last_heartbeats: dict[str, float] = {}
@@ -246,6 +249,8 @@ class NodeWatch:
             self._last_heartbeats[node] = self._clock
             # The next request tells the agent: hosts that PrimeMaster has replaced must end themselves.
             unknown = tuple(host.actor for host in heartbeat.hosts if not self._on_heartbeat(host).known)
+            if self._witnesses is not None:
+                await self._witnesses.record(node, heartbeat)
             # The pod's preStop told the agent: the node is announced to go.
             if heartbeat.leaving and heartbeat.leaving != leaving:
                 leaving = heartbeat.leaving
@@ -270,7 +275,8 @@ class NodeWatch:
         return agent
 
     def _spec(self, name: str, node: str) -> ActorSpec:
-        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s, self._info.uid, self._info.dir), node=node)
+        plans = () if self._witnesses is None else self._witnesses.plans
+        return ActorSpec(name, AGENT_CLASS, (self._info.lease_s, self._info.uid, self._info.dir, plans), node=node)
 
 
 def may_go(state: JobState, node: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from dljob.errors import NotFoundError
 from dljob.master.placement.previous_attempt import carried
 from dljob.master.state import events as ev
-from dljob.master.state.views import Clue
+from dljob.master.state.views import Clue, Reason
 from dljob.master.status import endpoints as endpoints_of
 from dljob.master.status import placement
 from dljob.plan.plan import plan
@@ -194,6 +194,14 @@ class MasterServer:
     async def cut(self, by: str) -> dict[str, Any]:
         """Begin a consistent cut; return its number, or why there can be none now."""
         return await (await self._ready()).cuts.ask(by)
+
+    async def suspect(self, role: str, rank: int, incarnation: int, why: str, by: str) -> None:
+        """Take a detector's word that a rank computes wrong results; it is journaled when this returns."""
+        shell = await self._ready()
+        own = shell.state.ranks.get((role, rank))
+        if own is not None:
+            found = incarnation or own.incarnation
+            await shell.offer(ev.HangFound(role, rank, found, Reason.SILENT_CORRUPTION.value, why, by=by))
 
     async def cut_at(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut."""

@@ -64,6 +64,10 @@ class PrimeMaster:
         """Begin a consistent cut; return its number, or why there can be none now."""
         return await self._own.cut(by)
 
+    async def suspect(self, role: str, rank: int, incarnation: int, why: str, by: str) -> None:
+        """Take a detector's word that a rank computes wrong results."""
+        await self._own.suspect(role, rank, incarnation, why, by)
+
     async def cut_at(self, number: int, world: str, order: int) -> int:
         """Return which save of a world belongs to a cut."""
         return await self._own.cut_at(number, world, order)

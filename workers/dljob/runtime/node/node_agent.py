@@ -13,8 +13,9 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import ray
 
@@ -25,9 +26,13 @@ from dljob.master.state.views import Clue
 from dljob.runtime.node import stacks
 from dljob.runtime.node.host_channel import address
 from dljob.runtime.node.node_hosts import NodeHosts
+from dljob.runtime.node.witnesses import NoReadingError, WitnessReader
 from dljob.runtime.process import evidence, logfile
 from dljob.runtime.process.guard import EndCode, Guard, Lease, boottime, end
 from dljob.runtime.process.messages import AgentRequest, NodeHeartbeat
+
+if TYPE_CHECKING:
+    from dljob.plan.witnesses import WitnessPlan
 
 KEEP_S = 30.0
 """Seconds between copies of new log bytes to the checkpoint volume: at most so much is lost with a machine."""
@@ -41,11 +46,12 @@ class NodeAgent:
     # Calls of one kind must not wait for those of another: `beat` sleeps by design, py-spy takes seconds.
     concurrency_groups: ClassVar[dict[str, int]] = {"beat": 4, "work": 2, "look": 2, "end": 2}
 
-    def __init__(self, lease_s: float, uid: str, job_dir: str) -> None:
+    def __init__(self, lease_s: float, uid: str, job_dir: str, witnesses: Sequence[WitnessPlan] = ()) -> None:
         raise_priority()
         self.hosts = NodeHosts(address(uid, ray.get_runtime_context().get_node_id()))
         self._lease = Lease(lease_s)
         self._logs = Path(job_dir) / "logs"
+        self.witnesses = WitnessReader(witnesses, Path(job_dir) / "dumps")
         self._pause = threading.Event()
         self.evidence = evidence.HostEvidence()
         threading.Thread(target=self._count, name="dljob-evidence", daemon=True).start()
@@ -71,7 +77,8 @@ class NodeAgent:
         until = time.monotonic() + ask.pause_s - ask.news_s
         while (left := until - time.monotonic()) > 0 and not self.hosts.has_unreported():
             self._pause.wait(min(left, LOOK_S))
-        return self.hosts.report(ask).packed()
+        told = replace(self.hosts.report(ask), sightings=self.witnesses.sightings(), troubles=self.witnesses.troubles())
+        return told.packed()
 
     def _count(self) -> None:
         """Sample evidence every second in its own thread: a silent PrimeMaster must leave no gap in it."""
@@ -98,6 +105,14 @@ class NodeAgent:
     def look(self, targets: Sequence[stacks.DumpTarget], whole: bool) -> tuple[stacks.ProcessStack, ...]:  # noqa: FBT001 - a call
         """Return what the kernel, and with `whole` also py-spy, shows of processes on this node."""
         return stacks.sample_processes(targets, stacks=whole)
+
+    @ray.method(concurrency_group="work")
+    def dump(self, witness: str) -> tuple[bytes, str]:
+        """Return the dump of a witness, and why there is none."""
+        try:
+            return self.witnesses.dump(witness), ""
+        except NoReadingError as error:
+            return b"", str(error)
 
     @ray.method(concurrency_group="look")
     def clues(self, pid: int) -> tuple[Clue, ...]:

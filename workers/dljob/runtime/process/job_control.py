@@ -14,6 +14,10 @@ ANSWER_S = 60.0
 """Seconds for PrimeMaster to answer, its own restart included."""
 
 
+WHY = 500
+"""Characters of an accusation that are journaled."""
+
+
 class MasterLine(Protocol):
     """The transport of requests to PrimeMaster."""
 
@@ -83,6 +87,15 @@ class JobControl:
             UnreachableError: PrimeMaster does not answer within a minute.
         """
         self._order("stop", "job")
+
+    def suspect(self, own: tuple[str, int, int], why: str, rank: int | None = None) -> None:
+        """Accuse a rank of the caller's role; `own` is the caller's role, rank and incarnation. See `suspect` of it."""
+        role, me, incarnation = own
+        whom = me if rank is None else rank
+        if whom not in range(self._peers[role]):
+            raise NotFoundError(f"suspect(rank={rank!r}): no such rank", hint=f"{role} has {self._peers[role]}")
+        # Of another rank no incarnation is known here: its present one is meant.
+        self._ask("suspect", role, whom, incarnation if whom == me else 0, str(why)[:WHY], self._me).result()
 
     def _target(self, role: str | None, rank: int | None) -> str:
         there = ", ".join(f"{name} ({size})" for name, size in self._peers.items())

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dljob.master.state.actions import RankStart
+from dljob.master.state.sightings import Sighting
 from dljob.master.state.views import Outcome
 from dljob.plan.role import RolePlan
 
@@ -270,16 +271,26 @@ class NodeHeartbeat:
     hosts: tuple[Heartbeat, ...] = ()
     leaving: str = ""
     """The source of an announcement, on the node, that it will go (a preStop hook); empty: there was none."""
+    sightings: tuple[Sighting, ...] = ()
+    """What outside witnesses have said for long enough; each heartbeat has all of it."""
+    troubles: tuple[tuple[str, str], ...] = ()
+    """(witness, why) of witnesses that cannot be read."""
 
     def packed(self) -> bytes:
         """Encode as bytes, for the same reason as AgentRequest."""
-        return marshal.dumps(_NODE_HEARTBEAT(replace(self, hosts=tuple(_HEARTBEAT(host) for host in self.hosts))))
+        hosts, sightings = tuple(map(_HEARTBEAT, self.hosts)), tuple(map(_SIGHTING, self.sightings))
+        return marshal.dumps(_NODE_HEARTBEAT(replace(self, hosts=hosts, sightings=sightings)))
 
     @classmethod
     def unpacked(cls, data: bytes) -> NodeHeartbeat:
         """Decode the result of `packed`."""
         heartbeat = cls(*marshal.loads(data))  # noqa: S302 - from a process of the same job
-        return replace(heartbeat, hosts=tuple(Heartbeat(*row) for row in cast("tuple[Any, ...]", heartbeat.hosts)))
+        hosts, sightings = cast("tuple[Any, ...]", heartbeat.hosts), cast("tuple[Any, ...]", heartbeat.sightings)
+        return replace(
+            heartbeat,
+            hosts=tuple(Heartbeat(*row) for row in hosts),
+            sightings=tuple(Sighting(*row) for row in sightings),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +418,7 @@ def _values(kind: type) -> attrgetter[tuple[Any, ...]]:
 
 
 _REQUEST, _HEARTBEAT, _NODE_HEARTBEAT = _values(AgentRequest), _values(Heartbeat), _values(NodeHeartbeat)
+_SIGHTING = _values(Sighting)
 _CALL, _REPLY = _values(Call), _values(Reply)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dljob.errors import DLJobError
 from dljob.master.state.views import Outcome, Reason
 
 DETAIL_BYTES = 8192
@@ -187,7 +188,9 @@ def _short(filename: str, code_dir: str) -> str:
 def _say(error: BaseException) -> str:
     """Return an error's message; its type is in `error_type`."""
     with contextlib.suppress(Exception):  # user code's __str__ may raise anything
-        return _writable(str(error)[:1000])
+        # An event is one line: the hint of dljob's own errors stands behind their message there.
+        said = f"{error.message}; {error.hint}" if isinstance(error, DLJobError) and error.hint else str(error)
+        return _writable(said[:1000])
     return type(error).__name__
 
 

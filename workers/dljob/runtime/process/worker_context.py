@@ -323,6 +323,22 @@ class WorkerContext:
         """The rank's name in targets, logs and errors: `rollout/1`."""
         return f"{self.role}/{self.rank}"
 
+    def suspect(self, why: str, *, rank: int | None = None) -> None:
+        """Say that this rank, or another rank of its role, computes wrong results without an error.
+
+        The reason is SilentCorruption: the rank is ended, and its node replaced, unless a rule decides otherwise. It is
+        in the job's journal when this returns; the rank may end before.
+
+        Args:
+            why: what was found, in a sentence.
+            rank: number of the other rank; left out: this one.
+
+        Raises:
+            NotFoundError: The role has no such rank.
+            UnreachableError: PrimeMaster does not answer within a minute.
+        """
+        self.job.suspect((self.role, self.rank, self.incarnation), why, rank)
+
     @property
     def job(self) -> JobControl:
         """The rank's job: its status, and orders to it."""

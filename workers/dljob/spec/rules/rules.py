@@ -25,6 +25,7 @@ from dljob.spec.rules.rejoin import REJOIN_RULES
 from dljob.spec.rules.serving import SERVING_RULES
 from dljob.spec.rules.templates import TEMPLATE_RULES
 from dljob.spec.rules.weights import WEIGHT_RULES
+from dljob.spec.rules.witnesses import WITNESS_RULES
 from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
@@ -228,6 +229,7 @@ RULES: tuple[Check, ...] = (
     *INTERPRETER_RULES,
     *MEMORY_RULES,
     *FAILURE_DOMAIN_RULES,
+    *WITNESS_RULES,
     *COLLECTIVE_RULES,
     *QUOTA_RULES,
     *SERVING_RULES,

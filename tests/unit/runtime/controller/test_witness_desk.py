@@ -1,0 +1,139 @@
+"""PrimeMaster's side of outside witnesses: what the core hears of them, once, and dumps that nothing waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dljob.master.state import events as ev
+from dljob.master.state.sightings import Sighting
+from dljob.master.state.state import RankPhase
+from dljob.master.state.views import HostId
+from dljob.plan.witnesses import DumpPlan, WitnessPlan
+from dljob.runtime.controller.witness_desk import WitnessDesk
+from dljob.runtime.process.messages import NodeHeartbeat
+from dljob.tasks import TaskOwner
+from dljob.telemetry import reasons
+
+PLANS = (
+    WitnessPlan("look", 9000, "/m", "a", "Hang", above=True, value=0.0, dump=DumpPlan(9001, "/dump")),
+    WitnessPlan("act", 9000, "/m", "b", "SilentCorruption", above=True, value=0.0, act=True),
+)
+
+
+class Backend:
+    """Node agents that answer with this."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def lookup(self, name: str) -> str | None:
+        return None if name.endswith("gone") else name
+
+    async def call(self, agent: str, what: str, name: str) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Desk:
+    def __init__(self, folder: Path, answer: Any = (b"trace", "")) -> None:
+        self.told: list[ev.Event] = []
+        facts = SimpleNamespace(
+            world=True, host_of=lambda rank: HostId("w", rank), ranks=range(2), ranks_of=lambda index: (index,)
+        )
+        rank = {"phase": RankPhase.READY, "incarnation": 1, "ready_at": 100.0, "pid": 0}
+        host = {"pid": 7, "slots": (), "devices": ()}
+        self.state = SimpleNamespace(
+            ranks={("w", n): SimpleNamespace(**rank) for n in range(2)},
+            hosts={
+                HostId("w", 0): SimpleNamespace(node="n0", **host),
+                HostId("w", 1): SimpleNamespace(node="gone", **host),
+            },
+            job=SimpleNamespace(uid="0123456789", roles={"w": facts}),
+        )
+        setup = SimpleNamespace(folder=folder, plan=SimpleNamespace(witnesses=PLANS))
+        self.now = 200.0
+        self.owner = TaskOwner(print)
+        self.desk = WitnessDesk(
+            setup, Backend(answer), self._offer, lambda: self.state, owner=self.owner, clock=lambda: self.now
+        )  # type: ignore[arg-type]
+
+    async def _offer(self, *events: ev.Event) -> None:
+        self.told += events
+
+    async def hear(self, *sightings: Sighting, troubles: tuple[tuple[str, str], ...] = ()) -> list[ev.Event]:
+        self.told = []
+        await self.desk.record("n0", NodeHeartbeat(1, 1, sightings=sightings, troubles=troubles))
+        return self.told
+
+
+LOOKS, ACTS = Sighting("look", 1.0, (("rank", "0"),), 5.0), Sighting("act", 1.0, (("rank", "0"),), 5.0)
+
+
+async def test_a_witness_that_may_not_act_gives_evidence_once_for_an_incarnation(tmp_path: Path) -> None:
+    kit = Desk(tmp_path)
+    evidence, note = await kit.hear(LOOKS)
+    assert isinstance(evidence, ev.CauseLearned)
+    assert (evidence.target, evidence.clues[0].source, evidence.incarnation) == ("w/0", "witness", 1)
+    assert isinstance(note, ev.JournalReported)
+    assert note.message == "w/0: witness look: a > 0 for 30 s of rank=0, which means Hang"
+    assert await kit.hear(LOOKS) == []
+    kit.state.ranks["w", 0].incarnation = 2
+    assert len(await kit.hear(LOOKS)) == 2
+    assert dict(kit.desk.hanging("w")) == {0: "witness look: a > 0 for 30 s of rank=0"}
+    assert not kit.desk.hanging("v")
+
+
+async def test_a_witness_that_may_act_accuses_its_rank_alone_unless_the_trouble_is_older(tmp_path: Path) -> None:
+    kit = Desk(tmp_path)
+    (found,) = await kit.hear(ACTS)
+    assert isinstance(found, ev.HangFound)
+    assert (found.role, found.rank, found.kind, found.by) == ("w", 0, "SilentCorruption", "act")
+    kit.state.ranks["w", 0].incarnation = 2
+    kit.state.ranks["w", 0].ready_at = 199.0
+    assert [type(one) for one in await kit.hear(ACTS)] == [ev.CauseLearned, ev.JournalReported]
+
+
+async def test_words_about_no_one_rank_are_told_once_however_their_labels_change(tmp_path: Path) -> None:
+    kit = Desk(tmp_path)
+    (note,) = await kit.hear(Sighting("look", 1.0, (("rank", "8"),)))
+    assert isinstance(note, ev.JournalReported)
+    assert note.message.endswith("on node n0: no one rank is meant")
+    assert await kit.hear(Sighting("look", 1.0, (("rank", "9"),)), Sighting("unknown", 1.0)) == []
+    assert not kit.desk.hanging("w")
+
+
+async def test_a_witness_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+    kit = Desk(tmp_path)
+    (note,) = await kit.hear(troubles=(("look", "no answer within 1 s"),))
+    assert note == ev.JournalReported(reasons.WITNESS_UNREADABLE, "witness look on node n0: no answer within 1 s")
+    assert await kit.hear(troubles=(("look", "Connection refused"),)) == []
+
+
+async def dumps(kit: Desk) -> tuple[Path, Path]:
+    gone, here = kit.desk.dump("w", "w-0-1")
+    await asyncio.gather(*kit.owner.tasks)
+    return Path(gone), Path(here)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((b"trace", ""), "trace"),
+        ((b"", "late"), "no dump of look: late\n"),
+        (OSError("lost"), "no dump of look: lost\n"),
+    ],
+)
+def test_dumps_are_linked_at_once_and_each_file_says_what_came_of_it(tmp_path: Path, answer: Any, said: str) -> None:
+    async def one() -> tuple[Path, Path]:
+        return await dumps(Desk(tmp_path, answer))
+
+    gone, here = asyncio.run(one())
+    assert here.name == "w-0-1.look-n0.dump"
+    assert here.read_text() == said
+    assert gone.read_text() == "no dump of look: its node's agent does not answer\n"

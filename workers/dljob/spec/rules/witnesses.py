@@ -1,0 +1,35 @@
+"""The rules about outside witnesses: a witness without a preset is complete, and there are node agents to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dljob.spec import cel
+from dljob.spec.model import DLJobSpec
+from dljob.spec.rules.findings import Check, Finding
+from dljob.spec.text.tree import Loc
+
+_WITNESSES: Loc = ("spec", "faultTolerance", "witnesses")
+_ACTION: Loc = ("spec", "faultTolerance", "node", "action")
+_FIELDS = ("port", "metric", "means", "when", "value")
+
+
+def _complete(spec: DLJobSpec) -> Iterator[Finding]:
+    for i, witness in enumerate(spec.fault_tolerance.witnesses):
+        missing = [name for name in _FIELDS if getattr(witness, name) is None]
+        if witness.preset is None and missing:
+            here = (*_WITNESSES, i)
+            reads = tuple((*here, name) for name in ("preset", *_FIELDS))
+            yield Finding(here, cel.WITNESS.message, f"add {', '.join(missing)}, or a preset", reads)
+
+
+def _read(spec: DLJobSpec) -> Iterator[Finding]:
+    """Refuse witnesses that nobody would read: node agents do, and `Ignore` starts none."""
+    if spec.fault_tolerance.witnesses and spec.fault_tolerance.node.action == "Ignore":
+        hint = "leave node.action out"
+        yield Finding(
+            _WITNESSES, "nobody reads witnesses where node.action is Ignore", hint, (_WITNESSES, _ACTION), at_key=True
+        )
+
+
+WITNESS_RULES: tuple[Check, ...] = (_complete, _read)
