@@ -14,7 +14,6 @@ from dljob.master.state.views import NodeView
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan, WeightsPlan, offered
-from dljob.plan.serving import offered
 from dljob.plan.witnesses import WitnessPlan
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
