@@ -380,10 +380,10 @@ def test_a_role_with_gaps_survives_a_new_master_and_a_restart_of_the_job():
     assert world.of(act.StartRanks)[-1].world_size == 2
 
 
-def announce(world, unit):
+def announce(world, unit, within=60.0):
     """Ray drains the node of a unit, which is gone in a minute."""
     node = world.state.units[unit].node
-    world.views = tuple(replace(view, leaving=world.now + 60.0) if view.id == node else view for view in world.views)
+    world.views = tuple(replace(view, leaving=world.now + within) if view.id == node else view for view in world.views)
     world.send(ev.NodesSeen(world.seen()))
     return node
 
@@ -414,6 +414,30 @@ def test_ranks_of_a_node_that_is_taken_away_finish_and_come_back_elsewhere():
     assert (ready(world), incarnations(world)) == ({0, 1, 2}, {0: 2, 1: 1, 2: 1})
     assert world.state.units["e/0"].node != node
     assert (world.state.sizes["e"].want, dict(world.state.restarts)) == (3, {})
+
+
+def test_ranks_of_several_nodes_that_are_taken_away_leave_in_turn_where_time_allows():
+    world = fleet(extra=nodes(20, cpus=1)[19:], role=SMALL)
+    world.hold = True
+    for unit in ("e/0", "e/1"):
+        announce(world, unit, 120.0)
+    until_saved(world)
+    assert [stop.host.index for stop in stops(world)] == [0], "the other one serves until this one has left"
+    world.hold = False
+    world.settle()
+    assert [stop.host.index for stop in stops(world)] == [0, 1]
+    assert ready(world) == {2}
+    world = fleet(extra=nodes(20, cpus=1)[19:], role=SMALL)
+    world.hold = True
+    for unit in ("e/0", "e/1"):
+        announce(world, unit, 60.0)
+    until_saved(world)
+    world.send(ev.NodesSeen(tuple(replace(view, free=()) for view in world.seen())))
+    (note,) = [note for note in world.notes(reasons.NODE_LEAVING) if "do not wait" in note.message]
+    assert note.message == "its ranks do not wait for others of e that leave: it may be gone before"
+    world.hold = False
+    world.settle()
+    assert 2 in ready(world)
 
 
 def test_a_fleet_at_its_minimum_moves_the_ranks_of_a_node_that_is_taken_away():

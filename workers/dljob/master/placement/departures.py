@@ -93,7 +93,7 @@ def go(d: StateTransaction) -> None:
     """Move the ranks off departing nodes whose copies are on disk, where another node can hold them."""
     for name, own in sorted(d.departures.items()):
         units = _inhabited(d, name)
-        if d.ending or not own.saved or not units or _finishing(d, units, own):
+        if d.ending or not own.saved or not units or _finishing(d, name, units, own):
             continue
         # A server that drains cannot go back: it leaves even if the room has gone meanwhile.
         found = elsewhere(d, units) if d.seats and own.drain_by is None else None
@@ -151,10 +151,11 @@ def drained(d: StateTransaction) -> None:
         go(d)
 
 
-def _finishing(d: StateTransaction, units: frozenset[str], own: Departure) -> bool:
+def _finishing(d: StateTransaction, name: str, units: frozenset[str], own: Departure) -> bool:
     """Have the ranks of a departing node finish their work if they are all of fleets that can do without them.
 
-    Their roles are smaller then, and grow again where there is room. Return whether ranks are still at it.
+    Their roles are smaller then, and grow again where there is room. Nodes whose ranks are of one role take turns, as
+    long as their time allows, so that not all of its ranks leave at once. Return whether ranks are still at it.
     """
     goes: dict[str, list[int]] = {}
     for unit in sorted(units):
@@ -164,6 +165,16 @@ def _finishing(d: StateTransaction, units: frozenset[str], own: Departure) -> bo
         return False
     if any(set(ranks) & set(d.sizes[role].leaving) for role, ranks in goes.items()):
         return True
+    busy = [(role, left) for role in goes if (left := d.sizes[role].leave_by) is not None]
+    if busy:
+        role, left = max(busy, key=lambda each: each[1])
+        # Its own ranks may need as long as those before them.
+        turn = left + limits.FINISH_S + limits.STOP_S + d.facts(role).plan.drain_s
+        if turn <= own.by - limits.PARTING_S:
+            return True
+        if not own.stays:
+            words = f"its ranks do not wait for others of {role} that leave: it may be gone before"
+            d.note(reasons.NODE_LEAVING, f"node/{name}", words)
     if any(d.sizes[role].leaving or _too_few(d, role, len(ranks)) for role, ranks in goes.items()):
         return False
     why, by = f"their node is taken away: {own.why}", max(d.now + 1.0, own.by - limits.PARTING_S)
