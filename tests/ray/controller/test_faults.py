@@ -21,7 +21,7 @@ kind: DLJob
 metadata: {name: hurt}
 spec:
   faultTolerance: {backoff: {initialSeconds: 0}}
-  nodeGroups: [{name: o, replicas: 3, cpu: "4"}]
+  nodeGroups: [{name: o, replicas: 4, cpu: "4"}]
   roles:
   - name: driver
     entrypoint: {class: faults_user.steps}
@@ -54,7 +54,8 @@ FAULTS = """\
 - {when: {event: MasterRestarted}, target: f, fault: kill}
 - {when: {event: Recovered, count: 9}, target: a/0, fault: stop, expect: {cause: Hang, target: a/0, level: Process}}
 - {when: {event: Recovered, count: 10}, target: node/0, fault: stop, seconds: 12, expect: {cause: NodeFrozen}}
-- {when: {event: Recovered, count: 14}, target: node/0, fault: kill, expect: {cause: NodeLost}}
+- {when: {event: Recovered, count: 14}, target: node/0, fault: leave, seconds: 4, expect: {cause: Preempted}}
+- {when: {event: Recovered, count: 18}, target: node/0, fault: kill, expect: {cause: NodeLost}}
 """
 
 
