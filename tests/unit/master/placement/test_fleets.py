@@ -477,3 +477,22 @@ def test_a_fleet_without_machines_does_not_search_all_its_units_at_each_change_o
     joined = ev.NodesSeen((*full, nodes(40, cpus=1)[30]))
     assert 0 < searches(monkeypatch, world, joined) <= 6
     assert world.state.sizes["e"].target == 13 or world.state.sizes["e"].size == 13
+
+
+def test_a_rank_that_becomes_ready_while_its_group_leaves_is_asked_to_leave_too():
+    world = fleet()
+    world.hold = True
+    world.end("e", 1, error())
+    world.send(ev.Commanded("c", "scale", "e", "somebody", 1))
+    world.tick()
+    assert world.state.sizes["e"].leaving == (1, 2)
+    world.state = evolve(
+        world.state,
+        ranks=world.state.ranks.set(("e", 1), evolve(world.state.ranks["e", 1], phase=RankPhase.STARTING)),
+        roles=world.state.roles.set("e", evolve(world.state.roles["e"], waiting=0, starting=1)),
+    )
+    before = len(stops(world))
+    world.send(ev.RankReady("e", 1, world.state.ranks["e", 1].incarnation, 7))
+    assert world.state.ranks["e", 1].phase is RankPhase.STOPPING
+    (stop,) = stops(world)[before:]
+    assert (stop.host.index, stop.ranks, stop.leaves) == (1, (1,), True)

@@ -47,6 +47,8 @@ def follow(d: StateTransaction) -> None:
         return
     for role, own in sorted(d.sizes.items()):
         _watch_losses(d, role, own)
+        if own.leaving:
+            leaving.follow(d, role, own)
         # All its ranks have left user code by now.
         if own.parting and not d.roles[role].stopping:
             _parted(d, role)

@@ -50,6 +50,15 @@ def begin(d: StateTransaction, role: str, ranks: Sequence[int], why: str, *, by:
     return True
 
 
+def follow(d: StateTransaction, role: str, own: Sizing) -> None:
+    """Ask also those that were starting when the others were asked, and have become ready since."""
+    for rank in own.leaving:
+        host = d.facts(role).host_of(rank)
+        if d.ranks[role, rank].phase is RankPhase.READY and d.hosts[host].phase is HostPhase.READY:
+            d.set_rank((role, rank), evolve(d.ranks[role, rank], phase=RankPhase.STOPPING, restart_reason=LEAVES))
+            d.do(order(d, host, (rank,)))
+
+
 def over(d: StateTransaction, role: str, own: Sizing) -> bool:
     """Whether nobody has to be waited for: all have ended, or a restart has taken over those that have not."""
     return not any(d.ranks[role, rank].phase is RankPhase.STOPPING for rank in own.leaving)
