@@ -160,7 +160,7 @@ def parser(launcher: Launcher | None = None, *, add_help: bool = True) -> Parser
     for title, arguments in made_for.groups:
         group = made.add_argument_group(title)
         for each in arguments:
-            _add(group, each)
+            add(group, each)
     made.add_argument("training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no-python)")
     # REMAINDER: words after the script belong to it, also those that look like options of ours.
     made.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged")
@@ -177,7 +177,8 @@ ABOUT = (
 TORCHRUN = Launcher(COMMAND, ABOUT)
 
 
-def _add(group: _Group, each: Argument) -> None:
+def add(group: _Group, each: Argument) -> None:
+    """Add an argument to a parser, in all its spellings."""
     if each.flag:
         group.add_argument(*each.options, dest=each.dest, action="store_true", default=each.default, help=each.help)
         return

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from dljob.api.torchrun_line import Launcher
 
 DEBUG = "--debug"
-SCRIPTED = ("torchrun", "dlrover-run")
+SCRIPTED = ("torchrun", "accelerate", "dlrover-run")
 """Commands whose arguments are parsed by their launcher's rules, and end in those of a script."""
 COMMANDS = {
     "run": "Run a job and watch it to its end: on this machine, or on Kubernetes.",
     "torchrun": "Run an unchanged torchrun script as a job: on this machine, on a running Ray, or on Kubernetes.",
+    "accelerate": "Run an unchanged `accelerate launch` script as a job, with its configuration file.",
     "dlrover-run": "Run an unchanged dlrover-run script as a job, with DLRover's import paths served by dljob.",
     "submit": "Start a job on Kubernetes or on a running Ray, and return once it is accepted.",
     "init": "Write a small working job, dljob.yaml and its script, into a folder that has neither.",
@@ -151,6 +152,10 @@ def _own(words: Sequence[str]) -> int:
     begin = _line(words)
     if not begin or DEBUG not in words:
         return len(words)
+    if words[begin - 1] == "accelerate":
+        from dljob.compat import accelerate_run
+
+        return begin + accelerate_run.own(words[begin:])
     from dljob.api import torchrun_line
 
     return begin + torchrun_line.own(words[begin:], _launcher(words[begin - 1]))

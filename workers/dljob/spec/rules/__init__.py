@@ -2,5 +2,5 @@
 
 One subject each: `annotations`, `machines`, `templates`, `outside`, `collectives`, `elastic`, `memory`, `quota`,
 `rejoin`, `coupled`, `failure_domains`, `head`, `reference`, `serving`, `interpreters`,
-`weights`, `witnesses`. `findings` is what they report.
+ `weights`, `witnesses`, `launchers` (warnings). `findings` is what they report.
 """

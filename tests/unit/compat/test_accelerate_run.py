@@ -1,0 +1,147 @@
+"""`dljob accelerate`: what its command line and its configuration become; and launchers that `validate` finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.api.torchrun import Site
+from dljob.cli import main
+from dljob.compat import accelerate_run
+from dljob.errors import UsageError
+from dljob.spec.loading.load import parse
+from dljob.spec.rules.launchers import launcher_warnings
+
+CONFIG = """
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: FSDP
+downcast_bf16: 'no'
+dynamo_config: {dynamo_backend: INDUCTOR}
+fsdp_config: {fsdp_version: 2, fsdp_transformer_layer_cls_to_wrap: Block}
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 2
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def job(folder: Path, *words: str, **environ: str) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
+    """The role of a command line, its variables, and the notes."""
+    line = accelerate_run.read_line(words, environ)
+    made = accelerate_run.job(line, Site(True, 4, {}, folder))
+    parse(made.document)
+    (role,) = made.document["spec"]["roles"]
+    return role, {one["name"]: one["value"] for one in role["env"]}, made.notes
+
+
+def test_a_configuration_becomes_a_role_and_its_variables(folder: Path) -> None:
+    role, env, notes = job(folder, "launch", "--config_file", "config.yaml", "train.py", "--lr", "3")
+    assert (role["type"], role["replicas"], role["entrypoint"], role["args"]) == (
+        "Elastic",
+        2,
+        {"module": "train.py"},
+        ["--lr", "3"],
+    )
+    assert env == {
+        "ACCELERATE_MIXED_PRECISION": "bf16",
+        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block",
+    }
+    assert notes == ()
+
+
+def test_the_command_line_comes_before_the_configuration(folder: Path) -> None:
+    words = ("--config_file", "config.yaml", "--num_processes=4", "--mixed_precision", "fp16", "--cpu")
+    role, env, notes = job(folder, *words, "--main_process_port", "3", "--max_restarts=2", "train.py")
+    assert (role["replicas"], env["ACCELERATE_MIXED_PRECISION"], env["ACCELERATE_USE_CPU"]) == (4, "fp16", "True")
+    assert role["restartPolicy"] == {"maxRestarts": 2}
+    assert notes == ("not used: --main_process_port; see dljob accelerate --help",)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--use_deepspeed", "train.py"), "--use_deepspeed of accelerate is not carried over"),
+        (("--fp8_format=E4M3", "train.py"), "--fp8_format of accelerate is not carried over"),
+        (("--num_proceses", "2", "train.py"), "unrecognized arguments: --num_proceses"),
+        (("config",), "only `launch` is taken over"),
+        (("--num_processes", "3", "--num_machines", "2", "train.py"), "3 on 2 machines"),
+        (("--config_file", "none.yaml", "train.py"), "cannot read none.yaml"),
+    ],
+)
+def test_what_is_not_carried_is_refused_with_a_way(folder: Path, words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(UsageError, match=why) as error:
+        job(folder, *words)
+    assert error.value.hint or "cannot read" in why
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("num_proceses: 2", "unknown key 'num_proceses'"),
+        ("deepspeed_config: {zero_stage: 2}", "deepspeed_config of accelerate is not carried over"),
+        ("distributed_type: DEEPSPEED", "distributed_type DEEPSPEED is not carried over"),
+        ("compute_environment: AMAZON_SAGEMAKER", "compute_environment AMAZON_SAGEMAKER"),
+        ("fsdp_config: {fsdp_versoin: 2}", "unknown key fsdp_config.fsdp_versoin"),
+        ("a: [", "bad.yaml: "),
+        ("- 1", "it is not one YAML mapping"),
+        ("# " + "x" * (1 << 20), "has 1048578 bytes: no configuration of accelerate"),
+    ],
+)
+def test_a_bad_configuration_is_told(folder: Path, text: str, why: str) -> None:
+    (folder / "bad.yaml").write_text(text)
+    with pytest.raises(UsageError) as error:
+        job(folder, "--config_file", "bad.yaml", "train.py")
+    assert why in str(error.value)
+
+
+def test_debug_behind_the_script_is_the_script_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert folder
+    words = ["accelerate", "launch", "--debug", "--dry-run", "--num_processes=1", "train.py", "--debug"]
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+    assert not ended.value.code
+    assert capsys.readouterr().out.count("--debug") == 1
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "args", "found"),
+    [
+        ({"command": ["accelerate", "launch"]}, ["x.py"], "accelerate launch"),
+        ({"command": ["/usr/bin/python3", "-u", "-m", "accelerate.commands.launch", "x.py"]}, [], "accelerate launch"),
+        ({"module": "accelerate.commands.launch"}, ["x.py"], "accelerate launch"),
+        ({"command": ["/opt/bin/trl", "sft"]}, ["--model", "m"], "trl sft"),
+        ({"module": "trl"}, ["grpo"], "trl grpo"),
+        ({"command": ["accelerate", "env"]}, [], ""),
+        ({"command": ["python", "-m"]}, [], ""),
+        ({"module": "train.py"}, [], ""),
+    ],
+)
+def test_launchers_of_their_own_ranks_are_warned_of(entrypoint: dict[str, Any], args: list[str], found: str) -> None:
+    role = {"name": "a", "entrypoint": entrypoint, "args": args}
+    document = {
+        "apiVersion": "dljob.io/v1alpha1",
+        "kind": "DLJob",
+        "metadata": {"name": "j"},
+        "spec": {"roles": [role]},
+    }
+    said = [one.message for one in launcher_warnings(parse(document).spec)]
+    assert said == (
+        [f"role a runs `{found}`, which starts ranks of its own: they restart all together, or never"] if found else []
+    )

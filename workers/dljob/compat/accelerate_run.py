@@ -1,0 +1,280 @@
+"""`accelerate launch`'s command line and its YAML as a job: each carried, named, or refused.
+
+Its values reach the script as they do there, by ACCELERATE_* and FSDP_* variables; the rest is torchrun's. Source:
+accelerate 1.15, `commands/launch.py`, `commands/config/config_args.py` and `utils/launch.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from dljob.api import torchrun, torchrun_line
+from dljob.api.torchrun_line import OURS, Argument, Parser
+from dljob.api.values import suggestion
+from dljob.errors import UsageError
+from dljob.spec.text.tree import read as read_yaml
+
+COMMAND = "dljob accelerate"
+LARGEST = 64 * 1024
+"""Largest configuration file, in bytes; accelerate writes some 30 lines."""
+MIXED = ("no", "fp16", "bf16", "fp8")
+TORCH = (
+    Argument("tee", "0", short="-t", help="ranks shown with a prefix, as torchrun's"),
+    Argument("log-dir", help="folder that gets a link to the ranks' logs, on this machine"),
+    Argument("role", "default", help="name of the role"),
+    Argument("rdzv-conf", "", help="join_timeout=S: the job fails when it is not placed after S seconds"),
+    Argument("max-restarts", 0, int, help="restarts before the job fails"),
+    Argument("module", default=False, flag=True, short="-m", help="SCRIPT is a module"),
+    Argument("no-python", default=False, flag=True, help="SCRIPT is a program"),
+)
+"""Arguments that go to torchrun as they are."""
+CARRIED = (
+    Argument("config-file", help="YAML of `accelerate config`; the command line comes before it"),
+    Argument("num-processes", None, int, help="ranks on all machines"),
+    Argument("num-machines", None, int, help="number of machines"),
+    Argument("cpu", default=False, flag=True, help="no rank gets a device"),
+    Argument("multi-gpu", default=False, flag=True, help="each rank gets a GPU"),
+    Argument("mixed-precision", choices=MIXED, help="as there"),
+    Argument("num-cpu-threads-per-process", None, int, help="OMP_NUM_THREADS"),
+    Argument("enable-cpu-affinity", default=False, flag=True, help="as there"),
+    Argument("gradient-accumulation-steps", None, int, help="as there"),
+    Argument("dynamo-backend", help="as there"),
+    Argument("dynamo-mode", help="as there"),
+    Argument("dynamo-use-fullgraph", default=False, flag=True, help="as there"),
+    Argument("dynamo-use-dynamic", default=False, flag=True, help="as there"),
+    Argument("dynamo-use-regional-compilation", default=False, flag=True, help="as there"),
+    Argument("use-fsdp", default=False, flag=True, help="as there"),
+    Argument("debug", default=False, flag=True, help="in the YAML; in the command line it is dljob's own"),
+    Argument("downcast-bf16", default=False, flag=True, help="as there"),
+)
+FSDP = tuple(
+    Argument(f"fsdp-{name}", help="as there")
+    for name in (
+        *("version", "offload-params", "min-num-params", "sharding-strategy", "reshard-after-forward"),
+        *("auto-wrap-policy", "transformer-layer-cls-to-wrap", "backward-prefetch", "state-dict-type"),
+        *("forward-prefetch", "use-orig-params", "cpu-ram-efficient-loading", "sync-module-states"),
+        *("activation-checkpointing", "activation-checkpointing-offload"),
+    )
+)
+IDLE = (
+    Argument("machine-rank", None, int, help="not used: give the command once"),
+    Argument("main-process-ip", help="not used: dljob takes the first machine"),
+    Argument("main-process-port", None, int, help="not used: dljob takes a free port"),
+    Argument("rdzv-backend", "static", help="not used: PrimeMaster assigns the ranks"),
+    Argument("monitor-interval", 0.1, float, help="not used: the end of a process is noticed at once"),
+    Argument("same-network", default=False, flag=True, help="not used: dljob connects the machines"),
+    Argument("gpu-ids", help="not used: dljob gives each rank its devices"),
+    Argument("main-training-function", help="not used: only TPU pods need it"),
+    Argument("quiet", default=False, flag=True, short="-q", help="not used"),
+)
+WAYS = {
+    "deepspeed": "give the Accelerator a DeepSpeedPlugin in the script",
+    "megatron_lm": "give the Accelerator a MegatronLMPlugin in the script",
+    "parallelism_config": "give the Accelerator a ParallelismConfig in the script",
+    "tpu": "dljob places TPU by roles[].accelerator; the script starts its ranks itself",
+    "mpirun": "PrimeMaster starts the ranks",
+    "sagemaker": "dljob runs on Kubernetes: --to kubernetes",
+    "fp8": "give the Accelerator an FP8 recipe in the script",
+}
+"""Parts of accelerate that are refused, with our way."""
+REFUSED = {
+    **dict.fromkeys(("use_deepspeed", "deepspeed_config", "zero_stage"), "deepspeed"),
+    **dict.fromkeys(("use_megatron_lm", "megatron_lm_config"), "megatron_lm"),
+    **dict.fromkeys(("use_parallelism_config", "parallelism_config"), "parallelism_config"),
+    **dict.fromkeys(("tpu", "tpu_cluster", "tpu_use_cluster", "tpu_use_sudo", "tpu_name", "tpu_zone", "vm"), "tpu"),
+    **dict.fromkeys(("tpu_vm", "tpu_env", "commands", "command_file"), "tpu"),
+    **dict.fromkeys(("mpirun_config", "mpirun_hostfile"), "mpirun"),
+    **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "iam_role_name"), "sagemaker"),
+    **dict.fromkeys(("fp8_config", "fp8_backend"), "fp8"),
+}
+PREFIXES = {
+    "deepspeed_": "deepspeed",
+    "offload_": "deepspeed",
+    "zero3_": "deepspeed",
+    "megatron_lm_": "megatron_lm",
+    "parallelism_config_": "parallelism_config",
+    "fp8_": "fp8",
+    "aws_": "sagemaker",
+}
+KINDS = {"NO", "MULTI_GPU", "MULTI_NPU", "MULTI_CPU", "MULTI_HPU", "FSDP"}
+"""Values of `distributed_type` that are carried."""
+SWITCHES = {
+    "cpu": ("USE_CPU", "True"),
+    "dynamo_use_fullgraph": ("DYNAMO_USE_FULLGRAPH", "True"),
+    "dynamo_use_dynamic": ("DYNAMO_USE_DYNAMIC", "True"),
+    "dynamo_use_regional_compilation": ("DYNAMO_USE_REGIONAL_COMPILATION", "True"),
+    "downcast_bf16": ("DOWNCAST_BF16", "true"),
+    "debug": ("DEBUG_MODE", "true"),
+    "enable_cpu_affinity": ("CPU_AFFINITY", "1"),
+}
+"""Flag -> its variable behind ACCELERATE_, and the value."""
+PLAIN = ("compute_environment", "distributed_type", "use_cpu", "fsdp_config", "dynamo_config", "fp16")
+"""Keys of a configuration that are no flags."""
+
+
+def own(words: Sequence[str]) -> int:
+    """Return how many words belong to dljob and accelerate rather than to the script."""
+    try:
+        line, _ = parser(add_help=False).parse_known_args([word for word in words if word != "launch"])
+    except UsageError:
+        return len(words)
+    return len(words) - len(line.training_script_args)
+
+
+def parser(*, add_help: bool = True) -> Parser:
+    """Return a parser of the arguments that are carried or not used."""
+    made = Parser(
+        prog=COMMAND,
+        usage=f"{COMMAND} launch [options] SCRIPT [arguments of the script]",
+        description="Run an unchanged script of accelerate as a job. `launch` may be left out. Give the command once "
+        "for all machines.",
+        allow_abbrev=False,
+        add_help=add_help,
+    )
+    for title, some in (("accelerate's", (*CARRIED, *FSDP, *TORCH, *IDLE)), ("target", OURS)):
+        group = made.add_argument_group(title)
+        for each in some:
+            torchrun_line.add(group, each)
+    made.add_argument("training_script", metavar="SCRIPT", help="a script, a module (-m) or a program (--no_python)")
+    made.add_argument("training_script_args", metavar="...", nargs=argparse.REMAINDER, help="its arguments, unchanged")
+    return made
+
+
+def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """Parse a command line and its configuration into a line of torchrun; `env` holds accelerate's variables.
+
+    Raises:
+        UsageError: an argument or a key is unknown or refused, or the configuration cannot be read.
+    """
+    given = list(words)
+    if given[:1] == ["launch"]:
+        del given[0]
+    if given and given[0] in ("config", "env", "test", "estimate-memory", "merge-weights", "tpu-config", "to-fsdp2"):
+        raise UsageError(f"{COMMAND} {given[0]}: only `launch` is taken over", hint=f"accelerate {given[0]} as before")
+    for word in given:
+        name = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        if word.startswith("--") and (part := refused(name)):
+            raise UsageError(f"{word.partition('=')[0]} of accelerate is not carried over", hint=WAYS[part])
+        if not word.startswith("-") and word.endswith(".py"):
+            break
+    line = parser().parse_args(given)
+    # Of the command line alone: `accelerate config` writes all of them into each file.
+    idle = [f"--{one.dest}" for one in IDLE if getattr(line, one.dest) not in (one.default, None, False)]
+    config = configuration(Path(line.config_file)) if line.config_file else {}
+    for key, value in config.items():
+        if hasattr(line, key) and getattr(line, key) in (None, False):
+            setattr(line, key, None if value == "no" and key != "mixed_precision" else value)
+    made = _torchrun(line, config, environ)
+    made.idle = idle
+    return made
+
+
+def refused(name: str) -> str:
+    """Return the part of accelerate that a flag or key belongs to, where it is refused; else empty."""
+    return REFUSED.get(name) or next((part for prefix, part in PREFIXES.items() if name.startswith(prefix)), "")
+
+
+def configuration(file: Path) -> dict[str, Any]:
+    """Return the keys of a configuration file, with those of its parts, by the names of their flags.
+
+    Raises:
+        UsageError: the file is none, or has something that is refused.
+    """
+    try:
+        size = file.stat().st_size
+        if size > LARGEST:
+            raise UsageError(f"{file} has {size} bytes: no configuration of accelerate", hint="accelerate config")
+        documents = read_yaml(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    if len(documents) != 1 or documents[0].faults or not isinstance(documents[0].data, dict):
+        why = documents[0].faults[0].message if documents and documents[0].faults else "it is not one YAML mapping"
+        raise UsageError(f"{file}: {why}")
+    found = cast("dict[str, Any]", documents[0].data)
+    _check(file, found)
+    made = {**found, **cast("dict[str, Any]", found.get("fsdp_config") or {})}
+    made |= cast("dict[str, Any]", found.get("dynamo_config") or {})
+    kind = str(found.get("distributed_type", "NO"))
+    made |= {"cpu": bool(found.get("use_cpu")), "use_fsdp": kind == "FSDP", "multi_gpu": kind == "MULTI_GPU"}
+    return made
+
+
+def _check(file: Path, found: Mapping[str, Any]) -> None:
+    flags = {each.dest for each in (*CARRIED, *IDLE, *TORCH)}
+    inner = {"fsdp_config": {each.dest for each in FSDP}, "dynamo_config": flags}
+    for key, value in found.items():
+        if value in (None, {}, [], False):
+            known = key in flags or key in PLAIN or refused(key)
+        elif part := refused(key):
+            raise UsageError(f"{file}: {key} of accelerate is not carried over", hint=WAYS[part])
+        else:
+            known = key in flags or key in PLAIN
+        if not known:
+            raise UsageError(f"{file}: unknown key {key!r}", hint=suggestion(key, {*flags, *PLAIN, *REFUSED}))
+    if found.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
+        raise UsageError(f"{file}: compute_environment {found['compute_environment']}", hint=WAYS["sagemaker"])
+    if (kind := str(found.get("distributed_type", "NO"))) not in KINDS:
+        part = next((one for one in WAYS if one.startswith(kind.lower().partition("_")[0])), "")
+        raise UsageError(f"{file}: distributed_type {kind} is not carried over", hint=WAYS.get(part, "see --help"))
+    for part, known in inner.items():
+        for key in cast("dict[str, Any]", found.get(part) or {}):
+            if key not in known:
+                raise UsageError(f"{file}: unknown key {part}.{key}", hint=suggestion(key, known))
+
+
+def _torchrun(line: argparse.Namespace, config: Mapping[str, Any], environ: Mapping[str, str]) -> argparse.Namespace:
+    machines = line.num_machines or 1
+    ranks: int | None = line.num_processes
+    if ranks is not None and (ranks < 1 or ranks % machines):
+        raise UsageError(f"--num_processes {ranks} on {machines} machines", hint="each machine has as many ranks")
+    each = "auto" if ranks is None else str(ranks // machines)
+    words = [f"--nnodes={machines}", f"--nproc-per-node={'cpu' if each == 'auto' and line.cpu else each}"]
+    for one in (*TORCH, *OURS):
+        value = getattr(line, one.dest)
+        if value != one.default:
+            words.append(f"--{one.name}" if one.flag else f"--{one.name}={value}")
+    if not line.accelerator and (line.cpu or line.multi_gpu):
+        words.append(f"--accelerator={'none' if line.cpu else 'GPU'}")
+    made = torchrun_line.read([*words, line.training_script, *line.training_script_args], {})
+    made.env = dict(variables(line, config, environ))
+    return made
+
+
+def variables(
+    line: argparse.Namespace, config: Mapping[str, Any], environ: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the variables by which accelerate tells its settings to the script."""
+    yield "ACCELERATE_MIXED_PRECISION", line.mixed_precision or ("fp16" if config.get("fp16") else "no")
+    yield "ACCELERATE_DYNAMO_BACKEND", str(line.dynamo_backend or "no").upper()
+    for name in ("dynamo_mode", "gradient_accumulation_steps"):
+        if getattr(line, name) is not None:
+            yield f"ACCELERATE_{name.upper()}", str(getattr(line, name))
+    for name, (variable, value) in SWITCHES.items():
+        if getattr(line, name):
+            yield f"ACCELERATE_{variable}", value
+    threads = line.num_cpu_threads_per_process or environ.get("OMP_NUM_THREADS")
+    if threads:
+        yield "OMP_NUM_THREADS", str(threads)
+    if line.use_fsdp:
+        yield from _fsdp(line)
+
+
+def _fsdp(line: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    yield "ACCELERATE_USE_FSDP", "true"
+    for one in FSDP:
+        if (value := getattr(line, one.dest)) is not None:
+            yield one.dest.upper().replace("TRANSFORMER_LAYER_CLS", "TRANSFORMER_CLS"), str(value)
+
+
+def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
+    """Translate a command line that `read_line` has parsed."""
+    made = torchrun.job(line, site)
+    (role,) = made.document["spec"]["roles"]
+    kept = [one for one in role.get("env", []) if one["name"] not in line.env]
+    role["env"] = [*kept, *({"name": name, "value": value} for name, value in line.env.items())]
+    notes = [f"not used: {', '.join(line.idle)}; see {COMMAND} --help"] if line.idle else []
+    return replace(made, notes=(*made.notes, *notes))
