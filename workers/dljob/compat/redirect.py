@@ -135,7 +135,7 @@ def _own_options(value: Any) -> Any:
     held = getattr(value, "__dict__", {})
     if "__invoke_options__" not in held:
         return value
-    from copy import deepcopy
+    from copy import deepcopy  # seldom needed, and every Python of the job loads this file
 
     return _rebuild(type(value), {**held, "__invoke_options__": deepcopy(held["__invoke_options__"])})
 
@@ -150,7 +150,7 @@ def _keeping(make: Any) -> Any:
     """Wrap `placement_group` so that it rewrites a copy of the caller's bundles."""
 
     def placement_group(bundles: Any, *args: Any, **kwargs: Any) -> Any:
-        from copy import deepcopy
+        from copy import deepcopy  # the same
 
         return make(deepcopy(bundles), *args, **kwargs)
 

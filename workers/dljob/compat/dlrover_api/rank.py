@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
 from dljob.compat.dlrover_api import calls, payload
+from dljob.compat.dlrover_api.process import install_everywhere
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.entrypoint import resolve
 from dljob.runtime.rpc.rpc import rpc
@@ -21,6 +23,8 @@ class DLRoverRank(Worker):
 
     def setup(self) -> None:
         """Import the entrypoint, make its object, and export what others may call."""
+        # On a Ray that was there before, nothing of the submitting process's environment is inherited.
+        install_everywhere(os.environ)
         role = current_worker().role
         workload = payload.here().workload(role)
         target: Any = resolve(workload.entry_point)
