@@ -34,7 +34,8 @@ ELSEWHERE = {
     "api/kubernetes": ("kube/test_cli_*", "kube/test_node_jobs"),
     "api/local": ("ray/test_python_api",),
     "convert": (),  # texts in, texts out
-    "compat": ("ray/test_frameworks", "ray/test_yr"),
+    "compat": ("ray/test_frameworks", "ray/test_yr", "ray/test_dlrover"),
+    "compat/dlrover_api": ("ray/test_dlrover",),
     # So does the operator.
     "dljob_operator": (*OPERATORS, "kube/test_chart_node"),
     "dljob_operator/controller": OPERATORS,

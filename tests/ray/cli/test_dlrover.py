@@ -13,7 +13,7 @@ from patience import patience
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(900)]
 
-SCRIPT = Path(__file__).parents[1] / "users" / "dlrover_user.py"
+SCRIPT = Path(__file__).parents[1] / "users" / "others" / "dlrover_user.py"
 
 
 def test_a_script_of_dlrover_runs_unchanged_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

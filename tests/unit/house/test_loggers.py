@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = sorted([*(ROOT / "workers" / "dljob").rglob("*.py"), *(ROOT / "operator").rglob("*.py")])
 OWN = "log = logging.getLogger(__package__)"
 OTHERS = {
+    "workers/dljob/compat/dlrover_api/logs.py": "DLRover's, for user code",
     "workers/dljob/runtime/backend/embedded.py": "Ray's own, made quiet",
     "workers/dljob/runtime/controller/master_log.py": "that of all rooms, which gets the handlers",
     "workers/dljob/runtime/process/worker_context.py": "a rank's, for user code",

@@ -11,14 +11,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dljob.api import torchrun
 from dljob.api.torchrun_line import Argument, Launcher, read, spelled
 from dljob.errors import UsageError
-
-if TYPE_CHECKING:
-    from dljob.compat.dlrover_api.builder import DLJobBuilder
 
 COMMAND = "dljob dlrover-run"
 CHIPS = {"nvidia.com/gpu": "GPU", "ascend-npu": "NPU", "ascend_npu": "NPU", "mthreads-gpu": "GPU", "cpu": "none"}
@@ -105,7 +102,7 @@ def _notes(line: argparse.Namespace) -> Iterator[str]:
         yield "a program given by --no-python imports dlrover as it is installed, not dljob's"
 
 
-def defined_by(builder: DLJobBuilder, cmd: str) -> None:
+def defined_by(builder: Any, cmd: str) -> None:
     """Define a job's only role by a command line, for `DLJobBuilder.by_dlrover_run_cmd`.
 
     Raises:

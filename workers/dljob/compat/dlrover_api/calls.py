@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _ExportMark:
     name: str
     awaited: bool
 
@@ -52,7 +52,7 @@ def rpc(name: str | Callable[..., Any] | None = None, export: bool = False) -> C
         name = name.__name__
 
     def write(function: Any) -> Any:
-        mark = _Mark(name or function.__name__, inspect.iscoroutinefunction(function))
+        mark = _ExportMark(name or function.__name__, inspect.iscoroutinefunction(function))
         setattr(function, _MARK, mark)
         if export:
             export_rpc_method(mark.name, function)
@@ -83,13 +83,13 @@ def export_rpc_instance(ns: str | None, instance: Any) -> None:
             export_rpc_method(f"{ns}.{mark.name}" if ns else mark.name, function)
 
 
-def _mark(function: object) -> _Mark | None:
+def _mark(function: object) -> _ExportMark | None:
     found = getattr(function, _MARK, None)
-    return found if callable(function) and isinstance(found, _Mark) else None
+    return found if callable(function) and isinstance(found, _ExportMark) else None
 
 
 @dataclass(frozen=True)
-class Answer:
+class RpcAnswer:
     """Answer of a call: a value, or the exception that the function raised with its traceback."""
 
     value: Any = None
@@ -97,31 +97,31 @@ class Answer:
     traceback: str = ""
 
 
-def answered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
+def answered(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RpcAnswer:
     """Call a registered function here."""
     if name not in RPC_REGISTRY:
         near = difflib.get_close_matches(name, RPC_REGISTRY, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(RPC_REGISTRY)) or 'none'}"
         who = current_worker().name
-        return Answer(error=ValueError(f"RPC method {name!r} is not registered in {who}; {hint}"))
+        return RpcAnswer(error=ValueError(f"RPC method {name!r} is not registered in {who}; {hint}"))
     try:
         value: Any = RPC_REGISTRY[name](*args, **kwargs)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
     except Exception as error:  # noqa: BLE001 - it belongs to the caller
         return _raised(error)
-    return Answer(value)
+    return RpcAnswer(value)
 
 
-def _raised(error: Exception) -> Answer:
+def _raised(error: Exception) -> RpcAnswer:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this line
     except Exception:  # noqa: BLE001 - whatever pickle meets, the caller gets dljob's error with the text of this one
         raise error from None
-    return Answer(error=error, traceback="".join(traceback.format_exception(error)))
+    return RpcAnswer(error=error, traceback="".join(traceback.format_exception(error)))
 
 
-def value_of(answer: Answer) -> Any:
+def value_of(answer: RpcAnswer) -> Any:
     """Return the value of an answer, or raise its exception, with the callee's traceback as a note."""
     if answer.error is None:
         return answer.value
@@ -183,7 +183,7 @@ class UserRpcProxy:
             if mark := _mark(getattr(cls, attribute, None)):
                 setattr(self, attribute, partial(self._call, target, mark))
 
-    def _call(self, target: RoleActor, mark: _Mark, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, target: RoleActor, mark: _ExportMark, *args: Any, **kwargs: Any) -> Any:
         made = target.call(f"{self.name}.{mark.name}", *args, **kwargs)
         return asyncio.wrap_future(made) if mark.awaited else made.result()
 

@@ -140,13 +140,13 @@ def get_entrypoint_type(entry_point: str) -> WorkloadEntrypointType | None:
     return WorkloadEntrypointType.MODULE_FUNC if dotted else None
 
 
-class _Model(BaseModel):
+class _DescModel(BaseModel):
     """Base of the models; a misspelt field is an error, where DLRover ignores it."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
-class ResourceDesc(_Model):
+class ResourceDesc(_DescModel):
     """Resources of one worker; memory and disk in MB."""
 
     cpu: float = Field(default=0.0, ge=0)
@@ -187,7 +187,7 @@ class ResourceDesc(_Model):
         )
 
 
-class NodeGroupFailoverDesc(_Model):
+class NodeGroupFailoverDesc(_DescModel):
     """Failover of the nodes with one label, which has no effect here."""
 
     enabled: bool = False
@@ -195,7 +195,7 @@ class NodeGroupFailoverDesc(_Model):
     timeout: int = Field(default=300, ge=30)
 
 
-class BaseWorkloadDesc(_Model):
+class BaseWorkloadDesc(_DescModel):
     """One role."""
 
     total: int = Field(default=1, ge=0, validation_alias=AliasChoices("total", "num", "number"))
@@ -284,7 +284,7 @@ class WorkloadGroup:
     resource: ResourceDesc
 
 
-class DLConfig(_Model):
+class DLConfig(_DescModel):
     """The roles of a job and what they share."""
 
     user_config: Any = Field(default_factory=dict)
@@ -378,7 +378,7 @@ class DLJob(DLConfig):
         return submit_job(self, {**kwargs, **({"job_name": job_name} if job_name else {})}, blocking=blocking)
 
 
-class JobConfig(_Model):
+class JobConfig(_DescModel):
     """A job with the options of its submission."""
 
     job_name: str

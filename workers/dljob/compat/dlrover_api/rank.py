@@ -49,6 +49,6 @@ class DLRoverRank(Worker):
         self._body()
 
     @rpc(timeout=None)
-    def user_rpc(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.Answer:
+    def user_rpc(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.RpcAnswer:
         """Call an exported function; an exception is a part of the answer, so that the caller gets its own type."""
         return calls.answered(name, args, kwargs)
