@@ -7,6 +7,7 @@ import time
 from argparse import Namespace
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
@@ -373,9 +374,11 @@ class DLJob(DLConfig):
 
         Options are those of JobConfig, over the variables DLROVER_UNIFIED_*; `job_name` is one of them.
         """
-        from dljob.compat.dlrover_api.submit import submit_job
-
-        return submit_job(self, {**kwargs, **({"job_name": job_name} if job_name else {})}, blocking=blocking)
+        # By name: a submission is made of these models, and stands above them.
+        submission = import_module("dljob.compat.dlrover_api.submit")
+        return submission.submit_job(
+            self, {**kwargs, **({"job_name": job_name} if job_name else {})}, blocking=blocking
+        )
 
 
 class JobConfig(_DescModel):
