@@ -13,6 +13,7 @@ head's GCS, not for its raylet.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import select
@@ -270,7 +271,8 @@ class EmbeddedRay:
         params = self._params(
             index,
             gcs_address=self._head.gcs_address,
-            num_cpus=resources.pop("CPU", 0),
+            # Ray starts no node with a part of a CPU; a node group may have 100m.
+            num_cpus=math.ceil(resources.pop("CPU", 0)),
             num_gpus=resources.pop("GPU", 0),
             memory=int(resources.pop("memory", 2**30)),
             resources=resources,
