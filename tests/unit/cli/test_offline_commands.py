@@ -59,6 +59,12 @@ def test_validate_warns_of_weights_with_which_nobody_stays_ready(
     assert f"warning: {line}" in said.err
 
 
+def test_validate_warns_of_a_launcher_as_a_program(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "nested.yaml").write_text(GOOD.replace("{class: m.W}", "{command: [accelerate, launch, train.py]}"))
+    assert main.run(["validate", "nested.yaml"]) == 0
+    assert "warning: nested.yaml: spec.roles[0].entrypoint: accelerate launch starts" in capsys.readouterr().err
+
+
 def test_validate_warns_of_cuts_that_the_loss_of_the_head_ends(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, fields in (("bare", "{everySteps: 5}"), ("kept", "{everySteps: 5, path: /ckpt}")):
         (here / f"{name}.yaml").write_text(GOOD.replace("spec:", f"spec:\n  checkpoint: {fields}", 1))
