@@ -1,4 +1,4 @@
-"""`dljob accelerate`: what its command line and its configuration become; and launchers that `validate` finds."""
+"""`dljob accelerate`: what its command line and its configuration become."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dljob.cli import main
 from dljob.compat import accelerate_run
 from dljob.errors import UsageError
 from dljob.spec.loading.load import parse
-from dljob.spec.rules.launchers import launcher_warnings
 
 CONFIG = """
 compute_environment: LOCAL_MACHINE
@@ -118,30 +117,3 @@ def test_debug_behind_the_script_is_the_script_s(folder: Path, capsys: pytest.Ca
         main.main(words)
     assert not ended.value.code
     assert capsys.readouterr().out.count("--debug") == 1
-
-
-@pytest.mark.parametrize(
-    ("entrypoint", "args", "found"),
-    [
-        ({"command": ["accelerate", "launch"]}, ["x.py"], "accelerate launch"),
-        ({"command": ["/usr/bin/python3", "-u", "-m", "accelerate.commands.launch", "x.py"]}, [], "accelerate launch"),
-        ({"module": "accelerate.commands.launch"}, ["x.py"], "accelerate launch"),
-        ({"command": ["/opt/bin/trl", "sft"]}, ["--model", "m"], "trl sft"),
-        ({"module": "trl"}, ["grpo"], "trl grpo"),
-        ({"command": ["accelerate", "env"]}, [], ""),
-        ({"command": ["python", "-m"]}, [], ""),
-        ({"module": "train.py"}, [], ""),
-    ],
-)
-def test_launchers_of_their_own_ranks_are_warned_of(entrypoint: dict[str, Any], args: list[str], found: str) -> None:
-    role = {"name": "a", "entrypoint": entrypoint, "args": args}
-    document = {
-        "apiVersion": "dljob.io/v1alpha1",
-        "kind": "DLJob",
-        "metadata": {"name": "j"},
-        "spec": {"roles": [role]},
-    }
-    said = [one.message for one in launcher_warnings(parse(document).spec)]
-    assert said == (
-        [f"role a runs `{found}`, which starts ranks of its own: they restart all together, or never"] if found else []
-    )
