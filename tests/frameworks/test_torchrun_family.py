@@ -16,7 +16,7 @@ KILLED = "kill:3:1"
 SCRIPTS = {
     "trl_sft.py": KILLED,
     "trl_dpo.py": KILLED,
-    "trl_grpo.py": KILLED,
+    "trl_grpo.py": f"{KILLED},kill:5:0,kill:7:1",
     "transformers_trainer.py": KILLED,
     "accelerate_loop.py": KILLED,
     "lightning_fit.py": f"{KILLED},kill:5:0,kill:7:1",
