@@ -190,6 +190,7 @@ TEXTS: dict[str, tuple[Callable[[int], str], str]] = {
     scalars.URL_PATH_PATTERN: (lambda n: "/" + "a" * (n - 1), "a"),
     scalars.HEADER_PATTERN: (lambda n: "A" * n, "A:"),
     scalars.LINE_PATTERN: (lambda n: "a" * n, "a\r\nb"),
+    scalars.SERIES_PATTERN: (lambda n: "a" * n, "1a"),
     quantity.FACTOR_PATTERN: (lambda n: "1." + "2" * (n - 2), "1.00"),
     "": (lambda n: "a" * n, ""),
 }
@@ -200,6 +201,7 @@ QUANTITIES = {
     quantity.CUSTOM_PATTERN: ("999999999.9999", "1Gi"),
     quantity.DEVICES_PATTERN: ("0.0001", "1.5"),
     scalars.PORT_PATTERN: ("65535", "HTTP"),
+    scalars.NUMBER_PATTERN: ("-0.5", "1e3"),
 }
 SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".roles[].name": ((".roles.0.name", "a"),),
@@ -211,6 +213,7 @@ SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".gcsFaultTolerance.claimName": ((".gcsFaultTolerance", {"backend": "RocksDB", "claimName": "gcs"}),),
     ".faultTolerance.elastic.shrinkAfterSeconds": ((".faultTolerance.node.pendingTimeoutSeconds", 86400),),
     ".roles[].comm.subMaster": ((".roles[].comm.backend", "Auto"),),
+    ".faultTolerance.node.action": ((".faultTolerance.witnesses", []),),
     ".faultTolerance.node.pendingTimeoutSeconds": ((".faultTolerance.elastic", {}),),
     ".nodeGroups[].labels": ((".faultTolerance.node", {}),),
     ".faultTolerance.backoff.maxSeconds": ((".faultTolerance.backoff.initialSeconds", 0),),

@@ -234,7 +234,7 @@ def _history() -> dict[str, Schema]:
                     {
                         "description": "host:port of each port of one rank, by the port's name.",
                         "type": "object",
-                        "additionalProperties": {"type": "string", "maxLength": 64},
+                        "additionalProperties": _text("host:port.", 64),
                     },
                 ),
             ),

@@ -26,6 +26,7 @@ from dljob.errors import NotFoundError, UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.rpc import rpc as calls
 from dljob.runtime.rpc.futures import CallFuture
+from dljob.telemetry.wording import counted
 
 RPC_REGISTRY: dict[str, Callable[..., Any]] = {}
 """Name -> function of this process that other ranks may call."""
@@ -342,7 +343,7 @@ class FutureSequence(Sequence[T], Generic[T]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"the batch has {len(self)} items, not {index}")
+            raise IndexError(f"the batch has {counted(len(self), 'item')}, not {index}")
         at = index % len(self)
         for future, length in zip(self._futures, self._lens, strict=True):
             if at < length:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dljob.master.state.state import HostState, JobState, RankKey, RankPhase
+from dljob.master.state.views import Labels, Sighting
 from dljob.plan.witnesses import WitnessPlan
 
 NO_VALUE = 2.0**62
@@ -20,24 +21,12 @@ MOST = 64
 WORDS = 200
 """Characters of labels in a sighting's words."""
 
-Labels = tuple[tuple[str, str], ...]
 Sample = tuple[Labels, float]
 """Labels of a sample, sorted, and its value."""
 
 RANK, LOCAL_RANK, PID = "rank", "local_rank", "pid"
 DEVICE = ("gpu", "device", "minor_number", "UUID", "uuid", "id", "npuID", "npu_id")
 """Labels with the number or UUID of a device, as DCGM's, NVIDIA's and Ascend's exporters have them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """What a witness says on one node, with the sample's labels."""
-
-    witness: str
-    value: float
-    labels: Labels = ()
-    held_s: float = 0.0
-    """Seconds since it began to say so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,3 +146,18 @@ class HostId:
 
     def __str__(self) -> str:
         return f"{self.role}/{self.index}" if self.index >= 0 else f"{self.role}/store"
+
+
+Labels = tuple[tuple[str, str], ...]
+"""Labels of a metric's sample, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a witness says on one node, with the sample's labels."""
+
+    witness: str
+    value: float
+    labels: Labels = ()
+    held_s: float = 0.0
+    """Seconds since it began to say so."""

@@ -39,8 +39,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dljob.master.state.actions import RankStart
-from dljob.master.state.sightings import Sighting
-from dljob.master.state.views import Outcome
+from dljob.master.state.views import Outcome, Sighting
 from dljob.plan.role import RolePlan
 
 
