@@ -216,7 +216,7 @@ def test_held_resources_that_are_not_counted_yet_are_not_given_away_again():
     over = [node("n", CPU=2), node("m", CPU=1)]
     assert isinstance(assign([unit("b/0", CPU=2)], over, taken=[AssignedUnit(units[0], "n", counted=False)]), Refusal)
     twice = [AssignedUnit(own, "n", counted=False) for own in units]
-    assert isinstance(assign([unit("c/0", CPU=1)], over, taken=twice), Refusal), (
+    assert isinstance(assign([unit("c/0", CPU=2)], over, taken=twice), Refusal), (
         "nor beside a second that it cannot hold"
     )
 
