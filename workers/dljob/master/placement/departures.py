@@ -5,7 +5,8 @@ when its pod gets SIGTERM), or by Kubernetes for a pod that is evicted, preempte
 nothing is placed on the node: Ray would refuse it. Its ranks leave once their copies are on disk, if another node can
 hold them; otherwise they stay to the end, and try again whenever nodes change. In both cases the announcement is the
 recorded cause, and no budget is charged. Servers with a `drain` finish their requests before that, out of the
-endpoints, for as long as the announcement leaves time.
+endpoints, for as long as the announcement leaves time. Where no other node has room they serve until just that time is
+left; then they finish, and wait for room, while the node's other ranks stay to the end.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from datetime import UTC, datetime
 
 from dljob.master.failure import attribution, ending
 from dljob.master.failure.moving import elsewhere
-from dljob.master.failure.restart import stop_ranks
+from dljob.master.failure.restart import kill, stop_ranks
 from dljob.master.placement import leaving
 from dljob.master.placement.admission import leave, try_to_place
+from dljob.master.start import starting
 from dljob.master.start.assign import Refusal
 from dljob.master.start.reservations import unit_hosts
 from dljob.master.state import causes, limits
@@ -27,7 +29,7 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure, Notice
 from dljob.master.state.state import HostPhase, JobState, RankPhase, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Clue, NodeView, Outcome, Reason
+from dljob.master.state.views import Clue, HostId, NodeView, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 from dljob.telemetry.wording import counted
@@ -49,7 +51,7 @@ def announced(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
             clues = (*(before.clues if before else ()), Clue(Source.NOTICE.value, why))
             d.notices = d.notices.set(node.id, Notice(d.now, clues))
             # 0: Ray drains the node without a deadline.
-            _begin(d, node.id, why, node.leaving or d.now + limits.DEPART_S)
+            _begin(d, node.id, why, node.leaving or d.now + limits.DEPART_S, ends=bool(node.leaving))
 
 
 def learned(d: StateTransaction, event: CauseLearned) -> None:
@@ -93,27 +95,37 @@ def go(d: StateTransaction) -> None:
     """Move the ranks off departing nodes whose copies are on disk, where another node can hold them."""
     for name, own in sorted(d.departures.items()):
         units = _inhabited(d, name)
-        if d.ending or not own.saved or not units or _finishing(d, name, units, own):
+        if d.ending or not units:
+            if own.drain_at is not None or own.drain_by is not None:
+                # Nobody is left to drain: no timer may wait for it.
+                d.departures = d.departures.set(name, evolve(own, drain_at=None, drain_by=None))
             continue
-        # A server that drains cannot go back: it leaves even if the room has gone meanwhile.
-        found = elsewhere(d, units) if d.seats and own.drain_by is None else None
+        if not own.saved:
+            # Servers do not wait for the copies: a short announcement may have no time for one after the other.
+            _drain_in_place(d, name, units)
+            continue
+        if own.drain_by is None and _finishing(d, name, units, own):
+            _put_off(d, name, own)
+            continue
+        found = elsewhere(d, units) if d.seats else None
         if isinstance(found, Refusal):
             if not own.stays:  # reported once, though it is tried again at each change of the nodes
                 d.note(reasons.NODE_LEAVING, f"node/{name}", f"its ranks stay until it is gone: {found.why}")
             d.departures = d.departures.set(name, evolve(own, stays=found.why))
+            _drain_in_place(d, name, units)
             continue
         if _drains(d, name, own, units):
             continue
         # Before the ranks leave: a drain that is over needs no timer.
-        d.departures = d.departures.set(name, evolve(d.departures[name], drain_by=None))
+        d.departures = d.departures.set(name, evolve(d.departures[name], drain_by=None, drain_at=None, drained=True))
         why = f"node {name} is taken away: {own.why}"
         leave(d, frozenset([name]), Outcome(ok=False, reason=Reason.PREEMPTED, message=why))
         try_to_place(d)
 
 
-def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str]) -> bool:
-    """Whether servers of a departing node still finish their requests; the first time it orders them to."""
-    live = {
+def _servers(d: StateTransaction, units: frozenset[str]) -> dict[HostId, tuple[int, ...]]:
+    """Return the live ranks with a `drain` in units, by host."""
+    return {
         host: ranks
         for unit in sorted(units)
         for host in unit_hosts(d, unit)
@@ -121,28 +133,71 @@ def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str
         and d.hosts[host].phase is HostPhase.READY
         and (ranks := tuple(r for r in d.facts(host.role).ranks_of(host.index) if d.ranks[host.role, r].phase.live))
     }
-    if not live or (own.drain_by is not None and own.drain_by <= d.now):
+
+
+def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str]) -> bool:
+    """Whether servers of a node that is left now still finish their requests; the first time it orders them to."""
+    last = own.by - limits.PARTING_S  # The rest of the time is for the ranks to leave.
+    if own.drained or last <= d.now:
         return False
-    if own.drain_by is not None:
-        return True
-    longest = max(d.facts(host.role).plan.drain_s for host in live) + limits.SCRIPT_GRACE_S
-    # No longer than the node is there, less the time that ranks need to leave it.
-    drain_by = d.now + max(0.0, min(longest, own.by - d.now - limits.PARTING_S))
-    if drain_by <= d.now:
+    if own.drain_by is None:
+        return _drain(d, name, units)
+    if own.stays:
+        # There is room now, so they leave as soon as they have finished; `stays` names the present obstacle.
+        d.departures = d.departures.set(name, evolve(own, stays=""))
+        d.wake_at(last)
+    return own.drain_by > d.now and bool(_servers(d, units))
+
+
+def _drain(d: StateTransaction, name: str, units: frozenset[str]) -> bool:
+    """Ask the servers of a departing node to finish their requests; return whether any has to be waited for."""
+    own, live = d.departures[name], _servers(d, units)
+    if not live:
+        d.departures = d.departures.set(name, evolve(own, drain_at=None, drained=True))
         return False
-    d.departures = d.departures.set(name, evolve(own, drain_by=drain_by))
-    d.wake_at(drain_by)
+    drain_by = d.now + max(d.facts(host.role).plan.drain_s for host in live) + limits.SCRIPT_GRACE_S
+    d.departures = d.departures.set(name, evolve(own, drain_at=None, drain_by=drain_by))
+    d.wake_at(_next_step_at(d.departures[name]))
     for host, ranks in live.items():
-        for rank in ranks:
+        # Others are being stopped already: by a restart, or as ranks that their role gives up.
+        asked = tuple(rank for rank in ranks if d.ranks[host.role, rank].phase is not RankPhase.STOPPING)
+        for rank in asked:
             old = d.ranks[host.role, rank]
             # From here on it is no endpoint any more.
             d.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, restart_reason=Reason.PREEMPTED.value))
-        d.do(stop_ranks(d, host, ranks))
-    servers = counted(sum(map(len, live.values())), "server")
-    d.note(
-        reasons.NODE_LEAVING, f"node/{name}", f"{servers} of it finish their requests first, until {_clock(drain_by)}"
-    )
+        if asked:
+            d.do(stop_ranks(d, host, asked))
+    servers, until = counted(sum(map(len, live.values())), "server"), _clock(min(drain_by, own.by))
+    d.note(reasons.NODE_LEAVING, f"node/{name}", f"{servers} of it finish their requests first, until {until}")
     return True
+
+
+def _drain_in_place(d: StateTransaction, name: str, units: frozenset[str]) -> None:
+    """Begin or end the drain of servers whose node has ranks that stay."""
+    own = d.departures[name]
+    if own.drain_at is not None and own.drain_at <= d.now:
+        _drain(d, name, units)
+    else:
+        _end_drain(d, name, units)
+
+
+def _end_drain(d: StateTransaction, name: str, units: frozenset[str]) -> None:
+    """End a drain that is over while its node's ranks stay; servers that ignore it are killed."""
+    own, live = d.departures[name], _servers(d, units)
+    if own.drain_by is None or (live and own.drain_by > d.now):
+        return
+    d.departures = d.departures.set(name, evolve(own, drain_by=None, drained=True))
+    for host, ranks in live.items():
+        kill(d, host)
+        for rank in ranks:
+            ending.drop_process(d, (host.role, rank))
+
+
+def _put_off(d: StateTransaction, name: str, own: Departure) -> None:
+    """Put off the drain of ranks that leave with their role's consent, or wait for their turn to."""
+    if own.drain_at is not None and own.drain_at <= d.now:
+        at = min(d.now + limits.FINISH_S, own.by - limits.PARTING_S)
+        d.departures = d.departures.set(name, evolve(own, drain_at=at if at > d.now else None))
 
 
 def drained(d: StateTransaction) -> None:
@@ -197,15 +252,16 @@ def tick(d: StateTransaction) -> None:
     due = [(name, own) for name, own in sorted(d.departures.items()) if _next_step_at(own) <= d.now]
     by_ray = {node.id for node in d.nodes if node.leaving is not None}
     for name, own in due:
-        if not own.saved:
+        if not own.saved and own.save_by <= d.now:
             _saved(d, name, own, f"the flush took longer than {own.save_by - own.since:.0f} s")
-        elif own.drain_by is not None:
-            continue  # `go` below ends the drain
+        elif own.drain_at is not None or own.drain_by is not None:
+            continue  # `go` below begins or ends the drain
         elif name in by_ray:
             # Ray never takes a drain back, and places nothing on the node: the departure stays.
             d.departures = d.departures.set(name, evolve(own, by=d.now))
         else:
             d.departures = d.departures.delete(name)
+            starting.start_again(d, name)
             d.note(
                 reasons.NODE_DRAIN_CANCELLED,
                 f"node/{name}",
@@ -230,14 +286,22 @@ def _first(d: JobState | StateTransaction) -> tuple[str, Departure] | None:
 
 
 def _next_step_at(own: Departure) -> float:
-    """Return when the next step of a departure is due: the end of flush or drain, or of the announcement's validity."""
-    if own.drain_by is not None:
-        return own.drain_by
-    return own.by + limits.NOTICE_S if own.saved else own.save_by
+    """Return when the next step of a departure is due: of flush, drain, or the announcement's validity."""
+    steps = [] if own.saved else [own.save_by]
+    if own.drain_at is not None:
+        steps.append(own.drain_at)
+    elif own.drain_by is not None:
+        # Ranks that have a place leave while the node is there.
+        leave_by = own.drain_by if own.stays or not own.saved else min(own.drain_by, own.by - limits.PARTING_S)
+        steps.append(leave_by)
+    return min(steps, default=own.by + limits.NOTICE_S)
 
 
-def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
-    """Begin the departure of a node that is gone at `by` (unix seconds), or add the words of a further announcement."""
+def _begin(d: StateTransaction, name: str, why: str, by: float, *, ends: bool = True) -> None:
+    """Begin the departure of a node that is gone at `by` (unix seconds), or add the words of a further announcement.
+
+    `ends`: whether it ends at some time, or only once its ranks have left.
+    """
     old = d.departures.get(name)
     if old is not None:
         # Ray and Kubernetes may announce the same departure, each in its words.
@@ -251,12 +315,25 @@ def _begin(d: StateTransaction, name: str, why: str, by: float) -> None:
     _cancel_reservations(d, name)
     waits, asked = bool(d.seats and _inhabited(d, name)), _first(d) is not None
     own = Departure(why, d.now, by, d.now + within, saved=not waits)
+    own = evolve(own, drain_at=_drain_at(d, name, own) if ends else None)
     d.departures = d.departures.set(name, own)
     d.wake_at(_next_step_at(own))
     then = "; its ranks leave once their checkpoint copies are on disk" if waits else ""
     d.note(reasons.NODE_LEAVING, f"node/{name}", f"it is about to be taken away: {why}{then}")
     if waits and not asked:  # a flush that is under way for another node serves this one, too
         d.do(SaveCopies(name, within))
+
+
+def _drain_at(d: StateTransaction, name: str, own: Departure) -> float | None:
+    """Return when the servers of a departing node have to finish, wherever they go; None if there are none."""
+    facts = [d.facts(role) for unit in _inhabited(d, name) for role in _roles(d, unit)]
+    longest = max((each.plan.drain_s for each in facts if each.plan.drain is not None), default=None)
+    if longest is None or not d.seats:
+        return None
+    # Kubernetes tells no time: by what is assumed for it, they have to begin at once. Ranks of fleets leave otherwise
+    # (`_finishing`), after the flush.
+    first = d.now if own.saved or not all(each.fleet for each in facts) else own.save_by
+    return max(first, own.by - limits.DEPART_S - longest)
 
 
 def _cancel_reservations(d: StateTransaction, name: str) -> None:
@@ -274,6 +351,8 @@ def _cancel_reservations(d: StateTransaction, name: str) -> None:
 def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
     """Record that the ranks of a departing node need not wait any longer; `why` names what is not on disk."""
     own = evolve(own, saved=True)
+    if own.drain_at is not None:
+        own = evolve(own, drain_at=_drain_at(d, name, own))
     d.departures = d.departures.set(name, own)
     d.wake_at(_next_step_at(own))
     if why:

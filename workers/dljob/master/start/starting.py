@@ -123,7 +123,7 @@ def ensure_host(d: StateTransaction, host: HostId) -> None:
         return
     name = d.facts(host.role).unit_of(host)
     unit = d.units[name]
-    if unit.phase is not UnitPhase.HELD:
+    if unit.phase is not UnitPhase.HELD or _drains(d, host):
         return
     # A spare is preferred, because it has imported the role's modules already.
     if spares.take(d, host, unit.node):
@@ -175,8 +175,19 @@ def start_world(d: StateTransaction, role: str) -> None:
 
 def _drains(d: StateTransaction, host: HostId) -> bool:
     """Whether a host's node departs and its servers were asked to end: their successors start elsewhere."""
-    own = d.departures.get(d.units[d.facts(host.role).unit_of(host)].node) if d.departures else None
-    return own is not None and own.drain_by is not None
+    if not d.departures or d.facts(host.role).plan.drain is None:
+        return False
+    own = d.departures.get(d.units[d.facts(host.role).unit_of(host)].node)
+    return own is not None and (own.drain_by is not None or own.drained)
+
+
+def start_again(d: StateTransaction, node: str) -> None:
+    """Start what waits on a node that stays after its departure was announced."""
+    for facts in d.job.roles.values():
+        for host in facts.hosts() if facts.plan.drain is not None else ():
+            if d.units[facts.unit_of(host)].node == node:
+                ensure_host(d, host)
+                try_start(d, host)
 
 
 def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_devices.VisibleDevices) -> None:

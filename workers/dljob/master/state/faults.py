@@ -61,7 +61,11 @@ class Departure:
     stays: str = ""
     """Why its ranks stay until the node goes; empty: they leave as soon as they can."""
     drain_by: float | None = None
-    """Until when its servers may finish their requests, out of the endpoints; None: they have not begun to."""
+    """Until when its servers may finish their requests, out of the endpoints; None: none does."""
+    drain_at: float | None = None
+    """When its servers begin to finish, if they are still there; None: they have begun, or its end has no time."""
+    drained: bool = False
+    """Whether its servers have finished: they start again elsewhere, or if the node stays after all."""
 
 
 @dataclass(frozen=True, slots=True)
