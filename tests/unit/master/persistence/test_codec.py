@@ -65,6 +65,7 @@ made_cuts = st.builds(
 )
 committed = st.builds(Committed, saved, st.floats(0, 2e9))
 pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
+publishers = st.lists(st.tuples(text, small), max_size=2).map(tuple)
 EVENTS = st.one_of(
     st.builds(ev.MasterStarted, small, text, text, st.booleans()),
     st.builds(
@@ -128,7 +129,7 @@ EVENTS = st.one_of(
     st.builds(ev.SpareLost, text, text, small, small),
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
     st.builds(ev.RankServes, text, small, small, pairs, st.booleans(), text),
-    st.builds(ev.WeightsPublished, text, small, st.floats(0, 2e9), st.floats(0, 2e9), small),
+    st.builds(ev.WeightsPublished, text, small, st.floats(0, 2e9), st.floats(0, 2e9), small, publishers),
     st.builds(ev.WeightsLoaded, text, small, small, small, st.floats(0, 2e9), text, st.booleans()),
     st.builds(ev.Stepped, text, small, small, small),
     st.builds(ev.RankEnded, text, small, small, outcomes),

@@ -13,7 +13,7 @@ from dljob.master.state import actions as act
 from dljob.master.state import events as ev
 from dljob.master.state import staleness
 from dljob.master.state.ledger import Account
-from dljob.master.state.state import PublishedWeights, RankWeights
+from dljob.master.state.weight_versions import PublishedWeights, RankWeights
 from dljob.plan.serving import ProbePlan, WeightsPlan
 from dljob.runtime.controller.peers import callees_of
 from dljob.telemetry import reasons

@@ -80,9 +80,9 @@ def test_a_report_is_news_of_readiness_or_of_a_start_or_of_an_end() -> None:
     assert hosts_module._event("r", Report(1, 2, 3, 4, None, serves)) == ev.RankServes(
         "r", 2, 3, (("http", "h:1"),), ready=False, why="status 503"
     )
-    newest, loaded = NewestVersion(7, 70.0, 60.0, 5), LoadResult(7, 70.0, "status 500", untouched=True)
+    newest, loaded = NewestVersion(7, 70.0, 60.0, 5, (("t/0", 3),)), LoadResult(7, 70.0, "status 500", untouched=True)
     assert hosts_module._event("r", Report(1, 2, 3, 4, None, weights=newest)) == ev.WeightsPublished(
-        "r", 7, 70.0, 60.0, 5
+        "r", 7, 70.0, 60.0, 5, (("t/0", 3),)
     )
     assert hosts_module._event("r", Report(1, 2, 3, 4, None, weights=loaded)) == ev.WeightsLoaded(
         "r", 2, 3, 7, 70.0, "status 500", untouched=True

@@ -21,7 +21,7 @@ from dljob.runtime.rpc import storage_actor
 from dljob.runtime.weights import group_transport, rdt_transport
 from dljob.runtime.weights.group_transport import ChannelMember, member
 from dljob.runtime.weights.keeper import WeightsKeeper
-from dljob.runtime.weights.model import Broadcast, Version
+from dljob.runtime.weights.model import Broadcast, Stored, Version
 from dljob.runtime.weights.rdt_transport import RdtWay, forget, usable
 
 pytestmark = pytest.mark.torch
@@ -409,3 +409,15 @@ async def test_the_keeper_holds_references_as_long_as_the_version(held, monkeypa
     assert gone == [[1]]
     assert await kept.handed("n1") is None
     assert await kept.handed("n3") == [3]
+
+
+def test_a_version_says_which_process_published_it():
+    async def publish() -> Version | None:
+        job: Any = SimpleNamespace(lease_s=30.0)
+        keeper = WeightsKeeper(job, "policy")
+        await keeper.on_stored(Who("t/0", 3, ""), Version("n", 7, b"", stored=(Stored("key", (1,)),)))
+        return await keeper.version(7)
+
+    found = asyncio.run(publish())
+    assert found is not None
+    assert found.by == ("t/0", 3)

@@ -222,10 +222,16 @@ def test_a_version_counts_once_all_channels_have_it() -> None:
     def seen(*parts: tuple[int, float]) -> list[Version]:
         return [Version("n", number, b"", taken_at=at, since=at - 1, first=number) for number, at in parts]
 
+    def by(publisher: str, life: int) -> list[Version]:
+        return [replace(one, by=(publisher, life)) for one in seen((5, 1.0))]
+
     assert newest_of([seen((5, 1.0)), []]) is None
     assert newest_of([seen((5, 1.0)), seen((4, 1.0))]) is None
     assert newest_of([seen((5, 1.0), (6, 3.0)), seen((4, 1.0), (5, 2.0))]) == NewestVersion(5, 2.0, 1.0, 5)
     assert newest_of([seen((9, 1.0), (3, 5.0))]) == NewestVersion(3, 5.0, 4.0, 3), "the newest, not the largest"
+    newest = newest_of([by("t/0", 2), by("c/0", 1), by("t/0", 2), seen((5, 1.0))])
+    assert newest is not None
+    assert newest.by == (("c/0", 1), ("t/0", 2))
 
 
 def test_a_checksum_is_read_from_json_or_text() -> None:

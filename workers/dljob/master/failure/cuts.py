@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dljob.master.start import shards
+from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
 from dljob.master.state.events import (
@@ -59,7 +59,8 @@ def asked(d: StateTransaction, event: CutAsked) -> None:
         d.note(reasons.CUT_GIVEN_UP, "job", f"no cut is begun: {why}")
         return
     number = d.cuts.last + 1
-    d.cuts = evolve(d.cuts, last=number, refused="", open=OpenCut(number, d.now, event.by, members))
+    opened = OpenCut(number, d.now, event.by, members, weights=weights.newest(d))
+    d.cuts = evolve(d.cuts, last=number, refused="", open=opened)
     d.because(f"cut {number} begins, asked for by {event.by}")
 
 
@@ -146,7 +147,7 @@ def follow(d: StateTransaction) -> None:
     whole = tuple((world, mark) for world, found in sorted(marks.items()) for mark in found if mark is not None)
     known = {(world, one.mark) for world, own in d.saves.items() for one in own.committed}
     if known.issuperset(whole):
-        _commit(d, cut, Cut(cut.number, d.now, whole, cut.queues))
+        _commit(d, cut, Cut(cut.number, d.now, whole, cut.queues, cut.weights))
     return None
 
 
@@ -248,5 +249,6 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     back = target.number if target is not None else 0
     d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=tuple(dict.fromkeys(follow)), broken=False, lost=())
     shards.cut_restored(d, back)
+    weights.cut_restored(d, back, dict(target.weights) if target is not None else {})
     what = f"cut {back}" if target is not None else "the beginning, with empty queues: no cut can be read"
     d.note(reasons.CUT_RESTORED, "job", f"{event.world} takes the job back to {what}")

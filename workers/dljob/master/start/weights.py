@@ -14,8 +14,9 @@ from dljob.master.state import staleness
 from dljob.master.state.actions import LoadWeights
 from dljob.master.state.events import WeightsLoaded, WeightsPublished
 from dljob.master.state.evolve import evolve
-from dljob.master.state.state import JobState, PublishedWeights, RankKey, RankPhase, RankState, RankWeights
+from dljob.master.state.state import JobState, RankKey, RankPhase, RankState
 from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.weight_versions import PublishedWeights, RankWeights
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import WeightsPlan
 from dljob.telemetry import reasons
@@ -129,7 +130,11 @@ def published(d: StateTransaction, event: WeightsPublished) -> None:
     role = d.roles.get(event.role)
     if role is None or d.facts(event.role).plan.weights is None:
         return
-    if role.newest is not None and role.newest.at >= event.at:  # another host has told it, or a newer one
+    known = role.newest.at if role.newest is not None else 0.0
+    if max(known, role.weights_left_at) >= event.at:  # another host has told it, or a newer one, or it was left
+        return
+    if why := why_left(d, event.by):
+        d.because(f"{event.role}: version {event.version} of its weights is not taken: {why}")
         return
     newest = PublishedWeights(event.version, event.at, event.since, event.first)
     d.set_role(event.role, evolve(role, newest=newest))
@@ -152,6 +157,10 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     if own.weights.loading.at != event.at:
         return
     before = own.weights
+    if before.left:
+        kept = evolve(before, loading=None, left="") if event.untouched else RankWeights(why=event.why or before.left)
+        d.set_rank(key, evolve(own, weights=kept))
+        return
     if not event.why:
         d.set_rank(key, evolve(own, weights=RankWeights(event.version, event.at)))
         # A rank's ordinary loads are no news: one for each version and engine.
@@ -162,13 +171,74 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     pause = retry_s(failures)
     # Nobody knows what a rank holds after a load that went wrong.
     held = before if event.untouched else RankWeights()
-    d.set_rank(
-        key,
-        evolve(own, weights=evolve(held, loading=None, failures=failures, retry_at=d.now + pause, why=event.why)),
-    )
+    failed = evolve(held, loading=None, failures=failures, retry_at=d.now + pause, why=event.why)
+    d.set_rank(key, evolve(own, weights=failed))
     d.wake_at(d.now + pause)
     said = f"version {event.version} was not loaded, again in {pause:g} s: {event.why}"
     d.note(reasons.WEIGHTS_STALE, f"{event.role}/{event.rank}", said)
+
+
+def newest(s: JobState | StateTransaction) -> tuple[tuple[str, PublishedWeights], ...]:
+    """Return the newest version of each role that loads weights, for a cut of now."""
+    found = ((role, s.roles[role].newest) for role in s.job.loading)
+    return tuple((role, version) for role, version in found if version is not None)
+
+
+def cut_restored(d: StateTransaction, cut: int, of: Mapping[str, PublishedWeights]) -> None:
+    """Leave the versions that are newer than those of the cut: of steps that the job has left.
+
+    Who holds such a version gets no requests until it has loaded another one. The version of the cut is the newest
+    again: its channel may still have it.
+    """
+    for role in d.job.loading:
+        own = d.roles[role]
+        if own.newest is None:
+            continue
+        back = of.get(role)
+        at = back.at if back is not None else 0.0
+        until = max(own.newest.at, own.weights_left_at)
+        d.set_role(role, evolve(own, newest=back, weights_left_at=until))
+        left = [rank for rank in d.facts(role).ranks if _leave(d, (role, rank), at, cut)]
+        if left:
+            _tell_left(d, role, left, cut)
+
+
+def _tell_left(d: StateTransaction, role: str, left: Sequence[int], cut: int) -> None:
+    shown = ", ".join(f"{role}/{rank}" for rank in left[:3])
+    who = shown if len(left) <= 3 else f"{shown} and {len(left) - 3} more"
+    what = f"hold or load weights of steps after cut {cut}" if cut else "hold or load weights, and the job begins anew"
+    then = "no requests until they have loaded others: publish after checkpoint.load()"
+    d.note(reasons.WEIGHTS_STALE, role, f"{who} {what}: {then}")
+
+
+def _leave(d: StateTransaction, key: RankKey, at: float, cut: int) -> bool:
+    """Leave what a rank holds or loads if it was published later than `at`; return whether it was."""
+    rank = d.ranks[key]
+    own = rank.weights
+    if own is None:
+        return False
+    where = f"the job went back to cut {cut}" if cut else "the job began anew"
+    made = own
+    if own.at > at:
+        made = RankWeights(loading=own.loading, left=own.left, why=f"it holds version {own.version}, and {where}")
+    if own.loading is not None and own.loading.at > at:
+        # It is waited for: an engine that is asked for two loads at a time may end with either.
+        made = evolve(made, left=f"it loaded version {own.loading.version}, and {where}")
+    # The version of the cut may be loaded at once.
+    d.set_rank(key, evolve(rank, weights=evolve(made, retry_at=None)))
+    return made is not own
+
+
+def why_left(s: JobState | StateTransaction, by: Iterable[tuple[str, int]]) -> str:
+    """Return why a version of these publishers is of steps that the job has left; empty: it is not."""
+    for name, life in by if s.cuts.epoch else ():
+        role, _, rank = name.rpartition("/")
+        if name in s.cuts.pending or role in s.cuts.pending:
+            return f"{name} has not gone back to cut {s.cuts.back} yet"
+        own = s.ranks.get((role, int(rank)))
+        if own is not None and life < own.incarnation and (name in s.saves or role in s.saves):
+            return f"it is of process {life} of {name}, and {own.incarnation} has gone back to cut {s.cuts.back}"
+    return ""
 
 
 def follow(d: StateTransaction) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.master.state.weight_versions import PublishedWeights
 
 KEPT = 2
 """Number of committed cuts that are kept."""
@@ -53,6 +54,8 @@ class OpenCut:
     queues: tuple[CutQueue, ...] = ()
     place: str = ""
     """The folder of the job's checkpoints and cuts; empty before it is sealed."""
+    weights: tuple[tuple[str, PublishedWeights], ...] = ()
+    """(role, newest version of its weights when the cut was asked for): all ranks save later than it was published."""
 
     @property
     def called(self) -> tuple[CutMember, ...]:
@@ -72,6 +75,8 @@ class Cut:
     marks: tuple[tuple[str, CheckpointId], ...]
     """(world, checkpoint)."""
     queues: tuple[CutQueue, ...] = ()
+    weights: tuple[tuple[str, PublishedWeights], ...] = ()
+    """(role, version of its weights); empty in a cut of an earlier attempt, whose channels are gone."""
 
     def mark_of(self, world: str) -> CheckpointId | None:
         """Return the checkpoint of a world; None for one that took no part."""

@@ -242,6 +242,8 @@ class WeightsPublished:
     """When the series of versions began that it belongs to."""
     first: int = 0
     """The number with which that series began."""
+    by: tuple[tuple[str, int], ...] = ()
+    """(rank, its incarnation) of the publishers of all channels; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dljob.master.state.state import JobState, PublishedWeights, RankKey, RankWeights
+from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.weight_versions import PublishedWeights, RankWeights
 from dljob.plan.serving import WeightsPlan
 
 _NONE = RankWeights()
@@ -11,9 +12,9 @@ _NONE = RankWeights()
 
 def why_stale(plan: WeightsPlan, newest: PublishedWeights | None, own: RankWeights | None) -> str:
     """Return why a rank with these weights is stale; empty: it is not."""
-    if newest is None:  # nothing was published that it could lack
-        return ""
     own = own or _NONE
+    if newest is None:  # nothing was published that it could lack, but what it holds may have been left
+        return "" if own.at else own.why
     if not own.at:
         return own.why or f"it holds no version, and the newest is {newest.version}"
     if own.at < newest.since and own.version > newest.first:

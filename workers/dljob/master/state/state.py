@@ -23,6 +23,7 @@ from dljob.master.state.pairing import RoleCheck
 from dljob.master.state.shard_table import ShardTable
 from dljob.master.state.sizing import Sizing
 from dljob.master.state.views import HostId, Level, NodeView
+from dljob.master.state.weight_versions import PublishedWeights, RankWeights
 from dljob.telemetry import reasons
 
 DERIVED = {"derived": True}
@@ -148,35 +149,6 @@ class SparePhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedWeights:
-    """The newest version that all channels of a role have. Times are those of its last channel (unix seconds)."""
-
-    version: int
-    at: float
-    since: float = 0.0
-    """When the present series of versions began: a publisher that restarts may go back to an earlier number."""
-    first: int = 0
-    """The number with which that series began."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankWeights:
-    """The weights that a process holds, and the load that is ordered. Times are unix seconds."""
-
-    version: int = 0
-    at: float = 0.0
-    """When the version that it holds was published; 0: it holds none."""
-    loading: PublishedWeights | None = None
-    """The version that it was ordered to load and has not answered for; None: none."""
-    failures: int = 0
-    """Number of loads in a row that failed."""
-    retry_at: float | None = None
-    """When a failed load is ordered again."""
-    why: str = ""
-    """Why the last load failed; empty: it did not."""
-
-
-@dataclass(frozen=True, slots=True)
 class RankState:
     """State of one rank. `since` is when its present process was ordered (unix seconds)."""
 
@@ -285,6 +257,8 @@ class RoleState:
     restarts: int = 0
     newest: PublishedWeights | None = None
     """The newest version of the weights that its ranks load; None: none was published, or it loads none."""
+    weights_left_at: float = 0.0
+    """When the newest of the versions was published that were left when the job went back to a cut (unix seconds)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,7 @@ class NewestVersion:
     at: float
     since: float
     first: int
+    by: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ class WeightsKeeper(StorageActor):
         # After the check: a refused publisher must not take the channel over.
         self._publisher = who
         self._count += 1
-        made = dated(replace(version, mark=(self._token, self._count)), newest, time.time())
+        made = replace(version, mark=(self._token, self._count), by=(who.rank, who.life))
+        made = dated(made, newest, time.time())
         self._versions = [*self._versions, made][-KEPT:]
         # After the new list is known: references of versions that fell out of it go.
         self._drop()

@@ -39,6 +39,8 @@ class Version:
     """When the series of growing numbers began that it belongs to; 0: this keeper knows of no earlier one."""
     first: int = 0
     """The number with which that series began."""
+    by: tuple[str, int] = ("", 0)
+    """The publisher's rank, and its incarnation; ("", 0): not known."""
     copied: bool = False
     """Whether the keeper owns the buckets, so that they outlive the publisher."""
 

@@ -264,6 +264,7 @@ def newest_of(channels: Sequence[Sequence[Version]]) -> NewestVersion | None:
         max(one.taken_at for one in newest),
         max(one.since for one in newest),
         min(one.first for one in newest),
+        tuple(sorted({one.by for one in newest if one.by[0]})),
     )
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.sizing import Sizing
-from dljob.master.state.state import HostState, JobState, RankState, RankWeights
+from dljob.master.state.state import HostState, JobState, RankState
+from dljob.master.state.weight_versions import RankWeights
 from dljob.testing.world.model import (
     AskIfKnown,
     Break,
