@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from gateway_kit import Job, eventually
 from head_kit import HeadApart, may_be_made
 from redis_kit import redis
+from usercode.cuts import PROMPTS
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -20,9 +22,9 @@ KEPT = {"gcsFaultTolerance": {"backend": "RocksDB", "claimName": "gcs"}}
 
 
 @pytest.fixture
-def ray() -> Iterator[HeadApart]:
-    """Ray keeps what it knows in RocksDB."""
-    made = HeadApart()
+def ray(tmp_path: Path) -> Iterator[HeadApart]:
+    """Ray keeps what it knows in RocksDB; all machines have a volume."""
+    made = HeadApart(DLJOB_CHECKPOINT=str(tmp_path / "volume"))
     try:
         yield made
     finally:
@@ -84,3 +86,50 @@ def test_the_end_of_a_job_without_a_head_is_reported_by_the_next_head(ray_on_red
     assert (ended["phase"], ended["epoch"]) == ("Succeeded", 1)
     assert [note["reason"] for note in mine.ask(ray, "events")[1]["events"]][-1] == "Released"
     eventually(lambda: not ray.actor("PrimeMaster"), 20, lambda: "PrimeMaster outlives its job")
+
+
+def test_each_prompt_is_trained_once_though_the_head_and_then_all_machines_are_lost(
+    ray: HeadApart, tmp_path: Path
+) -> None:
+    config = {"every": 5, "pause_s": 0.02, "hold": 0, "gates": [40, 80]}
+    mine = Job(
+        tmp_path,
+        role("trainer", "usercode.cuts.trainer", config=config),
+        role("rollout", "usercode.cuts.rollout", replicas=2, driver=False),
+        name="cuts",
+        **KEPT,
+    )
+
+    def notes(reason: str) -> list[str]:
+        code, said = mine.ask(ray, "events")
+        return [note["message"] for note in said["events"] if note["reason"] == reason] if code == 200 else []
+
+    def through(gate: int) -> None:
+        mine.folder(ray).mkdir(parents=True, exist_ok=True)
+        (mine.folder(ray) / f"gate-{gate}").touch()
+
+    def told() -> str:
+        return f"{mine.ask(ray, 'events')}\n{mine.launched(ray)}"
+
+    first = ray.submit(mine, attempt=1)
+    eventually(lambda: len(notes("CutCommitted")) >= 2, 150, told)
+    # The queues' processes and files go with the head; the trainer waits at its gate, rollouts wait for prompts.
+    ray.kill_head()
+    ray.start_head()
+    ray.submit(mine, attempt=1, sent=f"{first}-r1")
+    before = len(notes("CutCommitted"))
+    through(40)
+    eventually((mine.folder(ray) / "from-2").exists, 150, told)
+    back = json.loads((mine.folder(ray) / "from-2").read_text())
+    assert back["step"] > 0
+    assert back["trained"] == 2 * back["draws"]
+    eventually(lambda: len(notes("CutCommitted")) > before, 150, told)
+    ray.lose_all()
+    through(40)
+    through(80)
+    last = ray.submit(mine, attempt=2)
+    assert ray.ended(last, 200)["driver_exit_code"] == 0, told()
+    state = json.loads((mine.folder(ray) / "trained").read_text())
+    assert sorted(state["trained"]) == list(range(PROMPTS))
+    assert len(state["draws"]) == len(set(state["draws"])) == PROMPTS // 2
+    assert [text[:28] for text in notes("CutRestored")] == ["trainer/0 takes the job back"]

@@ -66,15 +66,19 @@ class HeadApart(Submissions):
         self._env.pop("RAY_ADDRESS", None)
         self._head: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._count = workers
         try:
-            self.start_head()
-            for index in range(workers):
-                self.add_worker(f"w{index}")
+            self._start()
         except BaseException:
             self.close()
             raise
 
     # -- events
+
+    def _start(self) -> None:
+        self.start_head()
+        for index in range(self._count):
+            self.add_worker(f"w{index}")
 
     def start_head(self) -> None:
         """Start a head on the storage and the ports of the last one."""
@@ -98,16 +102,28 @@ class HeadApart(Submissions):
         os.killpg(self._head.pid, signal.SIGKILL)
         self._head.wait()
 
+    def lose_all(self) -> None:
+        """Lose all machines with their processes and files, and start others, which know nothing of them."""
+        self._kill_all()
+        shutil.rmtree(self.folder)
+        for folder in (self.home, self.folder / "head"):
+            folder.mkdir(parents=True)
+        self._start()
+
     def close(self) -> None:
         """End all processes and remove all files."""
+        self._kill_all()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill_all(self) -> None:
         for process in [*self._workers, *filter(None, [self._head])]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        self._workers = []
         for pid in self.mine():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _ray(self, before: list[str], made: list[str], env: dict[str, str], log: str) -> subprocess.Popen[bytes]:
         # The agent of another Ray may hold the default port; without an agent nothing can be submitted.

@@ -27,13 +27,19 @@ def trainer() -> None:
     fresh: dict[str, Any] = {"sent": 0, "trained": [], "draws": []}
     step, state = checkpoint.load() or (0, fresh)
     if me.incarnation > 1:
-        found = {"step": step, "trained": len(state["trained"])}
+        found = {"step": step, "trained": len(state["trained"]), "draws": len(state["draws"])}
         (folder / "new").write_text(json.dumps(found))
         (folder / "new").rename(folder / f"from-{me.incarnation}")
     while me.incarnation == me.config["hold"]:
         time.sleep(0.1)  # until all of the job is killed
     while len(state["trained"]) < PROMPTS:
-        while state["sent"] < min(PROMPTS, len(state["trained"]) + 8):
+        count = len(state["trained"])
+        while count in me.config.get("gates", ()) and not (folder / f"gate-{count}").exists():
+            step += 1  # cuts go on
+            checkpoint.save(step, state, persist=False)
+            me.job.checkpoint()
+            time.sleep(0.05)
+        while state["sent"] < min(PROMPTS, count + 8):
             prompts.put(state["sent"], key=str(state["sent"]))
             state["sent"] += 1
         for sample in samples.get_batch(2):
