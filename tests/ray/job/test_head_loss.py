@@ -113,16 +113,17 @@ def test_each_prompt_is_trained_once_though_the_head_and_then_all_machines_are_l
 
     first = ray.submit(mine, attempt=1)
     eventually(lambda: len(notes("CutCommitted")) >= 2, 150, told)
-    # The queues' processes and files go with the head; the trainer waits at its gate, rollouts wait for prompts.
+    # The queues' processes and files go with the head. The trainer, which takes cuts at its gate, does not notice; a
+    # rollout that waits for a prompt does.
     ray.kill_head()
     ray.start_head()
     ray.submit(mine, attempt=1, sent=f"{first}-r1")
-    before = len(notes("CutCommitted"))
-    through(40)
     eventually((mine.folder(ray) / "from-2").exists, 150, told)
+    before = len(notes("CutCommitted"))
     back = json.loads((mine.folder(ray) / "from-2").read_text())
     assert back["step"] > 0
     assert back["trained"] == 2 * back["draws"]
+    through(40)
     eventually(lambda: len(notes("CutCommitted")) > before, 150, told)
     ray.lose_all()
     through(40)

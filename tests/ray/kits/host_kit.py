@@ -79,7 +79,7 @@ class FakeMaster:
     async def endpoints(self, seen: Any) -> dict[str, Any]:
         return {}
 
-    async def queue_opened(self, name: str) -> dict[str, Any]:
+    async def queue_opened(self, name: str, token: str) -> dict[str, Any]:
         return {"epoch": 0, "path": "", "crc": 0}
 
     async def pid(self) -> int:

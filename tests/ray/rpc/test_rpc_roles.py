@@ -176,7 +176,7 @@ def test_a_role_orders_the_restart_of_another_role_and_calls_it_again(ray_here, 
     try:
         job.start(
             job.role("boss", "usercode.talkers.Boss", dependsOn=[{"role": "listener"}]),
-            talkers("talker", minReplicas=2, maxReplicas=4, restartPolicy={"with": ["listener"]}),
+            talkers("talker", replicasPerGroup=2, minReplicas=2, maxReplicas=4, restartPolicy={"with": ["listener"]}),
             talkers("listener", dependsOn=[{"role": "talker"}]),
         )
         status = job.connection.wait(90)

@@ -38,7 +38,7 @@ def trainer() -> None:
             step += 1  # cuts go on
             checkpoint.save(step, state, persist=False)
             me.job.checkpoint()
-            time.sleep(0.05)
+            time.sleep(0.2)
         while state["sent"] < min(PROMPTS, count + 8):
             prompts.put(state["sent"], key=str(state["sent"]))
             state["sent"] += 1

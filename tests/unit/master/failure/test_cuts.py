@@ -92,6 +92,41 @@ def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world
     assert choices(world.state.cuts, "t") == (mark(3), mark(2))
 
 
+def test_a_queue_that_lost_its_items_takes_the_ranks_of_the_last_cut_back_to_it(world):
+    cut(world, 1)
+    world.send(ev.QueueOpened("samples", "first"))
+    world.send(ev.QueueOpened("samples", "first"))
+    world.send(ev.QueueOpened("samples"))  # of a queue's process that knows of no token
+    world.send(ev.CutAsked("t/0"))
+    assert told(world, reasons.RESTARTING) == []
+    world.send(ev.QueueOpened("samples", "second"))
+    why = "queue samples lost its items with the machine that held them"
+    assert told(world, reasons.CUT_GIVEN_UP) == [f"cut 2 is given up: {why}; cut 1 stays the last one"]
+    (restart,) = told(world, reasons.RESTARTING)
+    assert restart.startswith(f"{why}; restarting ")
+    (incident,) = world.state.incidents.values()
+    assert {*incident.members} == {("t", 0), ("t", 1), ("w", 0)}
+    # Another queue of that machine opens meanwhile: they restart already.
+    world.send(ev.QueueOpened("other", "first"))
+    world.send(ev.QueueOpened("other", "second"))
+    assert len(told(world, reasons.RESTARTING)) == 1
+    world.settle()
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(1)))
+    assert world.state.cuts.tokens == ()
+    # It was opened before the others went back, or goes back itself when it is opened.
+    world.send(ev.QueueOpened("samples", "third"))
+    assert len(told(world, reasons.RESTARTING)) == 1
+
+
+def test_without_a_cut_or_at_the_end_of_the_job_a_lost_queue_restarts_nobody(world):
+    world.send(ev.QueueOpened("samples", "first"))
+    world.send(ev.QueueOpened("samples", "second"))
+    assert told(world, reasons.RESTARTING) == []
+    cut(world, 1)
+    ending = evolve(world.state, phase=Phase.STOPPING)
+    assert not transition(ending, ev.QueueOpened("samples", "third"), world.now).state.incidents
+
+
 def test_a_lost_rank_gives_the_cut_up_and_the_one_before_stays(world):
     cut(world, 1)
     world.send(ev.CutAsked("t/0"))

@@ -78,7 +78,7 @@ EVENTS = st.one_of(
         text,
         st.lists(st.tuples(text, committed), max_size=2).map(tuple),
     ),
-    st.builds(ev.QueueOpened, text),
+    st.builds(ev.QueueOpened, text, text),
     st.builds(ev.CutAsked, text),
     st.builds(ev.CutsFound, st.lists(made_cuts, max_size=2).map(tuple), st.just(((3, "torn"),)), st.just(("t",))),
     st.builds(ev.CutBegun, small, st.lists(text, max_size=2).map(tuple)),

@@ -151,7 +151,7 @@ async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monk
     assert not await ask(keeper, "mark", B, 1, ())
     assert "was replaced" in (await keeper.seal_cut(1, str(path)))["why"]
     await keeper.end_cut()
-    assert await keeper.go_back(1, "", 0) == ""
+    assert await keeper.go_back(1, "", 0) == ("", "")
     for number in (1, 2):
         _, (why, stamp) = await ask(keeper, "put", A, BOUNDS, ("", number), b"i%d" % number, 0.0)
         assert (why, stamp) == (None, CutStamp(1, 0, 0))
@@ -167,8 +167,9 @@ async def test_a_keeper_takes_part_in_a_cut_and_goes_back(keeper, tmp_path, monk
     assert (said["why"], said["items"], said["bytes"]) == ("", 1, 2)
     assert "cannot be written" in (await keeper.seal_cut(1, str(path / "below a file")))["why"]
     await keeper.end_cut()
-    assert "cannot go back" in await keeper.go_back(1, str(path), 0)
-    assert await keeper.go_back(1, str(path), said["crc"]) == ""
+    assert "cannot go back" in (await keeper.go_back(1, str(path), 0))[1]
+    token, _ = await ask(keeper, "stats", A, BOUNDS)
+    assert await keeper.go_back(1, str(path), said["crc"]) == (token, "")
     _, (items, stamp) = await ask(keeper, "get", B, BOUNDS, (4, 3, ()), 1, 0.0)
     assert (items, stamp.epoch) == ([b"i2"], 2)
     later = Who("b/0", 2, "r")
@@ -189,7 +190,7 @@ async def test_a_queue_that_opens_is_told_where_the_job_is(keeper, monkeypatch):
             raise answer
         return answer
 
-    master = SimpleNamespace(queue_opened=SimpleNamespace(remote=lambda name: name))
+    master = SimpleNamespace(queue_opened=SimpleNamespace(remote=lambda *told: told))
     fake = SimpleNamespace(is_initialized=lambda: True, get_actor=lambda *_: master, get=get)
     monkeypatch.setattr(module, "ray", fake)
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
@@ -203,12 +204,12 @@ async def test_a_queue_that_opens_is_told_where_the_job_is(keeper, monkeypatch):
         raise ValueError("no such actor")
 
     fake.get_actor = nobody
-    assert keeper._introduce() == module.NO_MASTER
+    assert keeper._introduce("") == module.NO_MASTER
 
 
 async def test_a_queue_that_cannot_go_back_lets_its_folder_go(keeper, monkeypatch, tmp_path):
     gone = {"epoch": 1, "path": str(tmp_path / "nowhere"), "crc": 0}
-    monkeypatch.setattr(keeper, "_introduce", lambda: gone)
+    monkeypatch.setattr(keeper, "_introduce", lambda _: gone)
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             await ask(keeper, "stats", A, BOUNDS)
@@ -233,6 +234,6 @@ async def test_a_put_that_waits_at_a_full_queue_is_after_the_cut_and_goes_on(kee
     await keeper.end_cut()
     assert (await ask(keeper, "get", B, bounds, (1, 0, ()), 1, 0.0))[1][0] == [b"i1"]
     assert (await waiting)[1][0] is None
-    assert await keeper.go_back(1, str(path), said["crc"]) == ""
+    assert (await keeper.go_back(1, str(path), said["crc"]))[1] == ""
     assert (await ask(keeper, "get", B, bounds, (2, 1, ()), 1, 0.0))[1][0] == [b"i1"]
     (await keeper._opened()).close()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dljob.master.failure.policy import lift
+from dljob.master.failure.restart import RestartOrder, begin
 from dljob.master.start import shards, weights
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import KEPT, QUEUES, Cut, CutMember, Cuts, OpenCut, choices, fits, is_alone, worlds_of
@@ -25,14 +27,45 @@ from dljob.master.state.events import (
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import RankPhase
 from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
 
 def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
-    """Record a queue of the job. One that is opened during a cut has no part in it: its items are all from after it."""
-    if event.name not in d.cuts.queues and len(d.cuts.queues) < QUEUES:
+    """Record a queue of the job. One that is opened during a cut has no part in it: its items are all from after it.
+
+    A queue whose folder is another one than before has lost its items: the job goes back to the last cut.
+    """
+    if event.name not in d.cuts.queues:
+        if len(d.cuts.queues) >= QUEUES:
+            return
         d.cuts = evolve(d.cuts, queues=(*d.cuts.queues, event.name))
+    before = dict(d.cuts.tokens).get(event.name, "")
+    if event.token not in ("", before):
+        others = tuple(one for one in d.cuts.tokens if one[0] != event.name)
+        d.cuts = evolve(d.cuts, tokens=(*others, (event.name, event.token)))
+        if before:
+            _items_lost(d, event.name)
+
+
+def _items_lost(d: StateTransaction, name: str) -> None:
+    """Restart the ranks of the last cut: their states do not fit a queue without its items.
+
+    Ranks that restart already decide later, and go back then. Without a cut the queue's users get an error.
+    """
+    why = f"queue {name} lost its items with the machine that held them"
+    if d.cuts.open is not None:
+        _give_up(d, why)
+    if not d.phase.active:
+        return
+    last = frozenset(worlds_of(d.cuts.kept[-1:]))
+    mine = (key for key in sorted(d.ranks) if not last.isdisjoint((key[0], f"{key[0]}/{key[1]}")))
+    one = next((key for key in mine if d.ranks[key].phase.live), None)
+    if one is not None:  # coupling takes the others along
+        role, rank = one
+        level = lift(d.facts(role), Level.PROCESS, host_lost=False)
+        begin(d, RestartOrder(level, role, (rank,), Reason.NODE_LOST.value, why))
 
 
 def found(d: StateTransaction, event: CutsFound) -> None:
@@ -247,7 +280,9 @@ def decided(d: StateTransaction, event: CheckpointDecided) -> None:
     target = now.kept[-1] if now.kept else None
     follow = tuple(world for world in (*worlds_of(now.kept), *now.lost) if world != event.world)
     back = target.number if target is not None else 0
-    d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=tuple(dict.fromkeys(follow)), broken=False, lost=())
+    ahead = tuple(dict.fromkeys(follow))
+    # A queue that is opened from now on goes back first, so that its folder may be a new one.
+    d.cuts = evolve(now, epoch=cuts.epoch + 1, back=back, pending=ahead, broken=False, lost=(), tokens=())
     shards.cut_restored(d, back)
     weights.cut_restored(d, back, dict(target.weights) if target is not None else {})
     what = f"cut {back}" if target is not None else "the beginning, with empty queues: no cut can be read"

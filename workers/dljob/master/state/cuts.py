@@ -106,6 +106,8 @@ class Cuts:
     """Worlds whose cuts are all damaged: they begin anew at the next restore, with the queues."""
     queues: tuple[str, ...] = ()
     """Names of the job's queues."""
+    tokens: tuple[tuple[str, str], ...] = ()
+    """(queue, token of its folder), of the queues that were opened since the job last went back to a cut."""
 
     @property
     def present(self) -> Cut | None:

@@ -332,6 +332,8 @@ class QueueOpened:
     """A queue of the job was opened, for the first time or by a new process."""
 
     name: str
+    token: str = ""
+    """Identifies the folder of the queue. Another one than before: the items went with the machine that held them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ class PrimeMaster:
         """Take a rank's report that it has saved its state for a cut, or cannot."""
         await self._own.cut_taken(told)
 
-    async def queue_opened(self, name: str) -> dict[str, Any]:
+    async def queue_opened(self, name: str, token: str = "") -> dict[str, Any]:
         """Record a queue of the job; return the cut that it is to go back to."""
-        return await self._own.queue_opened(name)
+        return await self._own.queue_opened(name, token)
 
     async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer a member of a collective group."""

@@ -139,15 +139,20 @@ class QueueKeeper(StorageActor):
             store.end_cut()
             self.changes.happened()
 
-    async def go_back(self, epoch: int, path: str, crc: int) -> str:
-        """Go back to a cut, without a path to an empty queue; return why that cannot be, empty when it is done."""
+    async def go_back(self, epoch: int, path: str, crc: int) -> tuple[str, str]:
+        """Go back to a cut, without a path to an empty queue; return (token, why that cannot be).
+
+        Both may be empty: the token before the first request, the reason when it is done.
+        """
+        token = ""
         try:
             if (store := await self._opened()) is not None:
                 store.restore(epoch, Path(path) if path else None, crc)
+                token = store.token
         except OSError as error:
-            return f"queue {self.name} cannot go back to {path}: {error.strerror or error}"
+            return token, f"queue {self.name} cannot go back to {path}: {error.strerror or error}"
         self.changes.happened()
-        return ""
+        return token, ""
 
     async def _opened(self) -> QueueStore | None:
         return None if self._opening is None else await asyncio.shield(self._opening)
@@ -190,19 +195,19 @@ class QueueKeeper(StorageActor):
     async def _open(self, bounds: tuple[int, int]) -> QueueStore:
         store = await asyncio.to_thread(QueueStore, folder_of(self.job, self.name), bounds)
         try:
-            said = await asyncio.to_thread(self._introduce)
+            said = await asyncio.to_thread(self._introduce, store.token)
             store.restore(said["epoch"], Path(said["path"]) if said["path"] else None, said["crc"])
         except BaseException:
             store.close()
             raise
         return store
 
-    def _introduce(self) -> dict[str, Any]:
+    def _introduce(self, token: str) -> dict[str, Any]:
         """Tell PrimeMaster of this queue; return the cut that the job last went back to. Waits while it is away."""
         while ray.is_initialized():  # else it is an object in a process of its own, and no actor
             try:
                 master: Any = ray.get_actor(self.job.master, self.job.namespace)
-                return ray.get(master.queue_opened.remote(self.name), timeout=ANSWER_S)
+                return ray.get(master.queue_opened.remote(self.name, token), timeout=ANSWER_S)
             except ValueError:  # there is no PrimeMaster, and so no cut
                 break
             except Exception as error:  # noqa: BLE001 - PrimeMaster comes back, or the lease ends this actor

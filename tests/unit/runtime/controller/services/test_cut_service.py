@@ -153,15 +153,21 @@ async def test_what_ranks_report_and_ask_is_handed_on(master):
     assert await service.queue_opened("samples") == {"epoch": 0, "path": "", "crc": 0}
     assert await service.queue_opened("other") == {"epoch": 0, "path": "", "crc": 0}
     assert master.events == [ev.QueueOpened("other")]
+    master.state.cuts = evolve(master.state.cuts, tokens=(("samples", "one"),))
+    for token in ("one", "two"):
+        await service.queue_opened("samples", token)
+    assert master.events[1:] == [ev.QueueOpened("samples", "two")]
 
 
 async def test_queues_go_back_once_for_each_restore_and_those_without_a_process_later(master):
     service = CutService(master)
     cut = Cut(4, 1.0, (("t", MARK),), (FILE,))
     master.state.cuts = Cuts(last=4, kept=(cut,), epoch=1, back=4, queues=("samples", "away", "other"))
-    master.backend.answers = {"go_back": ""}
+    master.backend.answers = {"go_back": ("one", "")}
     assert [await service.go_back() for _ in range(2)] == ["", ""]
     assert master.backend.asked == [("samples", "go_back", 1, "/x", 3), ("other", "go_back", 1, "", 0)]
+    # Only a queue whose folder is known can be told to have lost it.
+    assert master.events == [ev.QueueOpened("samples", "one"), ev.QueueOpened("other", "one")]
 
 
 async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
@@ -172,7 +178,7 @@ async def test_nobody_goes_on_while_a_queue_cannot_go_back(master, tmp_path):
     master.state.cuts = Cuts(last=4, kept=(cut,), epoch=1, back=4, queues=("samples",))
     master.backend.answers = {"go_back": DLJobError("it restarts")}
     assert await service.go_back() is None
-    master.backend.answers = {"go_back": "queue samples: the disk is full"}
+    master.backend.answers = {"go_back": ("", "queue samples: the disk is full")}
     assert await service.go_back() == "queue samples: the disk is full"
     assert master.events == []
     (tmp_path / "whole").unlink()

@@ -127,11 +127,15 @@ class CutService:
         event = ev.CutTaken(number, str(told["role"]), int(told["rank"]), int(told["incarnation"]), mark)
         return await self._shell.offer(event)
 
-    async def queue_opened(self, name: str) -> dict[str, Any]:
+    async def queue_opened(self, name: str, token: str = "") -> dict[str, Any]:
         """Record a queue, and return the cut that it belongs to."""
-        if name not in self._shell.state.cuts.queues:
-            await self._shell.offer(ev.QueueOpened(name))
+        await self._record(name, token)
         return self._state_of(name)
+
+    async def _record(self, name: str, token: str) -> None:
+        cuts = self._shell.state.cuts
+        if name not in cuts.queues or token not in ("", dict(cuts.tokens).get(name, "")):
+            await self._shell.offer(ev.QueueOpened(name, token))
 
     async def ready(self) -> None:
         """Wait until the cuts of earlier attempts are known."""
@@ -168,9 +172,11 @@ class CutService:
                 return ""
             for name in cuts.queues:
                 own = self._state_of(name)
-                why = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"], without="")
-                if why is None:
+                said = await self._call(name, "go_back", own["epoch"], own["path"], own["crc"], without=("", ""))
+                if said is None:
                     return None
+                token, why = said
+                await self._record(name, token)
                 if why:
                     log.error("%s", why)
                     # What was whole when the decision was made may be damaged by now.
