@@ -81,6 +81,12 @@ def test_the_evidence_speaks_where_the_process_did_not():
     assert describe("w/0", judged(silent, classify(silent))) == "w/0: OOMKilled: OOMKilled"
 
 
+@pytest.mark.parametrize("why", ["no step for 9 s", "no step for " + "9" * 2000 + " s"])
+def test_the_words_of_a_hang_are_told_once(why: str) -> None:
+    found = Outcome(ok=False, reason=Reason.HANG, message=why, clues=(Clue("monitor", f"hang: {why}"),))
+    assert describe("w/0", judged(found, classify(found))) == f"w/0: Hang: {why}"
+
+
 def test_evidence_told_twice_is_kept_once():
     clue = Clue("pod", "OOMKilled")
     once = add_clues(SIGKILL, [clue])

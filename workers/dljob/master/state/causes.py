@@ -74,11 +74,17 @@ def judged(outcome: Outcome, cause: Cause) -> Outcome:
     """Return the outcome with the reason of its cause, and the line of evidence where it has no error of its own."""
     said = outcome.message
     # An exception has words of its own; an exit code or signal has none but the evidence.
-    if cause.line and not outcome.error_type and cause.line not in said:
+    if cause.line and not outcome.error_type and not _has(said, cause.line):
         said = f"{said}; {cause.line}" if said else cause.line
     if cause.reason is outcome.reason and said == outcome.message:
         return outcome
     return evolve(outcome, reason=cause.reason, message=said)
+
+
+def _has(said: str, line: str) -> bool:
+    """Whether a message has a line of evidence already, perhaps without the kind before it ("hang: no step ...")."""
+    words = line.partition(": ")[2]
+    return line in said or bool(words and said.startswith(words))
 
 
 def add_clues(outcome: Outcome, clues: Iterable[Clue]) -> Outcome:
