@@ -36,6 +36,19 @@ def test_scale_changes_the_replicas_of_a_role_and_nothing_else(kube: FakeKube, d
     assert replicas(kube) == [None, 6]
 
 
+def test_several_roles_are_scaled_by_one_command(kube: FakeKube, dljob: Run) -> None:
+    job = running(kube)
+    job["spec"]["roles"][0] = {"name": "other", **BOUNDS}
+    kube.put(DLJOBS, job)
+    code, _, err = dljob("scale", "hello", "t=2", "other=6", "-k")
+    assert (code, replicas(kube)) == (0, [6, 2])
+    assert [line.split()[0] for line in err.splitlines()] == ["t", "other"]
+    # Nothing is sent where one of the sizes cannot be read, or a role has two.
+    for words, told in (("t=x", "'t=x' is not a role"), ("t=6", "role t has 2 sizes")):
+        code, _, err = dljob("scale", "hello", "t=4", words, "-k")
+        assert (code, told in err, replicas(kube)) == (2, True, [6, 2])
+
+
 @pytest.mark.parametrize(
     ("size", "words"),
     [
