@@ -40,7 +40,8 @@ def validate(data: JsonValue, doubtful: Iterable[Loc] = ()) -> tuple[DLJobManife
         doubtful: fields whose value is uncertain, such as those given twice; rules that read them are skipped.
     """
     if not isinstance(data, dict):
-        return None, (Finding((), "a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
+        found = "a list" if isinstance(data, list) else "a text" if isinstance(data, str) else f"{data!r:.40}"
+        return None, (Finding((), f"is {found}: a DLJob is a mapping of apiVersion, kind, metadata and spec"),)
     # An object of another kind would fail in every field: its kind is the only useful finding.
     foreign = _kind(data)
     # Without `kind` or `apiVersion` it may still be meant as a DLJob, so its fields are checked too.

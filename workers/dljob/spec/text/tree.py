@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+from dljob.spec.text import syntax
 from dljob.spec.text.kubectl import differs
 
 Loc: TypeAlias = tuple[str | int, ...]
@@ -112,14 +113,14 @@ def _syntax(marked: MarkedYAMLError) -> Document:
     mark = error.problem_mark or error.context_mark
     place = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
     problem = str(error.problem or error.context or "not YAML")
-    # Words of ruamel's messages; plainer ones take their place.
     if "maximum depth" in problem:
         return _broken(place, f"is nested deeper than {MAX_DEPTH} levels")
     if "\\t" in problem:
         return _broken(place, "a tab cannot indent YAML", "use spaces")
     opened = error.context_mark if error.problem_mark and error.context else None
-    where = f"{error.context} of line {opened.line + 1}: " if opened else ""
-    return _broken(place, f"not YAML: {where}{problem}")
+    where = syntax.around(error.context, opened.line + 1) if opened else ""
+    words, hint = syntax.plain(problem)
+    return _broken(place, f"not YAML: {where}{words}", hint)
 
 
 def _unreadable(text: str, error: Exception) -> Document:
