@@ -186,6 +186,14 @@ def test_stop_ends_user_code_that_does_not_listen(job):
     gone(pid)
 
 
+def test_stop_ends_a_function_that_serves_for_ever_in_order(job):
+    host = started(job, "serves")
+    host.ready()
+    host.stop(0, grace_s=600.0)
+    outcome = host.ends()[0].outcome
+    assert (outcome.ok, outcome.message) == (True, "interrupted, as ordered (the test says so)")
+
+
 def test_leave_answers_and_goes_although_a_call_is_pending(job):
     import ray
 

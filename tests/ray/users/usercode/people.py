@@ -52,6 +52,10 @@ def sleeps():
     time.sleep(1000)
 
 
+def serves():
+    http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler).serve_forever()
+
+
 def unserialisable():
     return object()
 

@@ -19,7 +19,7 @@ from dljob import Worker, rpc
 from dljob.errors import PeerLostError, UsageError
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome
-from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder
+from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder, StopOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import ProgressCounter, RankCall, Stopping, renew
 from dljob.runtime.rpc.call_trace import RankTrace
@@ -237,6 +237,43 @@ def test_a_rank_that_leaves_for_good_is_shut_down_and_what_it_made_is_not_used_a
     assert shut == [1] * parts
     assert reason == ["leaves for good: Unknown" if parts else "restart in process: Unknown"]
     assert (host._kept() is None) is parts
+
+
+@pytest.mark.parametrize("watches", [False, True])
+def test_a_function_that_does_not_end_when_it_is_to_stop_is_interrupted(host, watches):
+    going, cleaned = threading.Event(), []
+
+    def work(_order, _start):
+        host._life = SimpleNamespace(shutdown=lambda: None, in_function=True)
+        assert not watches or not host._stopping.is_set()
+        going.set()
+        try:
+            while True:
+                pass
+        finally:
+            cleaned.append(host._stopping.reason)
+
+    host.work = work
+    host.start_ranks(order(1))
+    going.wait(30)
+    host.stop_ranks(StopOrder(1, (0,), 4.0 if watches else 600.0, "the job is over"))
+    assert (reports(host), cleaned) == ([(1, True)], ["the job is over"])
+    assert "interrupted, as ordered (the job is over)" in host.reports._reports[0].outcome.message
+
+
+def test_a_function_that_ends_by_itself_is_not_interrupted(host):
+    def work(_order, _start):
+        host._life = SimpleNamespace(shutdown=lambda: None, in_function=True)
+        host.ready(0, 1)
+        host._stopping.wait(30)
+        return Outcome(ok=True, result=7)
+
+    host.work = work
+    host.start_ranks(order(1))
+    while host._life is None or not host._stopping.watched:
+        threading.Event().wait(0.01)
+    host.stop_ranks(StopOrder(1, (0,), 600.0, "the job is over"))
+    assert [report.outcome.result for report in host.reports._reports if report.outcome] == [7]
 
 
 def test_code_that_is_busy_is_taken_out_of_it(host):

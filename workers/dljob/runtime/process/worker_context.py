@@ -170,17 +170,25 @@ class Stopping(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self.reason = ""
+        self.watched = False
+        """Whether user code has ever looked at it: code that has not cannot know that it is to end."""
 
     def __bool__(self) -> bool:
         return self.is_set()
 
+    def is_set(self) -> bool:
+        """Return whether the rank is to end."""
+        self.watched = True
+        return super().is_set()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds; return whether it is set. A rank that waits here does not count as hung."""
+        self.watched = True
         return super().wait(timeout)
 
     def order(self, reason: str) -> None:
         """Ask user code to end; the first reason stays."""
-        if not self.is_set():
+        if not super().is_set():
             self.reason = reason
             self.set()
 

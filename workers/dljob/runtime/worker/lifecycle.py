@@ -97,6 +97,11 @@ class Lifecycle:
             return not self._shut, self._kept if self._object is None else self._object
         return False, None
 
+    @property
+    def in_function(self) -> bool:
+        """Whether a function of the user's runs: it has no `shutdown` that could end it."""
+        return self._settled and self._object is None and self._kept is None
+
     def shutdown(self) -> None:
         """Call the worker's `shutdown` hook, only the first time. Its exceptions are printed and change nothing."""
         with self._ending:

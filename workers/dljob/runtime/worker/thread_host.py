@@ -61,6 +61,8 @@ from dljob.runtime.worker.serving import HostServing, port_taken
 
 DRAIN_S = 5.0
 """Most seconds for callers to take the items of streams that go on elsewhere, before user code is asked to end."""
+CLEANUP_S = 1.0
+"""Seconds before its deadline at which a function that looks at `stopping`, and does not end, is interrupted."""
 LEFT = Outcome(ok=True, message="left its torch group, as ordered")
 
 
@@ -245,8 +247,11 @@ class ThreadHost(Host):
         # SIGTERM wins over an order to leave: this process will not run another incarnation.
         if recall.ordered and not self._killed:
             self._report_left(start)
-        else:
-            self._ended(start, self._terminated() if self._killed or outcome is None else outcome)
+            return
+        if outcome is None:  # a function that was interrupted because it was asked to stop
+            last_save.close(ok=False)
+            outcome = Outcome(ok=True, code=0, message=f"interrupted, as ordered ({self._stopping.reason})")
+        self._ended(start, self._terminated() if self._killed else outcome)
 
     def _live_on(self, order: StartOrder, start: RankStart) -> Outcome:
         interpreter.check_worker(self.spec.role)
@@ -408,9 +413,21 @@ class ThreadHost(Host):
             # In a thread of its own: the hook may hang, and the grace must hold all the same.
             hook = threading.Thread(target=self._life.shutdown, name="dljob-shutdown", daemon=True)
             hook.start()
+            if self._life.in_function:
+                self._interrupt_function(deadline, min(CLEANUP_S, grace_s / 4) if self._stopping.watched else grace_s)
             self._done.wait(max(0.0, deadline - time.monotonic()))
             hook.join(max(0.0, deadline - time.monotonic()))
         return self._done.wait(max(0.0, deadline - time.monotonic()))
+
+    def _interrupt_function(self, deadline: float, cleanup_s: float) -> None:
+        """Raise once in a function that has not ended by itself `cleanup_s` seconds before the deadline.
+
+        So `serve_forever()` ends in order. A function that has never looked at `stopping` is given ASK_S.
+        """
+        if self._done.wait(max(ASK_S, deadline - cleanup_s - time.monotonic())):
+            return
+        while not self._recall.interrupt() and not self._done.wait(ASK_S) and time.monotonic() < deadline:
+            pass
 
     def _end_reported(self, start: RankStart, outcome: Outcome, code: int, why: str) -> None:
         seq = self._ended(start, outcome)
