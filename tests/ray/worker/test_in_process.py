@@ -113,4 +113,4 @@ def test_a_second_death_while_ranks_meet_again_restarts_in_process_too(job: Job,
     eventually(lambda: lines(job, "restart", 3), 100, job.seen)
     kill(job, 1)
     restarts = ends_as_if_nothing_had_happened(job, undisturbed, {0, 1})
-    assert set(restarts) == {"in_process"}
+    assert set(restarts) == {"inProcess"}
