@@ -108,8 +108,11 @@ def timers(s: JobState | StateTransaction) -> Iterator[float | None]:
     """Yield when failed loads are ordered again."""
     for role in s.job.loading:
         for rank in s.job.roles[role].ranks:
-            own = s.ranks[role, rank]
-            if own.weights is not None and own.phase is RankPhase.READY and own.weights.loading is None:
+            own, newest = s.ranks[role, rank], s.roles[role].newest
+            if own.weights is None or own.phase is not RankPhase.READY or own.weights.loading is not None:
+                continue
+            # Who holds the newest, or what a restore left as the newest, loads nothing: its timer would never stop.
+            if newest is not None and own.weights.at < newest.at:
                 yield own.weights.retry_at
 
 
@@ -178,7 +181,7 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
     d.note(reasons.WEIGHTS_STALE, f"{event.role}/{event.rank}", said)
 
 
-def newest(s: JobState | StateTransaction) -> tuple[tuple[str, PublishedWeights], ...]:
+def newest_versions(s: JobState | StateTransaction) -> tuple[tuple[str, PublishedWeights], ...]:
     """Return the newest version of each role that loads weights, for a cut of now."""
     found = ((role, s.roles[role].newest) for role in s.job.loading)
     return tuple((role, version) for role, version in found if version is not None)

@@ -93,6 +93,10 @@ class Surroundings:
 
     def _serve(self) -> None:
         """Set up what concerns servers."""
+        self.cut_versions: dict[int, int] = {}
+        """Cut -> the newest version of weights when its trainer saved."""
+        self.left_versions: dict[int, tuple[int, int]] = {}
+        """Incarnation of the trainer -> (a, b): versions after a, up to b, are of steps that it has left."""
         self.said: dict[Running, bool] = {}
         """The last word of the host of each live server: whether it gets requests."""
         self.heard: dict[RankKey, tuple[int, bool]] = {}

@@ -228,6 +228,8 @@ FAULTS: dict[str, Callable[[MasterWorld, FaultMove], None]] = {
     "stubborn": servers.harden,
     "publish": weight_invariants.publish,
     "bad load": weight_invariants.spoil,
+    "take cut": weight_invariants.take_cut,
+    "go back": weight_invariants.go_back,
 }
 """The faults by name."""
 

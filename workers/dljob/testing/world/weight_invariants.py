@@ -1,6 +1,7 @@
 """Weights of servers: publications, loads, and the invariants of who gets requests.
 
-Nobody whom PrimeMaster tells as ready lags beyond `maxLag`, and a load leaves `minReady` ranks that are told so.
+Nobody whom PrimeMaster tells as ready lags beyond `maxLag`, or holds weights of steps that the job has left when it
+went back to a cut; and a load leaves `minReady` ranks that are told so.
 """
 
 from __future__ import annotations
@@ -8,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dljob.master.state.actions import Action, LoadWeights
-from dljob.master.state.events import WeightsLoaded, WeightsPublished
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.cuts import CutQueue, choices
+from dljob.master.state.events import (
+    CheckpointCommitted,
+    CheckpointDecided,
+    CutAsked,
+    CutBegun,
+    CutSealed,
+    CutTaken,
+    WeightsLoaded,
+    WeightsPublished,
+)
 from dljob.master.state.evolve import evolve
 from dljob.master.state.staleness import why_out
 from dljob.master.state.state import JobState, RankKey, RankPhase
@@ -17,20 +29,63 @@ from dljob.testing.world.state import WorldState
 
 
 def publish(w: WorldState, f: FaultMove) -> None:
-    """All channels have a new version, and a host of each role that loads it reports that."""
-    del f
-    if w.state is not None and w.job.loading:
+    """All channels have a new version, and a host of each role that loads it reports that, in `value` seconds."""
+    life, restored = _trainer(w)
+    # A trainer that takes part in cuts restores before it trains.
+    if w.state is not None and w.job.loading and (restored or not w.cut_versions):
         version = w.versions[0] + 1
         w.versions = (version, w.versions[1])
         # The number stands for the time, so that the keys of states do not depend on the clock.
+        by = ((f"{w.job.drivers[0]}/0", life),) if w.cut_versions else ()
         for role in w.job.loading:
-            w.later(Arrive(WeightsPublished(role, version, float(version))))
+            w.later(Arrive(WeightsPublished(role, version, float(version), by=by)), f.value)
 
 
 def spoil(w: WorldState, f: FaultMove) -> None:
     """The next load fails, and leaves the rank without a version."""
     del f
     w.versions = (w.versions[0], w.versions[1] + bool(w.job.loading))
+
+
+def _trainer(w: WorldState) -> tuple[int, bool]:
+    """Return the incarnation of the trainer, rank 0 of the first driver role, and whether it has restored."""
+    key = w.job.drivers[0], 0
+    lives = w.running.get(key)
+    life = lives[-1][0] if lives else 0
+    saves = w.known.saves.get(f"{key[0]}/0")
+    return life, saves is not None and saves.decision(RunId(1, life)) is not None
+
+
+def take_cut(w: WorldState, f: FaultMove) -> None:
+    """The trainer takes part in a cut, which is committed unless something of it is late."""
+    del f
+    life, restored = _trainer(w)
+    if w.state is None or not restored or w.known.cuts.open is not None:
+        return
+    role, number = w.job.drivers[0], w.known.cuts.last + 1
+    mark = CheckpointId(RunId(1, life), number)
+    w.cut_versions[number] = w.versions[0]
+    for event in (
+        CutAsked(f"{role}/0"),
+        CutBegun(number),
+        CutTaken(number, role, 0, life, mark),
+        CheckpointCommitted(f"{role}/0", mark),
+        CutSealed(number, (CutQueue("samples", "", 0, 0, 0),)),
+    ):
+        w.later(Arrive(event))
+
+
+def go_back(w: WorldState, f: FaultMove) -> None:
+    """The trainer restores the last cut, or begins, unless it has done so already."""
+    del f
+    life, restored = _trainer(w)
+    if w.state is None or not life or restored:
+        return
+    world = f"{w.job.drivers[0]}/0"
+    found = choices(w.known.cuts, world)
+    if found is not None:
+        w.left_versions[life] = (w.cut_versions[found[0].step] if found else 0, w.versions[0])
+    w.later(Arrive(CheckpointDecided(world, RunId(1, life), found[0] if found else None)))
 
 
 def load(w: WorldState, a: LoadWeights) -> None:
@@ -40,6 +95,10 @@ def load(w: WorldState, a: LoadWeights) -> None:
         return
     others = tuple(one for one in process.held if one[0] != a.rank)
     version, bad = w.versions
+    if w.cut_versions and a.version < version - 1:
+        why = "the channel has it no more"
+        w.report(process, WeightsLoaded(a.host.role, a.rank, a.incarnation, a.version, a.at, why, untouched=True))
+        return
     why = "out of memory" if bad else ""
     w.versions = (version, max(0, bad - 1))
     now = () if why else ((a.rank, a.incarnation, a.version),)
@@ -64,6 +123,23 @@ def ordered(after: JobState, actions: Iterable[Action]) -> Iterator[str]:
                 left = sum(_told(after, (role, rank)) for rank in plan.ranks)
                 if left < plan.weights.min_ready:
                     yield f"weights: {role}/{action.rank} loads, and {left} ranks are left of {plan.weights.min_ready}"
+
+
+def left(w: WorldState) -> Iterator[str]:
+    """Yield the ranks that are told as ready, and whose processes hold weights of steps that the job has left."""
+    state = w.known
+    saves = state.saves.get(f"{w.job.drivers[0]}/0") if w.left_versions else None
+    if saves is None:
+        return
+    spans = [span for life, span in w.left_versions.items() if saves.decision(RunId(1, life)) is not None]
+    for process in w.processes.values() if spans else ():
+        told = {(one.rank, one.incarnation): (one.role, one.rank) for one in process.ranks}
+        for rank, incarnation, version in process.held:
+            key = told.get((rank, incarnation))
+            if key is None or state.ranks[key].incarnation != incarnation or not _told(state, key):
+                continue
+            if any(after < version <= until for after, until in spans):
+                yield f"weights: {key[0]}/{rank} gets requests with version {version} of steps that were left"
 
 
 def served(w: WorldState) -> Iterator[str]:
