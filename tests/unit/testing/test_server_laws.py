@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from dljob.master.failure import restart
+from dljob.master.placement import departures
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import HostId
 from dljob.master.status import endpoints
 from dljob.spec.loading.load import load
 from dljob.telemetry import reasons
@@ -105,3 +109,31 @@ def test_a_server_that_drains_is_no_endpoint_and_ends_by_its_deadline() -> None:
     (row,) = endpoints(made.world.known)["s"]
     assert row["incarnation"] == 2
     assert not made.world.problems
+
+
+def test_a_server_without_another_place_is_no_endpoint_when_its_node_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def departs() -> Driver:
+        faults = (Timed(AT, FaultMove("drain", 0, 150.0)),)
+        return Driver(Case(0, job(SERVER, role("d")), faults), pace=Durations(work=(600.0, 600.0), whole=400.0))
+
+    made = departs()
+    made._schedule()
+    made._until(EPOCH_S + AT + 50)
+    assert len(endpoints(made.world.known)["s"]) == 1, "it serves while there is time"
+    made._until(EPOCH_S + AT + 200)
+    assert not made.world.problems
+    monkeypatch.setattr(departures, "_drain_at", lambda d, name, own: None)
+    (problem,) = departs().run().problems
+    assert problem.startswith("drain: s/0 serves when")
+
+
+def test_a_server_that_is_killed_at_work_by_an_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kills(d: StateTransaction, host: HostId, ranks: list[int], number: int) -> bool:
+        restart.kill(d, host)
+        for rank in ranks:
+            restart._wait(d, (host.role, rank), number)
+        return False
+
+    monkeypatch.setattr(restart, "_stop", kills)
+    made = Driver(Case(0, job(SERVER, role("d")), (Timed(AT, RESTART),)), pace=Durations(work=(600.0, 600.0)))
+    assert made.run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"

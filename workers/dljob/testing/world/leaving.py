@@ -9,6 +9,7 @@ from dljob.master.state.events import CauseLearned, CopiesSaved, NodesSeen
 from dljob.master.state.evolve import evolve
 from dljob.master.state.views import Clue
 from dljob.telemetry.evidence import Source
+from dljob.testing.world import server_invariants
 from dljob.testing.world.fault_schedule import Timed, chance
 from dljob.testing.world.model import Arrive, Depart, FaultMove, Silence, StrikeOff
 from dljob.testing.world.state import WorldState
@@ -55,6 +56,7 @@ def depart(w: WorldState, i: Depart) -> None:
     node = w.nodes.get(i.node)
     if node is None or node.silence is not Silence.NONE:
         return
+    w.problems.extend(server_invariants.departs(w, w.known, i.node))
     w.nodes[i.node] = evolve(node, silence=Silence.CUT, since=w.now)
     for actor in [p.actor for p in w.processes.values() if p.node == i.node]:
         w.die(actor)

@@ -6,14 +6,25 @@ from collections.abc import Iterator
 
 from dljob.master.state import limits
 from dljob.master.state.actions import Action, KillHost, LeaveGroup, Release, StopRanks
-from dljob.master.state.events import Event, MasterStarted, RankEnded, RankServes, Tick
-from dljob.master.state.state import JobState, RankKey, RankPhase, Step
+from dljob.master.state.events import (
+    Event,
+    HangFound,
+    HostLost,
+    MasterStarted,
+    RankEnded,
+    RankServes,
+    SpareLost,
+    Tick,
+)
+from dljob.master.state.state import HostPhase, JobState, RankKey, RankPhase, Step
 from dljob.master.state.views import Level, Reason
 from dljob.master.status import endpoints, is_endpoint
 from dljob.testing.world.state import WorldState
 
 _LEVELS = [level.value for level in (Level.IN_PROCESS, Level.PROCESS, Level.ROLE_GROUP, Level.ROLE, Level.JOB)]
 SLACK_S = 1.0
+ACT_S = 5.0
+"""Time for PrimeMaster to hear of an announcement, and to act on it."""
 
 
 def listed(state: JobState) -> dict[RankKey, int]:
@@ -44,6 +55,7 @@ def check_step(w: WorldState, before: JobState, event: Event, step: Step) -> Ite
     if isinstance(event, Tick):
         yield from _cut_short(w, before, step)
     yield from _told_late(new, step.actions)
+    yield from _at_work(before, event, step)
     _record(w, before, step)
 
 
@@ -113,6 +125,40 @@ def _cut_short(w: WorldState, before: JobState, step: Step) -> Iterator[str]:
             continue
         if (freed or host in killed) and w.last - first < before.job.plan.roles[role].drain_s:
             yield f"drain: {role}/{rank} is ended {w.last - first:.1f} s after it was asked to drain"
+
+
+def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
+    """A server is asked to end before its process is killed, if nothing but PrimeMaster's decision ends it.
+
+    What is lost, frozen or excluded has no time for that, and a node whose end is announced may have too little.
+    """
+    gone = {*step.state.exclusions, *before.exclusions, *before.departures, *step.state.departures}
+    there = {node.id for node in step.state.nodes} - gone
+    for action in step.actions if not isinstance(event, HostLost | SpareLost | HangFound) else ():
+        if not isinstance(action, KillHost) or action.host.index < 0:
+            continue
+        own, facts = before.hosts[action.host], before.job.roles[action.host.role]
+        if facts.plan.drain is None or own.phase is not HostPhase.READY or own.life != action.life:
+            continue
+        for rank in facts.ranks_of(action.host.index) if own.node in there else ():
+            if before.ranks[facts.plan.name, rank].phase is RankPhase.READY:
+                yield f"drain: {facts.plan.name}/{rank} is killed at work, nobody asked it to drain"
+
+
+def departs(w: WorldState, state: JobState, node: str) -> Iterator[str]:
+    """A server is no endpoint any more when its node ends as announced, if PrimeMaster could act on it in time."""
+    own = state.departures.get(node)
+    due = state.wake is not None and state.wake <= w.now
+    # Fleets take turns, which may be too many for one notice.
+    if own is None or own.since + ACT_S > w.now or due or not w.serving:
+        return
+    for role, rank in listed(state):
+        facts = state.job.roles[role]
+        at = own.by - limits.DEPART_S - facts.plan.drain_s + ACT_S
+        if facts.plan.drain is None or facts.fleet or at > w.now:
+            continue
+        if state.units[facts.unit_of(facts.host_of(rank))].node == node:
+            yield f"drain: {role}/{rank} serves when {node} ends, which was announced {w.now - own.since:.0f} s before"
 
 
 def at_rest(w: WorldState, state: JobState) -> Iterator[str]:
