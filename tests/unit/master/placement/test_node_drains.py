@@ -284,3 +284,21 @@ def test_servers_of_a_fleet_that_can_do_without_them_leave_with_it_instead():
         world.send(ev.Tick())
     assert (world.state.sizes["s"].size, world.state.departures[victim].drain_at) == (1, None)
     assert [stop.leaves for stop in world.of(act.StopRanks)] == [True]
+
+
+def test_a_server_that_a_restart_drains_already_is_waited_for_and_begins_again_if_its_node_stays():
+    world = servers(count=3)
+    world.send(ev.NodesSeen(world.seen()))
+    victim = where(world)
+    world.send(ev.Commanded("1", "restart", "s/0"))
+    asked = len(world.of(act.StopRanks))
+    world.send(ev.CauseLearned(f"node/{victim}", (Clue("pod", "EvictionByEvictionAPI: Eviction API: evicting"),)))
+    world.send(ev.Tick())
+    assert world.state.departures[victim].drain_by is not None
+    assert len(world.of(act.StopRanks)) == asked, "it is not asked twice"
+    world.send(ev.RankEnded("s", 0, 1, Outcome(ok=True)))
+    world.send(ev.CopiesSaved(victim))
+    assert world.state.ranks["s", 0].phase is RankPhase.WAITING
+    world.now = world.state.departures[victim].by + limits.NOTICE_S
+    world.send(ev.Tick())
+    assert [world.state.ranks["s", rank].phase for rank in (0, 1)] == [RankPhase.STARTING, RankPhase.READY]
