@@ -118,6 +118,24 @@ def test_a_queue_that_lost_its_items_takes_the_ranks_of_the_last_cut_back_to_it(
     assert len(told(world, reasons.RESTARTING)) == 1
 
 
+def test_no_cut_is_begun_before_all_worlds_of_the_last_one_have_gone_back(world):
+    files = (FILE, evolve(FILE, name="unopened"))
+    worlds = (("gone", mark(1)), ("t", mark(1)), ("w/0", mark(1)), ("w/7", mark(1)))
+    later = World(job(TRAINER, DRIVERS, ROLLOUT)).boot()
+    later.send(ev.CutsFound((Cut(4, 1.0, worlds, files),)))
+    later.send(ev.CheckpointDecided("t", RunId(1, 1), mark(1)))
+    later.send(ev.QueueOpened("samples", "first"))
+    later.send(ev.CutAsked("t/0"))
+    assert (later.state.cuts.open, later.state.cuts.refused) == (None, "w/0 has yet to go back to cut 4")
+    assert [one.name for one in later.state.cuts.unopened] == ["unopened"]
+    later.send(ev.CheckpointDecided("w/0", RunId(1, 1), mark(1)))
+    later.send(ev.CutAsked("t/0"))
+    # An earlier attempt may have had other roles, or more ranks.
+    assert later.state.cuts.pending == ("gone", "w/7")
+    assert later.state.cuts.open is not None
+    assert later.state.cuts.opened == ("samples",)
+
+
 def test_without_a_cut_or_at_the_end_of_the_job_a_lost_queue_restarts_nobody(world):
     world.send(ev.QueueOpened("samples", "first"))
     world.send(ev.QueueOpened("samples", "second"))

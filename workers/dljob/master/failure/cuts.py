@@ -101,6 +101,10 @@ def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
     """Return the ranks that save a state in a cut of now, or why there can be none."""
     if not d.phase.active:
         return (), "the job ends"
+    # In a later attempt its ranks may start last: a cut without its state would discard what the others fit.
+    late = next((world for world in d.cuts.pending if _may_go_back(d, world)), None)
+    if late is not None:
+        return (), f"{late} has yet to go back to cut {d.cuts.back}"
     found = list[CutMember]()
     for world in sorted(d.saves):
         role, _, rank = world.partition("/")
@@ -112,6 +116,15 @@ def _members(d: StateTransaction) -> tuple[tuple[CutMember, ...], str]:
                 return (), f"{role}/{number} is {own.phase.value}"
             found.append(CutMember(role, number, own.incarnation, world))
     return tuple(found), "" if found else "no rank of the job uses dljob.checkpoint"
+
+
+def _may_go_back(d: StateTransaction, world: str) -> bool:
+    """Return whether a world has ranks that may still restore: another attempt may have had others."""
+    role, _, rank = world.partition("/")
+    if role not in d.roles:
+        return False
+    ranks = [int(rank)] if rank else d.facts(role).ranks
+    return any((role, one) in d.ranks and d.ranks[role, one].phase is not RankPhase.SUCCEEDED for one in ranks)
 
 
 def begun(d: StateTransaction, event: CutBegun) -> None:

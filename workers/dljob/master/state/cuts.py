@@ -114,6 +114,18 @@ class Cuts:
         """The cut that the job went back to last."""
         return next((one for one in self.kept if one.number == self.back), None)
 
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The queues that were opened since the job last went back."""
+        known = dict(self.tokens)
+        return tuple(name for name in self.queues if name in known)
+
+    @property
+    def unopened(self) -> tuple[CutQueue, ...]:
+        """The other queues of the cut that it went back to: they are as they are there."""
+        known = dict(self.tokens)
+        return tuple(one for one in self.present.queues if one.name not in known) if self.present is not None else ()
+
 
 def choices(cuts: Cuts, world: str) -> tuple[CheckpointId, ...] | None:
     """Return the checkpoints that a new life of a world may restore, the newest first; None: any.

@@ -6,8 +6,9 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from dljob.runtime.queues.files import Place
@@ -36,20 +37,9 @@ class CutFile:
         items = [(number, place[2]) for number, place in self.places]
         head = {"name": self.name, "bounds": self.bounds, "items": items, "keys": self.keys, "closed": self.closed}
         text = json.dumps(head).encode()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = path.with_suffix(".tmp")
-        crc = 0
-        try:
-            with temporary.open("wb", buffering=1 << 20) as file:
-                for part in (_HEAD.pack(_MAGIC, len(text)), text, *(self.body_of(place) for _, place in self.places)):
-                    crc = zlib.crc32(part, crc)
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        # One item at a time: a queue may be larger than the memory of its process should be.
+        bodies = (self.body_of(place) for _, place in self.places)
+        crc = _write(path, chain((_HEAD.pack(_MAGIC, len(text)), text), bodies))
         return len(items), sum(size for _, size in items), crc
 
 
@@ -63,6 +53,38 @@ class Restored:
 
 
 EMPTY = Restored({})
+
+
+def copy(source: Path, path: Path, crc: int) -> None:
+    """Copy the file of an earlier cut, a piece at a time, with bytes of its own: one damage must not hit both cuts.
+
+    Raises:
+        OSError: It cannot be read or written, or its checksum is not `crc`; nothing is left of the copy.
+    """
+    with source.open("rb") as file:
+        found = _write(path, iter(lambda: file.read(1 << 20), b""))
+    if found != crc:
+        path.unlink()
+        raise OSError(f"{source} is damaged: its checksum does not match the journal")
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> int:
+    """Write a file atomically, and return its CRC-32. Raises OSError; nothing is left of the file then."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_suffix(".tmp")
+    crc = 0
+    try:
+        with temporary.open("wb", buffering=1 << 20) as file:
+            for part in parts:
+                crc = zlib.crc32(part, crc)
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return crc
 
 
 def check(path: Path, crc: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +52,11 @@ class Master:
         job = SimpleNamespace(drivers=("t",), roles={"t": facts})
         hosts = {0: SimpleNamespace(actor="host-0")}
         self.state: Any = SimpleNamespace(
-            cuts=Cuts(queues=names), job=job, ranks={("t", 0): None}, hosts=hosts, feeds={"d": new_table(9, 3, 1)}
+            cuts=Cuts(queues=names, tokens=tuple((name, "one") for name in names)),
+            job=job,
+            ranks={("t", 0): None},
+            hosts=hosts,
+            feeds={"d": new_table(9, 3, 1)},
         )
         self.backend: Any = Queues()
         self.informed: list[Any] = []
@@ -99,6 +104,29 @@ async def test_queues_begin_then_ranks_are_called_then_files_are_written(master,
     assert master.events.pop() == ev.CutSealed(1, (CutQueue("samples", path, 1, 2, 3),), str(tmp_path / "checkpoints"))
     await service._advance(master.cut(begun=True, members=saved, sealed=True))
     assert master.events == []
+
+
+async def test_a_queue_that_nobody_has_opened_since_a_restore_is_copied_into_the_next_cut(tmp_path):
+    master = Master(tmp_path)
+    service = CutService(master)
+    saved = (CutMember("t", 0, 3, "t", MARK),)
+    source = tmp_path / "before.queue"
+    source.write_bytes(b"items")
+    file = CutQueue("prompts", str(source), 4, 5, zlib.crc32(b"items"))
+    opened = {"queues": ("samples", "prompts"), "tokens": (("samples", "one"),)}
+    master.state.cuts = Cuts(kept=(Cut(4, 1.0, (("t", MARK),), (file, FILE)),), epoch=1, back=4, **opened)
+    master.backend.answers = {"begin_cut": [], "seal_cut": {"why": "", "items": 1, "bytes": 2, "crc": 3}}
+    await service._advance(master.cut())
+    await service._advance(master.cut(begun=True, members=saved))
+    assert [asked[:2] for asked in master.backend.asked] == [("samples", "begin_cut"), ("samples", "seal_cut")]
+    samples, prompts = master.events.pop().queues
+    path = CutFolder(tmp_path / "checkpoints" / "cuts").queue(1, "prompts")
+    assert (samples.name, prompts) == ("samples", evolve(file, path=str(path)))
+    assert path.read_bytes() == b"items"
+    source.write_bytes(b"damaged")
+    await service._advance(master.cut(begun=True, members=saved))
+    assert "queue prompts: " in (why := master.events.pop().why)
+    assert "is damaged" in why
 
 
 async def test_a_queue_that_does_not_answer_or_cannot_write_gives_the_cut_up(master):
@@ -241,7 +269,7 @@ async def test_the_service_finds_the_cuts_of_an_earlier_attempt_and_follows_chan
     running = asyncio.create_task(service.run())
     await service.ready()
     assert master.events == [ev.CutsFound((cut,))]
-    master.state.cuts = Cuts(last=4, kept=(cut,), queues=("samples",))
+    master.state.cuts = Cuts(last=4, kept=(cut,), queues=("samples",), tokens=(("samples", "one"),))
     async with master.changed:
         master.changed.notify_all()
     await until(lambda: ("samples", "end_cut") in master.backend.asked)

@@ -17,8 +17,10 @@ from dljob.master.start import shards
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId
 from dljob.master.state.cuts import CutQueue, OpenCut, choices
+from dljob.master.state.evolve import evolve
 from dljob.runtime.data.cut_folder import CutFolder, damage_of
 from dljob.runtime.process.messages import CUT, SizesOrder
+from dljob.runtime.queues import cut_file
 
 if TYPE_CHECKING:
     from dljob.master.state.state import JobState
@@ -70,7 +72,8 @@ class CutService:
         self._orders: dict[tuple[int, str], int] = {}
         """(cut, world) -> which of its saves."""
         self._ended = 0
-        self._back = 0
+        self._back = -1
+        """The history of which all queues are known; at first none is."""
         self._going_back, self._verifying = asyncio.Lock(), asyncio.Lock()
         self._whole: dict[int, float] = {}
         """Cut -> when its queue files were read last, and all were whole."""
@@ -226,7 +229,7 @@ class CutService:
     async def _begin(self, cut: OpenCut) -> None:
         self._told = {}
         members = {f"{one.role}/{one.rank}": one.incarnation for one in cut.members}
-        names = self._shell.state.cuts.queues
+        names = self._shell.state.cuts.opened
         found = await asyncio.gather(*(self._call(name, "begin_cut", cut.number, members) for name in names))
         if lost := [name for name, said in zip(names, found, strict=True) if said is None]:
             await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {lost[0]} does not answer: its process restarts"))
@@ -235,7 +238,8 @@ class CutService:
             await self._shell.offer(ev.CutBegun(cut.number, consumers))
 
     async def _seal(self, cut: OpenCut) -> None:
-        names = self._shell.state.cuts.queues
+        # Both as of one moment, so that none is left out.
+        names, unopened = self._shell.state.cuts.opened, self._shell.state.cuts.unopened
         paths = {name: self._folder.queue(cut.number, name) for name in names}
         found = await asyncio.gather(*(self._call(name, "seal_cut", cut.number, str(paths[name])) for name in names))
         queues = list[CutQueue]()
@@ -244,6 +248,13 @@ class CutService:
                 why = said["why"] if said else f"queue {name} does not answer: its process restarts"
                 return await self._shell.offer(ev.CutGivenUp(cut.number, why))
             queues.append(CutQueue(name, str(paths[name]), said["items"], said["bytes"], said["crc"]))
+        for one in unopened:
+            path = self._folder.queue(cut.number, one.name)
+            try:
+                await asyncio.to_thread(cut_file.copy, Path(one.path), path, one.crc)
+            except OSError as error:
+                return await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {one.name}: {error}"))
+            queues.append(evolve(one, path=str(path)))
         return await self._shell.offer(ev.CutSealed(cut.number, tuple(queues), str(self._place)))
 
     async def _end(self) -> None:
