@@ -66,6 +66,7 @@ POLICIES: tuple[Policy, ...] = (
     submission,
     # From here on PrimeMaster runs the job. Orders of users come before what the operator wants itself.
     commands.restart,
+    commands.checkpoint,
     elastic.scale,
     # PrimeMaster gets the cause of a pod's end while the pod's annotations still name the Ray node that it was.
     evidence.tell,

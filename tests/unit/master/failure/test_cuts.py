@@ -54,6 +54,15 @@ def told(world, reason):
     return [note.message for note in world.notes(reason)]
 
 
+def test_a_command_takes_a_cut_as_a_rank_does(world):
+    world.send(ev.Commanded("1", "checkpoint", by="annotation"), after=1)
+    assert (world.state.cuts.open.number, world.state.cuts.open.by) == (1, "annotation")
+    world.send(ev.Commanded("1", "checkpoint", by="annotation"), after=1)
+    world.send(ev.Commanded("2", "checkpoint", "t"), after=1)
+    assert world.state.cuts.last == 1
+    assert told(world, reasons.COMMAND_REFUSED) == ["checkpoint refused: a checkpoint is of the whole job, not of t"]
+
+
 def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     world.send(ev.CutAsked("t/0"), after=1)
     begun = world.state.cuts.open

@@ -43,6 +43,20 @@ def test_a_restart_is_sent_once_and_settled():
     assert world.restarted().settle().look().actions == ()
 
 
+def test_a_checkpoint_is_ordered_once_and_settled_beside_a_restart():
+    world = World().running()
+    world.job["metadata"]["annotations"] |= {names.CHECKPOINT_NOW: AT}
+    (command,) = world.look().actions
+    assert command == Command(f"checkpoint/job/{AT}", world.name, "10.0.0.1", "checkpoint", "job", "annotation")
+    ordered(world.settle(), "worker/1").settle()
+    assert [(entry["kind"], entry["state"]) for entry in world.status["lastCommands"]] == [
+        ("checkpoint", "Sent"),
+        ("restart", "Sent"),
+    ]
+    assert any(event.message == "checkpoint of job: PrimeMaster accepted it" for event in world.events)
+    assert world.restarted().settle().look().actions == ()
+
+
 def test_a_restart_without_a_target_restarts_the_job():
     world = ordered(World().running()).settle()
     assert [command.target for command in world.commands] == ["job"]

@@ -1,12 +1,12 @@
-"""Commands of users and the operator: restart, scale, stop and suspend. Each is carried out once, by its id."""
+"""Commands of users and the operator: restart, scale, checkpoint, stop, suspend. Each happens once, by its id."""
 
 from __future__ import annotations
 
-from dljob.master.failure import ending
+from dljob.master.failure import cuts, ending
 from dljob.master.failure.policy import lift
 from dljob.master.failure.restart import RestartOrder, begin
 from dljob.master.start import starting
-from dljob.master.state.events import Commanded
+from dljob.master.state.events import Commanded, CutAsked
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Phase, Verdict
 from dljob.master.state.transaction import StateTransaction
@@ -35,6 +35,9 @@ def commanded(d: StateTransaction, event: Commanded) -> None:
     elif event.kind == "suspend":
         verdict = Verdict(ok=False, reason=reasons.SUSPENDED, message=f"suspended{by}", at=d.now, suspends=True)
         ending.end(d, verdict)
+    elif event.kind == "checkpoint":
+        # A cut that cannot begin now is told as CutGivenUp, with the reason.
+        cuts.asked(d, CutAsked(event.by or "a command"))
     elif event.kind == "scale":
         # Only the wish: `elastic.follow` looks for room after this event.
         d.sizes = d.sizes.set(
@@ -54,12 +57,14 @@ def _holds(d: StateTransaction, event: Commanded) -> str:
 
 def _refusal(d: StateTransaction, event: Commanded) -> str:
     """Return why a command cannot be carried out; empty when it can."""
-    if event.kind not in ("restart", "scale", *ENDS):
-        return f"no such command: {event.kind}; there are restart, scale, stop and suspend"
+    if event.kind not in ("restart", "scale", "checkpoint", *ENDS):
+        return f"no such command: {event.kind}; there are restart, scale, checkpoint, stop and suspend"
     if d.phase is Phase.STOPPING:
         return "the job is ending"
     if event.kind in ENDS:
         return "" if event.target == "job" else f"only the job can be {ENDS[event.kind]}, not {event.target}"
+    if event.kind == "checkpoint":
+        return "" if event.target == "job" else f"a checkpoint is of the whole job, not of {event.target}"
     if event.target != "job" and not _target_exists(d, event.target):
         roles = ", ".join(d.job.roles)
         return f"no target {event.target}; targets are job, a role ({roles}), or a rank as {next(iter(d.job.roles))}/0"

@@ -443,7 +443,7 @@ class Commanded:
 
     id: str
     kind: str
-    """restart | scale | stop | suspend."""
+    """restart | scale | checkpoint | stop | suspend."""
     target: str = "job"
     """"job", a role, or a rank as "<role>/<rank>"."""
     by: str = ""

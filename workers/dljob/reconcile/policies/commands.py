@@ -1,4 +1,6 @@
-"""Restarts by annotation: `dljob.io/restart: <when>` with `dljob.io/restart-target: <target>`.
+"""Restarts and checkpoints by annotation.
+
+They are `dljob.io/restart: <when>` with `dljob.io/restart-target: <target>`, and `dljob.io/checkpoint-now: <when>`.
 
 Value and target together are the id of the command, so that a command happens once: PrimeMaster remembers the ids that
 it accepted, and the status those that are settled. A text that the gateway does not accept as an id, such as the output
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Literal
 
 from dljob.reconcile.policies.submit import watch
 from dljob.reconcile.state import names, reasons
@@ -31,25 +34,35 @@ REFUSED = 400
 
 def restart(case: ReconcileContext) -> PolicyDecision | None:
     """Pass a restart on to PrimeMaster, and note its outcome in the status."""
-    when = case.annotations.get(names.RESTART)
+    target = bounded(case.annotations.get(names.RESTART_TARGET) or "job", SIZE)
+    return _pass_on(case, "restart", target, case.annotations.get(names.RESTART))
+
+
+def checkpoint(case: ReconcileContext) -> PolicyDecision | None:
+    """Pass an order for a checkpoint on to PrimeMaster, which takes a consistent cut, and note its outcome."""
+    return _pass_on(case, "checkpoint", "job", case.annotations.get(names.CHECKPOINT_NOW))
+
+
+def _pass_on(
+    case: ReconcileContext, kind: Literal["restart", "checkpoint"], target: str, when: str | None
+) -> PolicyDecision | None:
     if not when:
         return None
-    target = bounded(case.annotations.get(names.RESTART_TARGET) or "job", SIZE)
-    id_ = command_id("restart", target, when)
+    id_ = command_id(kind, target, when)
     if any(known.get("id") == id_ for known in items(case.old, "lastCommands")):
         return None
     # The outcome of the command is written once, with an Event; the annotation itself is the user's and stays.
     settled = _settled(case, id_)
     if settled is not None:
         state, reason, message = settled
-        noted = Noted((entry(case, "restart", target, when, state, message),))
-        kind = "Warning" if reason in reasons.WARNINGS else "Normal"
-        event = Event(kind, reason, f"restart of {target}: {bounded(message, 512)}", "Command")
-        return PolicyDecision(f"the restart of {target} is settled: {reason}", change=noted, events=(event,))
+        noted = Noted((entry(case, kind, target, when, state, message),))
+        severity = "Warning" if reason in reasons.WARNINGS else "Normal"
+        event = Event(severity, reason, f"{kind} of {target}: {bounded(message, 512)}", "Command")
+        return PolicyDecision(f"the {kind} of {target} is settled: {reason}", change=noted, events=(event,))
     if not case.reachable:
         return None
-    action = Command(id_, case.cluster_name, case.address, "restart", target, "annotation")
-    return PolicyDecision(f"somebody ordered a restart of {target}", (action,))
+    action = Command(id_, case.cluster_name, case.address, kind, target, "annotation")
+    return PolicyDecision(f"somebody ordered a {kind} of {target}", (action,))
 
 
 def command_id(kind: str, target: str, when: str) -> str:

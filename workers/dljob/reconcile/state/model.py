@@ -303,7 +303,7 @@ class Command:
     id: str
     cluster: str
     address: str
-    kind: Literal["restart", "scale", "stop", "suspend", "cause"]
+    kind: Literal["restart", "scale", "checkpoint", "stop", "suspend", "cause"]
     target: str
     by: str
     """Author of the command; for kind `cause`, the known facts about the cause."""

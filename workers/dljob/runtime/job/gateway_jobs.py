@@ -334,8 +334,8 @@ def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
     if order.kind == "cause":
         node = order.target.partition("node/")[2]
         return "" if node and order.by else "a cause needs the target node/<Ray's node id>, and in `by` the evidence"
-    if order.kind not in ("restart", "scale", *ENDS):
-        return f"there is no command {order.kind[:64]!r}; there are restart, scale, stop, suspend and cause"
+    if order.kind not in ("restart", "scale", "checkpoint", *ENDS):
+        return f"there is no command {order.kind[:64]!r}; there are restart, scale, checkpoint, stop, suspend and cause"
     if order.kind == "scale":
         return _unscalable(order.target, seen)
     if order.target == "job":
