@@ -348,19 +348,16 @@ def serves_old_weights(patch):
     patch.setattr(staleness, "why_stale", lambda plan, newest, own: "")
 
 
-@bug
 def serves_weights_of_left_steps(patch):
     """Nothing of what engines hold is left when a job goes back to a cut."""
     patch.setattr(weights, "cut_restored", lambda d, cut, of: None)
 
 
-@bug
 def takes_weights_of_left_steps_that_are_told_late(patch):
     """Nobody looks which process has published a version."""
     patch.setattr(weights, "why_left", lambda s, by: "")
 
 
-@bug
 def takes_a_load_for_good_that_was_under_way_at_a_restore(patch):
     """A rank that loads while the job goes back to a cut holds what it has loaded."""
     leave = weights._leave

@@ -78,7 +78,9 @@ class CutCore:
     """The cuts of PrimeMaster: its real decisions, on the part of a transaction that they use."""
 
     def __init__(self) -> None:
-        self.d: Any = SimpleNamespace(cuts=Cuts(), saves={}, note=_silent, because=_silent)
+        self.d: Any = SimpleNamespace(
+            cuts=Cuts(), saves={}, job=SimpleNamespace(loading=()), note=_silent, because=_silent
+        )
         self.life = 1
         self.d.feeds = Map(prompts=shard_table.new_table(PROMPTS, 2, 1))
 
