@@ -91,6 +91,19 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     assert choices(world.state.cuts, "w/1") is None
 
 
+def test_a_queue_that_is_opened_during_a_cut_ends_it(world):
+    """A rank may put there before it saves: its state would have put what the cut does not hold."""
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.QueueOpened("samples"))  # again, by another process of it
+    assert world.state.cuts.open is not None
+    world.send(ev.QueueOpened("other"))
+    assert world.state.cuts.open is None
+    assert told(world, reasons.CUT_GIVEN_UP) == [
+        "cut 1 is given up: queue other was opened during it; there is no earlier one",
+    ]
+    assert cut(world, 5) == 2
+
+
 def test_the_checkpoints_of_the_last_two_cuts_stay_however_many_come_after(world):
     for step in (1, 2, 3):
         cut(world, step)

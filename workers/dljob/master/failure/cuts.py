@@ -33,13 +33,15 @@ from dljob.telemetry.wording import counted
 
 
 def queue_opened(d: StateTransaction, event: QueueOpened) -> None:
-    """Record a queue of the job. One that is opened during a cut has no part in it: its items are all from after it.
+    """Record a queue of the job. A cut under way is given up: what ranks put there before they save is not in it.
 
     A queue whose folder is another one than before has lost its items: the job goes back to the last cut.
     """
     if event.name not in d.cuts.queues:
         if len(d.cuts.queues) >= QUEUES:
             return
+        if d.cuts.open is not None:
+            _give_up(d, f"queue {event.name} was opened during it")
         d.cuts = evolve(d.cuts, queues=(*d.cuts.queues, event.name))
     before = dict(d.cuts.tokens).get(event.name, "")
     if event.token not in ("", before):
