@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parents[1] / "users" / "others" / "dlrover_user.py"
 
@@ -27,7 +27,7 @@ def test_a_script_of_dlrover_runs_unchanged_and_goes_on_from_its_checkpoint(tmp_
         env={**os.environ, "DLJOB_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
-        timeout=patience(800),
+        timeout=patience(180),
         check=False,
     )
     assert done.returncode == 0, done.stderr
