@@ -155,6 +155,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made: Any = ThreadHost.__new__(ThreadHost)
     made.broken, made.lives = [], []
     monkeypatch.setattr(torch_group, "abort", made.broken.append)
+    # Else a host that is late would end the whole run of tests.
+    monkeypatch.setattr(thread_host, "end", lambda code, why: pytest.fail(f"the process ends with code {code}: {why}"))
     role = role_plan("t", ("class", "m.T"), elastic=True, comm_backend="gloo", init_process_group=True, replicas=2)
     made.spec = SimpleNamespace(role=role)
     made.actor_name = "t/0/1"
@@ -241,7 +243,7 @@ def test_a_rank_that_leaves_for_good_is_shut_down_and_what_it_made_is_not_used_a
 
 @pytest.mark.parametrize("watches", [False, True])
 def test_a_function_that_does_not_end_when_it_is_to_stop_is_interrupted(host, watches):
-    going, cleaned = threading.Event(), []
+    going, cleaned, cleanup = threading.Event(), [], []
 
     def work(_order, _start):
         host._life = SimpleNamespace(shutdown=lambda: None, in_function=True)
@@ -253,10 +255,15 @@ def test_a_function_that_does_not_end_when_it_is_to_stop_is_interrupted(host, wa
         finally:
             cleaned.append(host._stopping.reason)
 
-    host.work = work
+    def interrupt_at_once(deadline, cleanup_s):
+        cleanup.append(cleanup_s)
+        ThreadHost._interrupt_function(host, deadline, 600.0)
+
+    host.work, host._interrupt_function = work, interrupt_at_once
     host.start_ranks(order(1))
     going.wait(30)
-    host.stop_ranks(StopOrder(1, (0,), 4.0 if watches else 600.0, "the job is over"))
+    host.stop_ranks(StopOrder(1, (0,), 600.0, "the job is over"))
+    assert cleanup == [thread_host.CLEANUP_S if watches else 600.0]
     assert (reports(host), cleaned) == ([(1, True)], ["the job is over"])
     assert "interrupted, as ordered (the job is over)" in host.reports._reports[0].outcome.message
 
