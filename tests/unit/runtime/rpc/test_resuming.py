@@ -309,14 +309,17 @@ def test_a_stream_that_is_left_while_it_moves_is_closed_where_it_arrives(group, 
     stream = group[0].tokens(PROMPT, 1000)
     next(stream)
     fleet.kill(0)
+    reader = threading.Thread(target=lambda: list(stream), daemon=True)
+    reader.start()
     end = time.monotonic() + 10
     while not stream._resuming[0].progress.losses:
         assert time.monotonic() < end
-        threading.Thread(target=lambda: list(stream), daemon=True).start()
-        time.sleep(0.01)
+        time.sleep(0.001)
     stream.close()
     fleet.revive(0)
     assert fleet[0].closed.wait(10)
+    reader.join(10)
+    assert not reader.is_alive()
 
 
 def test_ranks_that_work_in_step_do_not_resume():
@@ -488,6 +491,8 @@ class TestVersions:
             time.sleep(0.01)
         stream.close()
         assert resuming.left.is_set()
+        reader.join(10)
+        assert not reader.is_alive()
         while any(thread.name == "dljob-resume" for thread in threading.enumerate()):
             time.sleep(0.01)
 

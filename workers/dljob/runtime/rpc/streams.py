@@ -44,6 +44,8 @@ class Stream:
         self._turn: deque[int] = deque()
         """Requests whose ready items are all in this process: each rank is asked for more once these are used up."""
         self._closed = False
+        # Another thread may close it while this one moves a request on, whose new generator must be closed too.
+        self._lock = threading.RLock()
         # Before the first request: `__del__` needs it from then on.
         self._forgotten = _forgotten()
         self._opened = sending.begin(target, method, args, kwargs, stream=True)
@@ -97,8 +99,11 @@ class Stream:
 
     def close(self) -> None:
         """End the stream: its generators are closed in the callees. Closing twice is fine."""
-        if self._closed:
-            return
+        with self._lock:
+            if not self._closed:
+                self._close()
+
+    def _close(self) -> None:
         self._closed = True
         if self._started is None:
             self._opened.add_done_callback(self._close_unbegun)
@@ -135,11 +140,12 @@ class Stream:
         if self._items:
             return True
         # Asked only when the items are used up: a rank counts them as used, and makes as many more.
-        while self._turn:
-            number = self._turn.popleft()
-            self._pulls[number] = self._send(number, PULL, self._ids[number])
-            self._arrivals.add(number, self._pulls[number])
-        return not self._pulls
+        with self._lock:
+            while self._turn:
+                number = self._turn.popleft()
+                self._pulls[number] = self._send(number, PULL, self._ids[number])
+                self._arrivals.add(number, self._pulls[number])
+            return not self._pulls
 
     def _item(self, end: Exception) -> Any:
         if not self._items:
@@ -148,8 +154,12 @@ class Stream:
 
     def _arrived(self, number: int) -> None:
         """Handle a rank's answer: the key of its new generator, or items."""
+        with self._lock:
+            self._handle(number)
+
+    def _handle(self, number: int) -> None:
         started, answer = self._started, self._pulls.pop(number, None)
-        if started is None or answer is None:
+        if started is None or answer is None:  # the stream was closed meanwhile
             return
         resuming = self._resuming.get(number)
         try:
