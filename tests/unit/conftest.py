@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,6 +16,21 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 HERE = Path(__file__).parent
 UNTRACED = ("testing", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
 """Simulations, whole operators and code that is not ours: like slow tests, they run the same lines a million times."""
+
+RUN = os.getpid()
+exit_at_once = os._exit
+
+
+def tell_who_ends(code: int) -> None:
+    """End a process that a test made; raise, with the caller's stack, in the one that runs the tests."""
+    if os.getpid() != RUN or "execnet" in traceback.extract_stack(limit=2)[0].filename:
+        exit_at_once(code)
+    # A late thread of another test may be the caller: stderr is all that surely tells which.
+    os.write(2, "".join(traceback.format_stack()).encode())
+    raise AssertionError(f"os._exit({code}) in the process that runs the tests")
+
+
+os._exit = tell_who_ends  # pyright: ignore[reportAttributeAccessIssue] - one that raises where the real one never returns
 
 
 @pytest.hookimpl(wrapper=True)
