@@ -132,7 +132,9 @@ class Pages:
         elastic = {"type": "Elastic", "replicas": 2, "minReplicas": 2, "maxReplicas": 4}
         comm = {"backend": "gloo", "initProcessGroup": False}
         saved = self.start("llama", {"roles": [save]}, code)
-        self.start("sft", {"roles": [{**wait, **elastic, "comm": comm, "name": "trainer"}]}, code)
+        fleet = {"name": "rollout", "driver": False, "replicas": 2, "minReplicas": 1, "maxReplicas": 8}
+        trainer = {**wait, **elastic, "comm": comm, "name": "trainer"}
+        self.start("sft", {"roles": [trainer, {"entrypoint": {"class": "waiting.Patient"}, **fleet}]}, code)
         self.start("grpo-tiny", {"roles": [dict(wait)]}, code)
         for name in ("trainer-job", "spot-job"):
             self.start(name, {"roles": [dict(wait)]}, code).stop()
