@@ -156,6 +156,7 @@ class Line:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
     monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
+    monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
     monkeypatch.setattr(group_transport, "AGAIN_S", 0.01)
     monkeypatch.setattr(group_transport, "REPEAT_S", 0.05)
     loop = asyncio.new_event_loop()
@@ -411,7 +412,11 @@ async def test_the_keeper_holds_references_as_long_as_the_version(held, monkeypa
     assert await kept.handed("n3") == [3]
 
 
-def test_a_version_says_which_process_published_it():
+def test_a_version_says_which_process_published_it(monkeypatch):
+    # Its guard would end this process, the tests', when the lease is over.
+    monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
+    monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
+
     async def publish() -> Version | None:
         job: Any = SimpleNamespace(lease_s=30.0)
         keeper = WeightsKeeper(job, "policy")
