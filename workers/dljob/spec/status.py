@@ -189,26 +189,8 @@ def _places() -> dict[str, Schema]:
     }
 
 
-def _history() -> dict[str, Schema]:
-    counts = {
-        "desired": _count("Ranks that the role has at its present size."),
-        "ready": _count("Ranks that are set up and work."),
-        "running": _count("Ranks with a process: starting, ready or stopping."),
-        "succeeded": _count("Ranks that ended with success."),
-        "failed": _count("Ranks that ended with a failure."),
-        "restarts": _count("Number of restarts of ranks of the role."),
-    }
-    role = _object("The ranks of one role, by state.", name=_text("Name of the role."), **counts)
-    restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
-    metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
-    command = _object(
-        "One command.",
-        id=_text("Id of the command."),
-        kind=_text("Kind of the command."),
-        target=_text("Role, rank or node that the command is about."),
-    )
+def _servers() -> dict[str, Schema]:
     return {
-        "roles": _list("The roles.", 32, role, key="name"),
         "services": _list(
             "The Services of roles with service: true.",
             32,
@@ -239,6 +221,30 @@ def _history() -> dict[str, Schema]:
                 ),
             ),
         ),
+    }
+
+
+def _history() -> dict[str, Schema]:
+    counts = {
+        "desired": _count("Ranks that the role has at its present size."),
+        "ready": _count("Ranks that are set up and work."),
+        "running": _count("Ranks with a process: starting, ready or stopping."),
+        "succeeded": _count("Ranks that ended with success."),
+        "failed": _count("Ranks that ended with a failure."),
+        "restarts": _count("Number of restarts of ranks of the role."),
+    }
+    role = _object("The ranks of one role, by state.", name=_text("Name of the role."), **counts)
+    restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
+    metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
+    command = _object(
+        "One command.",
+        id=_text("Id of the command."),
+        kind=_text("Kind of the command."),
+        target=_text("Role, rank or node that the command is about."),
+    )
+    return {
+        "roles": _list("The roles.", 32, role, key="name"),
+        **_servers(),
         "restarts": _object("Restarts by level.", **restarts),
         "carried": _object(
             "State that PrimeMaster passes to the next attempt, so that restart budgets count across attempts.",
