@@ -37,8 +37,8 @@ from dljob.master.state.state import JobState, Phase
 from dljob.master.state.views import HostId, Outcome, Reason
 from dljob.master.transition import initial, next_wake, transition
 from dljob.plan.plan import plan
+from dljob.runtime.controller.decisions import fold as fold_batch
 from dljob.runtime.controller.master_loop import BATCH, BATCHES
-from dljob.runtime.controller.master_loop import fold as fold_batch
 from dljob.runtime.controller.prime_actor import COLLECT
 from dljob.spec.model import DLJobManifest
 from dljob.telemetry.records import encode_line

@@ -19,6 +19,7 @@ from dljob.master.state.views import HostId
 from dljob.runtime.controller import executor as executor_module
 from dljob.runtime.controller import master_loop as shell_module
 from dljob.runtime.controller import prime, prime_actor
+from dljob.runtime.controller.decisions import Folded
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ async def test_a_large_batch_is_folded_while_the_loop_goes_on(world: World, monk
     fold = shell_module.fold
     begun, may, waited = threading.Event(), threading.Event(), list[bool]()
 
-    def held(*batch: Any) -> shell_module.Folded:
+    def held(*batch: Any) -> Folded:
         begun.set()
         waited.append(may.wait(HANG_S))
         return fold(*batch)

@@ -12,20 +12,19 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from dljob.errors import DLJobError
 from dljob.master import status as snapshots
-from dljob.master.persistence.codec import event_record, snapshot_records
+from dljob.master.persistence.codec import snapshot_records
 from dljob.master.placement.reissue import kills, live_hosts, ready_spares, reissue
 from dljob.master.state import actions as ac
 from dljob.master.state import events as ev
 from dljob.master.state.evolve import evolve
 from dljob.master.state.state import JobState, Phase
-from dljob.master.transition import next_wake, transition
+from dljob.master.transition import next_wake
 from dljob.runtime.backend.interface import Backend
-from dljob.runtime.controller.decisions import Decision, decided, entries
+from dljob.runtime.controller.decisions import entries, fold
 from dljob.runtime.controller.executor import Executor
 from dljob.runtime.controller.group_watch import GroupWatch
 from dljob.runtime.controller.hang_watch import HangWatch
@@ -33,7 +32,7 @@ from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.metric_feed import DriverMetrics, MetricFeed
 from dljob.runtime.controller.node_change_filter import NodeChangeFilter
 from dljob.runtime.controller.node_watch import NodeWatch
-from dljob.runtime.controller.rebuild import change_record, rebuild
+from dljob.runtime.controller.rebuild import rebuild
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
 from dljob.runtime.controller.services.cut_service import CutService
@@ -50,7 +49,6 @@ from dljob.runtime.process.clock import JobClock
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 from dljob.telemetry import reasons
-from dljob.telemetry.records import Record
 
 log = logging.getLogger(__package__)
 
@@ -74,18 +72,6 @@ class MasterOverError(DLJobError):
     """Raised by `MasterLoop.offer` once the master has ended by an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """The result of folding a batch of events: the next state, the actions, and the records of both."""
-
-    state: JobState
-    actions: tuple[ac.Action, ...]
-    records: tuple[Record, ...]
-    """Journal records of the batch: one per event, then one with the change of the state."""
-    decisions: tuple[Decision, ...] = ()
-    """Entries of the batch for PrimeMaster's log."""
-
-
 def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
     """Return (role, number of ranks) for the roles whose number of ranks may change."""
     return tuple((role, own.staying) for role, own in sorted(state.sizes.items()))
@@ -94,21 +80,6 @@ def sizes_of(state: JobState) -> tuple[tuple[str, int], ...]:
 def numbers_of(state: JobState) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return (role, numbers of its ranks) for these roles; empty where they are 0 to n-1."""
     return tuple((role, snapshots.numbers(state, role)) for role in sorted(state.sizes))
-
-
-def fold(state: JobState, events: Iterable[ev.Event], at: float) -> Folded:
-    """Fold a batch of events that share one time (`at`, unix seconds) into the state."""
-    after, actions, records, decisions = state, list[ac.Action](), list[Record](), list[Decision]()
-    for event in events:
-        step = transition(after, event, at)
-        after = step.state
-        if (decision := decided(event, step)) is not None:
-            decisions.append(decision)
-        actions.extend(step.actions)
-        records.append(event_record(event, at))
-    # Other versions of dljob read this record instead of folding the events, which they might decide otherwise.
-    records.append(change_record(state, after, actions, at))
-    return Folded(after, tuple(actions), tuple(records), tuple(decisions))
 
 
 class MasterLoop:
