@@ -275,7 +275,7 @@ async def test_an_error_of_ours_ends_the_job_with_it(world: World, monkeypatch: 
     def wrong(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(shell_module, "transition", wrong)
+    monkeypatch.setattr(shell_module, "fold", wrong)
     end_all(world)
     status = await ended(world)
     assert (status["phase"], status["reason"]) == ("Failed", "MasterFailed")
