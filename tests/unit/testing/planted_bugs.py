@@ -423,6 +423,33 @@ def waits_for_ever_for_a_drain(patch):
 
 
 @bug
+def kills_servers_that_begin_anew(patch):
+    """A restart of the job kills the servers whose role waits for another one to complete."""
+
+    def end(d, role, reason):
+        for host in d.facts(role).hosts():
+            restart.kill(d, host)
+        for rank in d.facts(role).ranks:
+            ending.drop_process(d, (role, rank))
+            d.set_rank((role, rank), evolve(d.ranks[role, rank], incident=0))
+
+    patch.setattr(restart, "_end_later", end)
+
+
+@bug
+def waits_for_ever_to_begin_anew(patch):
+    """A server that ignores its drain keeps its role from beginning anew."""
+    old = restart._end_later
+
+    def end(d, role, reason):
+        old(d, role, reason)
+        if d.roles[role].stop_by is not None:
+            d.set_role(role, evolve(d.roles[role], stop_by=d.now + 1e6))
+
+    patch.setattr(restart, "_end_later", end)
+
+
+@bug
 def forgets_the_endpoints(patch):
     """A new master waits until servers tell it anew that they serve."""
 

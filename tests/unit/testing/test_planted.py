@@ -44,6 +44,8 @@ FOUND = {
     "loses_a_server_that_failed_its_probe": ("a server", "unhealthy"),
     "ends_a_drain_too_soon": ("a server that drains", "drain"),
     "waits_for_ever_for_a_drain": ("a server that drains", "drain"),
+    "kills_servers_that_begin_anew": ("a server that begins anew", "drain"),
+    "waits_for_ever_to_begin_anew": ("a server that begins anew", "drain"),
     "forgets_the_endpoints": ("a server", "endpoints"),
     "tells_ready_before_its_probe": ("a server", "dependency"),
     "lets_the_lowest_number_go": ("a fleet", "fleet"),

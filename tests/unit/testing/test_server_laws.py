@@ -137,3 +137,13 @@ def test_a_server_that_is_killed_at_work_by_an_order_is_found(monkeypatch: pytes
     monkeypatch.setattr(restart, "_stop", kills)
     made = Driver(Case(0, job(SERVER, role("d")), (Timed(AT, RESTART),)), pace=Durations(work=(600.0, 600.0)))
     assert made.run().problems[0] == "drain: s/0 is killed at work, nobody asked it to drain"
+
+
+def test_a_server_that_waits_for_another_role_to_complete_is_drained_by_a_restart_of_the_job() -> None:
+    later = {**SERVER, "dependsOn": [{"role": "first", "condition": "Complete"}]}
+    roles = (role("first", driver=False), later, role("d", dependsOn=[{"role": "s"}]))
+    again = (Timed(AT, FaultMove("command", 0, 1.0, "restart job")),)
+    made = Driver(Case(0, job(*roles), again), pace=Durations(work=(50.0, 60.0), whole=400.0))
+    assert made.run().problems == ()
+    assert made.world.known.restarts["Job"] == 1
+    assert made.world.known.ranks["s", 0].incarnation == 2

@@ -128,6 +128,8 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     # The rules below follow from the state as a whole, whichever event changed it. Their order matters.
     # Ranks of coupled roles start again once all of them have ended.
     starting.follow_stops(d)
+    # Roles that a restart of the job ended begin anew once their servers have finished.
+    restart.follow_ends(d)
     # A rule that replaces a node only records it in d.leaving: its units move here, once, after the handler.
     nodes.leave_by_rule(d)
     # A cause that became known too late for the restart may still ask for more memory.
@@ -245,7 +247,9 @@ def _ranks_lost(d: StateTransaction, event: HostLost) -> None:
         return
     # Ranks that were being stopped are gone as ordered, which is no failure; only the others cost a budget.
     asked = [key for key in keys if d.ranks[key].phase is RankPhase.STOPPING]
-    lost = [key for key in keys if ending.unfinished(d.ranks[key]) and key not in asked]
+    # A role whose earlier ranks still end has nothing else to lose.
+    begun_anew = d.roles[event.host.role].stop_by is None
+    lost = [key for key in keys if begun_anew and ending.unfinished(d.ranks[key]) and key not in asked]
     # `begun` must be asked before the ranks become WAITING below.
     role, begun = event.host.role, failover.begun(d, event.host.role)
     for key in (*asked, *lost):

@@ -33,12 +33,15 @@ def give_up(d: StateTransaction, names: Iterable[str]) -> dict[str, list[int]]:
 
 def _collect(d: StateTransaction, host: HostId, lost: dict[str, list[int]]) -> None:
     """Add the unfinished ranks of a host to the losses of its role; a role that has not begun loses none."""
-    has = host.index >= 0 and not starting.ahead(d, host.role)
-    ranks = d.facts(host.role).ranks_of(host.index) if has else ()
-    for rank in ranks:
-        if ending.unfinished(d.ranks[host.role, rank]):
+    begun = not starting.ahead(d, host.role)
+    for rank in d.facts(host.role).ranks_of(host.index) if host.index >= 0 else ():
+        own = d.ranks[host.role, rank]
+        if begun and ending.unfinished(own):
             ending.drop_process(d, (host.role, rank))
             lost.setdefault(host.role, []).append(rank)
+        elif own.phase.live:
+            # It was to end before its role begins anew.
+            ending.drop_process(d, (host.role, rank))
 
 
 def to_another_domain(d: StateTransaction, names: Iterable[str], excluded: frozenset[str]) -> Assignment | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dljob.master.failure import attribution, coupling
+from dljob.master.failure import attribution, coupling, ending
 from dljob.master.start import starting
 from dljob.master.state import limits
 from dljob.master.state.actions import KillHost, LeaveGroup, StopRanks
@@ -65,7 +65,7 @@ def begin(d: StateTransaction, order: RestartOrder) -> None:
     inherited = _leave_incidents(d, (*members, *later, *order.leaving))
     # A role that restarts as a whole begins a new life, which its checkpoints are numbered by.
     if order.level is Level.JOB:
-        _reset_roles(d, later)
+        _reset_roles(d, order.reason)
     else:
         _begin_lives(d, order.role, own, along)
     due = d.now + (GATHER_S if order.gathers else order.wait)
@@ -177,14 +177,70 @@ def _later_ranks(d: StateTransaction) -> tuple[RankKey, ...]:
     return tuple((name, rank) for name, f in d.job.roles.items() if not f.first_wave for rank in f.ranks)
 
 
-def _reset_roles(d: StateTransaction, later: tuple[RankKey, ...]) -> None:
+def _reset_roles(d: StateTransaction, reason: str) -> None:
     """Prepare all roles of a restarting job to start in order again, also those that the restart does not wait for."""
     for name, facts in d.job.roles.items():
         d.set_role(name, evolve(d.roles[name], spawned=False, was_ready=False))
-        for host in () if facts.first_wave else facts.hosts():
+        if not facts.first_wave:
+            _end_later(d, name, reason)
+
+
+def _end_later(d: StateTransaction, role: str, reason: str) -> None:
+    """End the ranks of a role that waits for another one to complete; its servers finish their requests.
+
+    They belong to no incident, so their deadline is the role's. Until then the role does not begin anew.
+    """
+    facts = d.facts(role)
+    finishing = False
+    for host in facts.hosts():
+        ranks = facts.ranks_of(host.index) if host.index != STORE else ()
+        drains = facts.plan.drain is not None and d.hosts[host].phase is HostPhase.READY
+        live = tuple(rank for rank in ranks if drains and d.ranks[role, rank].phase.live)
+        for rank in ranks:
+            old = d.ranks[role, rank]
+            if rank in live:
+                new = evolve(old, phase=RankPhase.STOPPING, incident=0, restart_reason=reason)
+            else:
+                new = evolve(old, phase=RankPhase.WAITING, incident=0, pid=0)
+            d.set_rank((role, rank), new)
+        if live:
+            d.do(stop_ranks(d, host, live))
+        else:
             kill(d, host)
-    for key in later:
-        d.set_rank(key, evolve(d.ranks[key], phase=RankPhase.WAITING, incident=0, pid=0))
+        finishing = finishing or bool(live)
+    if finishing:
+        # The deadline of an earlier restart stands: the time of a drain began with that.
+        stop_by = d.roles[role].stop_by or d.now + limits.STOP_S + _grace(reason) + facts.plan.drain_s
+        d.set_role(role, evolve(d.roles[role], stop_by=stop_by))
+        d.wake_at(stop_by)
+
+
+def end_overdue(d: StateTransaction, role: str) -> None:
+    """Kill the hosts of a role that did not end their ranks in time before it begins anew."""
+    for host in d.facts(role).hosts():
+        ranks = d.facts(role).ranks_of(host.index) if host.index != STORE else ()
+        late = [rank for rank in ranks if d.ranks[role, rank].phase is RankPhase.STOPPING]
+        if late:
+            kill(d, host)
+            for rank in late:
+                ending.drop_process(d, (role, rank))
+
+
+def follow_ends(d: StateTransaction) -> None:
+    """Let roles begin anew whose last rank of before a restart of the job has ended."""
+    if d.roles is d.base.roles or not d.phase.active:
+        return
+    over = [name for name, own in d.roles.items() if own.stop_by is not None and not own.stopping]
+    for name in over:
+        d.set_role(name, evolve(d.roles[name], stop_by=None))
+    if over:
+        _start_in_order(d)
+
+
+def _start_in_order(d: StateTransaction) -> None:
+    """Start the roles whose turn it is, unless a restart of the job waits out its backoff: it starts them itself."""
+    if not any(own.level is Level.JOB and not own.launched for own in d.incidents.values()):
+        starting.start_roles(d)
 
 
 def _hold(d: StateTransaction, incident: Incident, change: int) -> None:
@@ -245,10 +301,12 @@ def renew(d: StateTransaction, key: RankKey) -> None:
     """Replace the host of a rank that ended as ordered, once its last rank has, where the restart is fresh."""
     incident, host = d.incidents.get(d.ranks[key].incident), d.facts(key[0]).host_of(key[1])
     mine = d.facts(host.role).ranks_of(host.index)
-    if incident is None or not incident.fresh or any(d.ranks[host.role, rank].phase.live for rank in mine):
+    # A role that ends before it begins anew keeps no process either.
+    fresh = d.roles[host.role].stop_by is not None if incident is None else incident.fresh
+    if not fresh or any(d.ranks[host.role, rank].phase.live for rank in mine):
         return
     kill(d, host)
-    if incident.launched:
+    if incident is not None and incident.launched:
         starting.ensure_host(d, host)
 
 
@@ -331,10 +389,8 @@ def launch(d: StateTransaction, number: int) -> None:
     d.wake_at(incident.deadline)
     _hold(d, incident, -1)
     d.touched.ranks.update(incident.members)
-    if not any(own.level is Level.JOB and not own.launched for own in d.incidents.values()):
-        # A restart of the job that still waits starts the roles itself, in order. Without one they may start at once:
-        # an earlier restart of the job that lost all its members to others left that to them.
-        starting.start_roles(d)
+    # At once: an earlier restart of the job that lost all its members to others left that to them.
+    _start_in_order(d)
     hosts = dict.fromkeys(d.facts(role).host_of(rank) for role, rank in incident.members)
     for role in sorted({role for role, _ in incident.members}):
         if d.facts(role).world:

@@ -39,6 +39,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
+    times.extend(role.stop_by for role in state.roles.values())
     return times
 
 
@@ -89,6 +90,9 @@ def _restarts(d: StateTransaction) -> None:
             restart.stop_overdue(d, number)
         elif incident.launched and incident.deadline <= d.now:
             _overdue(d, number)
+    for role, own in d.roles.items():
+        if own.stop_by is not None and own.stop_by <= d.now:
+            restart.end_overdue(d, role)
 
 
 def _overdue(d: StateTransaction, number: int) -> None:

@@ -33,11 +33,14 @@ def _unmet(d: StateTransaction, role: str) -> tuple[str, ...]:
 
 
 def ahead(d: StateTransaction, role: str) -> tuple[str, ...]:
-    """Return the roles that must come before a role that has not begun; empty if it has begun, or is of the first wave.
+    """Return what must come before a role that has not begun; empty if it has begun, or is of the first wave.
 
     A role that has not begun has nothing to restart: its lost units are replaced, or not, by the time of its turn.
     """
-    return () if d.facts(role).first_wave or d.roles[role].spawned else _unmet(d, role)
+    if d.facts(role).first_wave or d.roles[role].spawned:
+        return ()
+    ends = d.roles[role].stop_by is not None
+    return (*_unmet(d, role), *(("the end of its earlier ranks",) if ends else ()))
 
 
 def _may_spawn(d: StateTransaction, role: str) -> bool:
@@ -55,7 +58,8 @@ def start_roles(d: StateTransaction) -> None:
     while again:
         again = False
         for name in d.job.roles:
-            if not d.roles[name].spawned and _may_spawn(d, name):
+            # A role whose earlier ranks still end begins after them.
+            if not d.roles[name].spawned and d.roles[name].stop_by is None and _may_spawn(d, name):
                 d.set_role(name, evolve(d.roles[name], spawned=True))
                 new_life(d, name)
                 again = True

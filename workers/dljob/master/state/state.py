@@ -259,6 +259,8 @@ class RoleState:
     """The newest version of the weights that its ranks load; None: none was published, or it loads none."""
     weights_left_at: float = 0.0
     """When the newest of the versions was published that were left when the job went back to a cut (unix seconds)."""
+    stop_by: float | None = None
+    """Deadline of ranks that finish their requests before the role begins anew (unix seconds); None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

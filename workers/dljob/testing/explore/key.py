@@ -95,7 +95,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
     return (
         s.phase.value,
         _search(s, now),
-        s.roles,
+        frozenset((name, evolve(own, stop_by=_from(own.stop_by, now))) for name, own in s.roles.items()),
         frozenset(
             (key, r.phase.value, r.incarnation, _since(r.since, now, join), number.get(r.incident, 0), _weights(r, now))
             for key, r in s.ranks.items()

@@ -81,6 +81,7 @@ _SERVER = role(
     drain={"signal": "SIGUSR1", "timeoutSeconds": 60},
 )
 _CALLER = role("d", dependsOn=[{"role": "s"}])
+_SERVES_LATER = {**_SERVER, "driver": True, "dependsOn": [{"role": "a", "condition": "Complete"}]}
 _LOAD = {"by": "calls", "target": 1, "cooldownSeconds": 60}
 _FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False, autoscale=_LOAD)
 _FLEETS_DRIVER = role("d", dependsOn=[{"role": "e"}])
@@ -106,6 +107,15 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(Small("an elastic role", job(_ELASTIC, nodes=2), (*LOSS, JOIN, *FEW), PROMPT), 1),
     Bounded(Small("a server", job(_SERVER, _CALLER), (UNREADY, SICK, KILL, *FEW), PROMPT), 2),
     Bounded(Small("a server that drains", job(_SERVER, _CALLER), (STOP, STUBBORN, UNREADY, *FEW), PROMPT), 2),
+    Bounded(
+        Small(
+            "a server that begins anew",
+            job(role("a", driver=False), _SERVES_LATER),
+            (AGAIN, STUBBORN, KILL, *FEW),
+            PROMPT,
+        ),
+        2,
+    ),
     Bounded(
         Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, *LOADS, KILL, *FEW), PROMPT), 1
     ),

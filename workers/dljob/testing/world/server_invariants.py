@@ -104,7 +104,10 @@ def _restarts(before: JobState, event: RankEnded, after: JobState) -> Iterator[s
     stands = before.phase.active and old is not None and old.phase in (RankPhase.STARTING, RankPhase.READY)
     if old is None or new is None or not stands or old.incarnation != event.incarnation or after.verdict is not None:
         return
-    incident = after.incidents.get(new.incident)
+    begun = (own for number, own in after.incidents.items() if number not in before.incidents)
+    # A role that waits for another one to complete begins anew after a restart of the job, and is no member of it.
+    anew = next((own for own in begun if own.level is Level.JOB), None) if not new.incident else None
+    incident = after.incidents.get(new.incident, anew)
     level = after.job.plan.roles[event.role].restart_level
     if incident is None:
         yield f"unhealthy: {event.role}/{event.rank} failed its probe, and is {new.phase} without a restart"
@@ -134,6 +137,7 @@ def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
     """
     gone = {*step.state.exclusions, *before.exclusions, *before.departures, *step.state.departures}
     there = {node.id for node in step.state.nodes} - gone
+    ended = (event.role, event.rank) if isinstance(event, RankEnded) else None
     for action in step.actions if not isinstance(event, HostLost | SpareLost | HangFound) else ():
         if not isinstance(action, KillHost) or action.host.index < 0:
             continue
@@ -141,7 +145,8 @@ def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
         if facts.plan.drain is None or own.phase is not HostPhase.READY or own.life != action.life:
             continue
         for rank in facts.ranks_of(action.host.index) if own.node in there else ():
-            if before.ranks[facts.plan.name, rank].phase is RankPhase.READY:
+            key = facts.plan.name, rank
+            if before.ranks[key].phase is RankPhase.READY and key != ended:
                 yield f"drain: {facts.plan.name}/{rank} is killed at work, nobody asked it to drain"
 
 

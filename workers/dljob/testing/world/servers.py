@@ -17,6 +17,10 @@ from dljob.testing.world.state import WorldState
 OFTEN = 0.25
 """The share of jobs with a server role."""
 SOON_S = 300.0
+ANEW = 0.3
+"""The share of jobs, among those with a role `s` of servers, in which it waits for another role to complete."""
+ANEW_S = 900.0
+"""Seconds within which such a job is told to restart."""
 SICK = Outcome(ok=False, reason=Reason.UNHEALTHY, message="liveness probe failed 3 times, last: status 500")
 _FAULTS = ("unready", "unready", "unhealthy", "stubborn", "command")
 
@@ -53,8 +57,16 @@ def with_servers(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     if rng.random() < 0.6:
         # The last role begins once the servers are ready.
         roles[-1] = {**roles[-1], "dependsOn": [*roles[-1].get("dependsOn", ()), {"role": "s"}]}
+    if _late(seed, roles):
+        server["dependsOn"] = [{"role": roles[0]["name"], "condition": "Complete"}]
     machines = {**group, "replicas": group["replicas"] + 1}
     return {**manifest, "spec": {**spec, "roles": [*roles, server], "nodeGroups": [machines]}}
+
+
+def _late(seed: int, roles: list[dict[str, Any]]) -> bool:
+    """Whether the servers wait for the first role to complete; `spec.rules.coupled` refuses that beside some pairs."""
+    coupled = any("with" in role["restartPolicy"] for role in roles)
+    return len(roles) > 1 and not coupled and chance(f"late servers {seed}").random() < ANEW
 
 
 def _serving(rng: Random, entry: Mapping[str, str]) -> dict[str, Any]:
@@ -80,6 +92,11 @@ def troubles(seed: int, manifest: Mapping[str, Any]) -> tuple[Timed, ...]:
         else:
             fault = FaultMove(kind, pick, rng.choice((0.5, 5.0, 60.0)) if kind == "unready" else 0.0)
         found.append(Timed(round(rng.random() * SOON_S, 3), fault))
+    rng = chance(f"late servers' troubles {seed}")
+    late = any(role["name"] == "s" and "dependsOn" in role for role in manifest["spec"]["roles"])
+    for number in range(rng.randint(1, 3) if late else 0):
+        fault = FaultMove("command", 0, 2500.0 + number, "restart job")
+        found.append(Timed(round(rng.random() * ANEW_S, 3), fault))
     return tuple(found)
 
 
