@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dljob.api.local import views
 from dljob.api.registry import RegistryEntry
@@ -27,6 +30,21 @@ def test_followers_of_a_fault_stand_under_its_first_cause(tmp_path: Path) -> Non
         "    evidence: kernel: Killed process 41 (python)",
         "    after it: trainer/0: Network: RuntimeError: Connection closed by peer",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "line"),
+    [
+        (
+            {"committed": 3, "givenUp": 1, "why": "cut 4: x", "last": 3, "restored": 2, "restoredCut": 2},
+            "  cuts: 3 committed, 1 given up (cut 4: x); the last one is 3; the job went back 2 times, last to cut 2",
+        ),
+        ({"restored": 1}, "  cuts: 0 committed, 0 given up; the job went back 1 time, last to the beginning"),
+    ],
+)
+def test_the_cuts_of_a_job_are_told_in_one_line(tmp_path: Path, cuts: dict[str, Any], line: str) -> None:
+    record = RegistryEntry(name="j", uid="u1", dir=str(tmp_path), started=0.0)
+    assert line in detail(views.overview(record, {"phase": "Running", "cuts": cuts}), now=2.0)
 
 
 def test_a_role_with_ports_is_told_with_its_ready_servers(tmp_path: Path) -> None:

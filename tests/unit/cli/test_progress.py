@@ -161,6 +161,12 @@ def test_the_result_line_holds_the_result_seconds_and_restarts(result: str, made
     assert watch.outcome(end, {"pids_kept": True}) == {**made, **rest}
 
 
+def test_the_result_line_counts_cuts_unless_the_result_has_that_name() -> None:
+    end = {**status("Succeeded"), "cuts": {"committed": 2}, "result": "{}"}
+    assert watch.outcome(end, {})["cuts"] == {"committed": 2}
+    assert watch.outcome({**end, "result": '{"cuts": 7}'}, {})["cuts"] == 7
+
+
 def test_the_result_line_of_a_failed_job_holds_the_first_cause() -> None:
     end = {**status("Failed", message="actor/0: ValueError"), "reason": "UserErrorRepeats", "result": ""}
     made = watch.outcome(end, {})

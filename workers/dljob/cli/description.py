@@ -9,7 +9,7 @@ from dljob.api.views import items, nested
 from dljob.cli import timeline
 from dljob.cli.output import aligned, lost_steps, saved, standing
 from dljob.spec.status import TERMINAL
-from dljob.telemetry.wording import level_words, seconds, unix
+from dljob.telemetry.wording import counted, level_words, seconds, unix
 
 if TYPE_CHECKING:
     from dljob.api.shown_job import Overview, Page
@@ -43,6 +43,7 @@ def detail(job: Overview, now: float) -> list[str]:
     lines += [f"  {line}" for line in spent(nested(status, "ledger"))]
     restarts = ", ".join(f"{v} {level_words(k)}" for k, v in nested(status, "restarts").items() if v)
     lines.append(f"  restarts: {restarts or 'none'}")
+    lines += _cuts(nested(status, "cuts"))
     lines += [line for fault in items(status, "recentFaults") for line in _fault(fault)]
     lines += [_unit(unit) for unit in items(nested(status, "placement"), "notReady")]
     # After the end nobody serves, and nobody is missing.
@@ -72,6 +73,16 @@ def _progress(status: Json, now: float) -> list[str]:
         for name, value in nested(progress, "metrics").items()
     )
     return [f"  step {progress['step']}{stands}{saved(progress)}  {metrics}".rstrip()]
+
+
+def _cuts(cuts: Json) -> list[str]:
+    if not cuts:
+        return []
+    last = f"; the last one is {cuts['last']}" if cuts.get("last") else ""
+    where = f"cut {cuts['restoredCut']}" if cuts.get("restoredCut") else "the beginning"
+    back = f"; the job went back {counted(cuts['restored'], 'time')}, last to {where}" if cuts.get("restored") else ""
+    why = f" ({cuts['why']})" if cuts.get("why") else ""
+    return [f"  cuts: {cuts.get('committed', 0)} committed, {cuts.get('givenUp', 0)} given up{why}{last}{back}"]
 
 
 def spent(ledger: Json) -> list[str]:

@@ -68,7 +68,7 @@ def finish(
 
 
 def outcome(status: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job's result with seconds and restarts; for a failed job reason and message in place of a result."""
+    """Return the result with seconds, restarts and cuts; for a failed job reason and message in place of a result."""
     made: dict[str, Any] = {}
     if status.get("phase") == "Succeeded":
         result: object = json.loads(status["result"]) if status.get("result") else {}
@@ -76,4 +76,6 @@ def outcome(status: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
         made = cast("dict[str, Any]", result) if isinstance(result, dict) else {"result": result}
     else:
         made = {"phase": status.get("phase"), "reason": status.get("reason"), "message": status.get("message")}
-    return {**made, "seconds": status.get("seconds"), "restarts": status.get("restarts"), **extra}
+    # First, so that a result of the user's own with this name stays.
+    cuts = {"cuts": status["cuts"]} if status.get("cuts") else {}
+    return {**cuts, **made, "seconds": status.get("seconds"), "restarts": status.get("restarts"), **extra}

@@ -19,6 +19,7 @@ from dljob.master.placement.previous_attempt import carry
 from dljob.master.start import checkpoints, weights
 from dljob.master.state import memory_overrides
 from dljob.master.state.causes import evidence
+from dljob.master.state.cuts import Cuts
 from dljob.master.state.faults import FaultRecord
 from dljob.master.state.staleness import why_out
 from dljob.master.state.state import JobState, Phase, RankKey, RankPhase, UnitPhase
@@ -277,6 +278,7 @@ def _overview(state: JobState, now: float, progress: Progress) -> dict[str, Any]
         "ledger": view.shown(state, now),
         "carry": carry(state),
         "result": state.result,
+        **_cuts(state.cuts),
         **({"services": marks} if (marks := service_marks(state)) else {}),
     }
 
@@ -435,6 +437,24 @@ def _saved(state: JobState) -> dict[str, Any]:
     """Return the last checkpoint of the first driver role, or of any role where that one saves none."""
     last = checkpoints.last(state)
     return {"lastCheckpointStep": last and last.mark.step, "lastCheckpointTime": rfc3339(last and last.at)}
+
+
+def _cuts(cuts: Cuts) -> dict[str, Any]:
+    """Return the counts of the cuts, the last one, and the one that the job went back to; empty without any."""
+    if cuts == Cuts(queues=cuts.queues, tokens=cuts.tokens):
+        return {}
+    last = cuts.kept[-1] if cuts.kept else None
+    return {
+        "cuts": {
+            "committed": cuts.committed,
+            "givenUp": cuts.given_up,
+            "why": cuts.refused,
+            "last": last and last.number,
+            "lastTime": rfc3339(last and last.at),
+            "restored": cuts.epoch,
+            "restoredCut": cuts.back or None,
+        }
+    }
 
 
 def rfc3339(at: float | None) -> str | None:

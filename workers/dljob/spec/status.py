@@ -246,6 +246,16 @@ def _history() -> dict[str, Schema]:
         "roles": _list("The roles.", 32, role, key="name"),
         **_servers(),
         "restarts": _object("Restarts by level.", **restarts),
+        "cuts": _object(
+            "Consistent cuts of the job in this attempt; written at most every 15 seconds.",
+            committed=_count("Number of cuts that were committed."),
+            givenUp=_count("Number of cuts that were begun and given up."),
+            why=_text("Reason why the last cut was given up, or none was begun; absent after one that began later."),
+            last=_count("Number of the last cut that can be restored; absent where there is none."),
+            lastTime=_time("Time when that cut was committed."),
+            restored=_count("How often the job went back to a cut, or to the beginning where none was whole."),
+            restoredCut=_count("Number of the cut that it went back to last; absent where there was none."),
+        ),
         "carried": _object(
             "State that PrimeMaster passes to the next attempt, so that restart budgets count across attempts.",
             attempt=_count("The attempt that reported the state."),

@@ -165,6 +165,12 @@ def test_the_outcome_of_a_failed_job_says_why() -> None:
     assert "reason" not in outcome({"metadata": META, "status": {**FAILED, "phase": "Succeeded"}})
 
 
+def test_the_outcome_counts_cuts_where_there_are_any() -> None:
+    assert "cuts" not in outcome(JOBS["failed"])
+    cuts = {"committed": 2, "last": 2}
+    assert outcome({"metadata": META, "status": {**FAILED, "cuts": cuts}})["cuts"] == cuts
+
+
 def test_of_large_jobs_rank_0_of_each_role_is_shown() -> None:
     small, nothing = shown_ranks(JOBS["unseen"])
     assert len(small) == 9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from master_kit import World, job
 
+from dljob.master import status
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.cuts import QUEUES, Cut, CutQueue, choices, partners, pinned
@@ -89,6 +90,29 @@ def test_a_cut_counts_once_states_and_queues_are_on_disk(world):
     ]
     assert choices(world.state.cuts, "t") == (mark(5),)
     assert choices(world.state.cuts, "w/1") is None
+
+
+def test_the_status_counts_cuts_and_names_the_one_that_the_job_went_back_to(world):
+    assert "cuts" not in status.brief(world.state, world.now, {})
+    for step in (1, 2):
+        cut(world, step)
+    world.send(ev.CutAsked("t/0"))
+    world.send(ev.CutGivenUp(3, "the disk is full"))
+    world.send(ev.CheckpointDecided("t", RunId(1, 2), mark(2)))
+    made = world.state.cuts.kept[-1]
+    assert status.status(world.state, world.now, {})["cuts"] == {
+        "committed": 2,
+        "givenUp": 1,
+        "why": "cut 3: the disk is full",
+        "last": 2,
+        "lastTime": status.rfc3339(made.at),
+        "restored": 1,
+        "restoredCut": 2,
+    }
+    world.send(ev.CutDamaged(2, "gone"))
+    world.send(ev.CutDamaged(1, "gone"))
+    left = status.brief(world.state, world.now, {})["cuts"]
+    assert (left["committed"], left["last"], left["lastTime"]) == (2, None, None)
 
 
 def test_a_queue_that_is_opened_during_a_cut_ends_it(world):

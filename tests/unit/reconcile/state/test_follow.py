@@ -207,6 +207,7 @@ RICH = snapshot(
     carry={"v": 1, "count": 3},
     progress={"step": 4, "lastCheckpointStep": 3, "lastCheckpointTime": "t", "metrics": {"loss": 0.5, "no": "number"}},
     placement={"units": 2, "ready": 1, "pending": 1, "notReady": [{"name": "worker/0", "node": "n", "why": "w"}]},
+    cuts={"committed": 2, "givenUp": 0, "why": "", "last": 2, "lastTime": "t", "restored": 1, "restoredCut": 1, "x": 7},
     ledger={"Useful": 1.0},
     result={"any": "thing"},
 )
@@ -224,6 +225,15 @@ def test_the_digest_of_a_snapshot_gives_the_same_status():
         *("Recovering", "Restarting", "worker: exit code 1", "2027-01-15T08:00:01Z", 7)
     ]
     assert digest(kept) == kept
+
+
+def test_the_cuts_in_the_status_are_counts_whatever_a_head_says():
+    told = {"committed": 2, "givenUp": 0, "last": 2, "lastTime": "t", "restored": 1, "restoredCut": 1}
+    assert pieces(RICH, clusters=0, at="")["cuts"] == told
+    odd = snapshot(cuts={"committed": "many", "why": "w" * 9999, "last": None})
+    assert [*digest(odd)["cuts"]] == ["why"]
+    assert len(digest(odd)["cuts"]["why"]) == 1024
+    assert "cuts" not in {**digest(snapshot()), **pieces(snapshot(), clusters=0, at="")}
 
 
 @pytest.mark.parametrize("odd", [{}, [], [{}] * 3, {"roles": 3, "nodes": [], "carry": "x", "progress": None}])

@@ -153,6 +153,14 @@ def test_conditions_of_others_are_not_kept():
     assert "Theirs" not in [one["type"] for one in world.status["conditions"]]
 
 
+def test_cuts_change_with_the_progress_and_stay_at_the_end():
+    world = World().running().later(30).master(cuts={"committed": 1, "last": 1}).settle()
+    assert world.status["cuts"] == {"committed": 1, "last": 1}
+    world.later(1).master(cuts={"committed": 2, "last": 2})
+    assert world.step().status is None
+    assert world.master("Succeeded", cuts={"committed": 2, "last": 2}).settle().status["cuts"]["committed"] == 2
+
+
 def test_endpoints_change_with_the_progress_and_go_with_the_job():
     """Each write of a status reaches every watch of the DLJob: servers that come and go cause none by themselves."""
     one = {"role": "worker", "ready": 1, "desired": 2, "addresses": [{"http": "10.0.0.1:24107"}]}

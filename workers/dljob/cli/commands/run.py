@@ -39,8 +39,8 @@ def run(
     On this machine the job gets a Ray of its own, which ends with it: one raylet for each machine of the plan, at most
     8. The file's folder is the working directory of the ranks and on their path. Ctrl-C stops the job. On Kubernetes
     the folder is uploaded; after Ctrl-C the job goes on, and a second Ctrl-C stops it. The ranks' lines have the prefix
-    [role/rank], at most 200 lines per second and rank. The last line on stdout is JSON: seconds and restarts, with the
-    job's result on this machine, with phase and last step on Kubernetes.
+    [role/rank], at most 200 lines per second and rank. The last line on stdout is JSON: seconds, restarts and
+    consistent cuts, with the job's result on this machine, with phase and last step on Kubernetes.
 
     Args:
         file: YAML or JSON file.

@@ -82,7 +82,8 @@ def outcome(job: Json) -> Json:
     last = {"step": step, "metrics": local["progress"]["metrics"]} if step is not None else {}
     meta = job["metadata"]
     known = {"name": meta["name"], "namespace": meta["namespace"], "phase": jobs.phase_of(job)}
-    return {**known, **why, **last, "seconds": local["seconds"], "restarts": jobs.nested(status, "restarts")}
+    cuts = {"cuts": found} if (found := jobs.nested(status, "cuts")) else {}
+    return {**known, **why, **last, **cuts, "seconds": local["seconds"], "restarts": jobs.nested(status, "restarts")}
 
 
 @dataclass(slots=True)

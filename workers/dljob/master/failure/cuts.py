@@ -169,7 +169,7 @@ def _open(d: StateTransaction, number: int) -> OpenCut | None:
 def _give_up(d: StateTransaction, why: str) -> None:
     cut = d.cuts.open
     assert cut is not None  # noqa: S101 - callers look
-    d.cuts = evolve(d.cuts, open=None, refused=f"cut {cut.number}: {why}")
+    d.cuts = evolve(d.cuts, open=None, refused=f"cut {cut.number}: {why}", given_up=d.cuts.given_up + 1)
     last = d.cuts.kept[-1].number if d.cuts.kept else 0
     before = f"cut {last} stays the last one" if last else "there is no earlier one"
     d.note(reasons.CUT_GIVEN_UP, "job", f"cut {cut.number} is given up: {why}; {before}")
@@ -200,7 +200,7 @@ def follow(d: StateTransaction) -> None:
 
 
 def _commit(d: StateTransaction, cut: OpenCut, made: Cut) -> None:
-    d.cuts = evolve(d.cuts, open=None, kept=(*d.cuts.kept, made)[-KEPT:])
+    d.cuts = evolve(d.cuts, open=None, committed=d.cuts.committed + 1, kept=(*d.cuts.kept, made)[-KEPT:])
     shards.cut_committed(d, d.cuts.kept[0].number)
     items, size = sum(one.items for one in made.queues), sum(one.bytes for one in made.queues)
     steps = ", ".join(f"{world} {mark.step}" for world, mark in made.marks)

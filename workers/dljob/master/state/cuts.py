@@ -89,6 +89,10 @@ class Cuts:
 
     last: int = 0
     """The number of the last cut that was begun."""
+    committed: int = 0
+    """How many cuts this attempt has committed."""
+    given_up: int = 0
+    """How many of those that it began it has given up."""
     open: OpenCut | None = None
     kept: tuple[Cut, ...] = ()
     """Committed, the newest last."""

@@ -24,6 +24,7 @@ MAX_ROLES, MAX_FAULTS, MAX_METRICS, MAX_NOT_READY, MAX_EXCLUDED = 32, 10, 16, 20
 FAULT = ("level", "reason", "target", "firstCause", "rank", "detectedAt", "recoveredAt")
 FAULT_COUNTS = ("incarnation", "lostSteps")
 EXCLUSION = ("name", "reason", "since", "until")
+CUT_COUNTS = ("committed", "givenUp", "last", "restored", "restoredCut")
 TEXTS = ("phase", "reason", "message", "completionTime")
 MOST_ROLES, MAX_TEXT, MAX_CARRY = 256, 4096, 16384
 """Bounds of a stored snapshot: roles or node groups, characters of a text, bytes of `carry` as JSON."""
@@ -60,7 +61,17 @@ def digest(snapshot: Object) -> Object:
         found["services"] = {bounded(role, 63): mark for role, mark in marks if isinstance(mark, int)}
     if items(snapshot, "endpoints"):
         found["endpoints"] = endpoints(snapshot)
+    if part(snapshot, "cuts"):
+        found["cuts"] = _cuts(part(snapshot, "cuts"))
     return found
+
+
+def _cuts(told: Object) -> Pieces:
+    """Return the counts of a job's cuts; those that there are not are left out."""
+    return {
+        **{key: told[key] for key in CUT_COUNTS if isinstance(told.get(key), int)},
+        **{key: bounded(text(told, key)) for key in ("why", "lastTime") if text(told, key)},
+    }
 
 
 def endpoints(snapshot: Object) -> list[Pieces]:
@@ -175,6 +186,8 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         found["nodes"] = _nodes(part(snapshot, "nodes"))
     if items(snapshot, "endpoints"):
         found["endpoints"] = endpoints(snapshot)
+    if part(snapshot, "cuts"):
+        found["cuts"] = _cuts(part(snapshot, "cuts"))
     return found
 
 

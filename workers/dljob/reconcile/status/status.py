@@ -24,12 +24,16 @@ KEPT_FIELDS = ("startTime", "completionTime", "lastCommands", "lastFault", "rece
 """Fields that outlive an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
-    *("restarts", "restartsTotal", "progress", "nodes", "endpoints"),
+    *("restarts", "restartsTotal", "progress", "nodes", "endpoints", "cuts"),
 )
 """Fields that begin anew with each attempt."""
 UNTIL_IT_RUNS = ("startTime", "attemptSpecHash", "effective", "rayCluster")
 """Fields that a suspended job does not have: no deadline runs, and the spec may be edited."""
 MAX_COMMANDS = 10
+LATER_FIELDS = (
+    *("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions", "endpoints", "cuts"),
+)
+"""Fields that are written with the progress, or whose state is compared apart from their figures."""
 CONDITION = ("type", "status", "reason", "observedGeneration")
 """The part of a condition whose change is a change of state; its message and times are not."""
 
@@ -84,11 +88,7 @@ def _timeless(status: Object) -> dict[str, Any]:
 
 def _state(status: Object) -> tuple[object, ...]:
     """Return the part of a status whose change is more than progress."""
-    rest = {
-        key: value
-        for key, value in status.items()
-        if key not in ("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions", "endpoints")
-    }
+    rest = {key: value for key, value in status.items() if key not in LATER_FIELDS}
     told = [tuple(one.get(key) for key in CONDITION) for one in items(status, "conditions")]
     nodes = exclusions.state(part(status, "nodes"))
     return rest, told, nodes, roles_state(items(status, "roles")), placement_state(part(status, "placement"))
