@@ -30,6 +30,7 @@ from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.queues import data_queue, session
 from dljob.runtime.queues.files import QueueFiles
 from dljob.runtime.queues.keeper import QueueKeeper, folder_of
+from dljob.runtime.queues.session import line_of
 from dljob.runtime.queues.store import QueueStore
 from dljob.runtime.rpc import storage_actor
 
@@ -339,6 +340,7 @@ class Loopback:
 def line(tmp_path, monkeypatch) -> Iterator[Loopback]:
     monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
     monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
+    monkeypatch.setattr(session, "_lines", session.QueueSessions())  # a process has the queues of one job
     made = Loopback(tmp_path)
     become(made)
     yield made
@@ -706,15 +708,64 @@ def test_a_child_that_is_forked_while_other_threads_are_at_it_does_not_wait_for_
 def test_a_queue_lost_with_its_machine_is_told_once_and_the_put_that_hears_it_is_not_in(line, call):
     queue = DataQueue("q")
     queue.put(1)
-    line.kill("q")
-    folder = folder_of(line.job, "q")
-    for path in folder.iterdir():
-        path.unlink()
+    lose(line, "q")
     with pytest.raises(CallError, match="lost with the machine"):
         call(queue)
     assert queue.qsize() == 0
     queue.put(2)
     assert queue.get(0) == 2
+
+
+def lose(line: Loopback, name: str) -> None:
+    line.kill(name)
+    for path in folder_of(line.job, name).iterdir():
+        path.unlink()
+
+
+def test_the_loss_of_a_queue_is_told_once_to_a_thread_whichever_objects_it_uses(line):
+    """A user who puts the remaining work again at each error would put it twice."""
+    first, second = DataQueue("q"), DataQueue("q")
+    first.put(1)
+    second.put(2)
+    lose(line, "q")
+    with pytest.raises(CallError, match="lost with the machine"):
+        DataQueue("q").put(3)  # an object of its own for each call hears of it as well
+    for queue in (first, second, DataQueue("q")):
+        queue.put(3)
+    assert first.get_batch(3, 0) == [3, 3, 3]
+    assert second.qsize() == 0
+
+
+def test_a_put_by_one_object_that_a_dying_process_answers_is_not_repeated_by_another(line):
+    first, second = DataQueue("q"), DataQueue("q")
+    line.lost = ["put", "get"]
+    first.put(1)
+    second.put(2)
+    assert (first.get(0), second.get(0)) == (1, 2)
+    assert first.qsize() == 0
+
+
+def test_a_put_that_is_refused_after_another_thread_heard_of_the_loss_fails_too(line, monkeypatch):
+    """Its item is in neither queue: it must not return as if it were."""
+    queue = DataQueue("q")
+    queue.put(1)
+    lose(line, "q")
+    ask = queue._keeper.ask
+
+    def late(method: str, *args: Any, **more: Any) -> Any:
+        if method == "put":
+            with pytest.raises(CallError, match="lost with the machine"):
+                queue.qsize()  # as another thread that shares the object does, while the put is under way
+        return ask(method, *args, **more)
+
+    monkeypatch.setattr(queue._keeper, "ask", late)
+    with pytest.raises(CallError, match="lost with the machine"):
+        queue.put(2)
+    monkeypatch.setattr(queue._keeper, "ask", ask)
+    assert queue.qsize() == 0
+    session = line_of(queue, "q")
+    assert not session.follow("", "before")  # an answer of before the loss that comes last
+    queue.put(3)
 
 
 async def test_a_twin_answers_and_raises_as_its_method(line):

@@ -46,7 +46,6 @@ class DataQueue:
         self.name = name
         self._bounds = (operator.index(max_items), operator.index(max_bytes))  # numbers of NumPy are no JSON
         self._keeper = StorageClient("queue", name, "DataQueue")
-        self._token = ""
 
     @property
     def aio(self) -> AsyncQueue:
@@ -86,7 +85,7 @@ class DataQueue:
             # The number of the put: one that is sent again must not add its item twice.
             line.puts += 1
             while not unless():
-                which, stamp = (self._token, line.puts), line.stamp
+                which, stamp = (line.token, line.puts), line.stamp
                 more = {"stamp": stamp, **({"key": key} if key else {})}
                 said = self._ask(
                     line, "put", which, body, deadline.slice_s, more=more, deadline=deadline, doubt=True, unless=unless
@@ -221,7 +220,12 @@ class DataQueue:
         unless: Callable[[], bool] = lambda: False,
         more: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Ask the queue's actor; None once `unless` returns True. Raises CallError if the queue's items were lost."""
+        """Ask the queue's actor; None once `unless` returns True.
+
+        Raises CallError if the queue's items were lost: once in each session, whichever objects of the queue it uses.
+        """
+        # Of this request: another thread with this session may hear of the loss first, and this put is refused, too.
+        sent = args[0][0] if method == "put" else line.token
         left, who = deadline.left, Who(*line.life, line.name)  # of the session's incarnation, maybe an earlier one
         try:
             within = None if left is None else left + SLACK_S
@@ -233,8 +237,7 @@ class DataQueue:
             return None
         token, said = answer
         # A new token means a new folder: the machine with the old one is gone.
-        known, self._token = self._token, token
-        if known not in ("", token):
+        if line.follow(sent, token):
             me = current_worker()
             raise CallError(
                 f"DataQueue({self.name!r}): its items are lost with the machine that held them; the queue is empty now",

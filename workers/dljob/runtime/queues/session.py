@@ -49,6 +49,8 @@ class QueueSession:
     life: tuple[str, int]
     """The rank that created it: its name and incarnation."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
+    token: str = ""
+    """The life of the queue's folder as its last answer told it; empty before the first."""
     puts: int = 0
     turn: int = 0
     """The number of the last get that was sent."""
@@ -74,6 +76,13 @@ class QueueSession:
         if thread is not None:
             thread.epoch = max(thread.epoch, stamp.epoch)
         cut_numbers.seen = max(cut_numbers.seen, stamp.seen)
+
+    def follow(self, sent: str, token: str) -> bool:
+        """Take the token of an answer to a request that had `sent`; return whether items were lost in between."""
+        # An answer that was under way when another request heard of a newer folder does not bring the old one back.
+        if self.token == sent:
+            self.token = token
+        return sent not in ("", token)
 
     def free_for(self, thread: _Thread) -> bool:
         """Whether a thread may use it: the thread owns it, or all its users are finished; and no thread waits in it."""
