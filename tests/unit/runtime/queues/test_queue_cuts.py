@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from dljob.runtime.queues.keeper import QueueKeeper
 from dljob.runtime.queues.store import QueueStore
 from dljob.runtime.rpc import storage_actor
 
-BOUNDS = (100, 1 << 20)
+BOUNDS = (100, 1 << 25)
 A, B = Who("a/0", 1, "p"), Who("b/0", 1, "q")
 
 
@@ -116,6 +117,36 @@ def test_a_damaged_file_is_refused_and_a_full_disk_leaves_none(tmp_path, monkeyp
         found.write(tmp_path / "full" / "cut")
     assert list((tmp_path / "full").iterdir()) == []
     queue.close()
+
+
+def test_a_cut_and_a_restore_hold_one_item_at_a_time_in_memory(tmp_path):
+    queue, size = store(tmp_path / "q"), 1 << 18
+    for number in range(1, 65):
+        assert queue.put(A, number, b"%02d" % number * (size // 2)) is None
+    tracemalloc.start()
+    try:
+        crc = cut(queue, tmp_path / "cut")
+        queue.restore(1, tmp_path / "cut", crc)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 64 * size / 2, "half of the queue's bytes"
+    assert taken(queue, B, 1, 64) == [b"%02d" % number * (size // 2) for number in range(1, 65)]
+    queue.close()
+
+
+async def test_a_cut_that_is_larger_than_its_disk_is_refused_before_it_is_written(keeper, tmp_path, monkeypatch):
+    """Half of it would take the room of the queues themselves, which are on the same disk."""
+    for number in (1, 2):
+        await ask(keeper, "put", A, BOUNDS, ("", number), b"x" * (1 << 19), 0.0)
+    await keeper.begin_cut(1, {})
+    monkeypatch.setattr(cut_file.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    path = tmp_path / "cuts" / "samples"
+    said = await keeper.seal_cut(1, str(path))
+    why = "2 items need 1.0 MiB, and its disk has 1.0 MiB free"
+    assert said["why"] == f"queue samples cannot be written to {path}: {why}"
+    assert list(path.parent.iterdir()) == []
+    (await keeper._opened()).close()
 
 
 def test_the_bytes_of_a_cut_stay_until_it_is_written(tmp_path):

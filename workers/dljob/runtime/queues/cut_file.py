@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from dljob.runtime.queues.files import Place
+from dljob.telemetry.wording import counted
 
 _HEAD = struct.Struct("<4sQ")
 _MAGIC = b"DJC1"
@@ -37,19 +40,37 @@ class CutFile:
         items = [(number, place[2]) for number, place in self.places]
         head = {"name": self.name, "bounds": self.bounds, "items": items, "keys": self.keys, "closed": self.closed}
         text = json.dumps(head).encode()
+        size = sum(size for _, size in items)
+        _check_room(path, len(items), _HEAD.size + len(text) + size)
         # One item at a time: a queue may be larger than the memory of its process should be.
         bodies = (self.body_of(place) for _, place in self.places)
         crc = _write(path, chain((_HEAD.pack(_MAGIC, len(text)), text), bodies))
-        return len(items), sum(size for _, size in items), crc
+        return len(items), size, crc
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a file says: the items by number, in order."""
+    """What a file says: item -> bytes, in order."""
 
-    items: Mapping[int, bytes]
+    sizes: Mapping[int, int]
     keys: tuple[str, ...] = ()
     closed: bool = False
+    path: Path | None = None
+    begin: int = 0
+    """The offset of the first item in the file."""
+
+    def bodies(self) -> Iterator[tuple[int, bytes]]:
+        """Read the items, one at a time: a queue may be larger than the memory of its process should be.
+
+        Raises:
+            OSError: The file cannot be read any more.
+        """
+        if self.path is None:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.begin)
+            for number, size in self.sizes.items():
+                yield number, file.read(size)
 
 
 EMPTY = Restored({})
@@ -66,6 +87,19 @@ def copy(source: Path, path: Path, crc: int) -> None:
     if found != crc:
         path.unlink()
         raise OSError(f"{source} is damaged: its checksum does not match the journal")
+
+
+def _check_room(path: Path, items: int, size: int) -> None:
+    """Refuse a file for which the disk has no room: the queues of a laptop's job write to the same one.
+
+    Raises:
+        OSError: It has not.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    free = shutil.disk_usage(path.parent).free
+    if size > free:
+        words = f"{counted(items, 'item')} need {size / 2**20:.1f} MiB, and its disk has {free / 2**20:.1f} MiB free"
+        raise OSError(errno.ENOSPC, words)
 
 
 def _write(path: Path, parts: Iterable[bytes]) -> int:
@@ -89,30 +123,31 @@ def _write(path: Path, parts: Iterable[bytes]) -> int:
 
 def check(path: Path, crc: int) -> str:
     """Return why a file cannot be restored; empty if it can. Reads every byte, a piece at a time."""
-    found = 0
     try:
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                found = zlib.crc32(piece, found)
+        _verify(path, crc)
     except OSError as error:
-        return f"{path} cannot be read: {error.strerror or error}"
-    return "" if found == crc else f"{path} is damaged: its checksum does not match the journal"
+        return f"{path} cannot be read: {error.strerror}" if error.strerror else str(error)
+    return ""
+
+
+def _verify(path: Path, crc: int) -> None:
+    found = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            found = zlib.crc32(piece, found)
+    if found != crc:
+        raise OSError(f"{path} is damaged: its checksum does not match the journal")
 
 
 def read(path: Path, crc: int) -> Restored:
-    """Read a file.
+    """Read a file, but for its items.
 
     Raises:
         OSError: It cannot be read, or its checksum is not `crc`.
     """
-    data = path.read_bytes()
-    if zlib.crc32(data) != crc:
-        raise OSError(f"{path} is damaged: its checksum does not match the journal")
-    _, length = _HEAD.unpack_from(data)
-    at = _HEAD.size + length
-    head = json.loads(data[_HEAD.size : at])
-    items = dict[int, bytes]()
-    for number, size in head["items"]:
-        items[number] = data[at : at + size]
-        at += size
-    return Restored(items, tuple(head["keys"]), head["closed"])
+    _verify(path, crc)
+    with path.open("rb") as file:
+        _, length = _HEAD.unpack(file.read(_HEAD.size))
+        head = json.loads(file.read(length))
+    sizes: dict[int, int] = dict(head["items"])
+    return Restored(sizes, tuple(head["keys"]), head["closed"], path, _HEAD.size + length)

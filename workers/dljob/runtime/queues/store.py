@@ -151,9 +151,9 @@ class QueueStore:
             return
         self.end_cut()
         found = cut_file.read(path, crc) if path is not None else cut_file.EMPTY
-        for item, body in found.items.items():
+        for item, body in found.bodies():
             self._cut_places[item] = self._write({"op": "again", "item": item}, body)
-        sizes = {item: len(body) for item, body in found.items.items()}
+        sizes = dict(found.sizes)
         # All at once, by the state below: a process that dies before it leaves the queue as it was.
         self.backlog.restore(sizes, found.keys, closed=found.closed)
         self.backlog.next = max([self.backlog.next, *(item + 1 for item in sizes)])
