@@ -86,11 +86,42 @@ def test_servers_load_what_is_published_and_a_stale_one_gets_no_requests(fleet):
     until_states(fleet, *[("Fresh", 2)] * 3)
     held = {json.loads(urlopen(f"http://{each}/held").read())["first"] for each in addresses(fleet)}
     assert held == {2.0}
+    check_weights_of_left_steps(fleet)
     accounts = {row["name"]: row["accounts"] for row in fleet.connection.status()["ledger"]["roles"]}
     assert accounts["engine"]["stale"] > 0
     assert not list((fleet.folder / "weights").glob("*/*")), "no file outlives its load"
     fleet.go()
     assert fleet.connection.wait(60)["phase"] == "Succeeded"
+
+
+def told(job: Job, reason: str) -> list[dict[str, Any]]:
+    return [note for note in job.connection.notes() if note["reason"] == reason]
+
+
+def check_weights_of_left_steps(job: Job) -> None:
+    """Check that nobody gets requests with weights that were published after the cut to which the trainer goes back."""
+    (job.folder / "cut").touch()
+    eventually(lambda: told(job, "CutCommitted"), 60, job.seen)
+    (job.folder / "cut").unlink()
+    (job.folder / "publish-3").touch()
+    until_states(job, *[("Fresh", 3)] * 3)
+    eventually(lambda: endpoints(job) == [0, 1, 2], 60, job.seen)
+    for rank in range(3):
+        (job.folder / f"fail-{rank}").touch()
+    os.kill(job.connection.pids()["trainer/0"], signal.SIGKILL)
+    until_states(job, *[("Stale", None)] * 3)
+    eventually(lambda: endpoints(job) == [], 60, job.seen)
+    left = [note["message"] for note in told(job, "WeightsStale") if note["target"] == "engine"]
+    assert len(left) == 1, left
+    assert left[0].startswith("engine/0, engine/1, engine/2 hold or load weights of steps after cut "), left
+    # The version of the cut is still there, and comes first; then the trainer publishes the number once more.
+    for rank in range(3):
+        (job.folder / f"fail-{rank}").unlink()
+    until_states(job, *[("Fresh", 2)] * 3)
+    eventually(lambda: endpoints(job) == [0, 1, 2], 60, job.seen)
+    assert {json.loads(urlopen(f"http://{each}/held").read())["first"] for each in addresses(job)} == {2.0}
+    (job.folder / "again").touch()
+    until_states(job, *[("Fresh", 3)] * 3)
 
 
 def table(job: Job) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A trainer that publishes a version for each file of that name, and a class that loads them by a method."""
+"""A trainer that publishes a version for each file of that name and takes cuts while one exists, and a class that loads them by a method."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from dljob import WeightChannel, Worker, current_worker, rpc
+from dljob import WeightChannel, Worker, checkpoint, current_worker, rpc
 
 
 def train() -> None:
-    folder, channel, version = Path(current_worker().job_dir), WeightChannel("policy"), 1
+    me, channel = current_worker(), WeightChannel("policy")
+    folder = Path(me.job_dir)
+    step, version = checkpoint.load() or (0, 1)
+    while me.incarnation > 1 and not (folder / "again").exists():
+        time.sleep(0.02)
     while not (folder / "go").exists():
+        while (folder / "cut").exists():
+            me.job.checkpoint()
+            step += 1
+            checkpoint.save(step, version, persist=False)
+            time.sleep(0.1)
         if (folder / f"publish-{version}").exists():
             channel.publish(version, {"layer": {"w": np.full(100_000, float(version)), "b": np.arange(3)}})
             (folder / f"published-{version}").touch()
