@@ -47,7 +47,7 @@ pytest.register_assert_rewrite("backend_contract", "mortal_scene", "prime_help")
 from raylets import RayHere  # noqa: E402 - found by the path above
 
 TORCH = ("accelerators", "checkpoint_jobs", "checkpoint_peers", "collectives", "elastic_nodes", "ends_that_repeat")
-TORCH += ("examples", "hangs", "break_off", "host_torch", "in_process", "resize", "torchrun", "verl")
+TORCH += ("converted", "examples", "hangs", "break_off", "host_torch", "in_process", "resize", "torchrun", "verl")
 """Test files whose jobs have several torch ranks: half of a run's time, and each uses both cores fully."""
 
 

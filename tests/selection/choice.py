@@ -33,7 +33,7 @@ ELSEWHERE = {
     "cli/machine": ("ray/test_ordinary_machine",),
     "api/kubernetes": ("kube/test_cli_*", "kube/test_node_jobs"),
     "api/local": ("ray/test_python_api",),
-    "convert": (),  # texts in, texts out
+    "convert": ("ray/test_converted",),  # texts in, texts out: what they run as is seen there
     "compat": ("ray/test_frameworks", "ray/test_yr", "ray/test_dlrover"),
     "compat/dlrover_api": ("ray/test_dlrover",),
     # So does the operator.

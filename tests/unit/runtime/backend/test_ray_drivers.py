@@ -26,6 +26,12 @@ def test_the_environment_is_what_ray_reads() -> None:
     assert found["RAY_ADDRESS"] == "10.0.0.1:6379"
     assert found["RAY_NAMESPACE"] == "j-abababab"
     assert json.loads(found["RAY_JOB_CONFIG_JSON_ENV_VAR"]) == {"metadata": {OWNER: "me"}}
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in found
+
+
+def test_a_driver_of_a_ray_of_loopback_alone_does_not_look_for_it_in_the_network() -> None:
+    found = ray_drivers.environment(JOB, "127.0.0.1:6379", "me")
+    assert found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 
 
 def test_variables_that_hide_every_device_are_not_passed_on() -> None:

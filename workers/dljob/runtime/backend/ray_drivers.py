@@ -25,6 +25,7 @@ from dljob.runtime.process.messages import JobInfo
 
 OWNER = "dljob.io/owner"
 """The key in a Ray job's metadata that names its owner: `<uid>/<role>/<rank>/<attempt>.<incarnation>`."""
+LOOPBACK = "127."
 JOB_ID_DIGITS = 8
 """The length in hexadecimal digits of a Ray job's id, in which the ids of its actors and placement groups end."""
 PLACED = {"CPU": 1.0}
@@ -46,7 +47,11 @@ def environment(job: JobInfo, address: str, mine: str) -> dict[str, str]:
     The token is inherited. A runtime environment given in the script wins over this one. A driver that names no
     namespace gets a unique one: Ray reads RAY_NAMESPACE only for its clients.
     """
+    # A Ray of loopback alone, as `dljob run` starts it: Ray would look for it at this machine's address in the network,
+    # unless it is told that there are no other machines.
+    alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if address.startswith(LOOPBACK) else {}
     return {
+        **alone,
         "RAY_ADDRESS": address,
         "RAY_NAMESPACE": f"{job.name}-{job.uid[:8]}",
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"metadata": {OWNER: mine}}),
