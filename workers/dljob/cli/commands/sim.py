@@ -29,6 +29,8 @@ def sim(
     nodes: int | None = None,
     days: float | None = None,
     world: int | None = None,
+    workers: int | None = None,
+    ps: int | None = None,
     explore: bool = False,
     operator: bool = False,
     cuts: bool = False,
@@ -49,8 +51,11 @@ def sim(
         replay: run a case written by `--save`, and print everything that happens.
         save: folder for the cases that violate an invariant.
         nodes: simulate one large job with eight devices on each of so many nodes, which fail at published rates.
-        days: simulated days of the large job; default: 30.
+        days: simulated days of the large job, or of that of `--workers`; default: 30.
         world: nodes of the large job that form one torch world; each other node serves alone. Default: 128.
+        workers: simulate one job of so many CPU workers and of parameter servers, a quarter of whose machines is
+            preempted at published rates.
+        ps: number of its parameter servers; default: one for each 25 workers.
         explore: explore small worlds exhaustively instead: every order of events, every fault at every moment.
         operator: test the operator instead: with a failing API server, other operators, KubeRay and users.
         cuts: test consistent cuts instead: jobs whose prompts are to be trained once each, whatever is lost or damaged.
@@ -59,7 +64,8 @@ def sim(
         form: table, json or yaml.
     """
     given = {"seeds": seeds, "from": first, "seed": seed, "replay": replay, "save": save, "nodes": nodes, "days": days}
-    given |= {"world": world, "explore": explore, "operator": operator, "cuts": cuts, "most": most, "faults": faults}
+    given |= {"world": world, "workers": workers, "ps": ps, "explore": explore, "operator": operator, "cuts": cuts}
+    given |= {"most": most, "faults": faults}
     # Not by truth: `--seed 0` is given.
     _all_used(file, [name for name, value in given.items() if value is not None and value is not False])
     if explore:
@@ -68,10 +74,12 @@ def sim(
         return _cuts(_range(first or 0, 200 if seeds is None else seeds), form)
     if faults is not None:
         return _scenario(file, faults, form)
+    # Only here: a default in the signature would count as given, and `_all_used` would refuse other modes.
+    days = 30.0 if days is None else days
     if nodes is not None:
-        # Only here: a default in the signature would count as given, and `_all_used` would refuse other modes.
-        days, world = 30.0 if days is None else days, 128 if world is None else world
-        return _large(nodes, days, world, seed or 0, form)
+        return _large(nodes, days, 128 if world is None else world, seed or 0, form)
+    if workers is not None:
+        return _servers(workers, -(-workers // 25) if ps is None else ps, days, seed or 0, form)
     if replay is not None:
         return _one(_replayed(replay), form)
     chosen = _range(first or 0, 100 if seeds is None else seeds)
@@ -83,6 +91,7 @@ _USES = {
     "cuts": {"seeds", "from"},
     "faults": {"FILE"},
     "nodes": {"days", "world", "seed"},
+    "workers": {"ps", "days", "seed"},
     "replay": set[str](),
     "seed": {"FILE", "operator"},
     "operator": {"seeds", "from", "save"},
@@ -177,7 +186,18 @@ def _large(nodes: int, days: float, world: int, seed: int, form: output.TableFor
         raise UsageError(
             f"{world} of {nodes} nodes for {days:g} days", hint="nodes and days are above 0, world <= nodes"
         )
-    found = run(Size(nodes, days, world, seed))
+    return _told(run(Size(nodes, days, world, seed)), form)
+
+
+def _servers(workers: int, ps: int, days: float, seed: int, form: output.TableFormat) -> ExitCode:
+    from dljob.testing.simulate.parameter_servers import Servers, run
+
+    if workers < 1 or ps < 1 or days <= 0:
+        raise UsageError(f"{workers} workers and {ps} ps for {days:g} days", hint="all three are above 0")
+    return _told(run(Servers(workers, ps, days, seed)), form)
+
+
+def _told(found: dict[str, Any], form: output.TableFormat) -> ExitCode:
     if form == "table":
         output.table([(name, str(value)) for name, value in found.items()])
     else:

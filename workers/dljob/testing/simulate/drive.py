@@ -251,7 +251,7 @@ class Driver:
         heappush(self.agenda, (when, self.order, move))
 
     def _delay(self, item: Item) -> float:
-        span = self.pace.work if isinstance(item, Done) else _SECONDS.get(type(item))
+        span = self._work() if isinstance(item, Done) else _SECONDS.get(type(item))
         if isinstance(item, Drained):
             span = (0.0, self.world.job.roles[item.running.role].plan.drain_s)
         if span is None:
@@ -267,6 +267,12 @@ class Driver:
         elif isinstance(item, Arrive | Carry) and rng.random() < LATE:
             wait += rng.random() * 8.0
         return wait
+
+    def _work(self) -> tuple[float, float]:
+        """Return the shortest and longest time that user code takes from now on."""
+        # Code that starts again late in the job goes on where it was: it ends with the job, not as long after it.
+        gone = min(self.world.now - EPOCH_S, self.pace.whole)
+        return self.pace.work[0] - gone, self.pace.work[1] - gone
 
     def _mend(self) -> None:
         """End the faults: correct the clocks, and add machines up to the number in the plan.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -125,25 +125,30 @@ def _fault(size: Size, rng: Random, kind: str) -> FaultMove:
 
 def run(size: Size) -> dict[str, Any]:
     """Simulate the job; return its end, faults and restarts, and the CPU time and memory that the simulation took."""
+    drawn = mix(size, fault_schedule.chance(f"mix {size.seed}"))
+    return {"nodes": size.nodes, **simulated(size.seed, manifest(size), drawn, size.days)}
+
+
+def simulated(seed: int, job: Mapping[str, Any], drawn: Iterable[tuple[str, Timed]], days: float) -> dict[str, Any]:
+    """Simulate a job under (cause, fault) over the days; return what became of it, and what that took."""
     began = time.process_time()
-    rng = fault_schedule.chance(f"mix {size.seed}")
     # A repair comes hours after its failure, so times are not in order yet.
-    drawn = sorted(mix(size, rng), key=lambda each: each[1].at)
-    end = size.days * DAY_S
-    case = Case(size.seed, manifest(size), tuple(timed for _, timed in drawn))
+    faults = sorted(drawn, key=lambda each: each[1].at)
+    end = days * DAY_S
+    case = Case(seed, job, tuple(timed for _, timed in faults))
     # User code runs until the last fault is over.
     driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end))
     result = driver.run()
     restarted = [note for _, note in driver.world.notes if note.reason == reasons.RECOVERED]
+    causes = Counter(cause for cause, timed in faults if timed.fault.kind != "join")
     return {
-        "nodes": size.nodes,
         "ranks": len(driver.world.begin.ranks),
-        "days": size.days,
+        "days": days,
         "phase": result.phase,
         "reason": result.reason,
         "problems": list(result.problems),
         "events": result.events,
-        "faults": dict(sorted(Counter(cause for cause, _ in drawn if cause != "repaired").items())),
+        "faults": dict(sorted(causes.items())),
         "restarts": dict(result.restarts),
         "recoverySeconds": _quantiles(restarted),
         "simulatedDays": round(result.seconds / DAY_S, 2),

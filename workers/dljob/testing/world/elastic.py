@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 from dljob.master.failure.ending import unfinished
@@ -144,8 +146,10 @@ def bounded(state: JobState) -> Iterator[str]:
         seats = state.seats.get(role)
         if seats is not None and len(seats) != facts.plan.groups:
             yield f"elastic: {role} has {facts.plan.groups} groups and {len(seats)} seats"
+    # One pass without code of Python's: a large job is swept hundreds of times.
+    known = Counter(map(itemgetter(0), state.ranks))
     for name, row in state.roles.items():
-        there = sum(own[0] == name for own in state.ranks) - row.absent
+        there = known[name] - row.absent
         # Ranks that left already count until the last of their groups has.
         left = state.sizes[name].leaving if name in state.sizes else ()
         there += sum(state.ranks[name, rank].phase is RankPhase.ABSENT for rank in left)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
+from operator import attrgetter, itemgetter
 
 from dljob.master.ledger.rules import micros
 from dljob.master.persistence.codec import decode_event, decode_state, encode_event, encode_state
@@ -70,7 +71,9 @@ def may_reserve(w: WorldState, a: Reserve) -> None:
 
 def held(w: WorldState) -> None:
     """Record whether all units of the gang were held at once: some may be lost before PrimeMaster admits the job."""
-    w.admitted = w.admitted or len({unit for unit, _ in (*w.groups, *w.struck)}) == w.job.unit_count
+    # Counted before a set of all is made: the gang of a large job is held last.
+    if not w.admitted and len(w.groups) + len(w.struck) >= w.job.unit_count:
+        w.admitted = len({unit for unit, _ in (*w.groups, *w.struck)}) == w.job.unit_count
 
 
 def may_spawn(w: WorldState, a: SpawnHost, actor: str) -> None:
@@ -178,14 +181,16 @@ def sweep(w: WorldState) -> list[str]:
 
 def _counts(state: JobState) -> Iterator[str]:
     # The state keeps counts so that no decision scans all ranks: they must equal what a scan finds.
-    seen = Counter((role, rank.phase) for (role, _), rank in state.ranks.items())
-    live = sum(count for (_, phase), count in seen.items() if phase.live)
-    ready = dict.fromkeys(state.roles, 0)
-    for host, own in state.hosts.items():
-        ready[host.role] += host.index >= 0 and own.phase is HostPhase.READY
+    # By `map`, without code of Python's for each rank: a large job is swept hundreds of times.
+    phases = map(str.lower, map(attrgetter("phase"), state.ranks.values()))
+    seen = Counter(zip(map(itemgetter(0), state.ranks), phases, strict=True))
+    live = sum(seen[name, phase.value.lower()] for name in state.roles for phase in RankPhase if phase.live)
+    ready = Counter(
+        [host.role for host, own in state.hosts.items() if own.phase is HostPhase.READY and host.index >= 0]
+    )
     for name, role in state.roles.items():
         for phase in RankPhase:
-            count = seen[name, phase]
+            count = seen[name, phase.value.lower()]
             if getattr(role, phase.value.lower()) != count:
                 yield f"count: {name} has {count} {phase.value}, not {getattr(role, phase.value.lower())}"
         if role.hosts_ready != ready[name]:
@@ -220,15 +225,14 @@ def _granted(w: WorldState) -> Iterator[str]:
 
 
 def _incidents(state: JobState) -> Iterator[str]:
-    members: dict[int, int] = {}
-    for key, rank in state.ranks.items():
-        if rank.incident:
-            members[rank.incident] = members.get(rank.incident, 0) + 1
-            if rank.incident not in state.incidents and state.verdict is None:
-                yield f"incident: {key} belongs to {rank.incident}, which is over"
+    belonging = [(key, rank.incident) for key, rank in state.ranks.items() if rank.incident]
+    members = Counter(incident for _, incident in belonging)
+    for key, incident in belonging:
+        if incident not in state.incidents and state.verdict is None:
+            yield f"incident: {key} belongs to {incident}, which is over"
     for number, incident in state.incidents.items():
-        if incident.pending != members.get(number, 0) or incident.pending <= 0:
-            yield f"incident: {number} waits for {incident.pending}, {members.get(number, 0)} belong to it"
+        if incident.pending != members[number] or incident.pending <= 0:
+            yield f"incident: {number} waits for {incident.pending}, {members[number]} belong to it"
     if state.phase is Phase.RUNNING and state.incidents:
         yield "incident: the job runs while something is being restarted"
     if state.verdict is None:
