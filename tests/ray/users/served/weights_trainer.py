@@ -1,4 +1,4 @@
-"""A trainer that publishes a version for each file of that name and takes cuts while one exists, and a class that loads them by a method."""
+"""A trainer that publishes a version for each file of that name and takes cuts while a file says so; and its engine."""
 
 from __future__ import annotations
 
