@@ -10,7 +10,7 @@ from immutables import Map
 from dljob.master import status, transition
 from dljob.master.failure import budget, coupling, ending, moving, restart
 from dljob.master.persistence import codec
-from dljob.master.placement import admission, autoscale, commands, gaps, leaving, reissue, resizing
+from dljob.master.placement import admission, autoscale, commands, gaps, giving, leaving, reissue, resizing
 from dljob.master.start import spares, standby, starting, weights
 from dljob.master.state import staleness
 from dljob.master.state.events import (
@@ -496,6 +496,12 @@ def leaves_a_number_out(patch):
 def kills_ranks_at_work(patch):
     """A fleet gives ranks up that have not finished."""
     patch.setattr(leaving, "begin", lambda d, role, ranks, why, by=0.0: False)
+
+
+@bug
+def keeps_its_room(patch):
+    """A fleet does not see that a driver has no room."""
+    patch.setattr(giving, "needy", lambda d: ())
 
 
 @bug

@@ -49,6 +49,7 @@ FOUND = {
     "forgets_the_endpoints": ("a server", "endpoints"),
     "tells_ready_before_its_probe": ("a server", "dependency"),
     "lets_the_lowest_number_go": ("a fleet", "fleet"),
+    "keeps_its_room": ("a fleet that gives room", "fleet"),
     "leaves_a_number_out": ("a fleet", "fleet"),
     "kills_ranks_at_work": ("a fleet", "elastic"),
     "follows_every_load": ("a fleet", "fleet"),

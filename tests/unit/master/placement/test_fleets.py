@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elastic_kit import fleet, join, lose, ready, wait_for
+import pytest
+from elastic_kit import boot, fleet, join, lose, ready, wait_for
 from master_kit import KILLED, error, nodes
 
 from dljob.master.persistence.codec import decode_state, encode_state
-from dljob.master.placement import resizing
+from dljob.master.placement import giving, resizing
 from dljob.master.placement.reissue import reissue
 from dljob.master.state import actions as act
 from dljob.master.state import events as ev
@@ -16,6 +17,7 @@ from dljob.master.state import limits
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure
 from dljob.master.state.state import Phase, RankPhase
+from dljob.master.state.transaction import StateTransaction
 from dljob.master.status import peers, status
 from dljob.master.transition import next_wake
 from dljob.telemetry import reasons
@@ -496,3 +498,102 @@ def test_a_rank_that_becomes_ready_while_its_group_leaves_is_asked_to_leave_too(
     assert world.state.ranks["e", 1].phase is RankPhase.STOPPING
     (stop,) = stops(world)[before:]
     assert (stop.host.index, stop.ranks, stop.leaves) == (1, (1,), True)
+
+
+def beside_a_driver(**role):
+    """Return a running world of a fleet and a driver whose ranks fill a node each; there is no other node."""
+    driver = {"name": "d", "resources": {"cpu": "1"}}
+    return boot(4, {"type": "Actor", "driver": False, **SMALL, **role}, driver, extra=())
+
+
+def look(world):
+    """Advance time, and look at the nodes as PrimeMaster does each second."""
+    world.tick()
+    world.settle()
+    world.send(ev.NodesSeen(world.seen()))
+    world.settle()
+
+
+def test_a_fleet_above_its_minimum_gives_room_to_a_driver_that_lost_its_node():
+    world = beside_a_driver()
+    world.hold = True
+    lose(world, "d/0")
+    while not world.state.sizes["e"].leaving:
+        world.tick()
+    own = world.state.sizes["e"]
+    assert (own.leaving, own.size, own.want) == ((2,), 3, 3), "no more than the driver needs, after its calls"
+    assert world.notes(reasons.RANKS_LEAVING)[-1].message.endswith(": d/0 lost its node and gets their room")
+    left = world.state.units["e/2"].node
+    world.hold = False
+    while world.state.phase is not Phase.RUNNING:
+        look(world)
+    assert world.state.units["d/0"].node == left
+    assert (ready(world), ready(world, "d")) == ({0, 1}, {0})
+    assert incarnations(world) == {0: 1, 1: 1, 2: 1}
+    assert "gets" not in world.notes(reasons.RESIZED)[-1].message
+    assert "2 ranks instead of 3: units of other roles get their room" in world.notes(reasons.RESIZED)[-1].message
+    assert (world.state.sizes["e"].shrink_at, world.state.sizes["e"].want) == (None, 3)
+    join(world)
+    while world.state.sizes["e"].size < 3:
+        world.tick()
+        world.settle()
+    assert ready(world) == {0, 1, 2}, "it grows again where there is room for all"
+
+
+def test_a_fleet_at_its_minimum_keeps_its_ranks():
+    world = beside_a_driver(minReplicas=3)
+    lose(world, "d/0")
+    for _ in range(6):
+        world.tick()
+    assert world.state.sizes["e"].shrink_at is None
+    assert ready(world) == {0, 1, 2}
+
+
+def test_ranks_that_do_not_work_give_their_room_at_once():
+    world = beside_a_driver()
+    lose(world, "d/0")
+    world.end("e", 2, error())
+    world.deliver()  # and no answer to its restart
+    while world.state.sizes["e"].size == 3:
+        world.tick()
+    assert world.notes(reasons.RESIZED)[-1].message.startswith("2 ranks instead of 3: d/0 lost its node")
+
+
+@pytest.mark.parametrize(
+    ("role", "lost", "lacking", "why"),
+    [
+        ({}, "e/0", (), "the roles without room can do with fewer ranks"),
+        ({"minReplicas": 3}, "d/0", (), "no fleet has ranks to spare"),
+        ({}, "d/0", ("e",), "no fleet has ranks to spare"),
+        ({}, "d/0", None, "the minima of e leave no room either: "),
+    ],
+)
+def test_nobody_gives_room_in_vain_and_the_reason_is_told(role, lost, lacking, why):
+    world = beside_a_driver(**role)
+    lose(world, lost)
+    state = evolve(world.state, nodes=()) if lacking is None else world.state
+    made = giving.decide(StateTransaction(state, world.now), lacking or ())
+    assert made.sizes == {}
+    assert made.why.startswith(why)
+
+
+def test_room_that_was_given_is_waited_for_before_more_is_given():
+    world = beside_a_driver()
+    lose(world, "d/0")
+    own = world.state.sizes["e"]
+    for ago, sizes in ((1.0, {}), (limits.STOP_S, {"e": 2})):
+        state = evolve(world.state, sizes=world.state.sizes.set("e", evolve(own, resized=world.now - ago)))
+        assert giving.decide(StateTransaction(state, world.now), ()).sizes == sizes
+
+
+def test_a_job_does_not_fail_for_want_of_room_while_a_fleet_gives_it():
+    policy = {"elastic": {"shrinkAfterSeconds": 299}, "node": {"pendingTimeoutSeconds": 300}}
+    driver = {"name": "d", "resources": {"cpu": "1"}}
+    world = boot(4, {"type": "Actor", "driver": False, **SMALL}, driver, faultTolerance=policy)
+    lose(world, "d/0")
+    sizes = world.state.sizes
+    world.state = evolve(world.state, sizes=sizes.set("e", evolve(sizes["e"], shrink_at=world.now + 1e6)))
+    while not ready(world, "d"):
+        look(world)
+        assert world.state.phase is not Phase.FAILED
+    assert ready(world) == {0, 1}

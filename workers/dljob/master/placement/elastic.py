@@ -11,12 +11,12 @@ restores from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from immutables import Map
 
 from dljob.master.failure.ending import inhabited
-from dljob.master.placement import departures, gaps, leaving, resizing
+from dljob.master.placement import departures, gaps, giving, leaving, resizing
 from dljob.master.placement.admission import needed, overdue
 from dljob.master.placement.departures import GRACE_S
 from dljob.master.placement.resizing import Resize
@@ -138,14 +138,18 @@ def _arrivals(d: StateTransaction) -> None:
 
 
 def _watch_losses(d: StateTransaction, role: str, own: Sizing) -> None:
-    """Start the shrink timer of a role that lost units, and stop it once all of them are held again."""
+    """Start the shrink timer of a role that lost units, and stop it once all of them are held again.
+
+    A fleet that could give room to units of other roles has the timer, too.
+    """
     # Checked first, since in nearly all events every unit is held.
     if d.held == d.job.unit_count and own.shrink_at is None:
         return
     phases = _phases(d, role)
-    if own.shrink_at is None and UnitPhase.LOST in phases:
+    gives = giving.may_give(d, role) and bool(giving.needy(d))
+    if own.shrink_at is None and (UnitPhase.LOST in phases or gives):
         _put(d, role, evolve(own, shrink_at=d.now + _patience(d)))
-    elif own.shrink_at is not None and phases <= {UnitPhase.HELD}:
+    elif own.shrink_at is not None and not own.leaving and not gives and phases <= {UnitPhase.HELD}:
         _put(d, role, evolve(own, shrink_at=None))
 
 
@@ -174,10 +178,22 @@ def _shrink(d: StateTransaction) -> None:
         # A role whose ranks leave shrinks as soon as they have left (`_left`), not after the next ones.
         _put(d, role, evolve(own, shrink_at=own.leave_by if own.leaving else d.now + _patience(d)))
     if isinstance(found, Refusal):
+        _give_room(d, lacking)
         return
     for role in lacking:
         _put(d, role, _after_loss(d, role, d.sizes[role]))
     resizing.resize(d, found, d.search.why or "its lost nodes have no replacement", anew=True)
+
+
+def _give_room(d: StateTransaction, lacking: Sequence[str]) -> None:
+    """Have fleets let ranks go for units that cannot do with fewer; these are placed once the room is seen."""
+    made = giving.decide(d, lacking)
+    d.because(f"room for others: {made.why}")
+    for role, size in made.sizes.items():
+        if _leaves(d, role, size, made.why):
+            _put(d, role, evolve(d.sizes[role], shrink_at=d.sizes[role].leave_by))
+        else:
+            resizing.resize(d, Resize({role: size}, {}), made.why, anew=False)
 
 
 def at_last(d: StateTransaction) -> bool:
@@ -185,7 +201,12 @@ def at_last(d: StateTransaction) -> bool:
 
     Ranks that leave are waited for once more: as soon as they have left, their role shrinks.
     """
-    lost = [role for role in sorted(d.sizes) if UnitPhase.LOST in _phases(d, role)]
+    needy = bool(giving.needy(d))
+    lost = [
+        role
+        for role in sorted(d.sizes)
+        if UnitPhase.LOST in _phases(d, role) or (needy and (d.sizes[role].leaving or giving.may_give(d, role)))
+    ]
     if lost:
         _shrink(d)
     return any(d.sizes[role].leaving for role in lost) or not overdue(d)
@@ -328,18 +349,18 @@ def _move(d: StateTransaction, role: str) -> None:
     if resizing.level_of(d.job, role) is Level.IN_PROCESS:
         _put(d, role, evolve(own, target=made.sizes[role], save_by=None, parting=True))
         resizing.leave_user_code(d, role, _why(own, made.sizes[role]))
-    elif not _leaves(d, role, made.sizes[role]):
+    elif not _leaves(d, role, made.sizes[role], _why(own, made.sizes[role])):
         resizing.resize(d, made, _why(own, made.sizes[role]), anew=False)
 
 
-def _leaves(d: StateTransaction, role: str, size: int) -> bool:
+def _leaves(d: StateTransaction, role: str, size: int, why: str) -> bool:
     """Have the ranks of a fleet that shrinks finish their work; return whether any has to be waited for."""
     facts, own = d.facts(role), d.sizes[role]
     if not facts.fleet or size > own.size:
         return False
     stays = frozenset(gaps.numbers(d, role, size))
     goes = [rank for rank in facts.ranks if rank // facts.plan.group_size not in stays]
-    if not leaving.begin(d, role, goes, _why(own, size)):
+    if not leaving.begin(d, role, goes, why):
         return False
     _put(d, role, evolve(d.sizes[role], target=size, move_at=None))
     return True
@@ -350,7 +371,9 @@ def _left(d: StateTransaction, role: str) -> None:
     own = d.sizes[role]
     late = ", ".join(f"{role}/{rank}" for rank in own.leaving if d.ranks[role, rank].phase is RankPhase.STOPPING)
     said = f"; killed before they had finished: {late}" if late else ""
-    why = f"its wanted size is {own.want}" if own.want <= own.staying else "their node is taken away"
+    goes = {d.units[d.facts(role).unit_of(d.facts(role).host_of(rank))].node for rank in own.leaving}
+    taken = "their node is taken away" if goes & {*d.departures, ""} else "units of other roles get their room"
+    why = f"its wanted size is {own.want}" if own.want <= own.staying else taken
     resizing.resize(d, Resize({role: own.staying}, {}), f"{why}{said}", anew=False)
     if own.shrink_at is not None and own.shrink_at == own.leave_by:
         # Time for the room that they left to be seen; none if those of the next node leave at once.

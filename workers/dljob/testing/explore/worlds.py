@@ -84,7 +84,9 @@ _CALLER = role("d", dependsOn=[{"role": "s"}])
 _SERVES_LATER = {**_SERVER, "driver": True, "dependsOn": [{"role": "a", "condition": "Complete"}]}
 _LOAD = {"by": "calls", "target": 1, "cooldownSeconds": 60}
 _FLEET = role("e", 2, minReplicas=1, maxReplicas=3, driver=False, autoscale=_LOAD)
+_GIVES = role("e", 2, minReplicas=1, driver=False, resources={"cpu": "5"})
 _FLEETS_DRIVER = role("d", dependsOn=[{"role": "e"}])
+_NEEDS = role("d", resources={"cpu": "5"}, dependsOn=[{"role": "e"}])
 _SERVES = role("s", 2, driver=False, weights={"channels": ["policy"], "load": {"method": "load"}})
 _STAYS = role("t", 2, type="Elastic", restartPolicy={"level": "InProcess", "maxRestarts": 2})
 
@@ -119,6 +121,7 @@ WORLDS: tuple[Bounded, ...] = (
     Bounded(
         Small("a fleet", job(_FLEET, role("d", dependsOn=[{"role": "e"}])), (*SCALES, *LOADS, KILL, *FEW), PROMPT), 1
     ),
+    Bounded(Small("a fleet that gives room", job(_GIVES, _NEEDS, nodes=3), LOSS[:1], SWIFT), 1),
     Bounded(Small("weights of servers", job(_SERVES, role("d")), (PUBLISH, SPOIL, KILL, *FEW), SWIFT), 2),
     Bounded(Small("commands", job(role("a")), (RESTART, AGAIN, DOUBLE)), 2),
     # Arrivals are not among the items at once: here reports come late, and in any order.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dljob.master.failure.ending import inhabited
 from dljob.master.state.events import Event, LoadSeen
 from dljob.master.state.sizing import Sizing
-from dljob.master.state.state import JobState, RankPhase
+from dljob.master.state.state import JobState, RankPhase, UnitPhase
+from dljob.master.state.transaction import StateTransaction
 from dljob.testing.world.fault_schedule import Timed, chance
 from dljob.testing.world.model import Arrive, FaultMove
 from dljob.testing.world.state import WorldState
@@ -47,6 +49,23 @@ def checked(before: JobState, after: JobState, event: Event) -> Iterator[str]:
             yield from _went(before, after, role, own)
             yield from _came(before, after, role)
             yield from _followed(before, own, role, event)
+
+
+def gives_room(state: JobState) -> Iterator[str]:
+    """While a unit that its role cannot do without has no node, each fleet above its minimum is about to give room."""
+    if state.verdict is not None or not state.seats or not state.phase.active:
+        return
+    d = StateTransaction(state, state.started_at)
+    lost = [name for name in sorted(state.homeless) if state.units[name].phase is UnitPhase.LOST and inhabited(d, name)]
+    needed = [name for name in lost if any(not _above(state, role) for role, _ in state.job.plan.units[name].members)]
+    for role, own in state.sizes.items() if needed else ():
+        waits = own.shrink_at is not None or own.leaving
+        if state.job.roles[role].fleet and _above(state, role) and not waits:
+            yield f"fleet: {role} keeps its room with {own.size} ranks, and {needed[0]} has none"
+
+
+def _above(state: JobState, role: str) -> bool:
+    return role in state.sizes and state.sizes[role].size > state.job.roles[role].plan.min_replicas
 
 
 def _went(before: JobState, after: JobState, role: str, own: Sizing) -> Iterator[str]:

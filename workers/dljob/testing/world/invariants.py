@@ -24,6 +24,7 @@ from dljob.testing.world import (
     coupling_invariants,
     domain_invariants,
     elastic,
+    fleets,
     repeat_invariants,
     server_invariants,
     spare_invariants,
@@ -164,6 +165,7 @@ def sweep(w: WorldState) -> list[str]:
     found += domain_invariants.check_domains(w.known)
     found += repeat_invariants.check_repeats(w.known)
     found += elastic.bounded(w.known)
+    found += fleets.gives_room(w.known)
     found += weight_invariants.served(w)
     if w.state is not None:
         # PrimeMaster knows the free resources from its last snapshot: this holds only while no pending item changes
