@@ -93,14 +93,17 @@ def test_what_is_not_carried_is_refused_with_a_way(folder: Path, words: tuple[st
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("num_proceses: 2", "unknown key 'num_proceses'"),
+        ("debug: false\nnum_proceses: 2", "bad.yaml:2:1: unknown key 'num_proceses'"),
         ("deepspeed_config: {zero_stage: 2}", "deepspeed_config of accelerate is not carried over"),
-        ("distributed_type: DEEPSPEED", "distributed_type DEEPSPEED is not carried over"),
+        ("distributed_type: DEEPSPEED", "bad.yaml:1:1: distributed_type DEEPSPEED is not carried over"),
         ("compute_environment: AMAZON_SAGEMAKER", "compute_environment AMAZON_SAGEMAKER"),
-        ("fsdp_config: {fsdp_versoin: 2}", "unknown key fsdp_config.fsdp_versoin"),
-        ("a: [", "bad.yaml: "),
+        ("fsdp_config:\n  fsdp_version: 2\n  fsdp_versoin: 2", "bad.yaml:3:3: unknown key fsdp_config.fsdp_versoin"),
+        ("fsdp_config: 2", "bad.yaml:1:1: fsdp_config is no mapping"),
+        ("a: [", "bad.yaml:1:"),
+        ("debug: true\ndebug: true", "bad.yaml:2:1: the key is listed twice"),
+        ("", "it is not one YAML mapping"),
         ("- 1", "it is not one YAML mapping"),
-        ("# " + "x" * (1 << 20), "has 1048578 bytes: no configuration of accelerate"),
+        ("# " + "x" * (1 << 20), "has 1048578 bytes: no configuration of accelerate has more than 65536"),
     ],
 )
 def test_a_bad_configuration_is_told(folder: Path, text: str, why: str) -> None:
@@ -108,6 +111,28 @@ def test_a_bad_configuration_is_told(folder: Path, text: str, why: str) -> None:
     with pytest.raises(UsageError) as error:
         job(folder, "--config_file", "bad.yaml", "train.py")
     assert why in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "environ"),
+    [
+        ("home/.cache/huggingface", {"HOME": "home"}),
+        ("cache/huggingface", {"HOME": "home", "XDG_CACHE_HOME": "cache"}),
+        ("hub", {"HOME": "home", "HF_HOME": "hub"}),
+        ("home/hub", {"HOME": "home", "HF_HOME": "~/hub"}),
+    ],
+)
+def test_the_default_configuration_is_taken_over_and_told(folder: Path, place: str, environ: dict[str, str]) -> None:
+    file = Path(place, "accelerate", "default_config.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("num_processes: 3\nfsdp_config: {version: 2}\ndistributed_type: FSDP\n")
+    role, env, notes = job(folder, "train.py", **environ)
+    assert (role["replicas"], env["FSDP_VERSION"], env["ACCELERATE_USE_FSDP"]) == (3, "2", "true")
+    assert notes == (f"settings of {file}, as in accelerate launch; --config_file names another file",)
+    # As in accelerate: neither beside --cpu nor beside a file that is named; and --multi_gpu is no FSDP.
+    assert job(folder, "--cpu", "--num_processes=1", "train.py", **environ)[2] == ()
+    assert job(folder, "--config_file", "config.yaml", "train.py", **environ)[0]["replicas"] == 2
+    assert "ACCELERATE_USE_FSDP" not in job(folder, "--multi_gpu", "train.py", **environ)[1]
 
 
 def test_debug_behind_the_script_is_the_script_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

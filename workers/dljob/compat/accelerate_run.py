@@ -7,7 +7,7 @@ accelerate 1.15, `commands/launch.py`, `commands/config/config_args.py` and `uti
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +33,9 @@ TORCH = (
 )
 """Arguments that go to torchrun as they are."""
 CARRIED = (
-    Argument("config-file", help="YAML of `accelerate config`; the command line comes before it"),
+    Argument(
+        "config-file", help="YAML of `accelerate config`, by default at its own place; the command line comes before it"
+    ),
     Argument("num-processes", None, int, help="ranks on all machines"),
     Argument("num-machines", None, int, help="number of machines"),
     Argument("cpu", default=False, flag=True, help="no rank gets a device"),
@@ -114,6 +116,11 @@ SWITCHES = {
 """Flag -> its variable behind ACCELERATE_, and the value."""
 PLAIN = ("compute_environment", "distributed_type", "use_cpu", "fsdp_config", "dynamo_config", "fp16")
 """Keys of a configuration that are no flags."""
+INNER = {
+    "fsdp_config": {each.dest for each in FSDP},
+    "dynamo_config": {each.dest for each in CARRIED if each.dest.startswith("dynamo_")},
+}
+"""Parts of a configuration, and the flags that their keys are."""
 
 
 def own(words: Sequence[str]) -> int:
@@ -164,13 +171,29 @@ def read_line(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Name
     line = parser().parse_args(given)
     # Of the command line alone: `accelerate config` writes all of them into each file.
     idle = [f"--{one.dest}" for one in IDLE if getattr(line, one.dest) not in (one.default, None, False)]
-    config = configuration(Path(line.config_file)) if line.config_file else {}
+    # As there: the default one is for a command line that names neither a file nor --cpu.
+    by_default = None if line.config_file or line.cpu else default_configuration(environ)
+    file = Path(line.config_file) if line.config_file else by_default
+    config = configuration(file) if file else {}
+    if line.multi_gpu or line.use_fsdp:
+        config |= {"multi_gpu": line.multi_gpu, "use_fsdp": line.use_fsdp}
     for key, value in config.items():
         if hasattr(line, key) and getattr(line, key) in (None, False):
             setattr(line, key, None if value == "no" and key != "mixed_precision" else value)
     made = _torchrun(line, config, environ)
-    made.idle = idle
+    made.idle, made.by_default = idle, by_default
     return made
+
+
+def default_configuration(environ: Mapping[str, str]) -> Path | None:
+    """Return the file that `accelerate config` wrote for this user; None when there is none."""
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    place = environ.get("HF_HOME") or f"{cache}/huggingface"
+    # Not by `expanduser`, which would read the variables of this process.
+    if place.startswith("~/") and environ.get("HOME"):
+        place = environ["HOME"] + place[1:]
+    file = Path(place, "accelerate", "default_config.yaml")
+    return file if file.is_file() else None
 
 
 def refused(name: str) -> str:
@@ -187,43 +210,72 @@ def configuration(file: Path) -> dict[str, Any]:
     try:
         size = file.stat().st_size
         if size > LARGEST:
-            raise UsageError(f"{file} has {size} bytes: no configuration of accelerate", hint="accelerate config")
+            raise UsageError(
+                f"{file} has {size} bytes: no configuration of accelerate has more than {LARGEST}",
+                hint="`accelerate config` writes some 30 lines",
+            )
         documents = read_yaml(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
-    if len(documents) != 1 or documents[0].faults or not isinstance(documents[0].data, dict):
-        why = documents[0].faults[0].message if documents and documents[0].faults else "it is not one YAML mapping"
-        raise UsageError(f"{file}: {why}")
+    if len(documents) != 1 or not isinstance(documents[0].data, dict):
+        broken = documents[0].faults[:1] if documents else []
+        raise UsageError(
+            f"{file}:{broken[0].mark.line}:{broken[0].mark.column}: {broken[0].message}"
+            if broken
+            else f"{file}: it is not one YAML mapping",
+            hint="`accelerate config` writes one",
+        )
+    if documents[0].faults:
+        first = documents[0].faults[0]
+        raise UsageError(f"{file}:{first.mark.line}:{first.mark.column}: {first.message}", hint=first.hint)
     found = cast("dict[str, Any]", documents[0].data)
-    _check(file, found)
-    made = {**found, **cast("dict[str, Any]", found.get("fsdp_config") or {})}
-    made |= cast("dict[str, Any]", found.get("dynamo_config") or {})
+    _check(lambda *loc: f"{file}:{documents[0].key_mark(loc).line}:{documents[0].key_mark(loc).column}", found)
+    made = dict(found)
+    for part in INNER:
+        inside = cast("dict[str, Any]", found.get(part) or {})
+        made |= {_flag(part, key): value for key, value in inside.items()}
     kind = str(found.get("distributed_type", "NO"))
     made |= {"cpu": bool(found.get("use_cpu")), "use_fsdp": kind == "FSDP", "multi_gpu": kind == "MULTI_GPU"}
     return made
 
 
-def _check(file: Path, found: Mapping[str, Any]) -> None:
+def _flag(part: str, key: str) -> str:
+    """Return the flag of a key within a part: accelerate takes `version` in fsdp_config, too."""
+    prefix = part.removesuffix("config")
+    return key if key.startswith(prefix) else f"{prefix}{key}"
+
+
+def _check(place: Callable[..., str], found: Mapping[str, Any]) -> None:
+    """Raise UsageError at the place of a key that is unknown or refused."""
     flags = {each.dest for each in (*CARRIED, *IDLE, *TORCH)}
-    inner = {"fsdp_config": {each.dest for each in FSDP}, "dynamo_config": flags}
     for key, value in found.items():
         if value in (None, {}, [], False):
             known = key in flags or key in PLAIN or refused(key)
         elif part := refused(key):
-            raise UsageError(f"{file}: {key} of accelerate is not carried over", hint=WAYS[part])
+            raise UsageError(f"{place(key)}: {key} of accelerate is not carried over", hint=WAYS[part])
         else:
             known = key in flags or key in PLAIN
         if not known:
-            raise UsageError(f"{file}: unknown key {key!r}", hint=suggestion(key, {*flags, *PLAIN, *REFUSED}))
-    if found.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
-        raise UsageError(f"{file}: compute_environment {found['compute_environment']}", hint=WAYS["sagemaker"])
+            raise UsageError(f"{place(key)}: unknown key {key!r}", hint=suggestion(key, {*flags, *PLAIN, *REFUSED}))
+    _check_kind(place, found)
+    for part, known in INNER.items():
+        inside = cast("dict[str, Any] | Any", found.get(part) or {})
+        if not isinstance(inside, dict):
+            raise UsageError(f"{place(part)}: {part} is no mapping", hint="`accelerate config` writes one")
+        for key in cast("dict[str, Any]", inside):
+            if _flag(part, key) not in known:
+                raise UsageError(f"{place(part, key)}: unknown key {part}.{key}", hint=suggestion(key, known))
+
+
+def _check_kind(place: Callable[..., str], found: Mapping[str, Any]) -> None:
+    if (where := found.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise UsageError(f"{place('compute_environment')}: compute_environment {where}", hint=WAYS["sagemaker"])
     if (kind := str(found.get("distributed_type", "NO"))) not in KINDS:
         part = next((one for one in WAYS if one.startswith(kind.lower().partition("_")[0])), "")
-        raise UsageError(f"{file}: distributed_type {kind} is not carried over", hint=WAYS.get(part, "see --help"))
-    for part, known in inner.items():
-        for key in cast("dict[str, Any]", found.get(part) or {}):
-            if key not in known:
-                raise UsageError(f"{file}: unknown key {part}.{key}", hint=suggestion(key, known))
+        raise UsageError(
+            f"{place('distributed_type')}: distributed_type {kind} is not carried over",
+            hint=WAYS.get(part, "see --help"),
+        )
 
 
 def _torchrun(line: argparse.Namespace, config: Mapping[str, Any], environ: Mapping[str, str]) -> argparse.Namespace:
@@ -277,4 +329,6 @@ def job(line: argparse.Namespace, site: torchrun.Site) -> torchrun.TorchrunJob:
     kept = [one for one in role.get("env", []) if one["name"] not in line.env]
     role["env"] = [*kept, *({"name": name, "value": value} for name, value in line.env.items())]
     notes = [f"not used: {', '.join(line.idle)}; see {COMMAND} --help"] if line.idle else []
+    if line.by_default:
+        notes.append(f"settings of {line.by_default}, as in accelerate launch; --config_file names another file")
     return replace(made, notes=(*made.notes, *notes))
