@@ -2,6 +2,8 @@
 
     git show COMMIT:PATH | python tests/unit/convert/anew.py owner/name COMMIT LICENCE PATH > FILE.yaml
 
+The head of each file has the number of the original's key paths and their SHA-256. With --check FILE in front of the
+other words the original is compared with a file that was written before. Of Markdown the YAML blocks are taken.
 Keys, numbers, amounts, words of an API (`Never`), options and programs of command lines are facts and stay; names,
 images, paths, texts and code become others, the same word the same other one. Comments, and documents other than
 jobs and their runtimes, are left out.
@@ -9,9 +11,11 @@ jobs and their runtimes, are left out.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from dljob.spec.text import tree
@@ -124,25 +128,38 @@ def key_paths(data: Any, loc: Loc = ()) -> Iterator[Loc]:
             yield from key_paths(one, (*loc, at))
 
 
+def jobs(text: str) -> list[Any]:
+    """Return the jobs and runtimes of a text."""
+    return [one.data for one in tree.read(text) if isinstance(one.data, dict) and one.data.get("kind") in KINDS]
+
+
+def seal(documents: Iterable[Any]) -> str:
+    """Return the number of key paths of these documents, and their SHA-256."""
+    rows = ["/".join(map(str, loc)) for data in documents for loc in key_paths(data)]
+    return f"{len(rows)} key paths, SHA-256 {hashlib.sha256(chr(10).join(rows).encode()).hexdigest()}"
+
+
 def anew(text: str) -> list[Any]:
     """Return the jobs of a text with other values, and the same key paths."""
-    found = [one.data for one in tree.read(text) if isinstance(one.data, dict) and one.data.get("kind") in KINDS]
-    results: list[Any] = []
     # Of the whole file: a document refers to others by name.
     words = Words()
-    for data in found:
-        other = made("", data, words)
-        assert list(key_paths(other)) == list(key_paths(data))
-        results.append(other)
-    return results
+    return [made("", data, words) for data in jobs(text)]
 
 
 def main() -> None:
-    """Write a manifest of stdin anew to stdout."""
-    repository, commit, licence, where = sys.argv[1:]
-    print(f"# Key paths of {repository}, {where}")
-    print(f"# at {commit} ({licence}); the values are our own.")
-    print("---\n".join(to_yaml(one) for one in anew(sys.stdin.read())), end="")
+    """Write a manifest of stdin anew to stdout, or compare it with a file."""
+    *check, repository, commit, licence, where = sys.argv[1:]
+    text = sys.stdin.read()
+    if where.endswith(".md"):
+        text = "---\n".join(re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    head = [f"# Key paths of {repository}, {where}", f"# at {commit} ({licence}); the values are our own."]
+    head.append(f"# {seal(jobs(text))}")
+    if check:
+        written = Path(check[1]).read_text(encoding="utf-8")
+        same = written.splitlines()[:3] == head and seal(jobs(written)) == seal(jobs(text))
+        sys.exit(0 if same else f"{check[1]} has other key paths than {where}")
+    print("\n".join(head))
+    print("---\n".join(to_yaml(one) for one in anew(text)), end="")
 
 
 if __name__ == "__main__":
