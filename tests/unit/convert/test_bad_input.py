@@ -94,6 +94,27 @@ def test_a_document_without_a_kind_is_named() -> None:
     assert next(iter(lines([piece], "job.yaml"))).endswith("has no kind")
 
 
+def test_a_kind_of_another_group_is_refused_with_the_group_that_has_it() -> None:
+    """As no job it would be passed on, and nobody would run it."""
+    (piece,) = convert("apiVersion: kubeflow.org/v2alpha1\nkind: TrainJob\nmetadata: {name: old}\n", "job.yaml")
+    assert isinstance(piece, RefusedManifest)
+    assert next(iter(lines([piece], "job.yaml"))).startswith(
+        "job.yaml:1: TrainJob old: group kubeflow.org has no TrainJob that is known here"
+    )
+    assert piece.hint == "its group is trainer.kubeflow.org"
+
+
+def test_a_converted_file_edited_by_hand_goes_through_unchanged() -> None:
+    """With its typing errors, which `dljob validate` tells."""
+    text = job(TEXT).text.replace("reserve: Quota", "reserv: Quota  # mine")
+    (piece,) = pieces = convert(text, "dljob.yaml")
+    assert isinstance(piece, Other)
+    assert piece.why == "a DLJob already: passed on as it is"
+    assert text.strip() in whole(pieces)
+    with pytest.raises(SpecError, match="did you mean reserve"):
+        load(whole(pieces))
+
+
 def test_a_file_edited_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second conversion needs --force."""
     file, to = tmp_path / "job.yaml", tmp_path / "dljob.yaml"

@@ -219,6 +219,9 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
     if converter is None and kind in RUNTIMES:
         why = "read for the TrainJobs of this file, and not passed on"
         return Other(kind, name, line, "", why, lines)
+    if converter is None and (known := sorted(other for other, same in CONVERTERS if same == kind)):
+        said_of = f"group {group} has no {kind} that is known here"
+        return RefusedManifest(kind, name, line, said_of, f"its group is {' or '.join(known)}", lines)
     if converter is None:
         return _other(document, kind, name, lines, text)
     own = attach(said, document, *lines)
@@ -241,7 +244,8 @@ def _other(document: Document, kind: str, name: str, lines: tuple[int, int], tex
     # An item of a List, or of JSON, is no document of its own.
     if not tree.read(whole) or tree.read(whole)[0].data != document.data:
         whole = to_yaml(document.data)
-    return Other(kind, name, document.start.line, whole, "no job: passed on as it is", lines)
+    what = "a DLJob already" if kind == "DLJob" else "no job"
+    return Other(kind, name, document.start.line, whole, f"{what}: passed on as it is", lines)
 
 
 def _job(  # noqa: PLR0917 - all that is known of a document
