@@ -1,4 +1,4 @@
-"""The environment of the frameworks, and their scripts in it, under dljob and under torchrun alone."""
+"""The environments of the frameworks, and their scripts in it, under dljob and under torchrun alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,21 @@ from scenes import Scene  # noqa: E402
 @pytest.fixture(scope="session")
 def framework_python() -> Path:
     """Return the Python of the environment; skips what asks for it where there is none."""
+    return made("environment")
+
+
+def made(name: str) -> Path:
+    """Return the Python of an environment; skips where it cannot be had."""
     try:
-        return make()
+        return make(name)
     except NotToBeHadError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def deepspeed_scene(tmp_path: Path) -> Scene:
+    """Return a folder in which scripts run in the environment of DeepSpeed."""
+    return Scene(made("deepspeed"), tmp_path)
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""The environment of published frameworks: locked with hashes, made once for each lock, in the tests' cache.
+"""The environments of published frameworks: locked with hashes, made once for each lock, in the tests' cache.
 
-Versions that dljob's own lock has are taken from it, so that uv links the same files into this environment: torch is on
-the disk once. dljob itself is not in it: each checkout adds its sources by PYTHONPATH.
+Versions that dljob's own lock has are taken from it, so that uv links the same files into each environment: torch is on
+the disk once. dljob itself is in none: each checkout adds its sources by PYTHONPATH. DeepSpeed has one of its own, as
+transformers, accelerate and TRL import it wherever it is installed.
 
-    .venv/bin/python tests/frameworks/environment.py           # make it, and say where it is
-    .venv/bin/python tests/frameworks/environment.py --lock    # write environment.lock anew
+    .venv/bin/python tests/frameworks/environment.py           # make them, and say where they are
+    .venv/bin/python tests/frameworks/environment.py --lock    # write the locks anew
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-LOCK = HERE / "environment.lock"
+NAMES = ("environment", "deepspeed")
+"""Each has a file NAME.in of what is wanted, and NAME.lock of what is installed."""
 UV = ROOT / ".uv" / "bin" / "uv"
 MINUTES = 15
 """As long as making it may take on a machine that has none of its packages."""
@@ -36,29 +38,54 @@ def _uv(*words: str | Path) -> str:
     return done.stdout
 
 
-def make() -> Path:
-    """Return its python, once it is there."""
+def make(name: str = "environment") -> Path:
+    """Return the python of an environment, once it is there."""
+    lock = HERE / f"{name}.lock"
     cache = Path(os.environ.get("DLJOB_CACHE") or Path.home() / ".cache" / "dljob")
-    home = cache / f"frameworks-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
+    home = cache / f"frameworks-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if not home.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as work:
             new = Path(work, "new")
             try:
                 _uv("venv", "--quiet", f"--python={sys.executable}", "--relocatable", new)
-                _uv("pip", "sync", "--quiet", "--require-hashes", f"--python={new}/bin/python", LOCK)
+                _uv("pip", "sync", "--quiet", "--require-hashes", f"--python={new}/bin/python", lock)
             except (OSError, subprocess.SubprocessError) as error:
                 said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
                 raise NotToBeHadError(
-                    f"the environment of the frameworks cannot be made here, and {home} is not there: {said}"
+                    f"the environment {name} of the frameworks cannot be made here, and {home} is not there: {said}"
                 ) from error
             with suppress(OSError):  # Another run created it first.
                 new.rename(home)
-    return home / "bin" / "python"
+    python = home / "bin" / "python"
+    if name == "deepspeed":
+        _compile(python)
+    return python
 
 
-def lock() -> None:
-    """Write environment.lock: environment.in and dljob's own requirements, in the versions of uv.lock."""
+def extensions(python: Path) -> Path:
+    """Return the folder of what torch compiles for the scripts of an environment."""
+    return python.parents[1] / "extensions"
+
+
+def _compile(python: Path) -> None:
+    """Compile, once, what `deepspeed.init_distributed` would: ranks killed meanwhile would leave its lock for ever."""
+    made = extensions(python) / "deepspeed_shm_comm"
+    if (made / "deepspeed_shm_comm.so").exists():
+        return
+    (made / "lock").unlink(missing_ok=True)  # of one that was ended
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"  # where ninja is
+    env = {**os.environ, "TORCH_EXTENSIONS_DIR": str(extensions(python)), "CUDA_VISIBLE_DEVICES": "", "PATH": path}
+    command = [python, "-c", "from deepspeed.comm.torch import build_shm_op; build_shm_op()"]
+    try:
+        subprocess.run(command, env=env, capture_output=True, text=True, timeout=60 * MINUTES, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        raise NotToBeHadError(f"DeepSpeed's operator cannot be compiled here: {said}") from error
+
+
+def write_locks() -> None:
+    """Write each NAME.lock: NAME.in and dljob's own requirements, in the versions of uv.lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ours = [*project["dependencies"], *(more for extra in ("runtime", "torch", "http") for more in
             project["optional-dependencies"][extra])]  # fmt: skip
@@ -68,13 +95,15 @@ def lock() -> None:
         known.write_text(_uv(*export))
         wanted.write_text("\n".join(ours))
         compile_ = ("pip", "compile", "--quiet", f"--python={sys.executable}", "--generate-hashes", "--no-annotate")
-        _uv(*compile_, "--no-header", "-c", known, HERE / "environment.in", wanted, "-o", LOCK)
+        for name in NAMES:
+            _uv(*compile_, "--no-header", "-c", known, HERE / f"{name}.in", wanted, "-o", HERE / f"{name}.lock")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--lock"]:
-        lock()
-    try:
-        print(make())
-    except NotToBeHadError as error:
-        print(error)  # the tests are skipped with it
+        write_locks()
+    for each in NAMES:
+        try:
+            print(make(each))
+        except NotToBeHadError as error:
+            print(error)  # the tests are skipped with it

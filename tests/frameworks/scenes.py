@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from environment import extensions
 from pythons import installed
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -25,6 +26,7 @@ OFFLINE = {
     # Without it the agent's store dies with its first life, and torchrun never comes back from a killed rank.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
+STEPS, RESUMED = list(range(1, 9)), [0, 2, 4, 6]
 LONG = 400
 """Seconds: as long as any command here may take on a machine that is in full use."""
 
@@ -43,7 +45,10 @@ class Scene:
         (self.folder / "site").mkdir()
         shown = {"PYTHONPATH": installed(self.folder / "site"), "DLJOB_HOME": str(self.folder / "home")}
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        return {**kept, **OFFLINE, **shown, "HF_HOME": str(self.folder / "hf")}
+        # DeepSpeed asks for ninja before it loads what was compiled.
+        path = {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
+        compiled = {"TORCH_EXTENSIONS_DIR": str(extensions(self.python))}
+        return {**kept, **OFFLINE, **shown, **path, **compiled, "HF_HOME": str(self.folder / "hf")}
 
     def start(self, who: str, module: str, words: list[str], faults: str = "") -> subprocess.Popen[bytes]:
         """Start a command of the environment; what it says is in WHO.log, and its losses in WHO/losses.jsonl."""
@@ -93,3 +98,20 @@ class Scene:
         """The events of all jobs here, oldest first."""
         files = sorted((self.folder / "home" / "jobs").glob("*/events.jsonl"), key=lambda path: path.stat().st_ctime)
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def goes_on_as_under_torchrun(scene: Scene, script: str, theirs: str) -> None:
+    """Check that a script goes on after each fault, with the losses of torchrun alone, where it has these faults."""
+    run = scene.dljob(script, "kill:3:1,stop:5:0,wait:7:1")
+    scene.reaches(run, "ours", "wait:7:1")
+    scene.ends(scene.start("stop", "dljob.cli", ["stop", "ours"]), "stop")
+    scene.ends(run, "ours", 6)
+    scene.ends(scene.dljob(script), "ours")
+    assert scene.begun("ours") == RESUMED, scene.said("ours")
+    (hang,) = [event["message"] for event in scene.events() if event["reason"] == "HangFound"]
+    assert "stopped by a signal" in hang
+
+    scene.ends(scene.torchrun(script, theirs), "theirs")
+    assert scene.begun("theirs") == RESUMED[: 1 + theirs.count("kill")], scene.said("theirs")
+    assert list(scene.losses("ours")) == STEPS
+    assert scene.losses("ours") == scene.losses("theirs")

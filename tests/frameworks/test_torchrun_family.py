@@ -8,7 +8,7 @@ checkpoints lack the position within an epoch, so that there ranks are killed wh
 from __future__ import annotations
 
 import pytest
-from scenes import Scene
+from scenes import Scene, goes_on_as_under_torchrun
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -22,21 +22,12 @@ SCRIPTS = {
     "lightning_fit.py": f"{KILLED},kill:5:0,kill:7:1",
 }
 """Script -> what is done to it under torchrun."""
-STEPS, RESUMED = list(range(1, 9)), [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_goes_on_with_the_losses_of_torchrun_after_each_fault(scene: Scene, script: str) -> None:
-    run = scene.dljob(script, "kill:3:1,stop:5:0,wait:7:1")
-    scene.reaches(run, "ours", "wait:7:1")
-    scene.ends(scene.start("stop", "dljob.cli", ["stop", "ours"]), "stop")
-    scene.ends(run, "ours", 6)
-    scene.ends(scene.dljob(script), "ours")
-    assert scene.begun("ours") == RESUMED, scene.said("ours")
-    (hang,) = [event["message"] for event in scene.events() if event["reason"] == "HangFound"]
-    assert "stopped by a signal" in hang
+    goes_on_as_under_torchrun(scene, script, SCRIPTS[script])
 
-    scene.ends(scene.torchrun(script, SCRIPTS[script]), "theirs")
-    assert scene.begun("theirs") == RESUMED[: 1 + SCRIPTS[script].count("kill")], scene.said("theirs")
-    assert list(scene.losses("ours")) == STEPS
-    assert scene.losses("ours") == scene.losses("theirs")
+
+def test_deepspeed_goes_on_with_the_losses_of_torchrun_after_each_fault(deepspeed_scene: Scene) -> None:
+    goes_on_as_under_torchrun(deepspeed_scene, "deepspeed_loop.py", KILLED)

@@ -1,4 +1,4 @@
-"""The environment of published frameworks has the versions of dljob's own lock: else torch is on the disk twice."""
+"""The environments of published frameworks have the versions of dljob's own lock: else torch is on the disk twice."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
-LOCK = ROOT / "tests" / "frameworks" / "environment.lock"
+LOCKS = sorted((ROOT / "tests" / "frameworks").glob("*.lock"))
 LOCKED = re.compile(r"^([a-z0-9-]+)==([^ ]+) ", re.MULTILINE)
 
 
-def test_packages_of_both_locks_have_one_version():
-    theirs = dict(LOCKED.findall(LOCK.read_text()))
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_packages_of_both_locks_have_one_version(lock: Path):
+    theirs = dict(LOCKED.findall(lock.read_text()))
     ours = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     known: dict[str, set[str]] = {}  # some have a version for each Python
     for package in ours:
@@ -21,7 +24,8 @@ def test_packages_of_both_locks_have_one_version():
     assert not apart, "run: python tests/frameworks/environment.py --lock"
 
 
-def test_each_locked_package_has_a_hash():
-    entries = [entry for entry in re.split(r"\n(?=\S)", LOCK.read_text()) if "==" in entry]
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_each_locked_package_has_a_hash(lock: Path):
+    entries = [entry for entry in re.split(r"\n(?=\S)", lock.read_text()) if "==" in entry]
     assert len(entries) > 100
     assert all("--hash=sha256:" in entry for entry in entries)
