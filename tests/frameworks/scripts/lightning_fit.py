@@ -3,6 +3,7 @@
 torchrun --nproc-per-node=2 lightning_fit.py FOLDER
 """
 
+import os
 import sys
 from typing import Any
 
@@ -52,7 +53,7 @@ def main(folder: str) -> None:
     rows = [torch.tensor(words(tiny.text(number))["input_ids"]) for number in range(64)]
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=2,
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy="ddp",
         plugins=[TorchElasticEnvironment()],
         max_steps=8,

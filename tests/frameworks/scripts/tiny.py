@@ -1,8 +1,9 @@
 """What the scripts of this folder share: a tiny model with random weights, its tokenizer, data, and faults.
 
 Nothing is downloaded, and nothing here knows dljob. `FAULTS=kill:3:1,stop:5:0` makes rank 1 kill itself at the end of
-step 3, once, and stops rank 0 by SIGSTOP at step 5; `wait` makes a rank wait there until it is ended. In the folder
-NOTES are a file for each fault that was done, the losses, when each step ended, and the steps with which rank 0 began.
+step 3, once, and stops rank 0 by SIGSTOP at step 5; `wait` makes a rank wait there until it is ended, `hold` until the
+folder NOTES has a file `go`, and `fail` is an error in each life. In that folder are a file for each fault that was
+done, the losses, when each step ended, and the steps with which rank 0 began.
 """
 
 from __future__ import annotations
@@ -54,11 +55,16 @@ def end_of_step(step: int) -> None:
     for fault in filter(None, os.environ.get("FAULTS", "").split(",")):
         kind, at, rank = fault.split(":")
         mark = Path(os.environ["NOTES"], fault)
-        if step != int(at) or os.environ.get("RANK", "0") != rank or mark.exists():
+        if step != int(at) or os.environ.get("RANK", "0") != rank or (mark.exists() and kind != "fail"):
             continue
         mark.touch()
         if kind in SIGNALS:
             os.kill(os.getpid(), SIGNALS[kind])
+        elif kind == "fail":
+            raise RuntimeError(f"an error of step {step}, in each life")
+        elif kind == "hold":
+            while not mark.with_name("go").exists():
+                time.sleep(0.05)
         else:
             signal.pause()  # its peers wait in the next step
 
