@@ -27,10 +27,12 @@ from pathlib import Path
 import psutil
 
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
-sys.path[:0] = [str(TESTS / "frameworks"), str(TESTS / "kits")]
+sys.path[:0] = [str(TESTS / "frameworks"), str(TESTS / "kits"), str(TESTS)]
 
-from environment import make  # noqa: E402 - found by the path above
+from environment import NAMES, make  # noqa: E402 - found by the path above
 from scenes import SCRIPTS, Scene  # noqa: E402
+
+from tiers import isolated  # noqa: E402
 
 FIGURES, PAGES = HERE / "figures.jsonl", TESTS.parent / "docs" / "recipes"
 FRAMEWORKS = {
@@ -258,6 +260,11 @@ def table(framework: str) -> str:
         return figure.cell() if figure else "not measured yet"
 
     rows = [f"| {event.title} | {cell(name, 'alone')} | {cell(name, 'here')} |" for name, event in EVENTS.items()]
+    made = [figure for figure in there.values() if figure.framework == framework]
+    if made:
+        cpus, loads = sorted({str(one.cpus) for one in made}), [one.load for one in made]
+        load = f"a load of {min(loads):.1f} to {max(loads):.1f} before it"
+        rows += ["", f"Measured with {RANKS} ranks on {' or '.join(cpus)} processors, {load}."]
     return "\n".join(["| event | torchrun alone | `dljob torchrun` |", "| --- | --- | --- |", *rows])
 
 
@@ -288,4 +295,11 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:2] == ["inside"]:
+        main(sys.argv[2:])
+    else:
+        for each in [] if "--table" in sys.argv else NAMES:
+            make(each)  # Ray runs in a network namespace of its own, where nothing can be fetched.
+        sys.exit(
+            subprocess.run([*isolated(), sys.executable, __file__, "inside", *sys.argv[1:]], check=False).returncode
+        )
