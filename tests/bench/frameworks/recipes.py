@@ -144,7 +144,7 @@ def term(_scene: Scene, run: subprocess.Popen[bytes], _who: str) -> None:
 
 EVENTS = {
     "rank": Event("one rank killed", f"kill:{AT}:1"),
-    "two": Event("two ranks killed", f"kill:{AT}:1,kill:{AT}:2"),
+    "two": Event("two ranks killed", f"kill:{AT}:0,kill:{AT}:1"),
     "hang": Event("a rank stopped by SIGSTOP", f"stop:{AT}:1"),
     "node": Event("a node lost", f"hold:{AT}:0", end_node),
     "master": Event("the master killed", f"hold:{AT}:0", end_master, "torchrun's only master is its agent: the head"),
@@ -156,9 +156,12 @@ EVENTS = {
 
 def measure(framework: str, name: str, who: str) -> Figure:
     """Run a framework's script through one event."""
-    event, figure = EVENTS[name], Figure(framework, name, who, cpus=os.cpu_count() or 0, load=os.getloadavg()[0])
+    event, figure = (
+        EVENTS[name],
+        Figure(framework, name, who, cpus=os.cpu_count() or 0, load=round(os.getloadavg()[0], 1)),
+    )
     python = make("deepspeed" if framework == "deepspeed_loop" else "environment")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         scene, side = Scene(python, Path(folder), RANKS), "theirs" if who == "alone" else "ours"
         try:
             return happened(scene, side, event, figure)
@@ -206,9 +209,15 @@ def happened(scene: Scene, side: str, event: Event, figure: Figure) -> Figure:
 
 
 def followed(scene: Scene, run: subprocess.Popen[bytes], side: str, begun: float) -> int | None:
-    """Wait for the first new step, or the end of the command, whose code it returns; None: for neither."""
-    tick = threading.Event()
-    while run.poll() is None and step_at(scene, side) is None and time.time() < begun + LIMIT:
+    """Wait for the first new step, or the end of the command, whose code it returns; None: for neither.
+
+    Ranks may outlive the command, so a step is waited for some seconds longer.
+    """
+    tick, until, ended = threading.Event(), begun + LIMIT, 0.0
+    while step_at(scene, side) is None and time.time() < until:
+        if run.poll() is not None:
+            ended = ended or time.time()
+            until = min(until, ended + 5.0)
         tick.wait(0.1)
     return run.poll()
 
@@ -279,24 +288,33 @@ def rendered(page: str) -> str:
     return page
 
 
-def main(words: list[str]) -> None:
-    """Measure what was asked for, or what is not there yet; and write the tables."""
+def main(words: list[str]) -> int:
+    """Measure what was asked for, or what is not there yet; and write the tables. Return the exit code."""
     chosen = [(framework, event, who) for framework in FRAMEWORKS for event in EVENTS for who in WHO]
     chosen = [one for one in chosen if one[2] == "here" or not EVENTS[one[1]].absent]
-    there = known()
-    wanted = [one for one in chosen if (set(words) <= set(one) if words else one not in there)]
-    for framework, event, who in wanted:
-        figure = measure(framework, event, who)
-        print(framework, event, who, figure.cell(), file=sys.stderr, flush=True)
+    if unknown := set(words) - {"--table", *FRAMEWORKS, *EVENTS, *WHO}:
+        known_words = ", ".join([*FRAMEWORKS, *EVENTS, *WHO, "--table"])
+        print(f"unknown: {', '.join(sorted(unknown))}; there are: {known_words}", file=sys.stderr)
+        return 2
+    there, failed = known(), 0
+    for one in [one for one in chosen if (set(words) <= set(one) if words else one not in there)]:
+        try:
+            figure = measure(*one)
+        except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+            print(*one, f"could not be measured: {error}", file=sys.stderr, flush=True)
+            failed = 1
+            continue
+        print(*one, figure.cell(), file=sys.stderr, flush=True)
         note(figure)
     for name in sorted(set(FRAMEWORKS.values())):
         page = PAGES / f"{name}.md"
         page.write_text(rendered(page.read_text()))
+    return failed
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["inside"]:
-        main(sys.argv[2:])
+        sys.exit(main(sys.argv[2:]))
     else:
         for each in [] if "--table" in sys.argv else NAMES:
             make(each)  # Ray runs in a network namespace of its own, where nothing can be fetched.
