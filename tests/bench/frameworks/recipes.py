@@ -29,7 +29,8 @@ import psutil
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
 sys.path[:0] = [str(TESTS / "frameworks"), str(TESTS / "kits"), str(TESTS)]
 
-from environment import NAMES, make  # noqa: E402 - found by the path above
+import replica_groups  # noqa: E402 - found by the path above
+from environment import NAMES, make  # noqa: E402
 from scenes import SCRIPTS, Scene  # noqa: E402
 
 from tiers import isolated  # noqa: E402
@@ -41,8 +42,15 @@ FRAMEWORKS = {
     "accelerate_loop": "accelerate",
     "lightning_fit": "lightning",
     "deepspeed_loop": "deepspeed",
+    "torchft_loop": "torchft",
 }
 """Script -> its page."""
+UNLIKE = {
+    "node": "not measured by this script",
+    "head": "not measured by this script",
+    "error": "n/a, because a group goes on behind the step that its peers have done",
+}
+"""Events that torchft's two commands and one job do not have in the same way, and what its table says of them."""
 WHO = ("alone", "here")
 RANKS, AT, LIMIT = 4, 5, 120.0
 TWO_NODES = """\
@@ -172,6 +180,8 @@ def measure(framework: str, name: str, who: str) -> Figure:
 def started(scene: Scene, side: str, figure: Figure, faults: str = "") -> subprocess.Popen[bytes]:
     """Start the command; a node can only be lost where there are two, so that job is a file."""
     script = f"{figure.framework}.py"
+    if figure.framework == "torchft_loop":
+        return (replica_groups.alone if side == "theirs" else replica_groups.here)(scene, faults)
     if side == "theirs":
         return scene.torchrun(script, faults)
     if figure.event != "node":
@@ -265,6 +275,8 @@ def table(framework: str) -> str:
     def cell(name: str, who: str) -> str:
         if who == "alone" and EVENTS[name].absent:
             return f"n/a, because {EVENTS[name].absent}"
+        if framework == "torchft_loop" and name in UNLIKE:
+            return UNLIKE[name]
         figure = there.get((framework, name, who))
         return figure.cell() if figure else "not measured yet"
 
@@ -274,7 +286,8 @@ def table(framework: str) -> str:
         cpus, loads = sorted({str(one.cpus) for one in made}), [one.load for one in made]
         load = f"a load of {min(loads):.1f} to {max(loads):.1f} before it"
         rows += ["", f"Measured with {RANKS} ranks on {' or '.join(cpus)} processors, {load}."]
-    return "\n".join(["| event | torchrun alone | `dljob torchrun` |", "| --- | --- | --- |", *rows])
+    here = "dljob run" if framework == "torchft_loop" else "dljob torchrun"
+    return "\n".join([f"| event | torchrun alone | `{here}` |", "| --- | --- | --- |", *rows])
 
 
 def rendered(page: str) -> str:
@@ -292,6 +305,7 @@ def main(words: list[str]) -> int:
     """Measure what was asked for, or what is not there yet; and write the tables. Return the exit code."""
     chosen = [(framework, event, who) for framework in FRAMEWORKS for event in EVENTS for who in WHO]
     chosen = [one for one in chosen if one[2] == "here" or not EVENTS[one[1]].absent]
+    chosen = [one for one in chosen if one[0] != "torchft_loop" or one[1] not in UNLIKE]
     if unknown := set(words) - {"--table", *FRAMEWORKS, *EVENTS, *WHO}:
         known_words = ", ".join([*FRAMEWORKS, *EVENTS, *WHO, "--table"])
         print(f"unknown: {', '.join(sorted(unknown))}; there are: {known_words}", file=sys.stderr)
