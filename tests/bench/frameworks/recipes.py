@@ -7,7 +7,8 @@
 For a quiet machine: one to three minutes a figure. Each is written to figures.jsonl at once, so that the command goes
 on where it was ended. The event comes at the end of step 5 of 8, behind the checkpoint of step 4. Seconds: from the
 event to the end of step 6, the first that had not been done. Steps: how many were done again. Where a command ends
-before that, or LIMIT seconds pass, it is started again at once, as a person could, and the row says so.
+before that (or behind it, with steps undone), or LIMIT seconds pass, it is started again at once, as a person could,
+and the row says so; then the first new step is that of the second command.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ UNLIKE = {
 }
 """Events that torchft's two commands and one job do not have in the same way, and what its table says of them."""
 WHO = ("alone", "here")
-RANKS, AT, LIMIT = 4, 5, 120.0
+RANKS, AT, LAST, LIMIT = 4, 5, 8, 120.0
 TWO_NODES = """\
 apiVersion: dljob.io/v1alpha1
 kind: DLJob
@@ -204,18 +205,21 @@ def happened(scene: Scene, side: str, event: Event, figure: Figure) -> Figure:
     if figure.event == "error":
         run.wait(600)
         return replace(figure, ended=round(time.time() - begun, 1), lives=len(scene.begun(side)))
-    code = followed(scene, run, side, begun)
-    if step_at(scene, side) is None:
-        why = f"the command ended with {code}" if code is not None else f"nothing for {LIMIT:g} s"
+    code, mark, done = followed(scene, run, side, begun), 0, AT
+    stepped = step_at(scene, side) is not None
+    if not stepped or (run.wait(600) and not finished(scene, side)):
+        why = f"nothing for {LIMIT:g} s" if not stepped and code is None else f"the command ended with {run.wait(60)}"
         end(scene)
-        run, figure = started(scene, side, figure), replace(figure, again=f"{why}: started again")
-    code = run.wait(600)
-    when = step_at(scene, side)
-    if when is None:
+        mark, done, figure = len(lines(scene, side)), last(scene, side), replace(figure, again=f"{why}: started again")
+        run = started(scene, side, figure)
+    code, rows = run.wait(600), lines(scene, side)[mark:]
+    at = next((number for number, (step, _) in enumerate(rows) if step == done + 1), None)
+    if at is None:
         raise RuntimeError(scene.said(side))
-    if code and not figure.again:
-        figure = replace(figure, again=f"the command ended with {code}, the ranks went on")
-    return replace(figure, seconds=round(when - begun, 1), steps=again(scene, side), lives=len(scene.begun(side)))
+    if code:
+        figure = replace(figure, again=figure.again or f"the command ended with {code}, its ranks went on")
+    again = at if mark else at - AT
+    return replace(figure, seconds=round(rows[at][1] - begun, 1), steps=again, lives=len(scene.begun(side)))
 
 
 def followed(scene: Scene, run: subprocess.Popen[bytes], side: str, begun: float) -> int | None:
@@ -232,6 +236,16 @@ def followed(scene: Scene, run: subprocess.Popen[bytes], side: str, begun: float
     return run.poll()
 
 
+def finished(scene: Scene, side: str) -> bool:
+    """Whether all steps are done; ranks that outlive their command have some seconds for it."""
+    tick = threading.Event()
+    for _ in range(50):
+        if last(scene, side) == LAST:
+            return True
+        tick.wait(0.1)
+    return False
+
+
 def lines(scene: Scene, side: str) -> list[tuple[int, float]]:
     """The steps that rank 0 ended, in the order of their end, and when."""
     rows = [line.split() for line in (scene.folder / side / "steps").read_text().splitlines()]
@@ -243,9 +257,9 @@ def step_at(scene: Scene, side: str) -> float | None:
     return next((at for step, at in lines(scene, side) if step == AT + 1), None)
 
 
-def again(scene: Scene, side: str) -> int:
-    """How many steps were done twice."""
-    return [step for step, _ in lines(scene, side)].index(AT + 1) - AT
+def last(scene: Scene, side: str) -> int:
+    """Return the highest step that was done."""
+    return max(step for step, _ in lines(scene, side))
 
 
 def end(scene: Scene) -> None:
