@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_kit import job, machines, ray_cluster, role, together
 
+from dljob.cli.placement import render_plan
 from dljob.errors import PlacementError
+from dljob.master.start.assign import would_be_nodes
 from dljob.plan import domains
 from dljob.plan.capacity import demand_of, room_of
 from dljob.plan.domains import domains_of, pack_in_domains, why_not
@@ -18,12 +20,13 @@ from dljob.plan.model import GRAIN, Bundle, Unit
 from dljob.plan.nodes import DERIVED_DOMAIN
 from dljob.plan.packing import Batch, Packing, Stuck, pack, runs_of
 from dljob.plan.plan import plan
-from dljob.raycluster.domain_pods import REQUIRED
+from dljob.raycluster.domain_pods import PREFERRED, REQUIRED
 from dljob.raycluster.render import RenderOptions, effective, render_raycluster
 from dljob.reconcile.state.placement import placement_plan
 
 PREFIX = "scheduling.dljob.io/"
 TOPOLOGY, STRATEGY = f"{PREFIX}topology-key", f"{PREFIX}strategy"
+RATHER = f"{PREFIX}preferred-topology-key"
 
 
 def in_one(name, replicas=1, key="rack", spread=False, **more):
@@ -225,6 +228,83 @@ def test_derived_machines_are_as_many_as_spread_units_need():
     assert made.node_groups["gpu1"].domains == ()
 
 
+# -- preferences
+
+
+def rather(name, count, *, cpu=1):
+    """Units that would rather be in one rack."""
+    unit = Unit(f"{name}/0", (Bundle((("CPU", cpu * GRAIN),), ((name, 0),)),), ((name, 0),), (), preferred_key="rack")
+    return Batch(name, demand_of(unit), count, unit)
+
+
+def choices(batches, *shapes, fixed=None):
+    packing, found = pack_in_domains(batches, racks(batches, *shapes), fixed or {})
+    assert isinstance(packing, Packing)
+    return {one.series: (one.value, one.why) for one in found}
+
+
+def test_a_preferred_domain_is_had_where_one_holds_all_units():
+    value, why = choices([rather("a", 2)], ("r1", 1, 0), ("r2", 2, 0))["a"]
+    assert value == "r2"
+    assert why == "rack=r2 (1 machine, 2 CPU) holds 2 units of a (1 CPU each), the only one that does"
+
+
+def test_without_a_large_enough_domain_units_are_placed_and_the_reason_is_told():
+    assert choices([rather("a", 3)], ("r1", 1, 0), ("r2", 1, 0), (None, 1, 0))["a"][1] == (
+        "3 units of a (1 CPU each), preferred in one rack: r1 (1 machine, 1 CPU) has room for 1; r2 (1 machine, 1 CPU) "
+        "has room for 1; 1 machine without that label; placed without: machines without that label (1), r1 (1), r2 (1)"
+    )
+
+
+def test_of_two_preferences_that_exclude_each_other_one_is_had():
+    found = choices([rather("a", 2), rather("b", 2)], ("r1", 2, 0), ("r2", 1, 0), ("r3", 1, 0))
+    assert found["a"][0] == "r1"
+    assert found["b"][0] == ""
+    assert found["b"][1].startswith(
+        "2 units of b (1 CPU each), preferred in one rack: r1 would hold them, but not beside all other units; placed "
+    )
+    # What is needed comes before what is preferred, and room for all before both.
+    assert choices([rather("a", 2), batch("b", 2)], ("r1", 2, 0), ("r2", 1, 0), ("r3", 1, 0)) == {
+        "a": ("", choices([rather("a", 2), batch("b", 2)], ("r1", 2, 0), ("r2", 1, 0), ("r3", 1, 0))["a"][1]),
+        "b": ("r1", "rack=r1 (1 machine, 2 CPU) holds 2 units of b (1 CPU each), the only one that does"),
+    }
+
+
+def test_units_follow_those_that_are_placed_and_a_second_loss_is_not_told_again():
+    two = [rather("a", 1)]
+    assert choices(two, ("r1", 1, 0), ("r2", 1, 0), fixed={"a": frozenset(["r2"])}) == {}
+    assert choices(two, ("r1", 1, 0), fixed={"a": frozenset(["r2"])})["a"][1] == (
+        "1 unit of a (1 CPU each), preferred in one rack (rack=r2, where its other units are): no machine that it may "
+        "use is there; placed without: r1 (1)"
+    )
+    assert choices(two, ("r1", 1, 0), fixed={"a": frozenset(["r2", "r3"])}) == {}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from(["r1", "r2", None]), st.integers(1, 3)), min_size=1, max_size=5),
+)
+def test_preferences_place_all_that_fits_without_them_and_miss_none_that_could_be_had(wanted, shapes):
+    batches = [
+        rather(f"a{i}", count) if prefers else batch(f"a{i}", count, key="")
+        for i, (count, prefers) in enumerate(wanted)
+    ]
+    runs = racks(batches, *((rack, cpu, 0) for rack, cpu in shapes))
+    found, said = pack_in_domains(batches, runs, {})
+    assert isinstance(found, Packing) == isinstance(pack(batches, runs), Packing)
+    assert len(said) == (sum(prefers for _, prefers in wanted) if isinstance(found, Packing) else 0)
+    had = {one.series for one in said if one.value}
+    needs = [batch(b.name, b.count, key="rack" if b.name in had else "") for b in batches]
+    for one in said:
+        if not one.value:
+            tried = [batch(b.name, b.count) if b.name == one.series else b for b in needs]
+            assert isinstance(pack_in_domains(tried, runs, {})[0], Stuck)
+
+
+def test_a_preference_never_refuses_units_that_fit_nowhere_for_another_reason():
+    assert refused([rather("a", 2)], ("r1", 1, 0)).why == refused([batch("a", 2, key="")], ("r1", 1, 0)).why
+
+
 # -- the plan
 
 
@@ -259,6 +339,55 @@ def test_collocated_roles_share_their_topology_key():
     with pytest.raises(PlacementError, match="a wants one rack and b one zone; what shares machines is in one domain"):
         plan(job(in_one("a"), in_one("b", key="zone"), collocations=pair))
     assert plan(job(in_one("a"), in_one("b"), collocations=pair)).units["c/0"].topology_key == "rack"
+
+
+def preferring(name, replicas=1, key="rack", **more):
+    return role(name, replicas, annotations={RATHER: key}, **more)
+
+
+def test_collocated_roles_share_their_preference_unless_one_needs_its_domain():
+    pair = [together("c", "Host", "a", "b")]
+    both = plan(job(preferring("a"), role("b"), collocations=pair)).units["c/0"]
+    assert (both.topology_key, both.preferred_key) == ("", "rack")
+    needed = plan(job(preferring("a"), in_one("b"), collocations=pair)).units["c/0"]
+    assert (needed.topology_key, needed.preferred_key) == ("rack", "")
+    with pytest.raises(PlacementError, match="a wants one zone and b one rack; what shares machines is in one domain"):
+        plan(job(preferring("a", key="zone"), in_one("b"), collocations=pair))
+
+
+def test_a_preference_is_in_the_annotation_of_the_plan_and_changes_the_digest():
+    made = plan(job(preferring("a")))
+    (entry,) = json.loads(placement_plan(made)[0])["units"]
+    assert entry["preferredTopologyKey"] == "rack"
+    assert made.digest != plan(job(role("a"))).digest
+
+
+def test_the_plan_says_what_was_preferred_and_is_not_had():
+    groups = [machines(rack, 1, cpu="3", labels={"rack": rack}) for rack in ("r1", "r2")]
+    made = plan(job(preferring("a", 4), role("b"), nodeGroups=groups))
+    text = render_plan(made, would_be_nodes(made), "table")
+    said = "4 units of a (1 CPU each), preferred in one rack: r1 (1 machine, 3 CPU) has room for 3; "
+    assert f"a: {said}" in text
+    assert "1 a (in one rack if possible)" in text
+    data = json.loads(render_plan(made, would_be_nodes(made), "json"))
+    (domain,) = data["domains"]
+    assert (domain["series"], domain["key"], domain["value"]) == ("a", "rack", None)
+    assert domain["why"].startswith(said)
+    assert {unit["name"]: unit.get("preferredTopologyKey") for unit in data["units"]} == {
+        **{f"a/{k}": "rack" for k in range(4)},
+        "b/0": None,
+    }
+
+
+def test_pods_of_groups_without_the_label_prefer_one_domain():
+    groups = [machines("g", 2), machines("h", 1, labels={"rack": "r1"})]
+    manifest = effective(
+        job(preferring("a", 2, nodeGroup="g"), preferring("b", nodeGroup="h"), nodeGroups=groups), "i", "2.60.0"
+    )
+    g, h = render_raycluster(plan(manifest), manifest, RenderOptions("job-1"))["spec"]["workerGroupSpecs"]
+    term = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"ray.io/cluster": "job-1", "rack": "g"}}}
+    assert g["template"]["spec"]["affinity"] == {"podAffinity": {PREFERRED: [{"weight": 100, "podAffinityTerm": term}]}}
+    assert "affinity" not in h["template"]["spec"]
 
 
 def test_the_annotation_of_the_plan_says_both():

@@ -18,9 +18,9 @@ from dljob.testing.world import domain_invariants
 MARK = "scheduling.dljob.io/"
 
 
-def racked(*, spread=False, elastic=False):
+def racked(*, spread=False, elastic=False, key="topology-key"):
     """A role of two groups in one of two racks, and one beside it that goes anywhere."""
-    marks = {f"{MARK}topology-key": "rack", **({f"{MARK}strategy": "STRICT_SPREAD"} if spread else {})}
+    marks = {f"{MARK}{key}": "rack", **({f"{MARK}strategy": "STRICT_SPREAD"} if spread else {})}
     role = {"name": "a", "replicas": 2, "entrypoint": {"class": "a.B"}, "resources": {"cpu": "2"}, "annotations": marks}
     other = {"name": "b", "driver": False, "replicas": 2, "entrypoint": {"module": "b"}, "resources": {"cpu": "1"}}
     groups = [{"name": name, "replicas": 2, "cpu": "3", "labels": {"rack": name}} for name in ("n", "m")]
@@ -30,20 +30,43 @@ def racked(*, spread=False, elastic=False):
     }
 
 
-@pytest.mark.parametrize("made", [racked(), racked(spread=True), racked(elastic=True)])
+RATHER = "preferred-topology-key"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(racked(), racked(spread=True), racked(elastic=True)),
+        *(racked(key=RATHER), racked(spread=True, key=RATHER), racked(elastic=True, key=RATHER)),
+    ],
+)
 def test_no_role_lies_in_two_racks_whatever_goes_wrong(made):
     found = report.many(range(25), made)
     assert found["failures"] == []
     assert any(end.startswith("Succeeded") for end in found["ends"])
 
 
-def broken(made, **where):
-    """What the law says of units that are held on these nodes."""
+def placed(made, **where):
+    """The state of a job with units that are held on these nodes."""
     manifest = DLJobManifest.model_validate(made)
     state = initial(plan(manifest), manifest.spec, "u" * 32, 0.0)
     nodes = tuple(NodeView(name, (), (), (("rack", name[0]),)) for name in ("n0", "n1", "m0"))
     units = {f"a/{k[1:]}": UnitState(UnitPhase.HELD, 1, node) for k, node in where.items()}
-    return list(domain_invariants.check_domains(replace(state, nodes=nodes, units=Map(units))))
+    return replace(state, nodes=nodes, units=Map(units))
+
+
+def broken(made, **where):
+    """What the law says of units that are held on these nodes."""
+    return list(domain_invariants.check_domains(placed(made, **where)))
+
+
+def test_the_law_of_preferences_wants_that_users_are_told():
+    made = racked(key=RATHER)
+    assert list(domain_invariants.check_preferences(placed(made, a0="n0", a1="n1"), ())) == []
+    apart = placed(made, a0="n0", a1="m0")
+    assert list(domain_invariants.check_preferences(apart, ["a"])) == []
+    (said,) = domain_invariants.check_preferences(apart, ["b"])
+    assert said == "preference: a is in ['m', 'n'], and nobody was told"
 
 
 def test_the_law_sees_what_it_is_there_for():

@@ -11,6 +11,7 @@ from dljob.cli.plan_drawing import draw
 from dljob.errors import PlacementError
 from dljob.master.start.assign import Refusal, assign, spare_nodes
 from dljob.master.state.views import NodeView
+from dljob.plan.domains import Choice
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan, WeightsPlan, offered
@@ -133,6 +134,7 @@ class _Layout:
             "digest": self.plan.digest,
             "roles": [_role_data(role) for role in self.plan.roles.values()],
             "units": [_unit_data(unit, self.node_of[unit.name]) for unit in self.units],
+            **({"domains": [_domain_data(choice) for choice in self.domains]} if self.domains else {}),
             "nodeGroups": [
                 {
                     "name": group.name,
@@ -228,6 +230,7 @@ def _unit_rows(series: Series) -> Rows:
         also = [
             *(["sharing devices"] if series.shared else []),
             *([f"all in one {series.topology_key}"] if series.topology_key else []),
+            *([f"in one {series.preferred_key} if possible"] if series.preferred_key else []),
             *(["a machine each"] if series.spread else []),
         ]
         rows.append((name, f"{held} ({', '.join(also)})" if also else held, takes))
@@ -266,12 +269,18 @@ def _unit_data(unit: Unit, node: str) -> dict[str, Any]:
         "node": node,
         "selector": dict(unit.selector),
         **({"topologyKey": unit.topology_key} if unit.topology_key else {}),
+        **({"preferredTopologyKey": unit.preferred_key} if unit.preferred_key else {}),
         **({"spread": True} if unit.spread else {}),
         "bundles": [
             {"resources": _amounts(bundle.resources), "ranks": [f"{role}/{rank}" for role, rank in bundle.ranks]}
             for bundle in unit.bundles
         ],
     }
+
+
+def _domain_data(choice: Choice) -> dict[str, Any]:
+    """Return the domain of a series; `value` is null for a preferred one that it does not get."""
+    return {"series": choice.series, "key": choice.key, "value": choice.value or None, "why": choice.why}
 
 
 def _ranks(units: Iterable[Unit]) -> dict[str, list[int]]:

@@ -35,6 +35,8 @@ class Demand:
     """(series, label): the machines of all units of the series share one value of the label."""
     spread: str = ""
     """Series of which no machine holds two units; empty for none."""
+    prefers: tuple[str, str] | None = None
+    """(series, label), as `topology`, where the units may do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def demand_of(unit: Unit) -> Demand:
     topology = (unit.series, unit.topology_key) if unit.topology_key else None
     spread = unit.series if unit.spread else ""
     bundles = tuple([bundle.resources for bundle in unit.bundles])
-    return _demand(bundles, unit.selector, unit.apart, topology, spread)
+    prefers = (unit.series, unit.preferred_key) if unit.preferred_key else None
+    return _demand(bundles, unit.selector, unit.apart, (topology, prefers), spread)
 
 
 # Cached: units of a series have equal demands, and each search for room asks for those of all units of the job.
@@ -82,7 +85,7 @@ def _demand(
     bundles: tuple[Resources, ...],
     selector: tuple[tuple[str, str], ...],
     apart: tuple[str, str] | None,
-    topology: tuple[str, str] | None,
+    domain: tuple[tuple[str, str] | None, tuple[str, str] | None],
     spread: str,
 ) -> Demand:
     bulk: dict[str, Amount] = {}
@@ -99,7 +102,7 @@ def _demand(
                 shares.setdefault(name, Counter())[amount % GRAIN] += 1
     none = Counter[Amount]()
     devices = tuple((name, n, tuple(sorted(shares.get(name, none).items()))) for name, n in sorted(whole.items()))
-    return Demand(tuple(sorted(bulk.items())), devices, selector, apart, topology, spread)
+    return Demand(tuple(sorted(bulk.items())), devices, selector, apart, domain[0], spread, domain[1])
 
 
 def room_of(free: Resources, labels: Iterable[tuple[str, str]], total: Resources = ()) -> Capacity:

@@ -2,7 +2,7 @@
 
 Ray's label selectors know values, and not "the same value, whichever": so a value is chosen here, before anything is
 placed. Of the domains that hold all units, the one with the least room beyond them is taken, so that larger ones stay
-free for jobs that need them.
+free for jobs that need them. A series that only prefers a domain gets one where all units of all series still fit.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Choice:
     series: str
     key: str
     value: str
+    """Empty: the series prefers one domain and does not get it."""
     why: str
 
 
@@ -57,7 +58,48 @@ Fixed = Mapping[str, frozenset[str]]
 def pack_in_domains(
     batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed
 ) -> tuple[Packing | Stuck, tuple[Choice, ...]]:
-    """Place every unit, with each series that asks for a domain in one; return the chosen domains, too."""
+    """Place every unit, with each series that needs a domain in one; return the domains chosen, and those not had.
+
+    A series that prefers a domain gets one if everything fits then. Of several such series each one does, in the order
+    of their names, that still can beside those before it. No preference is a reason to place nothing.
+    """
+    wishes = sorted({batch.demand.prefers for batch in batches if batch.demand.prefers})
+    found, chosen = _place(_granted(batches, wishes), runs, fixed)
+    if isinstance(found, Packing) or not wishes:
+        return found, chosen
+    found, chosen = _place(batches, runs, fixed)
+    if isinstance(found, Stuck):
+        return found, ()
+    had: list[tuple[str, str]] = []
+    # That they do not all fit is known, so a single one needs no further try.
+    for wish in wishes if len(wishes) > 1 else ():
+        better, domains = _place(_granted(batches, [*had, wish]), runs, fixed)
+        if isinstance(better, Packing):
+            had.append(wish)
+            found, chosen = better, domains
+    missed = [
+        Choice(*wish, "", _why_missed(batches, wish, runs, fixed, found))
+        for wish in wishes
+        # Units that live in several domains already have had their preference refused before.
+        if wish not in had and len(fixed.get(wish[0], ())) < 2
+    ]
+    return found, (*chosen, *missed)
+
+
+def _granted(batches: Sequence[Batch], wishes: Sequence[tuple[str, str]]) -> list[Batch]:
+    """Return the batches with these preferences as needs."""
+    return [
+        replace(batch, demand=replace(batch.demand, topology=batch.demand.prefers))
+        if batch.demand.prefers in wishes
+        else batch
+        for batch in batches
+    ]
+
+
+def _place(
+    batches: Sequence[Batch], runs: Sequence[MachineRun], fixed: Fixed
+) -> tuple[Packing | Stuck, tuple[Choice, ...]]:
+    """Place every unit, with each series that needs a domain in one."""
     wanted = _batches_by_domain(batches)
     if not wanted:
         return pack(batches, runs), ()
@@ -185,6 +227,35 @@ def _no_domain(
     own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[MachineRun], fixed: Fixed, left: str
 ) -> str:
     """Return the message when no domain is large enough, with what each of them has."""
+    return f"{_describe_demand(own)} need {_describe_rooms(own, domains, runs, fixed, left)}; {_ADVICE}"
+
+
+def _why_missed(
+    batches: Sequence[Batch], wish: tuple[str, str], runs: Sequence[MachineRun], fixed: Fixed, found: Packing
+) -> str:
+    """Return why a series does not get the domain that it prefers, and where its units go instead."""
+    own = [batch for batch in _granted(batches, [wish]) if batch.demand.topology == wish]
+    domains = domains_of(own, runs, fixed)
+    fitting = _fitting(domains, own)
+    values = {index: dict(run.room.labels).get(wish[1]) for run in runs for index in run.ids}
+    counts: dict[str, int] = {}
+    for batch, spots in zip(batches, found.spots, strict=True):
+        for ids, each in spots if batch.demand.prefers == wish else ():
+            for index in ids:
+                value = values[index] or "machines without that label"
+                counts[value] = counts.get(value, 0) + each
+    where = ", ".join(f"{value} ({counts[value]})" for value in sorted(counts, key=natural))
+    rooms = (
+        f"one {wish[1]}: {fitting[0].value} would hold them, but not beside all other units"
+        if fitting
+        else _describe_rooms(own, domains, runs, fixed, "")
+    )
+    return f"{_describe_demand(own)}, preferred in {rooms}; placed without: {where}"
+
+
+def _describe_rooms(
+    own: Sequence[Batch], domains: Sequence[Domain], runs: Sequence[MachineRun], fixed: Fixed, left: str
+) -> str:
     series, key = own[0].demand.topology or ("", "")
     seen = [
         f"{one.value} ({_describe_domain(one)}{left}) has room for {min(one.holds)}"
@@ -192,12 +263,12 @@ def _no_domain(
     ]
     if len(seen) > SHOWN:
         seen = [*seen[:SHOWN], f"{len(seen) - SHOWN} more have room for no more than {domains[-1].holds[0]}"]
-    there = "; ".join(seen) or f"no machine that it may use has the label {key}"
+    there = "; ".join(seen) or f"no machine that it may use {'is there' if series in fixed else f'has the label {key}'}"
     bound = f" ({key}={', '.join(sorted(fixed[series]))}, where its other units are)" if series in fixed else ""
     # Machines without the label are in no domain: their number may explain why there is too little room.
     bare = sum(len(run.ids) for run in runs if key not in dict(run.room.labels))
     without = f"; {counted(bare, 'machine')} without that label" if bare and seen else ""
-    return f"{_describe_demand(own)} need one {key}{bound}: {there}{without}; {_ADVICE}"
+    return f"one {key}{bound}: {there}{without}"
 
 
 def _describe_domain(domain: Domain) -> str:

@@ -49,6 +49,8 @@ class Unit:
     """Label that has one value on the nodes of all units of its series; empty for none."""
     spread: bool = False
     """Whether it may share no node with another unit of its series."""
+    preferred_key: str = ""
+    """Label that has one value on the nodes of all units of its series if there is room for that; empty for none."""
 
     @property
     def series(self) -> str:
@@ -86,6 +88,8 @@ class MachineGroup:
     # A new field is marked LATER too, or the digests of all jobs change and void their journals.
     spread: bool = field(default=False, metadata=LATER)
     """Whether each of its machines must be another host."""
+    preferred: tuple[str, ...] = field(default=(), metadata=LATER)
+    """Labels with a stand-in value, as in `domains`, of which Kubernetes prefers one domain and needs none."""
     image: str = field(default="", metadata=LATER)
     """Image of its pods; empty for the job's."""
 
@@ -139,6 +143,7 @@ class Series:
     spread: bool = field(default=False, metadata=LATER)
     gone: tuple[int, ...] = field(default=(), metadata=LATER)
     """Numbers of units that left while higher ones stayed."""
+    preferred_key: str = field(default="", metadata=LATER)
 
     @property
     def end(self) -> int:
@@ -204,7 +209,8 @@ class Series:
         )
         members = tuple([(role, k) for role in shape.roles])
         name = f"{self.name}/{k}"
-        return Unit(name, bundles, members, self.selector, self.apart, self.topology_key, self.spread)
+        marks = (self.selector, self.apart, self.topology_key, self.spread, self.preferred_key)
+        return Unit(name, bundles, members, *marks)
 
 
 def _sized(own: Series, groups: Mapping[str, int], gone: Mapping[str, tuple[int, ...]]) -> Series:

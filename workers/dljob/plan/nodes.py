@@ -106,11 +106,13 @@ def _in_domains(group: MachineGroup, units: UnitTable) -> MachineGroup:
         own for own in units.series if labels[NODE_GROUP_LABEL] == dict(own.selector).get(NODE_GROUP_LABEL, group.name)
     ]
     keys = sorted({own.topology_key for own in mine if own.topology_key} - labels.keys())
+    preferred = sorted({own.preferred_key for own in mine if own.preferred_key} - labels.keys() - set(keys))
     value = DERIVED_DOMAIN if group.derived else group.name
-    labels.update(dict.fromkeys(keys, value))
+    labels.update(dict.fromkeys((*keys, *preferred), value))
     # One machine is one pod here, so units that must be apart need pods that are.
     spread = any(own.spread for own in mine)
-    return replace(group, labels=tuple(sorted(labels.items())), domains=tuple(keys), spread=spread)
+    marks = tuple(sorted(labels.items()))
+    return replace(group, labels=marks, domains=tuple(keys), spread=spread, preferred=tuple(preferred))
 
 
 def _with_spares(group: MachineGroup, spares: int) -> MachineGroup:

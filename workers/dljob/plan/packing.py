@@ -67,7 +67,7 @@ def runs_of(rooms: Sequence[tuple[Capacity, Sequence[int]]], batches: Iterable[B
     for batch in batches:
         names.update(name for name, _ in batch.demand.bulk)
         keys.update(key for key, _ in batch.demand.selector)
-        keys.update(batch.demand.topology[1:] if batch.demand.topology else ())
+        keys.update(key for wish in (batch.demand.topology, batch.demand.prefers) if wish for key in wish[1:])
     together: dict[Capacity, list[int]] = {}
     for room, ids in rooms:
         together.setdefault(narrow(room, frozenset(names), frozenset(keys)), []).extend(ids)

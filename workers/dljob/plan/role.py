@@ -77,6 +77,8 @@ class RolePlan:
     """Free resources that a rank's own Ray driver needs, not reserved; None if `per_rank` is reserved."""
     topology_key: str = field(default="", metadata=LATER)
     """Label that has one value on all its nodes; empty for none."""
+    preferred_key: str = field(default="", metadata=LATER)
+    """Label that has one value on all its nodes if there is room for that; empty for none."""
     spread: bool = field(default=False, metadata=LATER)
     """Whether each of its groups needs a node of its own."""
     numa_binding: str = field(default="", metadata=LATER)

@@ -22,7 +22,7 @@ from dljob.spec.model import (
     WeightsVerify,
 )
 from dljob.spec.quantity import parse_cpu, parse_custom, parse_devices, parse_memory
-from dljob.spec.rules.annotations import selector_of, spreads, topology_key_of
+from dljob.spec.rules.annotations import preferred_key_of, selector_of, spreads, topology_key_of
 from dljob.spec.rules.elastic import bounded, bounds
 
 DEFAULT_RANK_CPU = "1"
@@ -75,6 +75,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         sub_master=(role.comm.sub_master or "") if elastic else "",
         quota=_quota(role, accelerator) if quota else None,
         topology_key=topology_key_of(role),
+        preferred_key=preferred_key_of(role),
         spread=spreads(role),
         numa_binding=_NUMA[role.accelerator.numa_binding] if role.accelerator and not quota else "",
         virtual_local_rank=elastic and role.comm.virtual_local_rank,

@@ -45,6 +45,8 @@ def _series(name: str, roles: Sequence[RolePlan], *, shared: bool, apart: tuple[
         # Roles that share units have one key or none (`_check_domains`), so the greatest is the key.
         topology_key=max(role.topology_key for role in roles),
         spread=any(role.spread for role in roles),
+        # What one role needs the others need not prefer.
+        preferred_key="" if any(role.topology_key for role in roles) else max(role.preferred_key for role in roles),
     )
 
 
@@ -95,11 +97,12 @@ def _check_node_group(collocation: Collocation, roles: Sequence[RolePlan]) -> No
 
 
 def _check_domains(collocation: Collocation, roles: Sequence[RolePlan]) -> None:
-    for a, b in combinations([role for role in roles if role.topology_key], 2):
-        if a.topology_key != b.topology_key:
+    keys = {role.name: role.topology_key or role.preferred_key for role in roles}
+    for a, b in combinations([name for name, key in keys.items() if key], 2):
+        if keys[a] != keys[b]:
             raise PlacementError(
-                f"collocation {collocation.name}: {a.name} wants one {a.topology_key} and {b.name} one "
-                f"{b.topology_key}; what shares machines is in one domain",
+                f"collocation {collocation.name}: {a} wants one {keys[a]} and {b} one {keys[b]}; "
+                "what shares machines is in one domain",
                 hint="give both the same topology-key, or one of them none",
             )
 

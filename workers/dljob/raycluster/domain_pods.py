@@ -1,4 +1,4 @@
-"""Pod affinity that keeps a group's pods in one topology domain, or on separate hosts."""
+"""Pod affinity that keeps a group's pods in one topology domain, if possible or always, or on separate hosts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dljob.plan.model import MachineGroup
 from dljob.raycluster.overlay import Object
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+WEIGHT = 100
+"""Of 1 to 100, against other preferences of a pod's template."""
 HOST = "kubernetes.io/hostname"
 CLUSTER, GROUP = "ray.io/cluster", "ray.io/group"
 """Labels of KubeRay's pods. Source: KubeRay 1.6.2, controllers/ray/utils/constant.go."""
@@ -20,14 +23,22 @@ def with_domains(pod: Object, group: MachineGroup, cluster: str) -> Object:
     labels = dict(group.labels)
     together = [_term(key, {CLUSTER: cluster, key: labels[key]}) for key in group.domains]
     apart = [_term(HOST, {CLUSTER: cluster, GROUP: group.name})] if group.spread else []
-    if not together and not apart:
+    rather = [
+        {"weight": WEIGHT, "podAffinityTerm": _term(key, {CLUSTER: cluster, key: labels[key]})}
+        for key in group.preferred
+    ]
+    if not together and not apart and not rather:
         return pod
     affinity = dict(pod.get("affinity") or {})
-    for name, terms in (("podAffinity", together), ("podAntiAffinity", apart)):
+    for name, kind, terms in (
+        ("podAffinity", REQUIRED, together),
+        ("podAffinity", PREFERRED, rather),
+        ("podAntiAffinity", REQUIRED, apart),
+    ):
         if terms:
-            # Terms of a list are all required: the template's and ours hold together.
+            # Terms of a list all hold, or count, together: the template's and ours.
             there = dict(affinity.get(name) or {})
-            affinity[name] = {**there, REQUIRED: [*(there.get(REQUIRED) or []), *terms]}
+            affinity[name] = {**there, kind: [*(there.get(kind) or []), *terms]}
     return {**pod, "affinity": affinity}
 
 

@@ -203,8 +203,8 @@ class Role(Model):
     `accelerator: NPU` and `accelerator-count: "0.5"`: devices of a rank. `placement-group: x`: roles of one value share
     a unit, so a host, and devices if they take shares. `collocate-with: actor`: the same with the role of that name.
     `strategy: STRICT_SPREAD`: each group has a node of its own. `topology-key: rack`: all nodes of the role have the
-    same value of that label. `label-selector: '{"rack": "in(a,b)"}'`: labels that nodes must have, as v, !v, in(a,b) or
-    !in(a,b)."""
+    same value of that label. `preferred-topology-key: rack`: they have if there is room for that. `label-selector:
+    '{"rack": "in(a,b)"}'`: labels that nodes must have, as v, !v, in(a,b) or !in(a,b)."""
 
 
 class Collocation(Model):

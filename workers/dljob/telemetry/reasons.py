@@ -14,6 +14,7 @@ NO_ROOM = "NoRoom"  # the units do not fit now; placement is tried again when no
 NEVER_FITS = "NeverFits"  # the units can never fit on these machines: the job fails
 ADMITTED = "Admitted"  # all units have their reservations
 DOMAIN_CHOSEN = "DomainChosen"  # the topology domain (such as a rack) chosen for all units of a role, and why
+PREFERRED_DOMAIN_MISSED = "PreferredDomainMissed"  # a role prefers one topology domain, and is placed without: why
 TOPOLOGY_DOMAIN_CHANGED = "TopologyDomainChanged"  # no room in the domain for lost units: all of the role move
 RESERVATION_REFUSED = "ReservationRefused"  # a node refused a reservation; all were released, placement is tried again
 UNIT_RESCHEDULED = "UnitRescheduled"  # a unit has a reservation on another node after the loss of its own

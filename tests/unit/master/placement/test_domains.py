@@ -49,6 +49,52 @@ def lose(world, rack):
     world.settle()
 
 
+def preferring(name="w", replicas=2, **more):
+    return {"name": name, "replicas": replicas, "annotations": {f"{PREFIX}preferred-topology-key": "rack"}, **more}
+
+
+def test_a_preferred_rack_is_had_and_a_lost_unit_stays_in_it_while_it_has_room():
+    world = World(job(preferring()), views=racked("abbb")).boot()
+    assert where(world) == {"b": 2}
+    lose(world, "b")
+    assert where(world) == {"b": 2}
+    assert not world.notes(reasons.PREFERRED_DOMAIN_MISSED)
+
+
+def test_a_lost_unit_leaves_the_preferred_rack_that_has_no_room_alone_and_each_time_it_is_told():
+    world = World(job(preferring()), views=racked("bbacc")).boot()
+    assert where(world) == {"b": 2}
+    lose(world, "b")
+    assert where(world) == {"b": 1, "a": 1}
+    (note,) = world.notes(reasons.PREFERRED_DOMAIN_MISSED)
+    assert (note.target, world.notes(reasons.TOPOLOGY_DOMAIN_CHANGED)) == ("w", [])
+    assert "preferred in one rack (rack=b, where its other units are): " in note.message
+    lose(world, "a")
+    assert where(world) == {"b": 1, "c": 1}
+    assert len(world.notes(reasons.PREFERRED_DOMAIN_MISSED)) == 2
+
+
+def test_without_a_rack_for_all_a_preferring_job_starts_at_once_and_says_so():
+    world = World(job(preferring()), views=racked("ab")).boot()
+    assert where(world) == {"a": 1, "b": 1}
+    (note,) = world.notes(reasons.PREFERRED_DOMAIN_MISSED)
+    assert "a (1 machine, 1 CPU) has room for 1; b (1 machine, 1 CPU) has room for 1" in note.message
+
+
+def test_a_node_that_is_in_no_rack_binds_no_preferring_unit():
+    world = World(job(preferring()), views=racked(["", "", "a"])).boot()
+    lose(world, None)
+    assert sum(where(world).values()) == 2
+
+
+def test_an_elastic_role_that_starts_with_fewer_ranks_tells_of_its_preference():
+    elastic = preferring(replicas=4, type="Elastic", minReplicas=2)
+    world = World(job(elastic), views=racked("ab")).boot()
+    (note,) = world.notes(reasons.PREFERRED_DOMAIN_MISSED)
+    assert note.message.startswith("2 units of w (1 CPU each), preferred in one rack")
+    assert where(world) == {"a": 1, "b": 1}
+
+
 def test_all_units_are_placed_in_one_rack_and_the_note_says_why():
     world = World(job(one_rack()), views=racked("abbb")).boot()
     assert where(world) == {"b": 2}

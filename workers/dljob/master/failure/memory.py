@@ -13,7 +13,7 @@ from dljob.master.failure import ending
 from dljob.master.failure.policy import lift, own_level
 from dljob.master.failure.restart import RestartOrder, begin, kill
 from dljob.master.start.assign import Assignment, Refusal, assign
-from dljob.master.start.reservations import assigned_units, reserve, unit_hosts, without_unit
+from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
 from dljob.master.state import causes, limits, memory_overrides
 from dljob.master.state.actions import Unreserve
 from dljob.master.state.evolve import evolve
@@ -165,5 +165,6 @@ def _renew(d: StateTransaction, name: str, given: Given, found: Assignment) -> E
                 ending.drop_process(d, (host.role, rank))
             if phase in (RankPhase.STARTING, RankPhase.READY):
                 lost[host.role] = (*lost.get(host.role, ()), rank)
+    tell_domains(d, found.domains)
     reserve(d, dict(found.nodes))
     return lost

@@ -16,7 +16,7 @@ from dljob.master.placement.failure_domains import domains
 from dljob.master.start import checks
 from dljob.master.start.assign import Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import assigned_units, reserve, unit_hosts
+from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts
 from dljob.master.start.spares import forget_node
 from dljob.master.start.starting import completed, ensure_host, start_roles
 from dljob.master.state import limits, memory_overrides
@@ -89,6 +89,7 @@ def _leftover(d: StateTransaction, excluded: frozenset[str]) -> None:
         return
     found = _room(d, names, excluded)
     if isinstance(found, Assignment):
+        tell_domains(d, found.domains)
         reserve(d, {name: found.nodes[name] for name in sorted(names)})
 
 
@@ -109,8 +110,7 @@ def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]
     if isinstance(found, Refusal):
         found = moving.to_another_domain(d, names, excluded) or found
     if isinstance(found, Assignment):
-        for own in found.domains:
-            d.note(reasons.DOMAIN_CHOSEN, own.series, own.why)
+        tell_domains(d, found.domains)
         reserve(d, {name: found.nodes[name] for name in sorted(found.nodes) if name in d.units})
     else:
         _no_room(d, found)

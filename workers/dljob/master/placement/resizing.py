@@ -12,7 +12,7 @@ from dljob.master.ledger.rules import micros
 from dljob.master.placement import gaps
 from dljob.master.start.assign import AssignedUnit, Assignment, Refusal, assign, roomy, spare_nodes
 from dljob.master.start.local_ranks import seats_of
-from dljob.master.start.reservations import assigned_units, reserve, unit_hosts, without_unit
+from dljob.master.start.reservations import assigned_units, reserve, tell_domains, unit_hosts, without_unit
 from dljob.master.start.starting import completed
 from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Unreserve
@@ -22,6 +22,7 @@ from dljob.master.state.sizing import Sizing
 from dljob.master.state.state import HostState, Phase, RankKey, RankPhase, RankState, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Level
+from dljob.plan.domains import Choice
 from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
@@ -36,6 +37,8 @@ class Resize:
 
     sizes: Mapping[str, int]
     nodes: Mapping[str, str]
+    domains: tuple[Choice, ...] = ()
+    """Topology domains of these nodes that users are told of."""
 
 
 def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) -> Resize | Refusal:
@@ -57,7 +60,7 @@ def fewer(d: StateTransaction, roles: Sequence[str], *, spares: bool = False) ->
             else:
                 high = middle - 1
         sizes[role] = low * group
-    return found if isinstance(found, Refusal) else Resize(sizes, found.nodes)
+    return found if isinstance(found, Refusal) else Resize(sizes, found.nodes, found.domains)
 
 
 def more(d: StateTransaction, role: str, upto: int) -> Resize:
@@ -76,7 +79,7 @@ def more(d: StateTransaction, role: str, upto: int) -> Resize:
         step *= 2
         tried = fits(d, role, middle * group)
         if tried is not None:
-            low, best = middle, Resize({role: middle * group}, tried.nodes)
+            low, best = middle, Resize({role: middle * group}, tried.nodes, tried.domains)
         else:
             high = middle - 1
     return best
@@ -181,6 +184,7 @@ def start_with_fewer(d: StateTransaction, why: str) -> bool:
         if have != had:
             d.ledger = ledger.resized(d.ledger, role, had, have, micros(d, d.now))
             d.note(reasons.RESIZED, role, f"it starts with {counted(have, 'rank')} instead of {had}: {why}")
+    tell_domains(d, made.domains)
     reserve(d, dict(made.nodes))
     return True
 
@@ -199,6 +203,7 @@ def resize(d: StateTransaction, made: Resize, why: str, *, anew: bool) -> None:
     for role, facts in before.items():
         _add(d, role, facts)
         d.ledger = ledger.resized(d.ledger, role, facts.plan.replicas, d.facts(role).plan.replicas, micros(d, d.now))
+    tell_domains(d, made.domains)
     reserve(d, dict(made.nodes))
     for role, facts in before.items():
         have, had = d.facts(role).plan.replicas, facts.plan.replicas

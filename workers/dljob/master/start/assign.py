@@ -25,7 +25,7 @@ class Assignment:
     nodes: Mapping[str, str]
     """Unit -> node id."""
     domains: tuple[Choice, ...] = ()
-    """Topology domains that were chosen for series that had none before, each with the reason."""
+    """Topology domains that were chosen for series that had none before, or preferred and not had, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class AssignedUnit:
     node: str
     counted: bool = True
     domain: str = ""
-    """Value of the unit's topology key on the node; empty: none."""
+    """Value of the unit's topology key, or of the preferred one, on the node; empty: none."""
 
 
 def assign(
@@ -141,7 +141,8 @@ def _fixed(held: Iterable[AssignedUnit]) -> dict[str, frozenset[str]]:
     """Return series -> the topology domains that its units occupy already."""
     found: dict[str, set[str]] = {}
     for item in held:
-        if item.unit.topology_key:
+        # A preference has nothing to do with nodes that are in no domain.
+        if item.unit.topology_key or (item.unit.preferred_key and item.domain):
             found.setdefault(item.unit.series, set()).add(item.domain)
     return {series: frozenset(values) for series, values in found.items()}
 

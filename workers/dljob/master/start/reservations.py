@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dljob.master.start.assign import AssignedUnit
@@ -11,7 +12,9 @@ from dljob.master.state.evolve import evolve
 from dljob.master.state.state import Phase, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import HostId, NodeView
+from dljob.plan.domains import Choice
 from dljob.plan.model import Unit, add_up
+from dljob.telemetry import reasons
 
 
 def assigned_units(d: StateTransaction, *, every: bool = True) -> list[AssignedUnit]:
@@ -21,15 +24,16 @@ def assigned_units(d: StateTransaction, *, every: bool = True) -> list[AssignedU
     """
     plan = d.job.plan
     series = plan.units.series
-    apart = every or any(own.apart or own.spread or own.topology_key for own in series)
+    apart = every or any(own.apart or own.spread or own.topology_key or own.preferred_key for own in series)
     wanted = (UnitPhase.HELD, UnitPhase.RESERVING) if apart else (UnitPhase.RESERVING,)
     # Only jobs with topology keys pay for reading the labels of all nodes.
-    labels = {node.id: dict(node.labels) for node in d.nodes} if any(own.topology_key for own in series) else {}
+    keyed = any(own.topology_key or own.preferred_key for own in series)
+    labels = {node.id: dict(node.labels) for node in d.nodes} if keyed else {}
     found: list[AssignedUnit] = []
     for name, own in d.units.items():
         if own.phase in wanted:
             unit = memory_overrides.unit_of(plan, name, memory_overrides.given(d.grants, name))
-            domain = labels.get(own.node, {}).get(unit.topology_key, "")
+            domain = labels.get(own.node, {}).get(unit.topology_key or unit.preferred_key, "")
             found.append(AssignedUnit(unit, own.node, counted=own.phase is UnitPhase.HELD, domain=domain))
     return found
 
@@ -46,6 +50,12 @@ def reserve(d: StateTransaction, nodes: dict[str, str]) -> None:
             _forget_devices(d, name)
         d.set_unit(name, UnitState(UnitPhase.RESERVING, token, node))
         d.do(Reserve(name, token, node, limits.RESERVE_S, memory_overrides.given(d.grants, name)))
+
+
+def tell_domains(d: StateTransaction, domains: Iterable[Choice]) -> None:
+    """Tell users of topology domains that were chosen, and of preferred ones that were not had."""
+    for own in domains:
+        d.note(reasons.DOMAIN_CHOSEN if own.value else reasons.PREFERRED_DOMAIN_MISSED, own.series, own.why)
 
 
 def _forget_devices(d: StateTransaction, unit: str) -> None:

@@ -44,6 +44,8 @@ def _entry(series: Series, shape: Shape) -> dict[str, Any]:
         entry["apart"] = series.apart[0]
     if series.topology_key:
         entry["topologyKey"] = series.topology_key
+    if series.preferred_key:
+        entry["preferredTopologyKey"] = series.preferred_key
     if series.spread:
         entry["spread"] = True
     return entry

@@ -21,7 +21,8 @@ PREFIX = "scheduling.dljob.io/"
 ACCELERATOR, COUNT = f"{PREFIX}accelerator", f"{PREFIX}accelerator-count"
 COLLOCATE, UNIT, STRATEGY = f"{PREFIX}collocate-with", f"{PREFIX}placement-group", f"{PREFIX}strategy"
 SELECTOR, TOPOLOGY = f"{PREFIX}label-selector", f"{PREFIX}topology-key"
-KNOWN = (ACCELERATOR, COUNT, COLLOCATE, UNIT, STRATEGY, SELECTOR, TOPOLOGY)
+PREFERRED = f"{PREFIX}preferred-topology-key"
+KNOWN = (ACCELERATOR, COUNT, COLLOCATE, UNIT, STRATEGY, SELECTOR, TOPOLOGY, PREFERRED)
 
 SPREAD = "STRICT_SPREAD"
 _RAYS_OWN = "ray.io/"
@@ -59,6 +60,11 @@ def selector_of(role: Role) -> tuple[tuple[str, str], ...]:
 def topology_key_of(role: Role) -> str:
     """Return the label key that must have one value on all nodes of a role; empty where there is none."""
     return role.annotations.get(TOPOLOGY, "")
+
+
+def preferred_key_of(role: Role) -> str:
+    """Return the label key that has one value on all nodes of a role if there is room for that; empty for none."""
+    return role.annotations.get(PREFERRED, "")
 
 
 def spreads(role: Role) -> bool:
@@ -162,10 +168,15 @@ _BY_FRAMEWORK = "{} reserves Quota: its framework decides where its processes ru
 
 
 def _topology_findings(loc: Loc, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
-    key = role.annotations.get(TOPOLOGY)
-    if key is None:
-        return
-    here = (*loc, TOPOLOGY)
+    for name in (TOPOLOGY, PREFERRED):
+        if name in role.annotations:
+            yield from _key_findings((*loc, name), role.annotations[name], role, spec)
+    if TOPOLOGY in role.annotations and PREFERRED in role.annotations:
+        words = "a role takes topology-key or preferred-topology-key, not both"
+        yield Finding((*loc, PREFERRED), words, "keep topology-key if the job must not run without one domain")
+
+
+def _key_findings(here: Loc, key: str, role: Role, spec: DLJobSpec) -> Iterator[Finding]:
     if not re.fullmatch(QUALIFIED_PATTERN, key):
         yield Finding(here, f"{key!r} is not {WORDS[QUALIFIED_PATTERN]}", "write the label's name, such as rack")
     elif key.startswith(_RAYS_OWN) and not spec.ray_cluster_ref:

@@ -19,6 +19,7 @@ from dljob.master.state.ledger import Account
 from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase, homeless_units
 from dljob.master.state.views import HostId
 from dljob.master.transition import transition
+from dljob.telemetry import reasons
 from dljob.testing.world import (
     checks,
     coupling_invariants,
@@ -163,6 +164,9 @@ def sweep(w: WorldState) -> list[str]:
         found.append(f"command: {w.obeyed} times somebody was answered, {len(w.known.commands)} commands came")
     found += _banned(w.known)
     found += domain_invariants.check_domains(w.known)
+    if w.epoch == 1:  # a PrimeMaster that crashed may have done so with the note under way
+        missed = [note.target for _, note in w.notes if note.reason == reasons.PREFERRED_DOMAIN_MISSED]
+        found += domain_invariants.check_preferences(w.known, missed)
     found += repeat_invariants.check_repeats(w.known)
     found += elastic.bounded(w.known)
     found += fleets.gives_room(w.known)
