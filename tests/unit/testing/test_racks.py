@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,9 @@ from dljob.master.state.views import NodeView
 from dljob.master.transition import initial
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
+from dljob.telemetry import reasons
 from dljob.testing.simulate import report
+from dljob.testing.simulate.drive import Driver, case_of
 from dljob.testing.world import domain_invariants
 
 MARK = "scheduling.dljob.io/"
@@ -44,6 +47,31 @@ def test_no_role_lies_in_two_racks_whatever_goes_wrong(made):
     found = report.many(range(25), made)
     assert found["failures"] == []
     assert any(end.startswith("Succeeded") for end in found["ends"])
+
+
+def replaced(racks, replicas):
+    """A role on racks of so many nodes, of which each is left as a whole after two failed nodes."""
+    made = racked()
+    made["spec"]["roles"][0].pop("annotations")
+    made["spec"]["nodeGroups"] = [
+        {"name": name, "replicas": replicas, "cpu": "3", "labels": {"rack": name}} for name in racks
+    ]
+    node = {"failureDomainLabel": "rack", "domainFailures": 2, "domainWindowSeconds": 86400}
+    made["spec"]["faultTolerance"] = {"node": node}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [(replaced("nmk", 2), reasons.DOMAIN_REPLACED), (replaced("n", 5), reasons.DOMAIN_STAYS)],
+)
+def test_racks_that_are_left_or_used_on_as_a_whole_break_no_law(made, reason):
+    told = Counter()
+    for seed in range(40):
+        driver = Driver(case_of(seed, made))
+        assert not driver.run().problems, seed
+        told.update(note.reason for _, note in driver.world.notes)
+    assert told[reason]
 
 
 def placed(made, **where):
