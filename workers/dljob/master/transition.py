@@ -12,7 +12,7 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master.failure import attribution, budget, cuts, ending, failover, hanging, memory, restart
+from dljob.master.failure import attribution, budget, cuts, ending, failover, hanging, memory, moving, restart
 from dljob.master.ledger import rules
 from dljob.master.placement import (
     admission,
@@ -136,6 +136,9 @@ def transition(state: JobState, event: Event, now: float) -> Step:
     memory.learned(d)
     # Units lost above look for nodes now, and a search without lost units ends.
     admission.follow(d)
+    # Servers that have finished go to another domain, or start again where they are.
+    admission.follow_move(d)
+    moving.follow(d)
     if d.running_at is not None and d.phase.active:
         well = not d.incidents and (d.phase is Phase.RUNNING or _first_wave_was_ready(d))
         d.phase = Phase.RUNNING if well else Phase.RECOVERING

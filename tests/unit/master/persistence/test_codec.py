@@ -195,7 +195,8 @@ WORLDS = [a_busy_job()]
 def test_a_busy_state_uses_every_table():
     state = WORLDS[0].state
     empty = {f.name for f in fields(JobState) if not getattr(state, f.name)}
-    assert empty == {"verdict", "ended_at", "result"}
+    # No server finishes before its unit goes to another topology domain.
+    assert empty == {"verdict", "ended_at", "result", "moving"}
 
 
 def test_a_journal_folds_to_the_state_that_wrote_it():

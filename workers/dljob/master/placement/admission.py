@@ -109,6 +109,8 @@ def _place(d: StateTransaction, names: tuple[str, ...], excluded: frozenset[str]
     # Then a whole role may move to another topology domain.
     if isinstance(found, Refusal):
         found = moving.to_another_domain(d, names, excluded) or found
+    elif moving.finished(d):
+        d.moving = None
     if isinstance(found, Assignment):
         tell_domains(d, found.domains)
         reserve(d, {name: found.nodes[name] for name in sorted(found.nodes) if name in d.units})
@@ -211,6 +213,22 @@ def give_up_waiting(d: StateTransaction) -> None:
     """Begin the search of the units anew whose time was over: they found a place, or their role goes on without."""
     until = tuple(each for each in d.search.until if each[1] > d.now)
     d.search = evolve(d.search, until=until, deadline=min((at for _, at in until), default=None))
+
+
+def look_on(d: StateTransaction) -> None:
+    """Look on, beyond the end of the search, for as long as servers finish whose units go to another domain."""
+    own, by = d.search, d.moving.by if d.moving is not None and d.moving.by is not None else d.now
+    d.search = evolve(own, until=tuple((name, max(at, by)) for name, at in own.until), deadline=by)
+
+
+def follow_move(d: StateTransaction) -> None:
+    """Go on once the servers have finished whose units were to go to another domain, or let them stay."""
+    if d.moving is None or d.ending or not moving.finished(d):
+        return
+    if needed(d):
+        try_to_place(d)
+    else:
+        d.moving = None
 
 
 def overdue(d: StateTransaction) -> tuple[str, ...]:

@@ -15,21 +15,20 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from dljob.master.failure import attribution, ending
-from dljob.master.failure.moving import elsewhere
-from dljob.master.failure.restart import kill, stop_ranks
+from dljob.master.failure.moving import ask_to_finish, elsewhere, servers_of
+from dljob.master.failure.restart import kill
 from dljob.master.placement import leaving
 from dljob.master.placement.admission import leave, try_to_place
 from dljob.master.start import starting
 from dljob.master.start.assign import Refusal
-from dljob.master.start.reservations import unit_hosts
 from dljob.master.state import causes, limits
 from dljob.master.state.actions import SaveCopies, Unreserve
 from dljob.master.state.events import CauseLearned, CopiesSaved
 from dljob.master.state.evolve import evolve
 from dljob.master.state.faults import Departure, Notice
-from dljob.master.state.state import HostPhase, JobState, RankPhase, UnitPhase, UnitState
+from dljob.master.state.state import JobState, UnitPhase, UnitState
 from dljob.master.state.transaction import StateTransaction
-from dljob.master.state.views import Clue, HostId, NodeView, Outcome, Reason
+from dljob.master.state.views import Clue, NodeView, Outcome, Reason
 from dljob.telemetry import reasons
 from dljob.telemetry.evidence import Source
 from dljob.telemetry.wording import counted
@@ -123,18 +122,6 @@ def go(d: StateTransaction) -> None:
         try_to_place(d)
 
 
-def _servers(d: StateTransaction, units: frozenset[str]) -> dict[HostId, tuple[int, ...]]:
-    """Return the live ranks with a `drain` in units, by host."""
-    return {
-        host: ranks
-        for unit in sorted(units)
-        for host in unit_hosts(d, unit)
-        if d.facts(host.role).plan.drain is not None
-        and d.hosts[host].phase is HostPhase.READY
-        and (ranks := tuple(r for r in d.facts(host.role).ranks_of(host.index) if d.ranks[host.role, r].phase.live))
-    }
-
-
 def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str]) -> bool:
     """Whether servers of a node that is left now still finish their requests; the first time it orders them to."""
     last = own.by - limits.PARTING_S  # The rest of the time is for the ranks to leave.
@@ -146,27 +133,18 @@ def _drains(d: StateTransaction, name: str, own: Departure, units: frozenset[str
         # There is room now, so they leave as soon as they have finished; `stays` names the present obstacle.
         d.departures = d.departures.set(name, evolve(own, stays=""))
         d.wake_at(last)
-    return own.drain_by > d.now and bool(_servers(d, units))
+    return own.drain_by > d.now and bool(servers_of(d, units))
 
 
 def _drain(d: StateTransaction, name: str, units: frozenset[str]) -> bool:
     """Ask the servers of a departing node to finish their requests; return whether any has to be waited for."""
-    own, live = d.departures[name], _servers(d, units)
+    own, live = d.departures[name], servers_of(d, units)
     if not live:
         d.departures = d.departures.set(name, evolve(own, drain_at=None, drained=True))
         return False
-    drain_by = d.now + max(d.facts(host.role).plan.drain_s for host in live) + limits.SCRIPT_GRACE_S
+    drain_by = ask_to_finish(d, live, Reason.PREEMPTED.value)
     d.departures = d.departures.set(name, evolve(own, drain_at=None, drain_by=drain_by))
     d.wake_at(_next_step_at(d.departures[name]))
-    for host, ranks in live.items():
-        # Others are being stopped already: by a restart, or as ranks that their role gives up.
-        asked = tuple(rank for rank in ranks if d.ranks[host.role, rank].phase is not RankPhase.STOPPING)
-        for rank in asked:
-            old = d.ranks[host.role, rank]
-            # From here on it is no endpoint any more.
-            d.set_rank((host.role, rank), evolve(old, phase=RankPhase.STOPPING, restart_reason=Reason.PREEMPTED.value))
-        if asked:
-            d.do(stop_ranks(d, host, asked))
     servers, until = counted(sum(map(len, live.values())), "server"), _clock(min(drain_by, own.by))
     d.note(reasons.NODE_LEAVING, f"node/{name}", f"{servers} of it finish their requests first, until {until}")
     return True
@@ -183,7 +161,7 @@ def _drain_in_place(d: StateTransaction, name: str, units: frozenset[str]) -> No
 
 def _end_drain(d: StateTransaction, name: str, units: frozenset[str]) -> None:
     """End a drain that is over while its node's ranks stay; servers that ignore it are killed."""
-    own, live = d.departures[name], _servers(d, units)
+    own, live = d.departures[name], servers_of(d, units)
     if own.drain_by is None or (live and own.drain_by > d.now):
         return
     d.departures = d.departures.set(name, evolve(own, drain_by=None, drained=True))
@@ -261,7 +239,7 @@ def tick(d: StateTransaction) -> None:
             d.departures = d.departures.set(name, evolve(own, by=d.now))
         else:
             d.departures = d.departures.delete(name)
-            starting.start_again(d, name)
+            starting.start_again(d, [unit for unit, at in d.units.items() if at.node == name])
             d.note(
                 reasons.NODE_DRAIN_CANCELLED,
                 f"node/{name}",

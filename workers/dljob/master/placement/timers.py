@@ -5,7 +5,7 @@ A Tick that comes too early finds nothing due and is harmless.
 
 from __future__ import annotations
 
-from dljob.master.failure import ending, failover, restart
+from dljob.master.failure import ending, failover, moving, restart
 from dljob.master.placement import admission, departures, elastic, nodes
 from dljob.master.start import starting, weights
 from dljob.master.state import limits
@@ -39,6 +39,7 @@ def _times(state: JobState | StateTransaction) -> list[float | None]:
     for incident in state.incidents.values():
         times.append(incident.deadline if incident.launched else incident.due)
         times.append(incident.stop_by)
+    times.append(None if state.moving is None else state.moving.by)
     times.extend(role.stop_by for role in state.roles.values())
     return times
 
@@ -50,7 +51,8 @@ def tick(d: StateTransaction) -> None:
         _end_of_grace(d, verdict)
     else:
         # Deadlines come first, since they may end the job; the search last, since the others may find or need room.
-        for rule in (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, weights.tick, _search):
+        rules = (_deadlines, _restarts, nodes.tick, departures.tick, elastic.tick, weights.tick, moving.tick, _search)
+        for rule in rules:
             if not d.ending:
                 rule(d)
     d.wake = earliest(d)
@@ -120,7 +122,8 @@ def _looks_for_room(d: StateTransaction, number: int) -> bool:
         if d.facts(role).world:
             members.update((role, rank) for rank in d.facts(role).ranks)
     homes = {d.facts(role).unit_of(d.facts(role).host_of(rank)) for role, rank in members}
-    return any(d.units[name].phase is not UnitPhase.HELD for name in homes)
+    leaves = frozenset(d.moving.units) if d.moving is not None else frozenset[str]()
+    return any(d.units[name].phase is not UnitPhase.HELD or name in leaves for name in homes)
 
 
 def _search(d: StateTransaction) -> None:
@@ -129,6 +132,8 @@ def _search(d: StateTransaction) -> None:
     if late and not admission.needed(d):
         # All ranks of the lost units have ended: they need no place, unless a restart starts them again.
         admission.give_up_waiting(d)
+    elif late and not moving.finished(d):
+        admission.look_on(d)
     elif late and not _found_at_last(d):
         message = f"{counted(len(admission.overdue(d)), 'unit')} of lost nodes found no room in time: {d.search.why}"
         ending.fail(d, reasons.NO_ROOM_FOR_LOST_UNITS, message)

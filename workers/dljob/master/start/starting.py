@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dljob.master.start import checks, spares, visible_devices
 from dljob.master.state import limits
 from dljob.master.state.actions import RankStart, SpawnHost, StartRanks
@@ -178,18 +180,21 @@ def start_world(d: StateTransaction, role: str) -> None:
 
 
 def _drains(d: StateTransaction, host: HostId) -> bool:
-    """Whether a host's node departs and its servers were asked to end: their successors start elsewhere."""
-    if not d.departures or d.facts(host.role).plan.drain is None:
+    """Whether a host is about to be left and its servers were asked to end: their successors start elsewhere."""
+    if (not d.departures and d.moving is None) or d.facts(host.role).plan.drain is None:
         return False
-    own = d.departures.get(d.units[d.facts(host.role).unit_of(host)].node)
+    unit = d.facts(host.role).unit_of(host)
+    if d.moving is not None and unit in d.moving.units:
+        return True
+    own = d.departures.get(d.units[unit].node)
     return own is not None and (own.drain_by is not None or own.drained)
 
 
-def start_again(d: StateTransaction, node: str) -> None:
-    """Start what waits on a node that stays after its departure was announced."""
+def start_again(d: StateTransaction, units: Collection[str]) -> None:
+    """Start the servers that wait in units which stay after all."""
     for facts in d.job.roles.values():
         for host in facts.hosts() if facts.plan.drain is not None else ():
-            if d.units[facts.unit_of(host)].node == node:
+            if facts.unit_of(host) in units:
                 ensure_host(d, host)
                 try_start(d, host)
 

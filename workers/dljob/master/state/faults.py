@@ -69,6 +69,15 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True)
+class DomainMove:
+    """Units that go to another topology domain once their servers have finished their requests."""
+
+    units: tuple[str, ...]
+    by: float | None
+    """When their servers are ended that have not finished (unix seconds); None: that time is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class FaultRecord:
     """A fault: what failed, why, and when it was recovered. Times are unix seconds."""
 

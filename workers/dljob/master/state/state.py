@@ -15,7 +15,7 @@ from immutables import Map
 from dljob.master.state.actions import Action
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import Cuts
-from dljob.master.state.faults import Departure, FaultRecord, Notice
+from dljob.master.state.faults import Departure, DomainMove, FaultRecord, Notice
 from dljob.master.state.job import Job
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
@@ -437,6 +437,7 @@ class JobState:
     ledger: Ledger = field(default_factory=Ledger)  # account of the time of all ranks
     checks: Map[str, RoleCheck] = field(default_factory=Map[str, RoleCheck])  # node checks, by role
     departures: Map[str, Departure] = field(default_factory=Map[str, Departure])  # by node id
+    moving: DomainMove | None = None  # None: no servers finish before their units go to another domain
     saves: Map[str, Saves] = field(default_factory=Map[str, Saves])  # by world
     cuts: Cuts = field(default_factory=Cuts)
     feeds: Map[str, ShardTable] = field(default_factory=Map[str, ShardTable])  # data sets, by name

@@ -16,7 +16,7 @@ from dljob.master.state.actions import Action, Note
 from dljob.master.state.checkpoint_ids import Saves
 from dljob.master.state.cuts import Cuts
 from dljob.master.state.evolve import evolve
-from dljob.master.state.faults import Departure, FaultRecord, Notice
+from dljob.master.state.faults import Departure, DomainMove, FaultRecord, Notice
 from dljob.master.state.job import Job, RoleFacts
 from dljob.master.state.ledger import Ledger
 from dljob.master.state.memory_overrides import Grants
@@ -130,6 +130,7 @@ class StateTransaction:
     cuts: Cuts
     feeds: Map[str, ShardTable]
     departures: Map[str, Departure]
+    moving: DomainMove | None
     grants: Grants
     sizes: Map[str, Sizing]
     groups: Map[str, tuple[str, str]]

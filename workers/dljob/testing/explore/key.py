@@ -115,6 +115,7 @@ def _core(s: JobState, now: float) -> tuple[Any, ...]:
         frozenset(
             (name, x.saved, x.stays != "", _from(x.save_by, now), _from(x.by, now)) for name, x in s.departures.items()
         ),
+        s.moving and (s.moving.units, _from(s.moving.by, now)),
         frozenset(
             # Before the launch only the time when it is due counts, after it the deadlines.
             (number[n], i.level.value, i.role, i.members, i.pending, i.fresh, i.launched)

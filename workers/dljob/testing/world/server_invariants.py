@@ -122,7 +122,8 @@ def _cut_short(w: WorldState, before: JobState, step: Step) -> Iterator[str]:
     for (role, rank, incarnation), (first, _) in w.asked.items():
         host = before.job.roles[role].host_of(rank)
         unit = before.job.roles[role].unit_of(host)
-        moves = before.units[unit] != step.state.units.get(unit)
+        # A node whose end is announced may have too little time.
+        moves = before.units[unit].node in before.departures and before.units[unit] != step.state.units.get(unit)
         own = before.ranks.get((role, rank))
         if own is None or own.incarnation != incarnation or not own.phase.live or moves:
             continue
@@ -133,7 +134,8 @@ def _cut_short(w: WorldState, before: JobState, step: Step) -> Iterator[str]:
 def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
     """A server is asked to end before its process is killed, if nothing but PrimeMaster's decision ends it.
 
-    What is lost, frozen or excluded has no time for that, and a node whose end is announced may have too little.
+    What is lost, frozen or excluded has no time for that, and a node whose end is announced may have too little. A host
+    that does not end one of its ranks in time is killed with the others.
     """
     gone = {*step.state.exclusions, *before.exclusions, *before.departures, *step.state.departures}
     there = {node.id for node in step.state.nodes} - gone
@@ -144,7 +146,11 @@ def _at_work(before: JobState, event: Event, step: Step) -> Iterator[str]:
         own, facts = before.hosts[action.host], before.job.roles[action.host.role]
         if facts.plan.drain is None or own.phase is not HostPhase.READY or own.life != action.life:
             continue
-        for rank in facts.ranks_of(action.host.index) if own.node in there else ():
+        ranks = facts.ranks_of(action.host.index)
+        late = isinstance(event, Tick) and any(
+            before.ranks[facts.plan.name, rank].phase is RankPhase.STOPPING for rank in ranks
+        )
+        for rank in ranks if own.node in there and not late else ():
             key = facts.plan.name, rank
             if before.ranks[key].phase is RankPhase.READY and key != ended:
                 yield f"drain: {facts.plan.name}/{rank} is killed at work, nobody asked it to drain"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -21,6 +21,8 @@ ANEW = 0.3
 """The share of jobs, among those with a role `s` of servers, in which it waits for another role to complete."""
 ANEW_S = 900.0
 """Seconds within which such a job is told to restart."""
+RACKED = 0.3
+"""The share of jobs, among those with a role `s`, whose servers fill one rack of two, a group on each machine."""
 SICK = Outcome(ok=False, reason=Reason.UNHEALTHY, message="liveness probe failed 3 times, last: status 500")
 _FAULTS = ("unready", "unready", "unhealthy", "stubborn", "command")
 
@@ -60,7 +62,14 @@ def with_servers(seed: int, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     if _late(seed, roles):
         server["dependsOn"] = [{"role": roles[0]["name"], "condition": "Complete"}]
     machines = {**group, "replicas": group["replicas"] + 1}
-    return {**manifest, "spec": {**spec, "roles": [*roles, server], "nodeGroups": [machines]}}
+    groups = [machines]
+    if chance(f"racks of servers {seed}").random() < RACKED:
+        # Most of each machine of a rack, which is a node group: the rack has no other room for a lost machine's.
+        server["resources"] = {"cpu": str(max(1, int(group["cpu"]) * 6 // 10 // size))}
+        server["replicas"] = size * machines["replicas"]
+        server["annotations"] = {"scheduling.dljob.io/topology-key": "rack"}
+        groups = [machines, {**machines, "name": "m"}]
+    return {**manifest, "spec": {**spec, "roles": [*roles, server], "nodeGroups": groups}}
 
 
 def _late(seed: int, roles: list[dict[str, Any]]) -> bool:
@@ -92,12 +101,24 @@ def troubles(seed: int, manifest: Mapping[str, Any]) -> tuple[Timed, ...]:
         else:
             fault = FaultMove(kind, pick, rng.choice((0.5, 5.0, 60.0)) if kind == "unready" else 0.0)
         found.append(Timed(round(rng.random() * SOON_S, 3), fault))
+    return (*found, *_losses(seed, manifest), *_restarts(seed, manifest))
+
+
+def _losses(seed: int, manifest: Mapping[str, Any]) -> Iterator[Timed]:
+    """Yield lost machines, for servers that fill a rack."""
+    rng = chance(f"racked servers' troubles {seed}")
+    racked = any(role["name"] == "s" and "annotations" in role for role in manifest["spec"]["roles"])
+    for _ in range(rng.randint(1, 2) if racked else 0):
+        yield Timed(round(rng.random() * SOON_S, 3), FaultMove("node lost", rng.randrange(1 << 16)))
+
+
+def _restarts(seed: int, manifest: Mapping[str, Any]) -> Iterator[Timed]:
+    """Yield restarts of the job, for servers that wait for another role to complete."""
     rng = chance(f"late servers' troubles {seed}")
     late = any(role["name"] == "s" and "dependsOn" in role for role in manifest["spec"]["roles"])
     for number in range(rng.randint(1, 3) if late else 0):
         fault = FaultMove("command", 0, 2500.0 + number, "restart job")
-        found.append(Timed(round(rng.random() * ANEW_S, 3), fault))
-    return tuple(found)
+        yield Timed(round(rng.random() * ANEW_S, 3), fault)
 
 
 # -- what hosts of servers report
