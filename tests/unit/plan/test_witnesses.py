@@ -44,10 +44,12 @@ def test_a_field_of_the_spec_wins_over_its_preset() -> None:
 
 
 def test_the_plan_shows_what_is_read_where() -> None:
-    witnesses = [OWN, {"name": "d", "preset": "dcgm"}]
+    witnesses = [OWN, {"name": "d", "preset": "dcgm"}, {"name": "r", "dump": {"port": 9701, "urlPath": "/trace"}}]
     spec = {"roles": [{"name": "a", "entrypoint": {"class": "a.A"}}], "faultTolerance": {"witnesses": witnesses}}
     made = plan(parse({"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}, "spec": spec}))
     table = placement._Layout(made, would_be_nodes(made)).table()
     assert "own        127.0.0.1:9000/m" in table
     assert "Slow, acts, dump at a hang" in table
     assert "SilentCorruption, evidence only" in table
+    (recorder,) = (line.split() for line in table.splitlines() if line.startswith("r "))
+    assert recorder == ["r", "127.0.0.1:9701/trace", "-", "dump", "at", "a", "hang"]

@@ -94,6 +94,22 @@ def test_log_lines_until_a_failure_and_stacks_of_a_hang_are_shown(folder: Path) 
     assert found["stacks"] == [{"rank": fault["rank"], "text": "Thread 1"}]
 
 
+def test_dumps_of_witnesses_stand_beside_the_stacks_of_their_hang(folder: Path) -> None:
+    fault = next(iter(job_folder.load(folder).history.faults.values()))  # type: ignore[union-attr]
+    stem = f"{fault['rank'].replace('/', '-')}-{fault['incarnation']}"
+    where = folder / "stacks"
+    where.mkdir()
+    (where / f"{stem}.txt").write_text("Thread 1")
+    (where / f"{stem}.recorder-n0.dump").write_text('{"entries":[]}')
+    (where / f"{stem}.timer-n0.dump").write_bytes(b"\x80\x02}q")
+    (where / f"{stem}9.recorder-n0.dump").write_text("of another incarnation")
+    assert [(own["rank"], own["text"]) for own in data(folder)["incidents"][0]["stacks"]] == [
+        (fault["rank"], "Thread 1"),
+        (f"{stem}.recorder-n0.dump", '{"entries":[]}'),
+        (f"{stem}.timer-n0.dump", f"no text: {where / f'{stem}.timer-n0.dump'}"),
+    ]
+
+
 def test_a_pipe_in_place_of_a_log_is_not_read(folder: Path) -> None:
     (folder / "logs").mkdir()
     (folder / "logs" / "t-1.log").mkdir()

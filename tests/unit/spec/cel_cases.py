@@ -312,6 +312,14 @@ RULES: tuple[Case, ...] = (
     ),
     *(
         case(
+            cel.WITNESS,
+            {"roles": [role()], "faultTolerance": {"witnesses": [{"name": "w", "dump": {"port": 9701}}]}},
+            {"roles": [role()], "faultTolerance": {"witnesses": [{"name": "w", "dump": {"port": 9701}, **more}]}},
+        )
+        for more in ({"act": True}, {"value": 0})
+    ),
+    *(
+        case(
             cel.FAILURE_DOMAIN,
             {
                 "roles": [role()],

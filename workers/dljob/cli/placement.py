@@ -191,6 +191,8 @@ def _role_row(role: RolePlan) -> tuple[str, ...]:
 
 
 def _witness_row(witness: WitnessPlan) -> tuple[str, str, str, str]:
+    if witness.dump and not witness.metric:
+        return witness.name, f"127.0.0.1:{witness.dump.port}{witness.dump.path}", "-", "dump at a hang"
     effect = f"{witness.means}, {'acts' if witness.act else 'evidence only'}"
     dump = ", dump at a hang" if witness.dump else ""
     return witness.name, f"127.0.0.1:{witness.port}{witness.path}", witness.condition, effect + dump

@@ -25,7 +25,7 @@ class DumpPlan:
 
 @dataclass(frozen=True, slots=True)
 class WitnessPlan:
-    """A witness with all of its values; the node agents read it."""
+    """A witness with all of its values; the node agents read it. One without a metric has a dump alone."""
 
     name: str
     port: int

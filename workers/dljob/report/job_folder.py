@@ -27,7 +27,9 @@ _TAIL = 16 << 10
 _AFTER_S = 1.5
 """Seconds after a failure whose output is shown with it: marks of a log are a second apart."""
 _STACKS = 64 << 10
-"""Bytes of a file with stacks that are read."""
+"""Bytes of a file with stacks, or with a dump, that are read."""
+_DUMPS = 16
+"""Dumps of one incident that are shown."""
 
 
 Json = dict[str, Any]
@@ -154,7 +156,8 @@ def texts(folder: Path, faults: Iterable[tuple[int, Mapping[str, Any]]]) -> dict
         if not role or not rank.isdigit() or "/" in role or at is None:
             continue
         lines = _lines(folder / "logs" / f"{role}-{rank}.log", float(at))
-        stacks = _stacks(folder / "stacks" / f"{role}-{rank}-{fault.get('incarnation')}.txt", f"{role}/{rank}")
+        stem = f"{role}-{rank}-{fault.get('incarnation')}"
+        stacks = [*_stacks(folder / "stacks" / f"{stem}.txt", f"{role}/{rank}"), *_dumps(folder / "stacks", stem)]
         if lines or stacks:
             found[number] = IncidentText(f"{role}/{rank}", lines, stacks)
     return found
@@ -171,6 +174,16 @@ def _lines(log: Path, at: float) -> list[str]:
 def _stacks(file: Path, name: str) -> list[tuple[str, str]]:
     text = _part(file, 0, _STACKS)
     return [(name, text)] if text else []
+
+
+def _dumps(folder: Path, stem: str) -> list[tuple[str, str]]:
+    """Return the dumps of outside witnesses at a hang, by file; of those that are no text only their place."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.name.startswith(f"{stem}.") and file.suffix == ".dump")
+    except OSError:
+        return []
+    parts = [(file, _part(file, 0, _STACKS)) for file in files[:_DUMPS]]
+    return [(file.name, f"no text: {file}" if "\0" in text or "\ufffd" in text else text) for file, text in parts]
 
 
 def _part(file: Path, begin: int, end: int) -> str:

@@ -152,8 +152,10 @@ FAILURE_DOMAIN = CelRule(
 )
 # What a witness asks for must be complete: a part of it would say nothing (ADR 5).
 WITNESS = CelRule(
-    "has(self.preset) || has(self.port) && has(self.metric) && has(self.means) && has(self.when) && has(self.value)",
-    "a witness without a preset needs port, metric, means, when and value",
+    "has(self.preset) || has(self.port) && has(self.metric) && has(self.means) && has(self.when) && has(self.value) || "
+    "has(self.dump) && !self.act && ![has(self.port), has(self.metric), has(self.means), has(self.when), "
+    "has(self.value)].exists(x, x)",
+    "a witness without a preset needs port, metric, means, when and value; or a dump alone, which never acts",
 )
 # Each rank is a Ray driver that calls ray.init(), which an actor cannot do.
 QUOTA = CelRule(

@@ -29,7 +29,7 @@ class WitnessDump(Model):
 
 
 class Witness(Model):
-    """A metric in Prometheus' text format that some process offers on the machine of ranks."""
+    """A metric in Prometheus' text format that some process offers on the machine of ranks; or a dump alone."""
 
     model_config = ConfigDict(json_schema_extra=cel.schema(cel.WITNESS))
 

@@ -25,6 +25,14 @@ def test_a_witness_without_a_preset_names_what_it_lacks():
     assert not said({"port": 9000, "metric": "m", "means": "Hang", "when": "Above", "value": 0})
 
 
+def test_a_recorder_has_a_dump_alone_and_never_acts():
+    dump = {"port": 9701, "urlPath": "/handler/fr_trace_json", "body": "{}"}
+    assert not said({"dump": dump})
+    for more in ({"act": True}, {"port": 9000}):
+        (words,) = said({"dump": dump, **more})
+        assert "or a dump alone, which never acts" in words
+
+
 def test_a_witness_that_nobody_reads_is_refused():
     (words,) = said({"preset": "dcgm"}, action="Ignore")
     assert "nobody reads witnesses where node.action is Ignore (leave node.action out)" in words

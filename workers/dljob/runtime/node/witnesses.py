@@ -87,7 +87,9 @@ class WitnessReader:
     async def _read_all(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._begun.set()
-        await asyncio.gather(*(self._follow(plan, self._stop) for plan in self._plans.values()))
+        read = [self._follow(plan, self._stop) for plan in self._plans.values() if plan.metric]
+        # Dumps are asked for in this loop, so it runs where there is nothing to read, too.
+        await asyncio.gather(self._stop.wait(), *read)
 
     async def _follow(self, plan: WitnessPlan, stop: asyncio.Event) -> None:
         while not stop.is_set():

@@ -17,7 +17,9 @@ _FIELDS = ("port", "metric", "means", "when", "value")
 def _complete(spec: DLJobSpec) -> Iterator[Finding]:
     for i, witness in enumerate(spec.fault_tolerance.witnesses):
         missing = [name for name in _FIELDS if getattr(witness, name) is None]
-        if witness.preset is None and missing:
+        # A recorder has nothing to read before a hang is found.
+        recorder = witness.dump is not None and len(missing) == len(_FIELDS) and not witness.act
+        if witness.preset is None and missing and not recorder:
             here = (*_WITNESSES, i)
             reads = tuple((*here, name) for name in ("preset", *_FIELDS))
             yield Finding(here, cel.WITNESS.message, f"add {', '.join(missing)}, or a preset", reads)
