@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +17,52 @@ from prime_help import Job, eventually
 from dljob.telemetry import reasons
 
 pytestmark = pytest.mark.ray
+
+
+class Monitor:
+    """A program on this machine that offers metrics: `text` is its answer."""
+
+    def __init__(self) -> None:
+        self.text = "stuck 0\n"
+        monitor = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(monitor.text.encode())
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def witness(self, name: str, **more: Any) -> dict[str, Any]:
+        says: dict[str, Any] = {"metric": "stuck", "means": "Hang", "when": "Above", "value": 0, "forSeconds": 1}
+        return {"name": name, "port": self._server.server_port, **says, **more}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    made = Monitor()
+    yield made
+    made.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
 
 
 def found(job: Job, reason: str = reasons.HANG_FOUND) -> list[dict[str, Any]]:
@@ -28,9 +79,24 @@ def stepped(job: Job, role: str, least: int) -> None:
     eventually(there, 90, job.seen)
 
 
-def test_a_stopped_rank_of_a_torch_group_is_named_with_all_stacks_and_the_group_goes_on(job: Job) -> None:
+@pytest.mark.timeout(400)
+def test_a_stopped_rank_of_a_torch_group_is_named_with_all_stacks_and_the_group_goes_on(
+    job: Job, monitor: Monitor
+) -> None:
     group = {"type": "Elastic", "replicas": 3, "resources": {"cpu": "0.3"}, "comm": {"backend": "gloo"}}
-    job.start({"name": "trainer", "entrypoint": {"module": "hang_user.py"}, **group})
+    ports = free_ports(3)
+    env = [
+        {"name": "RECORDERS", "value": ",".join(map(str, ports))},
+        {"name": "TORCH_FR_BUFFER_SIZE", "value": "64"},
+    ]
+    recorders = [
+        {"name": f"recorder-{n}", "dump": {"port": port, "urlPath": "/handler/fr_trace_json", "body": "{}"}}
+        for n, port in enumerate(ports)
+    ]
+    job.start(
+        {"name": "trainer", "entrypoint": {"module": "hang_user.py"}, "env": env, **group},
+        faultTolerance={"hang": {"idleSeconds": 8}, "witnesses": [monitor.witness("timer"), *recorders]},
+    )
     names = [f"trainer/{rank}" for rank in range(3)]
     pids = job.running(*names)
     stepped(job, "trainer", 12)
@@ -47,18 +113,45 @@ def test_a_stopped_rank_of_a_torch_group_is_named_with_all_stacks_and_the_group_
         assert "all_reduce" in parts[waits], stacks
     fault = job.connection.status()["lastFault"]
     assert (fault["reason"], fault["seconds"] is not None) == ("Hang", True), job.seen()
-    stepped(job, "trainer", 5)
+    stepped(job, "trainer", 8)
+    culprit_by_witness(job, monitor)
+    job.running(*names, incarnation=dict.fromkeys(names, 3), within=90)
     job.go()
     status = job.connection.wait(60)
     assert status["phase"] == "Succeeded", job.seen()
-    assert len(found(job)) == 1
+    assert len(found(job)) == 2
     job.nothing_left()
 
 
-def test_a_rank_that_spins_and_one_that_is_stopped_are_ended_and_their_peers_are_not(job: Job) -> None:
+def culprit_by_witness(job: Job, monitor: Monitor) -> None:
+    """All ranks wait in one collective, so nothing of theirs tells which one is to blame: the witness does."""
+    monitor.text = 'stuck{rank="2"} 1\n'
+    told = "trainer/2: witness timer: stuck > 0 for 1 s of rank=2, which means Hang"
+    # The other nodes of this machine read the same monitor, and have no rank of that number.
+    eventually(lambda: told in [note["message"] for note in found(job, reasons.WITNESS_SAW)], 60, job.seen)
+    (job.folder / "wait-2").touch()
+    eventually(lambda: len(found(job)) == 2, 120, job.seen)
+    note = found(job)[1]
+    assert note["target"] == "trainer/2", note
+    assert "all ranks wait in a collective; witness timer: stuck > 0 for 1 s of rank=2" in note["message"]
+    # Nothing waits for dumps: each file is linked at once, and written when its answer is there, or with the reason.
+    files = [Path(path) for path in note["message"].partition("dumps: ")[2].partition("; stacks")[0].split(", ")]
+    assert {path.name.rpartition("-")[0] for path in files} == {f"trainer-2-2.recorder-{n}" for n in range(3)}
+    eventually(lambda: all(path.exists() for path in files), 60, job.seen)
+    traces = [path.read_text() for path in files]
+    assert any('"profiling_name":"gloo:all_reduce"' in trace for trace in traces), traces
+
+
+def test_a_rank_that_spins_and_one_that_is_stopped_are_ended_and_their_peers_are_not(
+    job: Job, monitor: Monitor
+) -> None:
     entry = {"replicas": 3, "resources": {"cpu": "0.3"}}
     job.start(
-        {**job.role("w", "hang_user.alone"), **entry}, faultTolerance={"hang": {"busySeconds": 1, "idleSeconds": 1}}
+        {**job.role("w", "hang_user.alone"), **entry},
+        faultTolerance={
+            "hang": {"busySeconds": 1, "idleSeconds": 1},
+            "witnesses": [monitor.witness("timer", act=True)],
+        },
     )
     names = [f"w/{rank}" for rank in range(3)]
     pids = job.running(*names)
@@ -72,6 +165,16 @@ def test_a_rank_that_spins_and_one_that_is_stopped_are_ended_and_their_peers_are
     assert "it works in user code at hang_user.py:" in notes["w/2"]
     assert "in spin;" in notes["w/2"], notes
     assert "spin (" in (job.folder / "stacks" / "w-2-1.txt").read_text()
-    assert job.connection.pids()["w/1"] == pids["w/1"]
+    before = job.connection.pids()
+    assert before["w/1"] == pids["w/1"]
+    # A witness that may act ends the rank that it names, though that one steps as before: it alone, and only once.
+    monitor.text = 'stuck{rank="1"} 1\n'
+    after = job.running("w/1", incarnation={"w/1": 2}, within=90)
+    assert {rank: after[rank] for rank in ("w/0", "w/2")} == {rank: before[rank] for rank in ("w/0", "w/2")}
+    accused = [note for note in found(job) if note["target"] == "w/1"]
+    assert [note["message"] for note in accused] == ["witness timer: stuck > 0 for 1 s of rank=1"], job.seen()
+    old = "w/1: witness timer: stuck > 0 for 1 s of rank=1, which means Hang"  # it began before this process
+    eventually(lambda: old in [note["message"] for note in found(job, reasons.WITNESS_SAW)], 60, job.seen)
+    assert job.connection.pids()["w/1"] == after["w/1"]
     job.go()
     assert job.connection.wait(60)["phase"] == "Succeeded", job.seen()

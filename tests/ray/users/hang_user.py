@@ -20,19 +20,28 @@ def marked() -> tuple[dljob.WorkerContext, Path]:
 
 
 def together() -> None:
-    """Steps of a torch group, until the file `go` is there."""
+    """Steps of a torch group, until the file `go` is there; at `wait-<incarnation>` its ranks wait in a circle.
+
+    torch's own server offers the Flight Recorder of each rank at a port of its own.
+    """
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import _WorkerServer  # pyright: ignore[reportPrivateUsage] - torch's own, at one address
 
     dist.init_process_group("gloo")
-    _, folder = marked()
+    me, folder = marked()
+    server = _WorkerServer("127.0.0.1", int(os.environ["RECORDERS"].split(",")[me.rank]))
     step, over = 0, False
     while not over:
-        told = torch.tensor([float((folder / "go").exists())])
+        files = ("go", f"wait-{me.incarnation}")
+        told = torch.tensor([float((folder / name).exists()) for name in files])
         dist.all_reduce(told)
-        over = told.item() > 0
+        over = told[0].item() > 0
         time.sleep(STEP_S)
         dljob.progress(step := step + 1)
+        if told[1].item() > 0:
+            dist.recv(torch.zeros(1), src=(me.rank + 1) % me.world_size)
+    server.shutdown()
     dist.destroy_process_group()
 
 
