@@ -17,19 +17,24 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "master"))
 import transition as bench
 
-from dljob.master.state.events import HostLost
+from dljob.master.start.assign import would_be_nodes
+from dljob.master.state.actions import Reserve
+from dljob.master.state.events import HostLost, NodesSeen, UnitReserved
 from dljob.master.state.state import JobState
 from dljob.master.state.views import HostId
-from dljob.master.transition import transition
+from dljob.master.transition import initial, transition
+from dljob.plan.plan import plan
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.prime_actor import COLLECT
 from dljob.runtime.process.messages import Heartbeat, NodeHeartbeat
+from dljob.spec.model import DLJobManifest
 
 ACCEPTED = Path(__file__).with_suffix(".json")
 SLACK = 1.25
@@ -112,6 +117,26 @@ def deaths(state: JobState) -> Callable[[], JobState]:
     return work
 
 
+def lost_node(nodes: int) -> Callable[[], JobState]:
+    """Return work that folds the loss of one of the nodes of a job that has a rank on each."""
+    room = {"name": "g", "replicas": nodes + 1, "cpu": "1"}
+    role = {"name": "w", "replicas": nodes, "entrypoint": {"class": "a.B"}, "resources": {"cpu": "1"}}
+    spec = {"roles": [role], "nodeGroups": [room]}
+    manifest = DLJobManifest.model_validate({"metadata": {"name": "bench"}, "spec": spec})
+    made = plan(manifest)
+    step = transition(initial(made, manifest.spec, "b" * 32, 0.0), NodesSeen(would_be_nodes(made)), 0.0)
+    state = step.state
+    for order in step.actions:
+        if isinstance(order, Reserve):
+            state = transition(state, UnitReserved(order.unit, order.token, order.node), 0.0).state
+    # As Ray tells it: what holds a rank has nothing free.
+    there = tuple(replace(node, free=()) if node.id in state.housed else node for node in state.nodes)
+    state = transition(state, NodesSeen(there), 1.0).state
+    gone = next(iter(state.housed))
+    lost = NodesSeen(tuple(node for node in there if node.id != gone))
+    return lambda: transition(state, lost, 100.0).state
+
+
 def heartbeats(state: JobState) -> Callable[[], NodeHeartbeat]:
     """Return work that decodes and takes the heartbeat of one node, in which each host reports a step."""
     hosts = tuple(Heartbeat("w", f"w/{rank}/1", 1, {rank: (1, 7, {"loss": 0.5})}) for rank in range(HOSTS))
@@ -162,6 +187,7 @@ def measured(wanted: Sequence[str] = ()) -> dict[str, float]:
         "growth of a death from 16 to 2,000 ranks": lambda: growth(deaths(small), deaths(large)),
         "CPU of a death in a world of 500 ranks": lambda: cpu(incidents(gang)),
         "growth of a rank's share of it from 100 to 500": lambda: growth(incidents(few, GANG // FEW), incidents(gang)),
+        "CPU of the loss of one of 2,000 nodes": lambda: cpu(lost_node(LARGE)),
         "CPU of 8 heartbeats of 64 hosts": lambda: cpu(lambda: [heard() for _ in range(BEATS)]),
         "bytes of 8 deaths at 2,000 ranks": lambda: float(allocated(deaths(large))),
         "bytes of a heartbeat of 64 hosts": lambda: float(allocated(heard)),

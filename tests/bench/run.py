@@ -59,6 +59,7 @@ SCRIPTS = (
     "goodput",
     "what_ifs",
     "spot_engines",
+    "sim_scale",
     "calls",
     "streams",
     "http_streams",

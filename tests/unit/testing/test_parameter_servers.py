@@ -10,8 +10,10 @@ import pytest
 from dljob.cli import main
 from dljob.plan.plan import plan
 from dljob.spec.model import DLJobManifest
+from dljob.testing.simulate import drive
 from dljob.testing.simulate.parameter_servers import PER_NODE, SHARE, ZONE, Servers, manifest, mix, run
 from dljob.testing.simulate.spot import ZONES
+from dljob.testing.world import invariants
 from dljob.testing.world.fault_schedule import chance
 
 SMALL = Servers(workers=320, ps=32, days=6.0, seed=2)
@@ -60,3 +62,18 @@ def test_command_simulates_one_ps_for_25_workers(capsys: pytest.CaptureFixture[s
 def test_impossible_sizes_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["sim", *words]) == 2
     assert "all three are above 0" in capsys.readouterr().err
+
+
+def test_journal_is_replayed_and_dropped_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal of weeks would fill the memory: it is kept up to a number of events, and still each is replayed."""
+    monkeypatch.setattr(drive, "SWEEP_EVERY", 50)
+    monkeypatch.setattr(drive, "KEPT_EVENTS", 100)
+    replayed: list[int] = []
+    really = invariants.replayed
+    monkeypatch.setattr(
+        invariants, "replayed", lambda w, **how: replayed.append(len(w.journal) - w.base_at) or really(w, **how)
+    )
+    found = run(Servers(workers=64, ps=16, days=3.0))
+    assert (found["phase"], found["problems"]) == ("Succeeded", [])
+    assert sum(replayed) == found["events"] > 200
+    assert max(replayed) < 200

@@ -20,7 +20,7 @@ from immutables import Map
 from dljob.errors import JournalError
 from dljob.master.state.events import Event
 from dljob.master.state.job import Job
-from dljob.master.state.state import JobState, homeless_units
+from dljob.master.state.state import JobState, homeless_units, housed_units
 from dljob.master.transition import initial, transition
 from dljob.plan.model import JobPlan
 from dljob.spec.model import DLJobSpec
@@ -102,7 +102,8 @@ def decode_state(data: Mapping[str, Any], job: Job) -> JobState:
     # The plan follows the sizes of elastic roles at that time, not those of the spec.
     sizes = {role: own.size for role, own in read.get("sizes", {}).items()}
     gone = {role: own.gone for role, own in read.get("sizes", {}).items()}
-    return JobState(job=job.sized(sizes, gone), homeless=homeless_units(read["units"]), **read)
+    units = read["units"]
+    return JobState(job=job.sized(sizes, gone), homeless=homeless_units(units), housed=housed_units(units), **read)
 
 
 Convert: TypeAlias = Callable[[Any], Any]

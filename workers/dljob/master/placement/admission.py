@@ -42,7 +42,7 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     there = frozenset(node.id for node in event.nodes)
     # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
     forget_node(d, frozenset(node for _, node, _ in d.spares) - there)
-    gone = frozenset(u.node for u in d.units.values() if u.node) - there
+    gone = frozenset(d.housed) - there
     if gone:
         outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
         d.note(reasons.NODE_LOST, "job", f"lost nodes: {', '.join(sorted(gone))}")
@@ -344,7 +344,7 @@ def leave(d: StateTransaction, gone: frozenset[str], outcome: Outcome, *, counts
     `counts`: whether the restarts use up budgets; None: the rules decide.
     """
     forget_node(d, gone)
-    names = sorted(name for name, unit in d.units.items() if unit.node in gone)
+    names = sorted(name for node in gone for name in d.housed.get(node, ()))
     if not names:
         return
     # The job is not admitted: the gang is given back as a whole, and no rank has failed.

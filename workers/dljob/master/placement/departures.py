@@ -83,7 +83,8 @@ def saved(d: StateTransaction, event: CopiesSaved) -> None:
 
 def follow(d: StateTransaction) -> None:
     """Follow up on changed nodes: departures of lost nodes are over, and ranks that stayed may now have a place."""
-    there = {node.id for node in d.nodes}
+    # On the usual job no node is announced to go, and nothing is compared.
+    there = {node.id for node in d.nodes} if d.departures else set[str]()
     for name in sorted(d.departures):
         if name not in there:
             d.departures = d.departures.delete(name)
@@ -340,7 +341,7 @@ def _saved(d: StateTransaction, name: str, own: Departure, why: str) -> None:
 def _inhabited(d: StateTransaction, name: str) -> frozenset[str]:
     """Return the units on a node; empty if no unfinished rank lives in them, as there is nothing to move."""
     units = frozenset(
-        unit for unit, own in d.units.items() if own.node == name and own.phase in (UnitPhase.HELD, UnitPhase.RESERVING)
+        unit for unit in d.housed.get(name, ()) if d.units[unit].phase in (UnitPhase.HELD, UnitPhase.RESERVING)
     )
     return units if any(ending.inhabited(d, unit) for unit in units) else frozenset()
 

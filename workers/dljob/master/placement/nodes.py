@@ -25,9 +25,10 @@ from dljob.telemetry import reasons
 def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes."""
     # A node that is gone is silent no longer: from now on its exclusion ends by time alone.
-    live = frozenset(node.id for node in event.nodes)
-    for name, own in sorted(d.exclusions.items()):
-        if own.silent and name not in live:
+    silent = [(name, own) for name, own in sorted(d.exclusions.items()) if own.silent]
+    live = frozenset(node.id for node in event.nodes) if silent else frozenset[str]()
+    for name, own in silent:
+        if name not in live:
             set_exclusion(d, name, evolve(own, silent=False))
     # Both compare the new list with the old one, so they come before `nodes_seen` replaces it.
     departures.announced(d, event.nodes)

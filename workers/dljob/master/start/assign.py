@@ -107,11 +107,20 @@ def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
     # Only a resource that all units ask for can rule a node out for each of them.
     common = set[str]().union(*demands).intersection(*demands)
     least = [(name, min(demand[name] for demand in demands)) for name in sorted(common)]
+
+    def has(free: Resources, total: Resources) -> bool:
+        there, stated = dict(free), dict(total)
+        # Resources that a node does not state are left to the search.
+        return all(name not in stated or there.get(name, 0) >= amount for name, amount in least)
+
+    # Most nodes of a cluster have the same to give.
+    known: dict[tuple[Resources, Resources], bool] = {}
     found: list[NodeView] = []
     for node in nodes:
-        free, total = dict(node.free), dict(node.total)
-        # Resources that a node does not state are left to the search.
-        if all(name not in total or free.get(name, 0) >= amount for name, amount in least):
+        key = node.free, node.total
+        if key not in known:
+            known[key] = has(*key)
+        if known[key]:
             found.append(node)
     return found
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dljob.master.state.state import Seat
 from dljob.master.state.transaction import StateTransaction
+
+# Seats are values, and most of a role's stay as they were when a unit moves: to make them anew takes most of the time.
+_seat = lru_cache(65_536)(Seat)
 
 
 def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
@@ -15,11 +20,10 @@ def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
     size = facts.plan.group_size
     nodes: dict[str, int] = {}
     placed: list[tuple[str, int]] = []
-    for group in facts.groups:
-        name = f"{facts.series}/{group}"
+    for name in facts.group_units:
         node = d.units[name].node or f"?{name}"  # a name that no node has
         before = nodes.get(node, 0)
         placed.append((node, before))
         nodes[node] = before + size
     rank_of = {node: index for index, node in enumerate(nodes)}
-    return tuple(Seat(rank_of[node], before, nodes[node], len(nodes)) for node, before in placed)
+    return tuple(_seat(rank_of[node], before, nodes[node], len(nodes)) for node, before in placed)

@@ -25,8 +25,7 @@ def request_replacements(d: StateTransaction, nodes: Iterable[NodeView]) -> None
     """
     if not d.job.fault_tolerance.node.relauncher or d.ending:
         return
-    held = {unit.node for unit in d.units.values()}
-    gone = {node.id for node in d.nodes}.intersection(held).difference(node.id for node in nodes)
+    gone = {node.id for node in d.nodes}.intersection(d.housed).difference(node.id for node in nodes)
     for name in sorted(gone.difference(d.exclusions, d.departures)):
         ask(d, name, Reason.NODE_LOST.value, f"node {name} is gone")
 

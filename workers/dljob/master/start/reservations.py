@@ -30,7 +30,9 @@ def assigned_units(d: StateTransaction, *, every: bool = True) -> list[AssignedU
     keyed = any(own.topology_key or own.preferred_key for own in series)
     labels = {node.id: dict(node.labels) for node in d.nodes} if keyed else {}
     found: list[AssignedUnit] = []
-    for name, own in d.units.items():
+    # A unit that is being reserved has no place yet, so that one of few looks for those of them.
+    for name in d.units if apart else d.homeless:
+        own = d.units[name]
         if own.phase in wanted:
             unit = memory_overrides.unit_of(plan, name, memory_overrides.given(d.grants, name))
             domain = labels.get(own.node, {}).get(unit.topology_key or unit.preferred_key, "")

@@ -62,6 +62,11 @@ class RoleFacts:
         return self.plan.group_numbers
 
     @cached_property
+    def group_units(self) -> tuple[str, ...]:
+        """The names of the units of its role groups."""
+        return tuple(f"{self.series}/{group}" for group in self.groups)
+
+    @cached_property
     def places(self) -> Mapping[int, int]:
         """Number of a group -> how many lower ones there are: its place in the role's seats."""
         return {number: place for place, number in enumerate(self.groups)}

@@ -220,6 +220,15 @@ def homeless_units(units: Map[str, UnitState]) -> Map[str, bool]:
     return Map({name: True for name, unit in units.items() if not unit.phase.settled})
 
 
+def housed_units(units: Map[str, UnitState]) -> Map[str, tuple[str, ...]]:
+    """Return node -> the units that it holds or is asked to. An index, so that no event scans all units."""
+    found: dict[str, list[str]] = {}
+    for name, unit in units.items():
+        if unit.node:
+            found.setdefault(unit.node, []).append(name)
+    return Map({node: tuple(sorted(names)) for node, names in found.items()})
+
+
 @dataclass(frozen=True, slots=True)
 class SpareState:
     """State of one process spare. `failures` counts the consecutive attempts to create it that failed."""
@@ -445,6 +454,8 @@ class JobState:
     sizes: Map[str, Sizing] = field(default_factory=Map[str, Sizing])  # elastic roles, by role
     groups: Map[str, tuple[str, str]] = field(default_factory=Map[str, tuple[str, str]])  # by pending group: owner, why
     homeless: Map[str, bool] = field(default_factory=Map[str, bool], metadata=DERIVED)  # index, see homeless_units
+    # Index, see housed_units.
+    housed: Map[str, tuple[str, ...]] = field(default_factory=Map[str, tuple[str, ...]], metadata=DERIVED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ _values: Callable[[object], tuple[object, ...]] = attrgetter(*_FIELDS)
 # The slots' own setters: a frozen dataclass's `__init__` takes twice as long for as many fields.
 _PUTS = tuple(getattr(JobState, name).__set__ for name in _FIELDS)
 _put_version: Callable[[JobState, int], None] = _PUTS[_FIELDS.index("version")]
-# Fields whose change is no new version: a timer alone is none, and `homeless` follows from the units.
-_SILENT = frozenset(("job", "started_at", "version", "wake", "homeless"))
+# Fields whose change is no new version: a timer alone is none, and the last two follow from the units.
+_SILENT = frozenset(("job", "started_at", "version", "wake", "homeless", "housed"))
 _PLAIN = (str, int, float, NoneType)
 
 
@@ -135,6 +135,7 @@ class StateTransaction:
     sizes: Map[str, Sizing]
     groups: Map[str, tuple[str, str]]
     homeless: Map[str, bool]
+    housed: Map[str, tuple[str, ...]]
     version: int
 
     def __init__(self, state: JobState, now: float) -> None:
@@ -245,10 +246,22 @@ class StateTransaction:
                 self.touched.ranks.update((role, rank) for rank in self.job.roles[role].group_ranks(group))
 
     def put_unit(self, name: str, new: UnitState) -> None:
-        """Replace a unit, or add one that is not held, and update the index of those without a place."""
+        """Replace a unit, or add one that is not held, and update the indices: units without a place, and by node."""
+        old = self.units.get(name)
         self.units = self.units.set(name, new)
+        was = "" if old is None else old.node
+        if was != new.node:
+            self._move(name, was, new.node)
         if new.phase.settled == (name in self.homeless):
             self.homeless = self.homeless.delete(name) if new.phase.settled else self.homeless.set(name, True)
+
+    def _move(self, unit: str, was: str, node: str) -> None:
+        """Update the index of units by node."""
+        if was:
+            left = tuple(each for each in self.housed[was] if each != unit)
+            self.housed = self.housed.set(was, left) if left else self.housed.delete(was)
+        if node:
+            self.housed = self.housed.set(node, tuple(sorted((*self.housed.get(node, ()), unit))))
 
     def set_role(self, role: str, new: RoleState) -> None:
         """Replace a role's own fields."""

@@ -53,6 +53,8 @@ PATIENCE_S = 6 * 3600.0
 """Seconds after the last fault within which a job must end."""
 SWEEP_EVERY = 1000
 """Events between two checks of all invariants."""
+KEPT_EVENTS = 25_000
+"""Events of the journal that are kept: then they are replayed, and dropped."""
 FEW_RANKS = 64
 """Up to this number of ranks the invariants of spares and servers are checked after every move."""
 MOST_EVENTS = 200_000
@@ -231,10 +233,22 @@ class Driver:
         if w.events - self.swept >= SWEEP_EVERY:
             self.swept = w.events
             w.problems.extend(invariants.sweep(w))
+            if len(w.journal) - w.base_at >= KEPT_EVENTS:
+                self._snapshot()
         elif not w.arriving and len(w.begin.ranks) <= FEW_RANKS:
             w.problems.extend(spare_invariants.at_rest(w))
             if w.serving and w.state is not None:
                 w.problems.extend(server_invariants.at_rest(w, w.state))
+
+    def _snapshot(self) -> None:
+        """Replay the journal, and drop it: the next replay begins at the present state.
+
+        Each snapshot of the nodes is an event, so that the journal of weeks on thousands of them would fill the memory.
+        """
+        w = self.world
+        w.problems.extend(invariants.replayed(w, written=not self.pace.whole))
+        w.base, w.base_at = w.known, 0
+        w.journal.clear()
 
     def _schedule(self) -> None:
         """Assign a time to each new pending item."""

@@ -53,14 +53,17 @@ def manifest(size: Servers) -> dict[str, Any]:
     limit = {"maxRestarts": 100_000}  # budgets are not the subject here
     own = {**limit, "level": "Process"}
     whole = {"entrypoint": {"module": "train"}, "resources": {"cpu": str(CPUS)}, "restartPolicy": own}
-    room = math.ceil(1.3 * size.away) + 8
+    # Six deviations of the number of machines that are away above its mean.
+    room = math.ceil(size.away + 6 * math.sqrt(size.away)) + 1
     group = {"name": "cpu", "replicas": size.machines + room, "cpu": str(CPUS * PER_NODE)}
     roles = [
         {"name": "chief", **whole},
         {"name": "ps", **whole, **_grouped(size.ps)},
         {"name": "worker", **whole, **_grouped(size.workers)},
     ]
-    spec = {"roles": roles, "nodeGroups": [group], "faultTolerance": limit}
+    # A machine that is taken away is no fault of the job that would be less likely after a wait.
+    policy = {**limit, "backoff": {"initialSeconds": 0}, "node": {"pendingTimeoutSeconds": 86400}}
+    spec = {"roles": roles, "nodeGroups": [group], "faultTolerance": policy}
     return {"metadata": {"name": "parameter-servers"}, "spec": spec}
 
 

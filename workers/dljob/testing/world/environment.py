@@ -45,6 +45,8 @@ class Surroundings:
         self.late: dict[str, int] = {}
         """Actor that cannot be created -> number of the pending report of that, due at the end of its deadline."""
         self.serial = 0
+        self.placed: dict[str, tuple[str, ...]] = {}
+        """Node -> the actors of its live processes."""
         self._surround(nodes)
         self._serve()
 
@@ -122,6 +124,24 @@ class Surroundings:
         """Whether a node exists and answers."""
         found = self.nodes.get(node)
         return found is not None and found.silence is Silence.NONE
+
+    def on(self, node: str) -> list[Process]:
+        """Return the processes on a node."""
+        return [self.processes[actor] for actor in self.placed.get(node, ())]
+
+    def begin_process(self, new: Process) -> None:
+        """Record a process that begins."""
+        self.processes[new.actor] = new
+        self.placed[new.node] = (*self.placed.get(new.node, ()), new.actor)
+
+    def end_process(self, actor: str) -> Process | None:
+        """Forget a process that ends, and return it."""
+        process = self.processes.pop(actor, None)
+        if process is not None:
+            left = tuple(each for each in self.placed.pop(process.node) if each != actor)
+            if left:
+                self.placed[process.node] = left
+        return process
 
     def report(self, process: Process, event: RankReady | RankEnded | RankServes | WeightsLoaded) -> Process:
         """Let a process report on a rank. It repeats the report until PrimeMaster acknowledges it."""

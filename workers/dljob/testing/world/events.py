@@ -157,7 +157,7 @@ def _boot(w: MasterWorld, _i: Boot) -> None:
 
 def on(w: MasterWorld, node: str) -> list[Process]:
     """Return the processes on a node."""
-    return [process for process in w.processes.values() if process.node == node]
+    return w.on(node)
 
 
 def _notice(w: MasterWorld, i: NodeOverdue) -> None:

@@ -178,7 +178,7 @@ def _bring_up(w: WorldState, new: Process, deadline_s: float) -> None:
     # The same actor may exist already, created for an earlier PrimeMaster: the executor finds it by its name.
     known = w.processes.get(new.actor)
     if known is None:
-        w.processes[new.actor] = new
+        w.begin_process(new)
         if isinstance(new.who, HostId):
             w.owner[new.who] = new.actor
     # One that is still starting answers by itself later (`events._up`).

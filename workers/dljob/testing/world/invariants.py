@@ -16,7 +16,16 @@ from dljob.master.state import ledger, memory_overrides
 from dljob.master.state.actions import Reserve, SpawnHost
 from dljob.master.state.events import Event
 from dljob.master.state.ledger import Account
-from dljob.master.state.state import HostPhase, JobState, Phase, RankPhase, SparePhase, UnitPhase, homeless_units
+from dljob.master.state.state import (
+    HostPhase,
+    JobState,
+    Phase,
+    RankPhase,
+    SparePhase,
+    UnitPhase,
+    homeless_units,
+    housed_units,
+)
 from dljob.master.state.views import HostId
 from dljob.master.transition import transition
 from dljob.telemetry import reasons
@@ -208,6 +217,8 @@ def _counts(state: JobState) -> Iterator[str]:
         yield f"count: {held} units held, not {state.held}"
     if (lacking := homeless_units(state.units)) != state.homeless:
         yield f"count: {', '.join(sorted(lacking))} have no place, not {', '.join(sorted(state.homeless))}"
+    if housed_units(state.units) != state.housed:
+        yield f"count: units are on {housed_units(state.units)}, not on {state.housed}"
 
 
 def _banned(state: JobState) -> Iterator[str]:

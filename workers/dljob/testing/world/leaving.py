@@ -58,7 +58,7 @@ def depart(w: WorldState, i: Depart) -> None:
         return
     w.problems.extend(server_invariants.departs(w, w.known, i.node))
     w.nodes[i.node] = evolve(node, silence=Silence.CUT, since=w.now)
-    for actor in [p.actor for p in w.processes.values() if p.node == i.node]:
+    for actor in [p.actor for p in w.on(i.node)]:
         w.die(actor)
     w.later(StrikeOff(i.node), GONE_S)
 

@@ -104,7 +104,7 @@ class WorldState(Surroundings):
 
     def die(self, actor: str, outcome: Outcome = GONE) -> None:
         """End a process; PrimeMaster learns of it if the node is reachable."""
-        process = self.processes.pop(actor, None)
+        process = self.end_process(actor)
         if process is None:
             return
         for running in process.ranks:
@@ -142,6 +142,6 @@ class WorldState(Surroundings):
             return
         self.take(node, key[0], -1, self.granted.pop(key, ()))
         # Ray ends the actors of a placement group with it.
-        for process in [p for p in self.processes.values() if p.group == key]:
+        for process in [p for p in self.on(node) if p.group == key]:
             self.kill(process.actor)
         self.look()
