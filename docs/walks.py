@@ -99,7 +99,11 @@ def steps(walk: list[WalkStep]) -> int:
 
 
 def _tree(step: WalkStep, read: Callable[[str], str]) -> ast.Module:
-    return ast.parse(read(f"{step.path}.py") or read(f"{step.path}/__init__.py"))
+    text = read(f"{step.path}.py") or read(f"{step.path}/__init__.py")
+    try:
+        return ast.parse(text)
+    except SystemError:  # a parse of another thread came between: https://github.com/python/cpython/issues/106905
+        return ast.parse(text)  # delete with Python 3.11.9 and older
 
 
 def _source(step: WalkStep, read: Callable[[str], str]) -> ast.AST | None:

@@ -175,7 +175,7 @@ LEFT_OUT = {
 LOOKED_AT = {
     *("phase", "search", "roles", "ranks", "hosts", "units", "spares", "seats", "nodes", "nodes_seen", "exclusions"),
     *("incidents", "marks", "commands", "verdict", "running_at", "epoch", "wake", "checks"),
-    *("departures", "grants", "sizes"),
+    *("departures", "grants", "sizes", "moving"),
 }
 
 

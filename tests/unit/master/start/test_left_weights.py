@@ -213,3 +213,15 @@ def test_a_role_that_has_loaded_nothing_is_not_told(world):
     made = cut(world, life=2)
     go_back(world, made, life=3)
     assert stale(world) == []
+
+
+def test_a_rank_that_holds_nothing_leaves_nothing(world):
+    settled(world, 1)
+    made = cut(world)
+    settled(world, 2)
+    restart(world)
+    world.kill("s", 2)
+    while world.state.ranks["s", 2].weights is not None:
+        world.deliver() if world.pending else world.tick()
+    go_back(world, made)
+    assert "s/2" not in stale(world)[-1][1]

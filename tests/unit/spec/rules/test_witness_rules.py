@@ -44,3 +44,8 @@ def test_a_bound_is_a_number_without_an_exponent():
         assert "witnesses[0].value" in words
     assert 'write "0.5"' in said({"preset": "dcgm", "value": 0.5})[0]
     assert "write" not in said({"preset": "dcgm", "value": float("nan")})[0]
+
+
+def test_a_number_that_no_text_could_have_is_refused_without_a_hint():
+    (words,) = said({"port": 9000, "metric": "m", "means": "Hang", "when": "Above", "value": 1e300})
+    assert words.endswith("must be a whole number or a quoted text, not the float 1e+300")

@@ -90,6 +90,8 @@ class Durations:
 
     work: tuple[float, float] = (20.0, 800.0)
     whole: float = 0.0
+    resumes: bool = False
+    """Whether user code that starts again goes on where it was: it ends with the job, not as long after it."""
 
 
 @dataclass(slots=True)
@@ -284,8 +286,7 @@ class Driver:
 
     def _work(self) -> tuple[float, float]:
         """Return the shortest and longest time that user code takes from now on."""
-        # Code that starts again late in the job goes on where it was: it ends with the job, not as long after it.
-        gone = min(self.world.now - EPOCH_S, self.pace.whole)
+        gone = min(self.world.now - EPOCH_S, self.pace.whole) if self.pace.resumes else 0.0
         return self.pace.work[0] - gone, self.pace.work[1] - gone
 
     def _mend(self) -> None:

@@ -137,7 +137,7 @@ def simulated(seed: int, job: Mapping[str, Any], drawn: Iterable[tuple[str, Time
     end = days * DAY_S
     case = Case(seed, job, tuple(timed for _, timed in faults))
     # User code runs until the last fault is over.
-    driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end))
+    driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end, resumes=True))
     result = driver.run()
     restarted = [note for _, note in driver.world.notes if note.reason == reasons.RECOVERED]
     causes = Counter(cause for cause, timed in faults if timed.fault.kind != "join")
