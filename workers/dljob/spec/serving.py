@@ -178,4 +178,4 @@ class Drain(Model):
     http_post: HttpPost | None = None
     """A request that the rank answers once its requests are done; SIGTERM follows the answer. Left out: none."""
     timeout_seconds: Seconds = 30
-    """Seconds after which SIGTERM comes in any case."""
+    """Seconds until SIGTERM in any case; without signal and httpPost it comes once nobody is connected to its ports."""

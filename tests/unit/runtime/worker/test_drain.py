@@ -67,6 +67,37 @@ def test_a_rank_that_ends_at_the_signal_is_not_waited_for(monkeypatch: pytest.Mo
     assert own.said[:3] == ["told", "unprobed", "SIGUSR1 to 77"]
 
 
+@pytest.mark.parametrize("seen", [[2, 1, 0, 0], [0, 1, 0, 0], [0, 0]])
+def test_a_server_without_a_signal_or_request_ends_once_nobody_is_connected(
+    monkeypatch: pytest.MonkeyPatch, seen: list[int]
+) -> None:
+    own = Drained(monkeypatch, DrainPlan(600))
+    now, ended = [0.0], own.rank.ended
+
+    def wait(_seconds: float) -> bool:
+        now[0] += KNOWN_S / 2
+        return ended.is_set()
+
+    own.rank.ended = SimpleNamespace(wait=wait, is_set=ended.is_set, set=ended.set)
+    own.host._serving.clients = lambda _: seen.pop(0)
+    monkeypatch.setattr(fork_host, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    own.host._stop((0,), "restart", 600.0)
+    assert own.said == ["told", "unprobed", "term"]
+    assert seen == [], "it ends after the last look, and no earlier"
+
+
+def test_a_server_without_ports_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Drained(monkeypatch, DrainPlan(0.05))
+    looks: list[int] = []
+    own.host._serving.clients = looks.append
+    monkeypatch.setattr(fork_host, "CLIENTS_S", 0.01)
+    monkeypatch.setattr(fork_host, "KNOWN_S", 0.0)
+    began = time.monotonic()
+    own.host._stop((0,), "restart", 5.0)
+    assert time.monotonic() - began >= 0.05
+    assert own.said[-1] == "term"
+
+
 def test_a_rank_that_ignores_its_drain_is_ended_in_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

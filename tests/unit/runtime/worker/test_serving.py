@@ -140,6 +140,8 @@ def test_connections_are_counted_where_the_least_busy_ranks_may_go() -> None:
     where = "127.0.0.1", int(env["DLJOB_PORT_HTTP"])
     with socket.create_server(where), socket.create_connection(where):
         assert fleet.connections() == {START.rank: 1}
+        assert fleet.clients(START.rank) == 1
+    assert serving(Ranks()).clients(START.rank) is None
 
 
 def test_a_failed_probe_is_an_end_with_its_evidence() -> None:

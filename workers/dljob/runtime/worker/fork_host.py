@@ -64,6 +64,8 @@ UP_S = 120.0
 """Seconds for the fork server to come up, the import of torch included."""
 UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
 """The outcome of a rank whose exit status could not be collected."""
+CLIENTS_S = 0.2
+"""Seconds between two looks at the connections of a server that drains."""
 KILLED_S = 10.0
 """Seconds for the kernel to end a killed rank and its descendants."""
 
@@ -266,11 +268,24 @@ class ForkHost(Host):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.Signals[drain.signal])
         if drain.post is None:
-            rank.ended.wait(drain.timeout_s)
+            # With a signal it ends by itself; without one only its connections tell when its requests are done.
+            if drain.signal:
+                rank.ended.wait(drain.timeout_s)
+            else:
+                self._await_clients(rank, drain.timeout_s)
             return
         answer = self._serving.post(rank.start.rank, drain.post)
         if not answer.ok:
             log.warning("%s/%d did not drain: %s", self.spec.role.name, rank.start.rank, answer.words)
+
+    def _await_clients(self, rank: _Rank, timeout_s: float) -> None:
+        """Wait until nobody has been connected to a rank's ports for `KNOWN_S`, it has ended, or the time is over."""
+        last_client = began = time.monotonic()
+        while (left := began + timeout_s - time.monotonic()) > 0 and not rank.ended.wait(min(CLIENTS_S, left)):
+            if self._serving.clients(rank.start.rank) != 0:
+                last_client = time.monotonic()
+            elif time.monotonic() - last_client >= KNOWN_S:
+                return
 
     def terminated(self) -> None:
         """Pass a SIGTERM from outside on to all ranks, and wait for their end."""

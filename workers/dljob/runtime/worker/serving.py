@@ -147,6 +147,10 @@ class HostServing:
         """Return rank -> open connections to its ports, of a role from which the least busy ranks go first."""
         return self._ports.connections() if self._spec.role.fleet else {}
 
+    def clients(self, rank: int) -> int | None:
+        """Return the number of open connections to a rank's ports; None where it has no ports."""
+        return self._ports.connections().get(rank)
+
     def load(self, order: LoadOrder) -> None:
         """Begin a load of weights."""
         if self._weights is not None:
