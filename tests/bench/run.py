@@ -69,6 +69,7 @@ SCRIPTS = (
     "weights",
     "checkpoint",
     "cuts",
+    "cut_seeds",
     "fleet_faults",
     "heads",
     "kube_apply",
