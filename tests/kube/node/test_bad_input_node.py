@@ -76,6 +76,8 @@ JOBS = (
     job("secretless", **mounted({"secret": {"secretName": "certificates"}}, "/certificates")),
     job("claimless", checkpoint={"path": "/ckpt", "claimName": "unbound"}, **head()),
     job("other-ray", rayVersion="2.59.0", **head()),
+    # An image without Ray.
+    job("two-images", nodeGroups=[{"name": "g", "cpu": "20m", "memory": "512Mi", "image": IMAGES["operator"]}]),
     job("bare", BARE, code={}, **mounted({"emptyDir": {}}, PACKAGE)),
 )
 SECONDS = 90
@@ -200,6 +202,16 @@ def test_an_image_with_another_ray_version_than_the_spec_is_refused(node: Cluste
     assert words == (
         "the image has Ray 2.60.0; the job says 2.59.0; set spec.rayVersion to 2.60.0, or spec.image to one with"
         " Ray 2.59.0; then delete this job and apply it again"
+    )
+
+
+def test_a_node_group_whose_image_does_not_fit_the_heads_is_refused_with_both_versions(
+    node: Cluster, jobs: None
+) -> None:
+    words = failed(node, SPACE, "two-images", "RayVersionMismatch")
+    assert words == (
+        "the image of node group g has no Ray, and the job's image Ray 2.60.0; name an image with ray[default]==2.60.0"
+        " in nodeGroups[].image; then delete this job and apply it again"
     )
 
 
