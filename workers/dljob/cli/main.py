@@ -40,6 +40,7 @@ COMMANDS = {
     "why": "Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.",
     "ledger": "Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.",
     "report": "Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.",
+    "advise": "Propose memory, CPUs and settings for a job from the records of its past runs, with the gain of each.",
     "replay": "Show a job as it was at a moment of its past: state, ledger and causes, from its journal.",
     "open": "Open a job's page in the browser, and keep it up to date until Ctrl-C.",
     "trace": "Write a job's trace in Chrome's format: nodes, ranks, their accounts over time, and incidents.",
@@ -62,7 +63,9 @@ COMMANDS = {
     "version": "Show the versions of dljob, Python, Ray and torch.",
 }
 """Name -> first line of the command's docstring, repeated here so that the help imports no command."""
-OBSERVING = ("status", "top", "describe", "why", "ledger", "report", "logs", "events", "stack", "replay", "open")
+OBSERVING = (
+    *("status", "top", "describe", "why", "ledger", "report", "advise", "logs", "events", "stack", "replay", "open"),
+)
 """Commands whose modules are in `dljob.cli.commands.observe`."""
 MODULES = {
     "resume": "suspend",

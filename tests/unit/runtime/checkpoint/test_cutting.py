@@ -55,6 +55,8 @@ def test_the_save_of_a_cut_is_on_disk_and_brings_the_random_numbers_back(line: L
         mine = Checkpoints()
         own = mine._client = client(place(saver, tmp_path))  # type: ignore[reportPrivateUsage]
         own.called = lambda: 4
+        noted: list[tuple[str, int]] = []
+        own.note = lambda name, value: noted.append((name, value))
         random.seed(1)
         np.random.seed(1)
         mine.save(3, {"a": 1}, persist=False)
@@ -62,6 +64,9 @@ def test_the_save_of_a_cut_is_on_disk_and_brings_the_random_numbers_back(line: L
         mine.save(4, {"a": 2})
         mine.wait(20)
         assert mine.latest() == 4
+        assert [value for name, value in noted if name == "saves"] == [1, 2]
+        waited = [value for name, value in noted if name == "saving"]
+        assert 0 <= waited[0] <= waited[1]
         ((what, (told,)),) = line.asked
         assert (what, told["number"], told["why"], told["mark"]["step"]) == ("cut_taken", 4, "", 3)
         own.called = lambda: 9

@@ -14,7 +14,7 @@ from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import client
 from dljob.runtime.rpc.client import AGAIN, SENT, CallCounts
 from dljob.runtime.worker import usage
-from dljob.runtime.worker.usage import Usage, resident_mib
+from dljob.runtime.worker.usage import ProcessTree, Usage, resident_mib, tree_of
 
 
 @pytest.fixture
@@ -48,6 +48,9 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
     own.sample(counters)
     said = json.loads(counters.usage())
     ((rank, mib),) = said.pop("memory")
+    ((_, peak),), ((_, cpu),) = said.pop("peak"), said.pop("cpu")
+    assert peak >= mib
+    assert cpu > 0
     assert (rank, said) == (
         7,
         {
@@ -58,7 +61,7 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
         },
     )
     assert 10 < mib < 10_000
-    assert own.unsent == (1, {**said, "memory": [[7, mib]]})
+    assert own.unsent == (1, {**said, "memory": [[7, mib]], "peak": [[7, peak]], "cpu": [[7, cpu]]})
 
 
 def test_usage_is_measured_less_often_in_large_jobs(counters: StepCounters, clock: list[float]) -> None:
@@ -113,3 +116,36 @@ def test_memory_of_a_process_that_is_gone_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "statm").write_text("900 512 1")
     assert resident_mib(1, tmp_path) == round(512 * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+
+def process(proc: Path, pid: int, ticks: tuple[int, int, int, int], pages: tuple[int, int], children: str = "") -> None:
+    folder = proc / str(pid)
+    (folder / "task" / str(pid)).mkdir(parents=True)
+    (folder / "task" / str(pid) / "children").write_text(children)
+    (folder / "stat").write_text(f"{pid} (a (b) c) S 1 1 1 0 0 0 0 0 0 0 {' '.join(map(str, ticks))} 0 0")
+    (folder / "statm").write_text(f"9999 {pages[0]} {pages[1]} 1")
+    (folder / "status").write_text("Name:\tx\nVmPeak:\t 999 kB\nVmHWM:\t 20480 kB\nVmRSS:\t 1 kB\n")
+
+
+def test_processes_that_a_rank_started_count_with_it(tmp_path: Path) -> None:
+    mib, second = 2**20 // os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    process(tmp_path, 1, (second, second, 0, second), (15 * mib, 0), "2 3 ")
+    process(tmp_path, 2, (second, 0, 0, 0), (8 * mib, 2 * mib), "4")
+    process(tmp_path, 4, (0, second // 2, 0, 0), (3 * mib, 0))
+    # 15 of its own and 6 and 3 of others are more than the 20 that it had by itself; process 3 has ended meanwhile.
+    assert tree_of(1, tmp_path) == ProcessTree(24, 450)
+    assert tree_of(4, tmp_path) == ProcessTree(20, 50)
+    assert tree_of(5, tmp_path) is None
+
+
+def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(
+    counters: StepCounters, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[ProcessTree | None] = [ProcessTree(30, 7), ProcessTree(20, 1), None]
+    monkeypatch.setattr(usage, "tree_of", lambda _pid: found.pop(0))
+    own = Usage(1, list, lambda: {3: 0})
+    for pause, peak, cpu in ((0.0, 30, 7), (usage.TREE_S - 0.1, 30, 7), (2.1, 30, 1), (usage.TREE_S, 30, 1)):
+        clock[0] += pause
+        own.sample(counters)
+        assert json.loads(counters.usage()) == {"peak": [[3, peak]], "cpu": [[3, cpu]]}
+    assert not found

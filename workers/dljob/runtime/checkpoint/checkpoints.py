@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Protocol
 
 from dljob.runtime.checkpoint.client import BESIDE, CheckpointClient, SaveCount
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.messages import CUT
+from dljob.runtime.process.worker_context import SAVES, SAVING
 from dljob.runtime.queues.cutting import CutPart, restore_random_states
 
 WAIT_S = 600.0
@@ -37,6 +39,8 @@ class Checkpoints:
         self._client: CheckpointClient | None = None
         self._count = SaveCount()
         self._part = CutPart()
+        self._saves, self._saving_s = 0, 0.0
+        """How often this process saved, and for how long in all."""
         self.feeds: list[Feed] = []
         """The data sets that this process reads. Each save reports the positions that were done before it."""
 
@@ -60,7 +64,7 @@ class Checkpoints:
         """
         if isinstance(step, bool) or not hasattr(step, "__index__"):
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
-        mine, why = self._own_client(), ""
+        begun, mine, why = time.monotonic(), self._own_client(), ""
         if number := self._part.due(mine):
             beside, why = self._part.begin(number)
             state = {BESIDE: beside, "state": state}
@@ -69,6 +73,7 @@ class Checkpoints:
         )
         if number:
             self._part.end(number, mark, why)
+        self._note(mine, time.monotonic() - begun)
 
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
@@ -110,6 +115,12 @@ class Checkpoints:
         if client is not None:
             client.close(wait=wait)
 
+    def _note(self, mine: CheckpointClient, spent_s: float) -> None:
+        """Note the time that a save took, from which `dljob advise` computes how often to save."""
+        self._saves, self._saving_s = self._saves + 1, self._saving_s + spent_s
+        mine.note(SAVING, round(self._saving_s * 1000))
+        mine.note(SAVES, self._saves)
+
     def _own_client(self) -> CheckpointClient:
         with self._lock:
             if self._client is None:
@@ -127,6 +138,7 @@ def new_client(count: SaveCount | None = None) -> CheckpointClient:
     """Connect this rank to the saver of its node. `count` continues the count of saves of an earlier client."""
     me = current_worker()
     client = CheckpointClient(lambda: current_worker().saver(), me.log.info, count)
+    client.note = lambda name, value: current_worker().note(name, value)
     client.called = lambda: current_worker().calls.sizes.get(CUT, 0)
     return client
 

@@ -84,6 +84,8 @@ class CheckpointClient:
         self._pid = os.getpid()
         self.called: Callable[[], int] = lambda: 0
         """Returns the cut for which this rank is to save; 0: for none."""
+        self.note: Callable[[str, int], None] = lambda _name, _value: None
+        """Notes a value of this rank for the job's samples."""
         self.beside: dict[str, Any] = {}
         """What a cut saved beside the state that was loaded last."""
         self._told = ""

@@ -242,6 +242,15 @@ class Samples:
     """Metric of the driver role -> the value that its first rank reported last."""
     memory: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
     """Role -> by rank: bytes of resident memory of the rank's process."""
+    peak: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: the most bytes that the rank and the processes that it started had resident so far."""
+    cpu: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: hundredths of a second of CPU time, of the processes that it started, too. A rank's next process
+    begins at 0."""
+    saves: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: checkpoints that the rank's process saved; its next process begins at 0."""
+    saving: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: milliseconds that it waited for them."""
     device: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
     """Role -> by rank: bytes of device memory that torch has reserved; ranks that call `progress` alone."""
     calls: dict[str, dict[str, list[int | None]]] = field(default_factory=dict[str, dict[str, list[int | None]]])
@@ -324,13 +333,11 @@ def _columns(found: Sequence[SampleRow], unrecorded: tuple[str, ...]) -> Samples
         kind, _, name = column.partition("/")
         series = [row.columns.get(column) for row in found]
         match kind:
-            case "steps":
-                made.steps[name] = _by_rank(series)
-            case "accounts":
-                made.accounts[name] = series
-            case "progress":
-                made.progress[name] = series
-            case "memory" | "device":
+            case "accounts" | "progress":
+                getattr(made, kind)[name] = series
+            case "steps" | "cpu" | "saves" | "saving":
+                getattr(made, kind)[name] = _by_rank(series)
+            case "memory" | "peak" | "device":
                 getattr(made, kind)[name] = [[_bytes(mib) for mib in rank] for rank in _by_rank(series)]
             case "calls":
                 made.calls[name] = dict(zip(CALLS, _by_rank(series), strict=False))

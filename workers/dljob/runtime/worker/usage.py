@@ -6,6 +6,8 @@ heartbeat carries it; PrimeMaster writes it into the job's folder (`controller.s
     calls    callee.method -> [sent, waiting for the callee now, sent again, lost]
     noted    [name, rank, value]: what ranks noted beside their steps (`worker_context.HELD` and others)
     memory   [rank, MiB]: resident memory of the rank's process, without processes that it started
+    peak     [rank, MiB]: the most that was measured so far, with the processes that it started
+    cpu      [rank, hundredths of a second]: CPU time of the rank's process and of those that it started
     stores   addresses of storage actors in use (`:queue:samples`)
     busy     [rank, calls under way or waiting]: calls of others to the rank
     open     [rank, connections]: clients of the ports of a rank of a fleet
@@ -20,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dljob.runtime.process.step_counters import StepCounters
 from dljob.runtime.rpc.client import CallCounts
@@ -29,8 +31,11 @@ LEAST_S, MOST_S = 2.0, 60.0
 """Seconds between two measurements of a host: in small jobs, and at most."""
 RANKS_A_SECOND = 200
 """Ranks of a job whose usage PrimeMaster hears in a second, so that it costs the same in jobs of any size."""
+TREE_S = 10.0
+"""Least seconds between two looks at the processes that ranks started: it reads a file for each of their threads."""
 PROC = Path("/proc")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
@@ -47,7 +52,9 @@ class Usage:
         self._counts = counts
         self._pids = pids
         self._busy, self._open = load
-        self._next = 0.0
+        self._next = self._next_tree = 0.0
+        self._trees: dict[int, ProcessTree] = {}
+        """Rank -> what its processes used, as last measured."""
         self._made: dict[str, Any] = {}
         self._number = self._sent = 0
 
@@ -79,11 +86,64 @@ class Usage:
                 calls[name] = [have + more for have, more in zip(calls[name], row, strict=True)]
             stores |= set(counts.stores)
         noted = [[name, count.rank, value] for count in counters.ranks() for name, value in count.beside.items()]
-        memory = [[rank, mib] for rank, pid in self._pids().items() if (mib := resident_mib(pid)) is not None]
+        pids = self._pids()
+        memory = [[rank, mib] for rank, pid in pids.items() if (mib := resident_mib(pid)) is not None]
+        self._measure_trees(pids)
         parts = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
+        parts["peak"] = [[rank, tree.peak_mib] for rank, tree in self._trees.items()]
+        parts["cpu"] = [[rank, tree.cpu] for rank, tree in self._trees.items()]
         parts["busy"] = [[rank, calls] for rank, calls in self._busy().items()]
         parts["open"] = [[rank, connections] for rank, connections in self._open().items()]
         return {name: part for name, part in parts.items() if part}
+
+    def _measure_trees(self, pids: Mapping[int, int]) -> None:
+        if (now := time.monotonic()) < self._next_tree:
+            return
+        self._next_tree = now + max(TREE_S, self._pause)
+        for rank, pid in pids.items():
+            if (found := tree_of(pid)) is not None:
+                last = self._trees.get(rank)
+                # The peak of a process outlives it: the rank's next one needs as much.
+                self._trees[rank] = (
+                    found if last is None else found._replace(peak_mib=max(found.peak_mib, last.peak_mib))
+                )
+
+
+class ProcessTree(NamedTuple):
+    """What a rank's process and those that it started used so far."""
+
+    peak_mib: int
+    cpu: int
+    """Hundredths of a second of CPU time; begins anew with the rank's next process."""
+
+
+def tree_of(pid: int, proc: Path = PROC) -> ProcessTree | None:
+    """Return what a process and its descendants used; None once it is gone."""
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        status = (proc / str(pid) / "status").read_text()
+        peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) >> 10
+        cpu, now = _ticks(pid, proc), resident_mib(pid, proc) or 0
+        waiting = _children(pid, proc)
+        while waiting:
+            child = waiting.pop()
+            with suppress(OSError, ValueError, IndexError):  # it is gone: its parent's time has its own
+                cpu += _ticks(child, proc)
+                _, resident, shared = (proc / str(child) / "statm").read_text().split()[:3]
+                # What it shares with its parent was counted there, apart from pages that a fork has not written.
+                now += round((int(resident) - int(shared)) * _PAGE_MIB)
+                waiting += _children(child, proc)
+        return ProcessTree(max(peak, now), round(cpu * 100 / _TICKS))
+    return None
+
+
+def _ticks(pid: int, proc: Path) -> int:
+    """Return the CPU time of a process, and of its children that have ended, in clock ticks."""
+    return sum(map(int, (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[11:15]))
+
+
+def _children(pid: int, proc: Path) -> list[int]:
+    # A child belongs to the thread that started it.
+    return [int(word) for file in (proc / str(pid) / "task").glob("*/children") for word in file.read_text().split()]
 
 
 def resident_mib(pid: int, proc: Path = PROC) -> int | None:

@@ -1,0 +1,6 @@
+"""Advice from the records of past jobs: `dljob advise`.
+
+`job_use` measures a job's record: memory, CPU, saves, failures. `shapes` says which jobs are comparable. `proposals`
+has what advice consists of; `resources` and `checkpoints` make it. `past_jobs` reads folders and asks them all, and
+`file_changes` writes advice into a job's file. docs/adr/0119-advice.md has the reasons.
+"""

@@ -1,0 +1,183 @@
+"""What a job's ranks used and lost, measured on its record. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dljob.master.state.views import Reason
+from dljob.report.advice.values import mapping, number, rows
+from dljob.report.job_folder import RecordedJob
+from dljob.runtime.journal.samples import ACCOUNTS
+
+PRODUCTIVE = ACCOUNTS["productive"]
+WINDOW_S = 20.0
+"""Least seconds over which CPU time becomes a rate: it is measured every ten seconds."""
+GAP_S = 300.0
+"""Longest time between two samples over which something is computed; PrimeMaster was away for longer ones."""
+LATE = 0.75
+"""Share of a rank's samples after which its peak should not grow any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveUse:
+    """The saves of a role, by its rank that waited longest for them."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoleUse:
+    """What the ranks of a role used."""
+
+    ranks: int
+    productive_s: float
+    """Time of its ranks in the account `productive`, together."""
+    productive: float | None
+    """The same as a share of all their time."""
+    peaks: tuple[int, ...] = ()
+    """Peak memory of each rank, in bytes."""
+    growth: float = 0.0
+    """Share by which the highest peak grew late in the run."""
+    cpus: tuple[float, ...] = ()
+    """CPUs used by a rank over a window in which it was productive, of all ranks and windows, rising."""
+    out_of_memory: int = 0
+    """Ranks killed for want of memory."""
+    lost_s: float = 0.0
+    """Seconds that their recovery took."""
+    saves: SaveUse | None = None
+    steps: int = 0
+    """Steps that its fastest rank made, repeated ones not counted."""
+    recompute_s: float = 0.0
+    failures: int = 0
+    """Restarts of any of its ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobUse:
+    """What a job used. `name` is how people call it."""
+
+    name: str
+    spec: Mapping[str, Any]
+    seconds: float
+    goodput: float | None
+    journal: bool
+    """Whether its failures are known."""
+    roles: Mapping[str, RoleUse]
+    unrecorded: tuple[str, ...] = ()
+
+
+def measure(record: RecordedJob, name: str) -> JobUse:
+    """Measure a job's record; what it does not tell is left out."""
+    ledger = mapping(record.status.get("ledger"))
+    accounts = {
+        str(row.get("name")): {key: number(value) for key, value in mapping(row.get("accounts")).items()}
+        for row in rows(ledger.get("roles"))
+    }
+    roles = {
+        str(role["name"]): _role(record, role, accounts.get(str(role["name"]), {}))
+        for role in rows(record.spec.get("roles"))
+        if "name" in role
+    }
+    goodput = ledger.get("goodput")
+    known = float(goodput) if isinstance(goodput, int | float) and 0 <= goodput <= 1 else None
+    seconds = number(ledger.get("seconds"))
+    return JobUse(name, record.spec, seconds, known, record.history is not None, roles, record.unrecorded)
+
+
+def _role(record: RecordedJob, role: Mapping[str, Any], accounts: Mapping[str, float]) -> RoleUse:
+    samples, name = record.samples, str(role["name"])
+    peaks = [own for rank in samples.peak.get(name, ()) if (own := _highest(rank))]
+    faults = [fault for fault in _faults(record) if _role_of(fault) == name]
+    killed = [fault for fault in faults if fault.get("reason") == Reason.OOM_KILLED]
+    productive = accounts.get("productive", 0.0)
+    total = sum(amount for account, amount in accounts.items() if account != "spare")
+    return RoleUse(
+        max(1, int(number(role.get("replicas", 1)))),
+        productive,
+        productive / total if total else None,
+        tuple(peaks),
+        max(map(_growth, samples.peak.get(name, ())), default=0.0),
+        _cpus(samples.times, samples.cpu.get(name, ()), samples.accounts.get(name, ())),
+        len(killed),
+        sum(_took(fault) for fault in killed),
+        _saves(samples.saves.get(name, ()), samples.saving.get(name, ())),
+        max((own for rank in samples.steps.get(name, ()) if (own := _highest(rank))), default=0),
+        accounts.get("recompute", 0.0),
+        _failures(record, name),
+    )
+
+
+def _highest(series: Sequence[int | None]) -> int:
+    return max((value for value in series if value is not None), default=0)
+
+
+def _growth(peaks: Sequence[int | None]) -> float:
+    known = [peak for peak in peaks if peak]
+    if len(known) < 2:
+        return 0.0
+    before = known[int(len(known) * LATE)]
+    return known[-1] / before - 1
+
+
+def _cpus(
+    times: Sequence[float], cpu: Sequence[Sequence[int | None]], accounts: Sequence[str | None]
+) -> tuple[float, ...]:
+    found: list[float] = []
+    for rank, series in enumerate(cpu):
+        well = (letters is not None and letters[rank : rank + 1] == PRODUCTIVE for letters in accounts)
+        # Only readings that are new: between two measurements the samples repeat the last one.
+        readings: list[tuple[float, int]] = []
+        for at, used, productive in zip(times, series, well, strict=False):
+            if used is None or not productive:
+                readings = []
+            elif readings and (used < readings[-1][1] or at - readings[-1][0] > GAP_S):
+                readings = [(at, used)]  # another process, which began at 0; or a gap
+            elif not readings or used > readings[-1][1]:
+                readings.append((at, used))
+            if readings and readings[-1][0] - readings[0][0] >= WINDOW_S:
+                (begun, before), (ended, after) = readings[0], readings[-1]
+                found.append((after - before) / 100 / (ended - begun))
+                readings = readings[-1:]
+    return tuple(sorted(found))
+
+
+def _saves(counts: Sequence[Sequence[int | None]], spent: Sequence[Sequence[int | None]]) -> SaveUse | None:
+    found = [
+        SaveUse(_grown(count), _grown(milliseconds) / 1000)
+        for count, milliseconds in zip(counts, spent, strict=False)
+        if _grown(count)
+    ]
+    return max(found, key=lambda own: own.seconds) if found else None
+
+
+def _grown(series: Sequence[int | None]) -> int:
+    """Return the sum of a counter that begins anew with each process."""
+    total = last = 0
+    for value in series:
+        if value is not None:
+            total += value - last if value >= last else value
+            last = value
+    return total
+
+
+def _failures(record: RecordedJob, role: str) -> int:
+    incidents = record.history.incidents if record.history else ()
+    return sum(any(member == role for member, _ in incident.members) for incident in incidents)
+
+
+def _faults(record: RecordedJob) -> list[Mapping[str, Any]]:
+    return list(record.history.faults.values()) if record.history else rows(record.status.get("recentFaults"))
+
+
+def _took(fault: Mapping[str, Any]) -> float:
+    """Return the seconds to the recovery of a fault, as the journal or as a status has it."""
+    if "seconds" in fault:
+        return number(fault["seconds"])
+    return max(0.0, number(fault.get("recovered")) - number(fault.get("detected")))
+
+
+def _role_of(fault: Mapping[str, Any]) -> str:
+    return str(fault.get("rank") or fault.get("target") or "").partition("/")[0]

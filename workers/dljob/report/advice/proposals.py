@@ -1,0 +1,76 @@
+"""What advice consists of: proposals, and what nothing can be said about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+LEAST = 0.1
+"""Least share of a resource that is worth a proposal."""
+LEAST_POINTS = 0.005
+"""Least gain in goodput, as a share of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a proposal is predicted to bring: a share of a resource (`memory`, `cpu`) or of the time (`goodput`)."""
+
+    of: str
+    share: float
+    uncertainty: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A value to change, with its reason and the numbers that it stands on."""
+
+    field: tuple[str, ...]
+    """Names from `spec` on; behind `roles` stands the name of the role. Empty: no field has it."""
+    what: str
+    """The field, or the place in the code."""
+    now: str
+    proposed: str
+    value: str | int | None
+    """The value for the file; None: it is not in the file."""
+    why: str
+    gain: Gain
+
+    def data(self) -> dict[str, Any]:
+        """Return it as data for JSON."""
+        return {
+            "field": self.what if self.field else None,
+            "what": self.what,
+            "now": self.now,
+            "proposed": self.proposed,
+            "why": self.why,
+            "gain": {
+                "of": self.gain.of,
+                "share": round(self.gain.share, 4),
+                "uncertainty": round(self.gain.uncertainty, 4),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NoAdvice:
+    """Something about which nothing is proposed, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All that is said about a job."""
+
+    proposals: tuple[Proposal, ...] = ()
+    none: tuple[NoAdvice, ...] = ()
+
+    def __add__(self, other: Advice) -> Advice:
+        """Return both together."""
+        return Advice(self.proposals + other.proposals, self.none + other.none)
+
+    @classmethod
+    def no(cls, what: str, why: str) -> Advice:
+        """Return advice that says only why there is none."""
+        return cls(none=(NoAdvice(what, why),))

@@ -1,0 +1,141 @@
+"""Advice on memory and CPUs: what ranks used at most against what they ask for. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import stdev
+from typing import Any
+
+from dljob.report.advice.job_use import JobUse, RoleUse
+from dljob.report.advice.proposals import LEAST, Advice, Gain, Proposal
+from dljob.report.advice.values import mapping, rows
+from dljob.spec.quantity import GRAIN, parse_cpu, parse_memory, show, show_memory
+from dljob.telemetry.wording import counted, seconds
+
+LEAST_S = 300.0
+"""Productive seconds of a rank, in all runs together, from which its use is known."""
+MARGIN = 1.2
+"""What is proposed above the most that was measured."""
+GROWTH = 0.05
+"""Growth of a peak in the last quarter of a run from which it is not known where it ends."""
+WINDOWS = 10
+"""Measurements of CPU time that a rank's use takes."""
+_MIB = 2**20
+_USUAL = 0.95
+"""Share of the windows in which a rank used no more than what counts as its use."""
+
+
+def advise(uses: Sequence[JobUse]) -> Advice:
+    """Return advice on the resources of each role of the last job, from all."""
+    found = Advice()
+    for role in rows(uses[-1].spec.get("roles")):
+        name = str(role.get("name"))
+        own = [use.roles[name] for use in uses if name in use.roles]
+        if "reserve" in role:
+            found += Advice.no(f"roles.{name}.resources", "a role that reserves a quota starts processes of its own")
+        else:
+            found += _memory(name, role, own, uses) + _cpu(name, role, own)
+    return found
+
+
+def _asked(role: Mapping[str, Any], key: str) -> str:
+    found = mapping(role.get("resources")).get(key)
+    return "" if found is None else str(found)
+
+
+def _short_of_time(uses: Sequence[RoleUse]) -> str:
+    """Return what is missing in time; empty: nothing."""
+    total = sum(use.productive_s / use.ranks for use in uses)
+    if total >= LEAST_S:
+        return ""
+    return f"too little history: {seconds(total)} of productive time a rank, wanted are {seconds(LEAST_S)}"
+
+
+def _memory(name: str, role: Mapping[str, Any], own: Sequence[RoleUse], jobs: Sequence[JobUse]) -> Advice:
+    what = f"roles.{name}.resources.memory"
+    asked_text, peaks = _asked(role, "memory"), [peak for use in own for peak in use.peaks]
+    if not asked_text:
+        return Advice.no(what, "the role asks for no memory, so none is reserved: nothing can be freed")
+    if short := _short_of_time(own):
+        return Advice.no(what, short)
+    if not peaks:
+        return Advice.no(what, "no peak of its memory was recorded: the jobs ran with an earlier version of dljob")
+    try:
+        asked = parse_memory(asked_text) // GRAIN
+    except ValueError as error:
+        return Advice.no(what, str(error))
+    if killed := sum(use.out_of_memory for use in own):
+        lost = (sum(use.lost_s for use in own), sum(job.seconds for job in jobs))
+        return _more_memory(name, asked, killed, max(peaks), lost)
+    if (growth := max(use.growth for use in own)) > GROWTH:
+        return Advice.no(what, f"the peak still grew by {growth:.0%} in the last quarter of a run: run it for longer")
+    highest = max(peaks)
+    proposed = _rounded_memory(highest * MARGIN)
+    share = 1 - proposed / asked
+    told = f"{counted(len(peaks), 'rank')} of {counted(len(own), 'run')} had at most {_mib(highest)} resident"
+    if abs(share) < LEAST:
+        return Advice.no(what, f"{asked_text} fits: {told}")
+    # What one rank more may need beyond all that were seen; of few ranks nothing is known but the margin.
+    spread = 2 * stdev(peaks) / asked if len(peaks) > 2 else 0.0
+    gain = Gain("memory", share, max(spread, (MARGIN - 1) * highest / asked))
+    why = f"{told}, of {asked_text}; a fifth more"
+    return _proposal(name, "memory", (asked_text, show_memory(proposed * GRAIN)), why, gain)
+
+
+def _more_memory(name: str, asked: int, killed: int, highest: int, lost: tuple[float, float]) -> Advice:
+    """Propose more memory, as ranks were killed: half as much again, or what they had grown to."""
+    proposed = _rounded_memory(max(asked * 1.5, highest * MARGIN))
+    took, whole = lost
+    share = took / whole if whole else 0.0
+    why = f"{counted(killed, 'rank')} killed for want of it; their recovery took {seconds(took)} of {seconds(whole)}"
+    # Kills are counted: their number is as unsure as its root.
+    gain = Gain("goodput", share, share / math.sqrt(killed))
+    return _proposal(name, "memory", (show_memory(asked * GRAIN), show_memory(proposed * GRAIN)), why, gain)
+
+
+def _cpu(name: str, role: Mapping[str, Any], own: Sequence[RoleUse]) -> Advice:
+    what = f"roles.{name}.resources.cpu"
+    asked_text = _asked(role, "cpu") or "1"
+    if short := _short_of_time(own):
+        return Advice.no(what, short)
+    windows = sorted(value for use in own for value in use.cpus)
+    if not windows:
+        return Advice.no(what, "no CPU time was recorded: the jobs ran with an earlier version of dljob")
+    if len(windows) < WINDOWS:
+        return Advice.no(what, f"too little history: {counted(len(windows), 'measurement')}, wanted are {WINDOWS}")
+    try:
+        asked = parse_cpu(asked_text) / GRAIN
+    except ValueError as error:
+        return Advice.no(what, str(error))
+    usual, most = windows[int((len(windows) - 1) * _USUAL)], windows[-1]
+    measured = counted(len(windows), "measurement")
+    told = f"{_USUAL:.0%} of {measured} are at most {usual:.2f} CPUs, the highest {most:.2f}"
+    if usual > asked:
+        return Advice.no(what, f"{told}, of {asked_text}: more may help, but nothing recorded says how much")
+    proposed = _rounded_cpu(usual * MARGIN)
+    share = 1 - proposed / asked
+    if share < LEAST:
+        return Advice.no(what, f"{asked_text} fits: {told}")
+    gain, why = Gain("cpu", share, max(0.0, most - usual) / asked), f"{told}, of {asked_text}; a fifth more"
+    return _proposal(name, "cpu", (asked_text, show(round(proposed * GRAIN))), why, gain)
+
+
+def _proposal(role: str, key: str, change: tuple[str, str], why: str, gain: Gain) -> Advice:
+    field = ("roles", role, "resources", key)
+    return Advice((Proposal(field, ".".join(field), *change, change[1], why, gain),))
+
+
+def _rounded_memory(size: float) -> int:
+    """Round bytes up to a step that people write."""
+    step = 32 * _MIB if size < 1024 * _MIB else 128 * _MIB if size < 8192 * _MIB else 512 * _MIB
+    return math.ceil(size / step) * step
+
+
+def _rounded_cpu(amount: float) -> float:
+    """Round CPUs up to tenths below one, to halves above."""
+    return max(0.1, math.ceil(amount * 10 - 1e-9) / 10) if amount < 1 else math.ceil(amount * 2 - 1e-9) / 2
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.0f} MiB".replace(",", " ")

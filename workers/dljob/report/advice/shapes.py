@@ -1,0 +1,51 @@
+"""Which jobs are of one shape: records of another one say nothing about this job's ranks. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dljob.report.advice.job_use import JobUse
+from dljob.report.advice.proposals import NoAdvice
+from dljob.report.advice.values import rows
+
+_SAME = ("type", "entrypoint", "replicas", "accelerator", "driver")
+"""Fields of a role that must be equal. `args` and `config` need not be: a learning rate differs with each run."""
+_DEFAULTS: Mapping[str, Any] = {"type": "Actor", "replicas": 1}
+
+
+def comparable(uses: Sequence[JobUse]) -> tuple[list[JobUse], list[NoAdvice]]:
+    """Return the jobs of the last one's shape, which comes last, and why others are left out."""
+    *others, newest = uses
+    kept: list[JobUse] = []
+    none: list[NoAdvice] = []
+    for use in others:
+        if why := _difference(use.spec, newest.spec):
+            none.append(NoAdvice(use.name, f"another shape of job than {newest.name}: {why}"))
+        else:
+            kept.append(use)
+    return [*kept, newest], none
+
+
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Return the first difference of two specs; empty where their records can be compared."""
+    one, two = _roles(first), _roles(second)
+    if list(one) != list(two):
+        return f"it has the roles {', '.join(one) or 'none'}, not {', '.join(two) or 'none'}"
+    for name, role in one.items():
+        for field in _SAME:
+            default = _DEFAULTS.get(field)
+            own, other = role.get(field, default), two[name].get(field, default)
+            if own != other:
+                return f"roles.{name}.{field} is {_short(own)}, not {_short(other)}"
+    return ""
+
+
+def _roles(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {str(role.get("name")): role for role in rows(spec.get("roles"))}
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
