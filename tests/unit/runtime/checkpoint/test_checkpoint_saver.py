@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
 import threading
+import weakref
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoint_kit import Rank, a_saver, client, place
 
@@ -433,3 +436,16 @@ def test_two_parts_that_are_written_last_at_once_make_one_manifest(tmp_path: Pat
             mine.close()
     assert told.of("Failed") == []
     assert [f.mark.step for f in Folder(tmp_path).found() if not f.bad] == [1]
+
+
+def test_packed_state_is_released_with_its_last_name_and_no_later():
+    array = np.ones(9)
+    kept = weakref.ref(array)
+    gc.disable()
+    try:
+        packed = pack({"a": array, "b": [1]})
+        assert packed.plain
+        del packed, array
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -111,17 +111,19 @@ class _Packer(pickle.Pickler):
     """Pickler that takes tensors and out-of-band buffers out of the stream."""
 
     def __init__(self, stream: io.BytesIO) -> None:
-        super().__init__(stream, protocol=5, buffer_callback=self._buffer)
-        self.sources: list[Any] = []
-        self.plain: list[int] = []
+        sources, plain = list[Any](), list[int]()
+
+        # No method: with one the packer would hold itself, and the whole state until Python looks for cycles.
+        def take(buffer: pickle.PickleBuffer) -> None:
+            plain.append(len(sources))
+            sources.append(buffer.raw())
+
+        super().__init__(stream, protocol=5, buffer_callback=take)
+        self.sources, self.plain = sources, plain
         self.pieces = False
         self._seen: dict[Any, int] = {}
         # Not imported: without it nothing can have made a tensor, and the import takes seconds.
         self._torch: Any = sys.modules.get("torch")
-
-    def _buffer(self, buffer: pickle.PickleBuffer) -> None:
-        self.plain.append(len(self.sources))
-        self.sources.append(buffer.raw())
 
     def persistent_id(self, obj: Any) -> Any:
         torch = self._torch
