@@ -122,6 +122,7 @@ def test_no_advice_on_cpus_says_why(used: RoleUse, more: dict[str, Any], said: s
 
 
 def test_role_with_a_quota_gets_no_advice() -> None:
+    assert advice(USED, reserve="Placement") == advice()
     found = advice(USED, reserve="Quota")
     assert not found.proposals
     assert "starts processes of its own" in found.none[0].why

@@ -32,7 +32,7 @@ def advise(uses: Sequence[JobUse]) -> Advice:
     for role in rows(uses[-1].spec.get("roles")):
         name = str(role.get("name"))
         own = [use.roles[name] for use in uses if name in use.roles]
-        if "reserve" in role:
+        if role.get("reserve") == "Quota":
             found += Advice.no(f"roles.{name}.resources", "a role that reserves a quota starts processes of its own")
         else:
             found += _memory(name, role, own, uses) + _cpu(name, role, own)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from dljob.api import registry
-from dljob.cli import advising, output
+from dljob.cli import output
 from dljob.cli import output_file as files
 from dljob.cli.target import HERE
+from dljob.cli.terminal import safe
 from dljob.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from dljob.report.advice.proposals import Advice
+    from dljob.report.advice.proposals import Advice, Gain
 
 
 def advise(
@@ -38,10 +39,10 @@ def advise(
     text = _text(write) if write else ""
     name, advice = _advice([job, *more])
     if form == "table":
-        for line in advising.lines(name, advice):
+        for line in table(name, advice):
             output.data(line)
     else:
-        output.structured(advising.data(name, advice), form)
+        output.structured(structured(name, advice), form)
     if write:
         _write(write, text, advice)
 
@@ -80,3 +81,40 @@ def _write(file: Path, text: str, advice: Advice) -> None:
         return
     files.write(file, [made], force=True)
     output.say(f"{file}: changed {', '.join(one.what for one in advice.proposals if one.value is not None)}")
+
+
+def table(name: str, advice: Advice) -> list[str]:
+    """Return what a terminal shows."""
+    made = [f"advice for {_plain(name)}"]
+    if advice.proposals:
+        rows = [("WHAT", "NOW", "PROPOSED", "PREDICTED GAIN")]
+        rows += [(_plain(one.what), _plain(one.now), one.proposed, _gain(one.gain)) for one in advice.proposals]
+        made += ["", *output.aligned(rows), ""]
+        made += [_plain(f"{one.what}: {one.why}") for one in advice.proposals]
+    else:
+        made += ["", "nothing to propose"]
+    if advice.none:
+        made += ["", "no advice on", *(_plain(f"  {one.what}: {one.why}") for one in advice.none)]
+    return made
+
+
+def _gain(gain: Gain) -> str:
+    share, unsure = 100 * gain.share, 100 * gain.uncertainty
+    if gain.of == "goodput":
+        return f"{share:+.1f} points of goodput, +/- {unsure:.1f}"
+    what = f"{'less' if share > 0 else 'more'} {gain.of}" if gain.of == "memory" else "fewer CPUs"
+    return f"{abs(share):.0f} % {what}, +/- {unsure:.0f}"
+
+
+def _plain(text: str) -> str:
+    """Return a text of users in which no escape sequence is left."""
+    return safe(text.replace("\n", " "), colours=False)
+
+
+def structured(name: str, advice: Advice) -> dict[str, Any]:
+    """Return the same for programs; shares of 1."""
+    return {
+        "job": name,
+        "proposals": [one.data() for one in advice.proposals],
+        "noAdvice": [{"what": one.what, "why": one.why} for one in advice.none],
+    }
