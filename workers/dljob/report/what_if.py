@@ -138,6 +138,16 @@ def best_what_ifs(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: As of `predict`.
     """
+    _, _, found = rules_tried(folder)
+    return [each.shown() for each in found[:BEST] if each.difference > 0]
+
+
+def rules_tried(folder: Path) -> tuple[Past, Predictor, list[WhatIf]]:
+    """Predict the goodput of a finished job under each rule that may have helped it; best first.
+
+    Raises:
+        UsageError: As of `predict`.
+    """
     past = Past(folder)
     predictor = Predictor(past)
     found: list[WhatIf] = []
@@ -147,7 +157,7 @@ def best_what_ifs(folder: Path) -> list[dict[str, Any]]:
         except (SpecError, PlacementError):
             continue  # a rule that this job cannot have
     found.sort(key=lambda each: -each.difference)
-    return [each.shown() for each in found[:BEST] if each.difference > 0]
+    return past, predictor, found
 
 
 def _candidates(manifest: DLJobManifest, record: Recorded) -> Iterable[str]:

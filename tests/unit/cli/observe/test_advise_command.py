@@ -12,6 +12,8 @@ from simulated_folder import simulated
 from dljob.api import registry
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
+from dljob.report.advice import past_jobs
+from dljob.report.advice.proposals import Advice
 from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
 from dljob.testing.simulate.drive import Case, Durations
@@ -54,6 +56,12 @@ def past(folder: Path, *, replicas: int = 2, work: float = 1200.0) -> Path:
         writer.append(SampleRow(EPOCH_S + second, row))
     writer.close()
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds, and has tests of its own."""
+    monkeypatch.setattr(past_jobs.rules, "advise", lambda _folder: Advice())
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def advise(
     write: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> None:
-    """Propose memory, CPUs and settings for a job from the records of its past runs, with the gain of each.
+    """Propose memory, CPUs and settings of a job from the records of its past runs, with the gain of each.
 
     Proposals come with the numbers that they stand on, and the rest with the reason for which there is none. Jobs of
     another shape than the last one do not count.
