@@ -121,7 +121,8 @@ def tree_of(pid: int, proc: Path = PROC) -> ProcessTree | None:
     """Return what a process and its descendants used; None once it is gone."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         status = (proc / str(pid) / "status").read_text()
-        peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) >> 10
+        kib = int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1])
+        peak = -(-kib // 1024)
         cpu, now = _ticks(pid, proc), resident_mib(pid, proc) or 0
         waiting = _children(pid, proc)
         while waiting:
