@@ -96,6 +96,10 @@ READ = {
     "RAY_ADDRESS": ("Python API", "a running Ray to join, where `submit` gets no `address`"),
     "KUBECONFIG": ("command", "kubeconfig files, as for kubectl"),
     "DLJOB_TRACE_CALLS": ("ranks", "1 in a role's `env`: record its calls for `dljob trace`; `--trace-calls` sets it"),
+    "DLJOB_PRELOAD": (
+        "scripts",
+        "0 in a role's `env`: only torch is imported before its ranks are forked",
+    ),
     "NO_COLOR": ("command", "set: no colours"),
     "FORCE_COLOR": ("command", "set: colours also where stdout is no terminal"),
     "XDG_RUNTIME_DIR": ("command", "folder for the sockets by which commands reach a running job"),

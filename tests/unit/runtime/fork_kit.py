@@ -7,15 +7,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dljob.runtime.process.preload import Preload
 from dljob.runtime.worker.helper import Helper
 
 SCRIPTS = Path(__file__).parent / "scripts"
+NOTHING = Preload()
 
 
 class Server:
     """A fork server and the ranks that it forks from the scripts beside the tests."""
 
-    def __init__(self, folder: Path, preload: tuple[str, ...] = (), python: str = "", env=None) -> None:
+    def __init__(self, folder: Path, preload: Preload = NOTHING, python: str = "", env=None) -> None:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self.folder = folder
         self.helper = Helper(preload, env or {}, lambda e: self.events.put(dict(e)), self._gone, python=python)
@@ -29,7 +31,15 @@ class Server:
         return path.read_text() if path.exists() else ""
 
     def fork(
-        self, *entrypoint: str, rank: int = 0, incarnation: int = 1, args=(), env=None, near=None, code_dir=SCRIPTS
+        self,
+        *entrypoint: str,
+        rank: int = 0,
+        incarnation: int = 1,
+        args=(),
+        env=None,
+        near=None,
+        code_dir=SCRIPTS,
+        anew=False,
     ) -> None:
         self.helper.order(
             "fork",
@@ -43,6 +53,7 @@ class Server:
             store="",
             generation=0,
             near=near,
+            anew=anew,
         )
 
     def next(self, event: str, timeout: float = 20.0) -> dict[str, Any]:

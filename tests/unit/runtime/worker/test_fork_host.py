@@ -9,6 +9,7 @@ from typing import Any
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
+from dljob.runtime.process import preload
 from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost
 
@@ -47,3 +48,19 @@ def test_a_rank_is_told_its_place_its_config_and_the_present_sizes_of_roles() ->
         "restart_reason": "HostLost",
     }
     assert (told["config"], told["peers"]) == ({"depth": 3}, {"w": 2, "v": 4})
+
+
+def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import a\nimport b\n")
+    host = bare()
+    role, job = role_plan("w", ("module", "train.py")), SimpleNamespace(code_dir=str(tmp_path))
+    host.spec, host._early = SimpleNamespace(role=role, job=job), preload.of(role, str(tmp_path))
+    host._helper = SimpleNamespace(imported=1)
+    assert not host._changed()
+    script.write_text("import a\nimport c\n")
+    assert not host._changed()
+    script.write_text("import os\nos.environ['A'] = 'b'\nimport a\n")
+    assert host._changed()
+    host._helper.imported = 0
+    assert not host._changed()

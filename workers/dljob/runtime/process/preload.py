@@ -1,21 +1,63 @@
 """Imports that a host may do before it knows its rank: torch, if the role's code imports it anyway.
 
 Importing torch takes seconds and touches no device. Whether the code imports it is read from its source, so nothing of
-the user's runs before its rank's environment is in place, and roles without torch stay small.
+the user's runs before its rank's environment is in place, and roles without torch stay small. A fork server also does
+the imports with which a script begins, which `leading` finds and `worker.early_imports` tries.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from dljob.plan.role import RolePlan
 
 FILES = 100
 """The most source files that are read for one role."""
+SWITCH = "DLJOB_PRELOAD"
+"""Variable in a role's `env`: with 0 the fork server imports torch alone."""
+HARMLESS = {
+    *("bool", "bytes", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min", "range", "set"),
+    *("sorted", "str", "sum", "tuple", "zip", "TypeVar", "compile", "field", "namedtuple"),
+    *("Path", "abspath", "dirname", "get", "getLogger", "get_logger", "getenv", "join", "resolve"),
+}
+"""Calls that an assignment between imports may make: they change nothing that a later import reads."""
+
+Import = tuple[str, tuple[str, ...]]
+"""A module, and the names that are taken from it; none where the module itself is imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """What a fork server imports before it forks ranks."""
+
+    modules: tuple[str, ...] = ()
+    """Imported as they are: torch."""
+    imports: tuple[Import, ...] = ()
+    """Those with which the script begins, in their order: each is tried first."""
+    first: str = ""
+    """The folder that the script has first on its import path."""
+    script: str = ""
+    code_dir: str = ""
+
+
+def of(role: RolePlan, code_dir: str) -> Preload:
+    """Return what the fork server of a role imports."""
+    kind, target = role.entrypoint[:2]
+    if kind != "module" or dict(role.env).get(SWITCH) == "0":
+        return Preload(modules(role, code_dir))
+    first = folder(target, code_dir)
+    return Preload(modules(role, code_dir), leading(target, first), str(first), target, code_dir)
+
+
+def folder(target: str, code_dir: str) -> Path:
+    """Return the folder that a script has first on its import path: its own, or with `-m` the code's."""
+    return Path(code_dir, target).parent if target.endswith(".py") else Path(code_dir)
 
 
 def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
@@ -107,3 +149,85 @@ def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
             continue
         yield child
         yield from _run_at_import(child)
+
+
+def leading(target: str, first: Path) -> tuple[Import, ...]:
+    """Return the imports with which a script begins, up to its first statement that does something else.
+
+    What comes before an import may decide what it does (`os.environ["HF_HOME"] = ...`), so the list ends there. Imports
+    of files below `first` are followed, never listed: such a file may be changed between two lives.
+    """
+    if target.endswith(".py"):
+        files = [first / Path(target).name]
+    else:
+        files = list(_files(first, target))
+        if files and files[-1].name == "__init__.py":
+            files.append(files[-1].with_name("__main__.py"))
+    script = _Script(first)
+    all(script.follow(path) for path in files)
+    return tuple(script.found)
+
+
+class _Script:
+    """The imports of a script, and of its own files, in the order in which they are executed."""
+
+    def __init__(self, first: Path) -> None:
+        self.found: list[Import] = []
+        self._first = first
+        self._seen: set[Path] = set()
+
+    def follow(self, path: Path) -> bool:
+        """Add the imports of a file; False where it does something else, and nothing after it may be listed."""
+        if path in self._seen:
+            return True
+        self._seen.add(path)
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return False
+        package = path.parent.relative_to(self._first).parts if path.is_relative_to(self._first) else ()
+        return len(self._seen) <= FILES and self._run(tree.body, package)
+
+    def _run(self, body: Iterable[ast.stmt], package: tuple[str, ...]) -> bool:
+        return all(self._statement(each, package) for each in body)
+
+    def _statement(self, node: ast.stmt, package: tuple[str, ...]) -> bool:
+        match node:
+            case ast.Import():
+                return all(self._import(alias.name, ()) for alias in node.names)
+            case ast.ImportFrom():
+                base = package[: len(package) - node.level + 1] if node.level else ()
+                name = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+                return self._import(name, tuple(alias.name for alias in node.names if alias.name != "*"))
+            case ast.Try():
+                return self._run(node.body, package) and self._run(node.orelse, package)
+            case ast.If():
+                # Of other conditions nobody knows here whether they hold.
+                return any(name in ast.dump(node.test) for name in ("TYPE_CHECKING", "__name__"))
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                return all(isinstance(each, (ast.Name, ast.Tuple)) for each in targets) and _harmless(node)
+            case ast.Expr():
+                return isinstance(node.value, ast.Constant)
+            case _:
+                return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass))
+
+    def _import(self, name: str, names: tuple[str, ...]) -> bool:
+        own = list(_files(self._first, name))
+        for each in names:
+            own += [path for path in _files(self._first, f"{name}.{each}" if name else each) if path not in own]
+        if own:
+            return all(self.follow(path) for path in own)
+        # dljob is in the fork server anyway, and so is most of the standard library.
+        if name and name.partition(".")[0] not in {"dljob", *sys.stdlib_module_names}:
+            self.found.append((name, names))
+        return True
+
+
+def _harmless(node: ast.AST) -> bool:
+    """Whether the calls in a statement change nothing that a later import reads."""
+    called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return all(
+        (each.id if isinstance(each, ast.Name) else each.attr if isinstance(each, ast.Attribute) else "") in HARMLESS
+        for each in called
+    )

@@ -98,7 +98,7 @@ class ForkHost(Host):
     def __init__(self, spec: HostSpec) -> None:
         spec = environment.located(spec)
         self._prepare(spec, ray.util.get_node_ip_address)
-        early = preload.modules(spec.role, spec.job.code_dir)
+        early = preload.of(spec.role, spec.job.code_dir)
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
         # A rank with a quota is a Ray driver, which sees the devices of its machine; this actor asked for none, so Ray
         # hides them all from it.
@@ -127,7 +127,8 @@ class ForkHost(Host):
         self._leaving = False
         self._last_report = 0
 
-    def _fork_server(self, early: tuple[str, ...], env: Mapping[str, str], hidden: tuple[str, ...] = ()) -> Helper:
+    def _fork_server(self, early: preload.Preload, env: Mapping[str, str], hidden: tuple[str, ...] = ()) -> Helper:
+        self._early = early
         if self._python is None:
             return Helper(early, env, self._on_event, self._helper_gone, hidden)
         found = {**os.environ, **env}
@@ -142,6 +143,7 @@ class ForkHost(Host):
         if not self._helper.up.wait(UP_S):
             raise UsageError(f"{self.actor_name}: the fork server did not come up within {UP_S:g} s")
         self._cores.find(order.ranks, self._kind)
+        anew = self._changed()
         for start in order.ranks:
             with self._lock:
                 old = self._ranks.get(start.rank)
@@ -151,9 +153,15 @@ class ForkHost(Host):
             if old is not None and not old.ended.is_set():
                 self._helper.order("kill", start.rank, old.start.incarnation)
                 old.ended.wait(KILLED_S)
-            self._fork(order, start)
+            self._fork(order, start, anew=anew)
 
-    def _fork(self, order: StartOrder, start: RankStart) -> None:
+    def _changed(self) -> bool:
+        """Whether the script, edited meanwhile, begins otherwise than with what the fork server has imported."""
+        done = self._helper.imported
+        now = preload.of(self.spec.role, self.spec.job.code_dir).imports if done else ()
+        return now[:done] != self._early.imports[:done]
+
+    def _fork(self, order: StartOrder, start: RankStart, *, anew: bool) -> None:
         spec = self._serving.resolved(start)
         fd, log = open_log(spec.job, spec.role.name, start)
         env = environment.rank_environment(spec, order, start)
@@ -195,6 +203,7 @@ class ForkHost(Host):
             store=order.store if spec.role.comm_backend is not None else "",
             generation=order.generation,
             near=self._cores.of(start, self._kind),
+            anew=anew,
         )
 
     @property

@@ -1,6 +1,7 @@
 """The fork server of a fork host: a clean process, started by exec, that forks ranks. It never imports Ray.
 
-It may import torch once before it forks, so that sixteen ranks start in a fraction of a second. One SEQPACKET socket
+It may import torch, and more of what the script imports, once before it forks, so that sixteen ranks start in a
+fraction of a second. One SEQPACKET socket
 connects it to its host: orders come in, events go out, also from the supervisors. When the host is gone, the fork
 server ends all its ranks and itself.
 """
@@ -15,10 +16,13 @@ import os
 import select
 import signal
 import socket
+import struct
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-from dljob.runtime.worker import script, supervise
+from dljob.linux import descendants
+from dljob.runtime.worker import early_imports, script, supervise
 
 MESSAGE_BYTES = 180_000
 """The longest message on the socket. A longer order (a large environment) travels as a memfd that holds its text."""
@@ -31,11 +35,19 @@ def send_order(link: socket.socket, order: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
             link.send(text)
         return
-    with os.fdopen(os.memfd_create("dljob-order", os.MFD_CLOEXEC), "wb") as file:
+    fd = _in_memory(text)
+    with contextlib.suppress(OSError):
+        socket.send_fds(link, [b"-"], [fd])
+    os.close(fd)
+
+
+def _in_memory(text: bytes) -> int:
+    """Return a descriptor from which a text can be read."""
+    fd = os.memfd_create("dljob-order", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(fd), "wb") as file:
         file.write(text)
-        file.seek(0)
-        with contextlib.suppress(OSError):
-            socket.send_fds(link, [b"-"], [file.fileno()])
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def receive_order(link: socket.socket) -> dict[str, Any] | None:
@@ -118,28 +130,72 @@ class ForkServer:
                 os.waitpid(pid, 0)
 
 
-def _step_aside(link: socket.socket) -> None:
-    """Go on in a child: Ray kills the actor's direct children with it, which would skip the orderly end of ranks."""
+def _step_aside(link: socket.socket) -> int:
+    """Go on in a child: Ray kills the actor's direct children with it, which would skip the orderly end of ranks.
+
+    Returns the descriptor to which a server whose child takes its place writes the child's pid.
+    """
+    reader, writer = os.pipe()
+    # So that a successor whose parent has ended is this process's child.
+    descendants.adopt_orphans()
     pid = os.fork()
-    if pid:
-        link.close()
-        os._exit(1 if os.waitpid(pid, 0)[1] else 0)
+    if pid == 0:
+        os.close(reader)
+        return writer
+    link.close()
+    os.close(writer)
+    while os.waitstatus_to_exitcode(status := os.waitpid(pid, 0)[1]) == early_imports.HANDED_ON:
+        (pid,) = struct.unpack("i", os.read(reader, struct.calcsize("i")))
+    os._exit(1 if status else 0)
 
 
-def main(fd: int, preload: tuple[str, ...]) -> None:
+def main(fd: int, preload: Mapping[str, Any]) -> None:
     """Serve on an inherited socket until the host is gone. Forked ranks end in this function, too."""
     link = socket.socket(fileno=fd)
     # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
-    _step_aside(link)
-    for module in preload:
+    succession = _step_aside(link)
+    began = dict(os.environ)
+    for module in preload["modules"]:
         with contextlib.suppress(Exception):  # the rank's own import of it raises the error again, with its traceback
             importlib.import_module(module)
+    early = early_imports.keep(preload["imports"], preload["first"], preload["script"], preload["code_dir"], succession)
+    os.close(succession)
     # A collection in a rank would write to the headers of all shared objects and so copy their pages.
     gc.collect()
     gc.freeze()
-    link.send(json.dumps({"event": "up", "pid": os.getpid()}).encode())
+    told = {"kept": early.kept, "done": early.done, "left": early.left}
+    link.send(json.dumps({"event": "up", "pid": os.getpid(), "early": told}).encode())
     order = ForkServer(link).serve()
     if order is None:
         os._exit(0)
-    script.finish(script.run(order))
+    if order["anew"]:
+        _become_anew(order, began)
+    # What an import has set stays, as if the rank had imported.
+    order["env"] = {name: value for name, value in order["env"].items() if began.get(name) != value}
+    script.finish(script.run({**order, "said": early.said}))
+
+
+_ANEW = """import json, sys
+boot = json.loads(sys.argv.pop())
+sys.path[:] = boot["path"]
+from dljob.runtime.worker.forkserver import anew
+anew(boot["fd"])
+"""
+
+
+def _become_anew(order: dict[str, Any], env: Mapping[str, str]) -> NoReturn:
+    """Go on as a rank in which nothing has been imported: its script has changed."""
+    fd = _in_memory(json.dumps(order).encode())
+    for each in (fd, order["words"]):
+        os.set_inheritable(each, True)
+    boot = json.dumps({"path": sys.path, "fd": fd})
+    os.execve(sys.executable, [sys.executable, "-c", _ANEW, boot], dict(env))  # noqa: S606 - no shell wanted
+
+
+def anew(fd: int) -> NoReturn:
+    """Run a rank in a process of its own, from its order in a file."""
+    with os.fdopen(fd, "rb") as file:
+        order = json.load(file)
+    os.set_inheritable(order["words"], False)
+    script.finish(script.run({**order, "said": b""}))

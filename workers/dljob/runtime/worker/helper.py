@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from dljob.runtime.process.preload import Preload
 from dljob.runtime.worker.forkserver import MESSAGE_BYTES, send_order
+
+log = logging.getLogger(__package__)
 
 _BOOT = """import json, sys
 boot = json.loads(sys.argv.pop())
@@ -36,7 +41,7 @@ class Helper:
 
     def __init__(
         self,
-        preload: tuple[str, ...],
+        preload: Preload,
         env: Mapping[str, str],
         on_event: Callable[[Event], None],
         on_gone: Callable[[], None],
@@ -48,7 +53,7 @@ class Helper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_BYTES)
-        boot = {"path": [] if python else [p for p in sys.path if p], "fd": theirs.fileno(), "preload": preload}
+        boot = {"path": [] if python else [p for p in sys.path if p], "fd": theirs.fileno(), "preload": asdict(preload)}
         environ = {k: v for k, v in {**os.environ, **env}.items() if k not in (*_RAYS, *without)}
         self._process = subprocess.Popen(
             [python or sys.executable, "-c", _BOOT, json.dumps(boot)],
@@ -62,6 +67,8 @@ class Helper:
         self._on_event = on_event
         self._on_gone = on_gone
         self._pid = 0
+        self.imported: int = 0
+        """How many of `preload.imports` the server has done, from the first on."""
         self.up = threading.Event()
         threading.Thread(target=self._read, name="dljob-helper", daemon=True).start()
 
@@ -96,9 +103,18 @@ class Helper:
             event = json.loads(message)
             if event["event"] == "up":
                 self._pid = event["pid"]
+                self.imported = event["early"]["done"]
+                _tell(event["early"])
                 self.up.set()
             else:
                 self._on_event(event)
         self._link.close()
         self._process.wait()
         self._on_gone()
+
+
+def _tell(early: Mapping[str, Any]) -> None:
+    """Log what the server has imported for its ranks, and why not more."""
+    if early["kept"] or early["left"]:
+        kept, rest = ", ".join(early["kept"]) or "nothing", f"; not more: {early['left']}" if early["left"] else ""
+        log.info("imported for the ranks of a script, before they are forked: %s%s", kept, rest)

@@ -85,6 +85,8 @@ def finish(code: int | str | None) -> NoReturn:
 def _enter(order: Mapping[str, Any]) -> None:
     # The log comes first, so that whatever fails below is written to it.
     _redirect(order["log"])
+    if order["said"]:
+        os.write(2, order["said"])  # what the imports in the fork server printed: the rank's own would have
     os.environ.update(order["env"])
     os.chdir(order["code_dir"])
     sys.argv = [order["entrypoint"][1], *order["args"]]
@@ -96,6 +98,9 @@ def _enter(order: Mapping[str, Any]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and threads.isdigit():
         torch.set_num_threads(int(threads))
+    # `random` does this for itself. With the server's state all ranks and lives would draw the same numbers.
+    if (drawn := sys.modules.get("numpy.random")) is not None:
+        drawn.seed()
     # The store must be empty before the script's own rendezvous uses it.
     if order["store"]:
         torch_group.renew(order["store"], order["generation"])

@@ -52,7 +52,7 @@ class YrHost(ForkHost):
         self._closed = threading.Event()
         self._helper_ended = threading.Event()
         env = {"OMP_NUM_THREADS": threads_of(spec.role), **dict(spec.role.env)}
-        early = preload.modules(spec.role, spec.job.code_dir)
+        early = preload.of(spec.role, spec.job.code_dir)
         self._helper = self._fork_server(early, env)
         threading.Thread(target=self._tell, name="dljob-beacon", daemon=True).start()
 
