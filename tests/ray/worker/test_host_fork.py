@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,3 +182,41 @@ def listening(pid: int) -> list[int]:
     found = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in found]
+
+
+def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(job, tmp_path):
+    site, code = tmp_path / "site-packages", tmp_path / "code"
+    site.mkdir()
+    code.mkdir()
+    once = (
+        "import os, pathlib, signal, threading, time\nseen = pathlib.Path(__file__ + '.seen')\nif not seen.exists():\n"
+    )
+    (site / "good.py").write_text("import os\nPID = os.getpid()\n")
+    (site / "threads.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(1,)).start()\n")
+    (site / "crashes.py").write_text(f"{once}    seen.touch()\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    (site / "fails.py").write_text("raise ValueError('no such device')\n")
+    wanted = {"threads": None, "crashes": None, "fails": "ValueError"}
+    say = "import os, sys\nopen(sys.argv[1], 'a').write('ranks\\n' if good.PID == os.getpid() else 'servers\\n')\n"
+    env, hosts = (("PYTHONPATH", str(site)),), {}
+    for name in wanted:
+        (code / f"{name}.py").write_text(f"import good\nimport {name}\n{say}")
+        script, args = str(code / f"{name}.py"), (str(tmp_path / name),)
+        hosts[name] = job.host(ForkHost, role_plan("w", ("module", script), args=args, env=env, python=sys.executable))
+        hosts[name].start(0)
+    for name, error in wanted.items():
+        outcome = hosts[name].ends()[0].outcome
+        assert (outcome.ok, outcome.error_type or None) == (error is None, error)
+        assert error or (tmp_path / name).read_text() == "servers\n"
+    assert (site / "crashes.py.seen").exists()
+
+    host, script, said = hosts["threads"], code / "threads.py", tmp_path / "threads"
+    script.write_text(f"import os\nos.environ['HF_HUB_OFFLINE'] = '1'\nimport good\n{say}")
+    host.start(0, incarnation=2)
+    assert host.ends()[0].outcome.ok
+    assert said.read_text() == "servers\nranks\n", "the edited script imports behind what it does first"
+    again = "import sys, os\nif 'AGAIN' not in os.environ:\n    os.environ['AGAIN'] = '1'\n"
+    again += "    os.execv(sys.executable, [sys.executable, *sys.argv])\n"
+    script.write_text(f"import good\n{again}{say}")
+    host.start(0, incarnation=3)
+    assert host.ends()[0].outcome.ok
+    assert said.read_text() == "servers\nranks\nranks\n", "a program that replaces itself has nothing imported"

@@ -38,6 +38,12 @@ dict(os.environ)
 print("to stdout")
 os.write(2, b"to stderr\\n")
 """
+DRIVER_LIBRARY = """
+import _ctypes, ctypes, pathlib, shutil
+library = pathlib.Path(__file__).with_name("libcuda.so.1")
+shutil.copy(_ctypes.__file__, library)
+ctypes.CDLL(str(library))
+"""
 TRAIN = "import good, json, os\nprint(json.dumps([*good.FACTS, os.getpid(), good.__file__]))\n"
 THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(900,), daemon=True).start()\n"
 UNFIT = {
@@ -49,6 +55,7 @@ UNFIT = {
     "import signal\nsignal.signal(signal.SIGUSR2, print)": "its import handles a signal",
     "import os\nos.chdir('/')": "its import changes the working directory",
     "import os\nos.environ.get('LOCAL_RANK', '0')": "its import asks for LOCAL_RANK, which each rank has of its own",
+    DRIVER_LIBRARY: "its import looks for accelerators",
     "import yours": "/code/yours.py, which may change",
     "raise ValueError('no such thing')": "bad: ValueError: no such thing",
     "raise SystemExit": "bad: SystemExit",

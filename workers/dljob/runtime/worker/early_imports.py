@@ -46,6 +46,16 @@ back to the kernel in the background; without it that is done in the threads tha
 """
 OF_A_RANK = ("DLJOB_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "TORCHELASTIC_", "WORLD_SIZE")
 """How the names of variables begin that only a rank has: a module that asks for one when it is imported has to wait."""
+DRIVERS = (
+    "libcuda.so",
+    "libnvidia-ml.so",
+    "libamdhip64.so",
+    "libhsa-runtime64.so",
+    "libascendcl.so",
+    "libze_loader.so",
+)
+"""How the names of libraries begin through which a process first sees its devices. Even if it finds none and opens
+nothing, torch keeps what it counted, and a rank would see no device."""
 
 Imports = Sequence[tuple[str, Sequence[str]]]
 
@@ -219,8 +229,7 @@ class _Attempt:
     def run(self, imports: Imports, notes: EarlyImports) -> None:
         """Do the imports; return only if nothing is left behind."""
         with _noise(notes):
-            before, known, place = _open_files(), set(sys.modules), Path.cwd()
-            signals = _signals()
+            before = _Traces()
             plain, os.environ.__class__ = os.environ.__class__, _watched(self)
             sys.meta_path.insert(0, self)  # type: ignore[arg-type]
             try:
@@ -233,19 +242,8 @@ class _Attempt:
                 sys.meta_path.remove(self)  # type: ignore[arg-type]
                 os.environ.__class__ = plain
             self._look_for_threads()
-            if not descendants.childless():
-                self.end("its import starts a process")
-            for number, what in _open_files().items():
-                if before.get(number) != what:
-                    self.end(f"its import leaves {what} open")
-            if _signals() != signals:
-                self.end("its import handles a signal")
-            if Path.cwd() != place:
-                self.end("its import changes the working directory")
-            for name in set(sys.modules) - known:
-                file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
-                if isinstance(file, str) and not _installed(file):
-                    self.end(f"its import takes {file}, which may change")
+            if left := before.left():
+                self.end(f"its import {left}")
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         """Find no module: as the first finder this hears of each one that is about to be imported."""
@@ -285,12 +283,48 @@ def _watched(attempt: _Attempt) -> type:
     return WatchedEnviron
 
 
+class _Traces:
+    """What an import may leave in a process, as it is now."""
+
+    def __init__(self) -> None:
+        self._files = _open_files()
+        self._drivers = _drivers()
+        self._signals = _signals()
+        self._folder = Path.cwd()
+        self._modules = set(sys.modules)
+
+    def left(self) -> str:
+        """Say what has been left since; empty where it was nothing."""
+        if not descendants.childless():
+            return "starts a process"
+        if opened := [what for number, what in _open_files().items() if self._files.get(number) != what]:
+            return f"leaves {opened[0]} open"
+        if _drivers() != self._drivers:
+            return "looks for accelerators"
+        if _signals() != self._signals:
+            return "handles a signal"
+        if Path.cwd() != self._folder:
+            return "changes the working directory"
+        for name in set(sys.modules) - self._modules:
+            # Some modules are objects of another kind, which answer to any name.
+            file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
+            if isinstance(file, str) and not _installed(file):
+                return f"takes {file}, which may change"
+        return ""
+
+
 def _open_files() -> dict[str, str]:
     found = {}
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             found[each.name] = str(each.readlink())
     return found
+
+
+def _drivers() -> set[str]:
+    """Return the libraries of devices that are loaded."""
+    files = {line.rpartition("/")[2].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
+    return {name for name in files if name.startswith(DRIVERS)}
 
 
 def _signals() -> Mapping[str, Any]:
