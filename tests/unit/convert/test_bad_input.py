@@ -32,6 +32,24 @@ def test_a_chart_is_refused_with_its_line() -> None:
     assert "helm template" in raised.value.hint
 
 
+ALERT = """\
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: alerts}
+spec: {groups: [{name: g, rules: [{annotations: {summary: "{{ $labels.instance }} is down, {{ .Value }}"}}]}]}
+"""
+
+
+def test_braces_of_alerts_beside_a_job_are_no_chart() -> None:
+    """They are passed on; the same words in a job are a chart's."""
+    pieces = convert(f"{TEXT}---\n{ALERT}", "job.yaml")
+    assert "{{ $labels.instance }}" in whole(pieces)
+    with pytest.raises(UsageError, match="a chart's template"):
+        convert(f"{ALERT}---\n{TEXT}".replace("kind: RayJob", "kind: RayJob # {{ .Values.x }}"), "job.yaml")
+    with pytest.raises(UsageError, match="a chart's template"):
+        convert(f"{ALERT}---\n{{{{- if .Values.on }}}}\n{TEXT}", "job.yaml")
+
+
 def test_forty_documents_become_forty_jobs() -> None:
     """With names of their own."""
     text = "---\n".join(TEXT.replace("name: sample", f"name: sample-{number}") for number in range(40))
@@ -52,6 +70,14 @@ def test_values_of_a_secret_are_in_no_output() -> None:
     assert [type(piece) for piece in pieces] == [Other, ConvertedJob, Other]
 
 
+@pytest.mark.parametrize("kind", ["SecretList", "secret"])
+def test_other_writings_of_a_secret_are_secret_too(kind: str) -> None:
+    """As the API server lists them, or misspelt."""
+    text = f"{SECRET.replace('kind: Secret', f'kind: {kind}')}items: [{{stringData: {{token: hunter2}}}}]\n"
+    pieces = convert(text, "job.yaml")
+    assert "hunter2" not in "\n".join([whole(pieces), *lines(pieces, "job.yaml"), *diff(text, pieces)])
+
+
 def test_anchors_are_resolved() -> None:
     """Each use is a field of its own, with the line of the anchor."""
     text = TEXT.replace("limits: {cpu: 2, memory: 4Gi}", "limits: &amount {cpu: 2, memory: 4Gi}").replace(
@@ -68,6 +94,20 @@ def test_an_architecture_also_stands_at_the_head() -> None:
     made = job(text)
     assert load(made.text).spec.head.template["spec"]["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
     assert any("kubernetes.io/arch: arm64" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    ("values", "head"),
+    [("[arm64]", "arm64"), ("[arm64, amd64]", None), ("arm64", None)],
+    ids=["one", "any of two", "no list"],
+)
+def test_an_architecture_by_affinity_also_stands_at_the_head(values: str, head: str | None) -> None:
+    """Only where there is no choice."""
+    expression = f"{{key: kubernetes.io/arch, operator: In, values: {values}}}"
+    terms = f"nodeSelectorTerms: [{{matchExpressions: [{{key: zone, operator: Exists}}, {expression}]}}]"
+    affinity = f"affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{{terms}}}}}}}"
+    made = job(TEXT.replace("          volumes: [", f"          {affinity}\n          volumes: ["))
+    assert f"kubernetes.io/arch: {head}" in made.text if head else "nodeSelector:" not in made.text
 
 
 def test_items_of_a_list_are_documents() -> None:

@@ -28,6 +28,7 @@ from dljob.spec.text.words import path_of
 _CHART = re.compile(
     r"\{\{-?\s*(\.|\$|/\*|(include|if|else|end|range|with|define|template|block|toYaml|tpl|default|quote|printf)\b)"
 )
+_SECRET = ("secret", "secretlist")
 _SEPARATOR = re.compile(r"---(\s|$)")
 
 
@@ -120,11 +121,10 @@ def convert(text: str, file: str, given: ConvertOptions = ConvertOptions()) -> l
         UsageError: it is no manifest at all.
         SpecError: the text is no YAML.
     """
-    if found := _CHART.search(text):
-        line = text.count("\n", 0, found.start()) + 1
+    documents = tree.read(text)
+    if line := _chart(text, documents):
         hint = "render it first: helm template CHART | dljob convert - -o dljob.yaml"
         raise UsageError(f"{file}:{line}: a chart's template, not a manifest", hint=hint)
-    documents = tree.read(text)
     if not documents:
         raise UsageError(
             f"{file}: is empty", hint="name a file with a RayJob, PyTorchJob, TrainJob, JobSet or ElasticJob"
@@ -166,6 +166,26 @@ def runtimes(documents: Sequence[Document]) -> list[Mapping[str, Any]]:
     """Return the training runtimes among documents, those of a List too."""
     items = [item for document in documents for item, _ in _items(document, (0, 0))]
     return [cast("Any", item.data) for item in items if SourceManifest(item).value(("kind",)) in RUNTIMES]
+
+
+def _chart(text: str, documents: Sequence[Document]) -> int:
+    """Return the line of a chart's template; 0 without one. Alerts and ConfigMaps have such words of their own."""
+    whole = all(not document.faults for document in documents)
+    own = [
+        lines
+        for document, lines in zip(documents, _ranges(text, documents), strict=True)
+        if whole and not any(_converts(item) for item, _ in _items(document, lines))
+    ]
+    for found in _CHART.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        if not any(first <= line <= last for first, last in own):
+            return line
+    return 0
+
+
+def _converts(document: Document) -> bool:
+    kind = SourceManifest(document).value(("kind",))
+    return not kind or kind in {kind for _, kind in (*CONVERTERS, *NOT_YET)}
 
 
 def _syntax(document: Document) -> bool:
@@ -235,7 +255,7 @@ def _piece(  # noqa: PLR0917 - all that is known of a document
 
 
 def _other(document: Document, kind: str, name: str, lines: tuple[int, int], text: str) -> Other:
-    if kind == "Secret":
+    if kind.casefold() in _SECRET:
         return Other(
             kind, name, document.start.line, "", "not passed on, since it is secret: apply it by itself", lines
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from dljob.convert.source import Draft, SourceManifest
 from dljob.spec.devices import KUBERNETES
@@ -196,12 +196,34 @@ def _architecture(draft: Draft, spec: Loc) -> None:
     """Let the head run on the same kind of machine: it has the same image."""
     source, to = draft.source, ("spec", "head", "template", "spec")
     for name in ARCH:
-        arch = source.value((*spec, "nodeSelector", name))
+        arch = source.value((*spec, "nodeSelector", name)) or _only(source, spec, name)
         if isinstance(arch, str) and draft.get((*to, "nodeSelector", name)) is None:
             draft.put((*to, "nodeSelector", name), arch)
             if tolerations := source.value((*spec, "tolerations")):
                 draft.put((*to, "tolerations"), tolerations)
             draft.remarks.append(f"{name}: {arch} also stands at the head, which has the same image")
+
+
+def _only(source: SourceManifest, spec: Loc, name: str) -> str | None:
+    """Return the one value of a label that a pod's required affinity allows; None if there are more."""
+    required = (*spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    allowed = set[str]()
+    for number in range(_length(source, terms := (*required, "nodeSelectorTerms"))):  # any of them
+        expressions = (*terms, number, "matchExpressions")
+        for place in range(_length(source, expressions)):  # all of them
+            key, operator = (source.value((*expressions, place, field)) for field in ("key", "operator"))
+            if (key, operator) == (name, "In"):
+                values = (*expressions, place, "values")
+                allowed |= {str(source.value((*values, at))) for at in range(_length(source, values))}
+                break
+        else:
+            return None
+    return allowed.pop() if len(allowed) == 1 else None
+
+
+def _length(source: SourceManifest, loc: Loc) -> int:
+    value = source.value(loc)
+    return len(cast("list[object]", value)) if isinstance(value, list) else 0
 
 
 def _container(work: _Work) -> None:
