@@ -42,6 +42,7 @@ SERVED: dict[tuple[str, str], dict[str, str]] = {
     ("ray.io", "v1"): {"rayclusters": "RayCluster"},
     ("events.k8s.io", "v1"): {"events": "Event"},
 }
+_SURROGATE = re.compile(r"(?<!\\)(\\\\)*\\ud[89a-f]")
 _REASONS = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid", 429: "TooManyRequests"}
 
 
@@ -191,7 +192,10 @@ class FakeCluster:
             return self._proxied(request, matched)
         if request.query.get("watch") == "true":
             return await self._watch(request, matched)
-        body = await request.json() if request.can_read_body else {}
+        text = await request.text() if request.can_read_body else "{}"
+        if request.content_type == "application/apply-patch+yaml" and _SURROGATE.search(text):
+            return _refuse(400, "error decoding YAML: yaml: found invalid Unicode character escape code", "BadRequest")
+        body = json.loads(text)
         answer = getattr(self, f"_{request.method.lower()}")(request, matched, body)
         return _refuse(fault.status, fault.message) if fault else answer
 

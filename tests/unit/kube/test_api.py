@@ -54,6 +54,13 @@ async def test_apply_makes_and_changes(kube: Kube) -> None:
     assert again["data"] == {"a": "2"}
 
 
+async def test_logs_with_any_characters_are_applied(kube: Kube) -> None:
+    """An API server reads an apply as YAML, which knows no surrogate pairs."""
+    told = "sunny \U0001f3d6\ufe0f \x7f\x85\u2028\ufeff\x1b[0m a \\\\ud83c of text\t\n"
+    made = await kube.apply(CONFIG_MAPS, {"metadata": {"name": "one"}, "data": {"a": f"{told}\udc80"}})
+    assert made["data"] == {"a": f"{told}\ufffd"}
+
+
 async def test_a_deletion_meant_for_another_object_is_refused(fake: FakeCluster, kube: Kube) -> None:
     await kube.create(CONFIG_MAPS, config_map("one"))
     with pytest.raises(ApiError, match="UID in the precondition") as caught:

@@ -32,7 +32,7 @@ from dljob.kube.resources import (
     SERVICES,
     Resource,
 )
-from dljob.kube.transport import TIMEOUT, AnyJson, Query, Response, Transport
+from dljob.kube.transport import APPLY, TIMEOUT, AnyJson, Query, Response, Transport
 
 __all__ = [
     "CONFIG_MAPS",
@@ -64,7 +64,7 @@ CHUNK = 500
 _PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
-    "apply": "application/apply-patch+yaml",
+    "apply": APPLY,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -45,6 +46,24 @@ class Response:
         return self.body.decode(errors="replace")
 
 
+APPLY = "application/apply-patch+yaml"
+_BEYOND_ASCII = re.compile("[^\x20-\x7e\U00010000-\U0010ffff]")
+
+
+def as_yaml(body: object) -> str:
+    """Write an object as text that is JSON and YAML.
+
+    The API server reads an apply as YAML, which has no surrogate pairs: JSON's way to escape an emoji.
+    """
+    return _BEYOND_ASCII.sub(_escaped, json.dumps(body, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    # Half a pair is no character. One comes from a log whose bytes were no text.
+    return f"\\u{0xFFFD if 0xD800 <= number < 0xE000 else number:04x}"
+
+
 class Transport:
     """One connection to one API server."""
 
@@ -79,6 +98,9 @@ class Transport:
         url = f"{path}?{urlencode(query)}" if query else path
         # The kind of a patch (merge, JSON, apply) is known to the API server by its Content-Type alone.
         sent = {"Content-Type": content, **(headers or {})}
+        if content == APPLY:
+            # Under another name than the client's own, which would write it as JSON.
+            body, sent["Content-Type"] = as_yaml(body), f"{APPLY}; charset=utf-8"
         for tried in range(1, _BUSY_TRIES + 1):
             answer = await self._send(method, url, body, sent, aiohttp.ClientTimeout(total=timeout))
             # Read in any case, also of an error: otherwise the connection cannot be reused.
