@@ -102,7 +102,8 @@ def test_torch_ranks_meet_on_a_store_and_again_in_a_new_generation(job, tmp_path
     from dljob.runtime.worker.elastic_master import ElasticMaster
 
     changes = {"elastic": True, "comm_backend": "gloo", "init_process_group": True}
-    store = job.host(ElasticMaster, role_plan("w", ("module", "forked_torch.py"), **changes))
+    # By an interpreter of the role, as where the job's own has no torch.
+    store = job.host(ElasticMaster, role_plan("w", ("module", "forked_torch.py"), python=sys.executable, **changes))
     host = forked(job, script="forked_torch.py", **{**changes, "replicas": 4, "group_size": 4})
     address = store.hello().address
     host.start(0, 1, 2, 3, store=address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,7 @@ def test_run_refuses_a_python_that_this_machine_lacks_with_its_place(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = here / "python"
-    other.write_text("#!/bin/sh\necho '[[3, 11, 2], \"1.0\"]'\n")
+    other.write_text('#!/bin/sh\necho \'[[3, 11, 2], "1.0", ""]\'\n')
     other.chmod(0o755)
     text = GOOD.replace("{class: m.W}", "{class: m.W}, python: " + f"{here}/pyton")
     (here / "python.yaml").write_text(text)
@@ -281,3 +282,6 @@ def test_run_refuses_a_python_that_this_machine_lacks_with_its_place(
     (here / "python.yaml").write_text(text.replace("pyton", "python"))
     assert main.run(["run", "python.yaml"]) == 2
     assert "it is Python 3.11.2 with Ray 1.0, and the cluster has Python 3." in capsys.readouterr().err
+    other.write_text('#!/bin/sh\necho \'[[3, 11, 2], "", "0.0.9"]\'\n')
+    assert main.run(["run", "python.yaml"]) == 2
+    assert f"it has dljob 0.0.9, and the job runs with dljob {version('dljob')}" in capsys.readouterr().err

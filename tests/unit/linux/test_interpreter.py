@@ -12,6 +12,7 @@ from role_kit import role_plan
 from dljob.linux import interpreter as pythons
 from dljob.linux.interpreter import Interpreter, InterpreterError
 
+VERSIONS = ("", "0.1.9", "0.0.9")
 CLUSTER = Interpreter("/usr/bin/python3", (3, 11, 7), "2.60.0")
 
 
@@ -39,6 +40,26 @@ def test_only_ranks_in_ray_need_the_python_and_the_ray_of_the_cluster(version, r
     found = pythons.misfit(Interpreter("/p", version, ray), CLUSTER, in_ray=in_ray)
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_an_environment_with_another_dljob_is_refused_with_both_versions():
+    job = Interpreter("/usr/bin/python3", (3, 11, 7), "2.60.0", "0.1.0")
+    said = "it has dljob 0.0.9, and the job runs with dljob 0.1.0, which ranks import: install that there, or none"
+    for in_ray in (True, False):
+        found = {v: pythons.misfit(Interpreter("/p", (3, 11, 7), "2.60.0", v), job, in_ray=in_ray) for v in VERSIONS}
+        assert found == {"": "", "0.1.9": "", "0.0.9": said}
+
+
+def test_the_dljob_of_an_environment_is_its_own_and_not_that_of_the_import_path(monkeypatch, tmp_path):
+    site = tmp_path / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+    for folder, version in ((site, "0.0.9"), (tmp_path / "path", "0.1.0")):
+        (folder / f"dljob-{version}.dist-info").mkdir(parents=True)
+        (folder / f"dljob-{version}.dist-info" / "METADATA").write_text(f"Name: dljob\nVersion: {version}\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    assert pythons.find(str(tmp_path / "bin" / "python")).dljob == "0.0.9"
 
 
 def test_an_interpreter_is_found_by_path_and_on_the_path(monkeypatch, tmp_path):

@@ -29,12 +29,16 @@ LOOK_S = 30.0
 """Seconds for an interpreter to say what it is."""
 # For any Python, so that an old one says its version and not that it cannot read this.
 _ASK = """import json, sys
+ray = dljob = ""
 try:
-    from importlib.metadata import version
+    import site
+    from importlib.metadata import distributions, version
+    # Its own, not that of an import path which this process hands on.
+    dljob = next((each.version for each in distributions(name="dljob", path=site.getsitepackages())), "")
     ray = version("ray")
 except Exception:
-    ray = ""
-print(json.dumps([list(sys.version_info[:3]), ray]))
+    pass
+print(json.dumps([list(sys.version_info[:3]), ray, dljob]))
 """
 MISLEADING = ("PYTHONHOME", "VIRTUAL_ENV", "PYTHONEXECUTABLE")
 """Variables that are about the interpreter of this process, and wrong for another one."""
@@ -46,11 +50,12 @@ class InterpreterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter, and the version of Ray that is installed in it: empty for none."""
+    """An interpreter, and the versions of Ray and dljob that are installed in it: empty for none."""
 
     path: str
     version: tuple[int, int, int]
     ray: str
+    dljob: str = ""
 
     @property
     def words(self) -> str:
@@ -60,14 +65,28 @@ class Interpreter:
 
 def here() -> Interpreter:
     """Return the interpreter of this process."""
-    ray = ""
+    return Interpreter(sys.executable, sys.version_info[:3], _installed("ray"), _installed("dljob"))
+
+
+def _installed(name: str) -> str:
     with suppress(metadata.PackageNotFoundError):
-        ray = metadata.version("ray")
-    return Interpreter(sys.executable, sys.version_info[:3], ray)
+        return metadata.version(name)
+    return ""
 
 
 def misfit(found: Interpreter, cluster: Interpreter, *, in_ray: bool) -> str:
     """Return why ranks cannot run in an interpreter; empty if they can. `in_ray`: they live in Ray's workers."""
+    return _unlike_dljob(found.dljob, cluster.dljob) or _unlike_python(found, cluster, in_ray=in_ray)
+
+
+def _unlike_dljob(found: str, job: str) -> str:
+    # The job's dljob would hide the installed one, for which the environment's code was perhaps written.
+    if not (found and job) or found.split(".")[:2] == job.split(".")[:2]:
+        return ""
+    return f"it has dljob {found}, and the job runs with dljob {job}, which ranks import: install that there, or none"
+
+
+def _unlike_python(found: Interpreter, cluster: Interpreter, *, in_ray: bool) -> str:
     if not in_ray:
         if OLDEST <= found.version[:2] <= NEWEST:
             return ""
@@ -102,11 +121,11 @@ def find(wanted: str) -> Interpreter:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InterpreterError(f"it does not run: {error}") from error
     try:
-        (first, second, third), ray = json.loads(said.stdout.splitlines()[-1])
+        (first, second, third), ray, dljob = json.loads(said.stdout.splitlines()[-1])
     except (ValueError, IndexError, TypeError) as error:
         words = said.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {said.returncode}"
         raise InterpreterError(f"it is no Python: {words:.200}") from error
-    return Interpreter(found, (first, second, third), ray)
+    return Interpreter(found, (first, second, third), ray, dljob)
 
 
 def _on_path() -> list[str]:

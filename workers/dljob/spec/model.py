@@ -138,7 +138,8 @@ class Role(Model):
     python: Annotated[str | None, Field(max_length=1024, pattern=scalars.PYTHON_PATTERN)] = None
     """The interpreter of the ranks: an absolute path, or a name that the node finds on its PATH. A module or command
     takes any Python from 3.11 to 3.13 and needs neither Ray nor dljob in it; its folder is first on PATH. A class, or
-    reserve: Quota, takes one of the cluster's minor version with the cluster's Ray. Left out: that of the job."""
+    reserve: Quota, takes one of the cluster's minor version with the cluster's Ray. One in which dljob of another minor
+    version is installed is refused. Left out: that of the job."""
     args: Annotated[tuple[Text, ...], Field(max_length=256)] = ()
     """Arguments of a module or command of each rank, or sys.argv[1:] of its class or function; empty by default."""
     env: Annotated[tuple[EnvVar, ...], Field(max_length=256, json_schema_extra=MAP_BY_NAME)] = ()

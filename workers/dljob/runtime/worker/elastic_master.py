@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
 import ray
 
+from dljob.errors import UsageError
+from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.messages import HostSpec, StartOrder, StopOrder
+from dljob.runtime.worker import role_store
 from dljob.runtime.worker.host import Host
-from dljob.runtime.worker.torch_group import GENERATION_KEY, NEXT_KEY
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
-FOR_EVER = timedelta(days=3650)
-"""A new generation may be days away; without a timeout of its own, a TCPStore client gives up after 300 s."""
 
 
 class ElasticMaster(Host):
@@ -25,10 +16,28 @@ class ElasticMaster(Host):
 
     def __init__(self, spec: HostSpec) -> None:
         super().__init__(spec)
-        self._store = RoleStore(ray.util.get_node_ip_address())
+        self._store: role_store.RoleStore | role_store.OtherPythonStore | None = None
+        self._error: UsageError | None = None
+        role = spec.role
+        try:
+            self._store = role_store.serve(
+                role.name, role.python, spec.job.dir, ray.util.get_node_ip_address(), self._store_ended
+            )
+        except UsageError as error:  # `address` raises it: Ray tells nobody else why a constructor failed
+            self._error = error
+
+    @staticmethod
+    def _store_ended(code: int) -> None:
+        end(EndCode.HELPER_GONE, f"the process of its store ended with code {code}")
 
     def address(self) -> str:
-        """Return host:port of the store, the same for all generations."""
+        """Return host:port of the store, the same for all generations.
+
+        Raises:
+            UsageError: The store did not start.
+        """
+        if self._store is None:
+            raise self._error or UsageError("the store has not been made")
         return self._store.address
 
     def start_ranks(self, order: StartOrder) -> None:
@@ -36,58 +45,3 @@ class ElasticMaster(Host):
 
     def stop_ranks(self, order: StopOrder) -> None:
         """Do nothing: a store has no ranks."""
-
-
-class RoleStore:
-    """A TCPStore on one address, emptied for each generation but the first.
-
-    Ranks of thread hosts use a key prefix per generation. Scripts choose their own keys, so the first rank of a new
-    generation asks for an empty store, see `torch_group.renew`. The first generation gets the store that is there:
-    nobody has written to it, and torch prints a warning for each connection that breaks.
-    """
-
-    def __init__(self, ip: str) -> None:
-        self._ip = ip
-        self._listener = socket.create_server((ip, 0), backlog=1024)
-        self._port: int = self._listener.getsockname()[1]
-        self.address = f"{ip}:{self._port}"
-        self._generation = -1
-        self._store: Any = None
-        self._open()
-        threading.Thread(target=self._serve_renewals, name="dljob-store", daemon=True).start()
-
-    def _open(self) -> None:
-        """Replace the store by an empty one on the same listening socket; connections to the old store break."""
-        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
-        self._store = None
-        self._store = TCPStore(
-            self._ip,
-            self._port,
-            None,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=self._listener.dup().detach(),
-        )
-        self._store.set(GENERATION_KEY, str(self._generation))
-
-    def _serve_renewals(self) -> None:
-        """Serve requests of ranks for a new generation, for ever."""
-        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
-        while True:
-            client: TCPStore | None = TCPStore(self._ip, self._port, None, is_master=False, timeout=FOR_EVER)
-            client.wait([NEXT_KEY], FOR_EVER)
-            generation = int(client.get(NEXT_KEY))
-            client.delete_key(NEXT_KEY)  # a request that comes between these two lines is made again, see `renew`
-            client = None
-            if generation > self._generation:
-                self._replace(generation)
-
-    def _replace(self, generation: int) -> None:
-        unused = self._generation < 0
-        self._generation = generation
-        if unused:
-            self._store.set(GENERATION_KEY, str(generation))
-        else:
-            self._open()

@@ -1,0 +1,81 @@
+"""The store of a role: kept for its first generation, emptied for each later one."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from dljob.errors import UsageError
+from dljob.runtime.worker.role_store import OtherPythonStore, RoleStore, listen, serve
+from dljob.runtime.worker.torch_group import StaleGenerationError, renew
+
+
+def client(store: RoleStore | OtherPythonStore) -> TCPStore:
+    host, _, port = store.address.rpartition(":")
+    return TCPStore(host, int(port), None, is_master=False, timeout=timedelta(seconds=20))
+
+
+def test_the_first_generation_breaks_no_connection_so_torch_prints_no_warning(capfd) -> None:
+    store = RoleStore(listen("127.0.0.1"))
+    early = client(store)
+    renew(store.address, 1)
+    renew(store.address, 1)
+    early.set("from before", "1")
+    assert client(store).get("from before") == b"1"
+    assert "recvVector" not in capfd.readouterr().err
+
+
+def test_a_later_generation_gets_an_empty_store_at_the_same_address() -> None:
+    store = RoleStore(listen("127.0.0.1"))
+    renew(store.address, 1)
+    client(store).set("of generation 1", "1")
+    renew(store.address, 2)
+    assert not client(store).check(["of generation 1"])
+    client(store).set("of generation 2", "1")
+    renew(store.address, 3)
+    assert not client(store).check(["of generation 2"])
+
+
+def test_a_rank_of_an_earlier_generation_is_refused_and_empties_nothing() -> None:
+    store = RoleStore(listen("127.0.0.1"))
+    renew(store.address, 2)
+    client(store).set("of generation 2", "1")
+    with pytest.raises(StaleGenerationError, match="the store serves generation 2; this rank is of 1"):
+        renew(store.address, 1)
+    assert client(store).check(["of generation 2"])
+
+
+def test_another_python_serves_the_store_and_ends_with_this_process(tmp_path: Path) -> None:
+    ended = queue.Queue[int]()
+    store = serve("w", sys.executable, str(tmp_path), "127.0.0.1", ended.put)
+    assert isinstance(store, OtherPythonStore)
+    renew(store.address, 1)
+    client(store).set("of generation 1", "1")
+    renew(store.address, 2)
+    assert not client(store).check(["of generation 1"])
+    store.process.stdin.close()  # pyright: ignore[reportOptionalMemberAccess] - as when this process is gone
+    assert ended.get(timeout=60) == 0
+
+
+def test_the_end_of_the_other_python_is_told(tmp_path: Path) -> None:
+    ended = queue.Queue[int]()
+    store = serve("w", sys.executable, str(tmp_path), "127.0.0.1", ended.put)
+    assert isinstance(store, OtherPythonStore)
+    store.process.kill()
+    assert ended.get(timeout=60) == -9
+
+
+@pytest.mark.parametrize(("python", "why"), [("bare", "No module named 'torch'"), ("none", "there is no such file")])
+def test_an_environment_without_torch_is_named(tmp_path: Path, python: str, why: str) -> None:
+    (tmp_path / "bare" / "bin").mkdir(parents=True)
+    (tmp_path / "bare" / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    (tmp_path / "bare" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    path = tmp_path / python / "bin" / "python"
+    with pytest.raises(UsageError, match=why) as error:
+        serve("w", str(path), str(tmp_path), "127.0.0.1", print)
+    assert f"role w: its ranks meet in a store of torch, which does not start in {path}: " in str(error.value)
