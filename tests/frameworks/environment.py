@@ -21,8 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NAMES = ("environment", "deepspeed")
-"""Each has a file NAME.in of what is wanted, and NAME.lock of what is installed."""
+NAMES = ("environment", "deepspeed", "verl")
+"""Each has a file NAME.in of what is wanted, and NAME.lock of what is installed; NAME.override lifts bounds, if any."""
 UV = ROOT / ".uv" / "bin" / "uv"
 MINUTES = 15
 """As long as making it may take on a machine that has none of its packages."""
@@ -96,7 +96,10 @@ def write_locks() -> None:
         wanted.write_text("\n".join(ours))
         compile_ = ("pip", "compile", "--quiet", f"--python={sys.executable}", "--generate-hashes", "--no-annotate")
         for name in NAMES:
-            _uv(*compile_, "--no-header", "-c", known, HERE / f"{name}.in", wanted, "-o", HERE / f"{name}.lock")
+            override = HERE / f"{name}.override"
+            lifted = ["--override", override] if override.exists() else []
+            into = [HERE / f"{name}.in", wanted, "-o", HERE / f"{name}.lock"]
+            _uv(*compile_, "--no-header", "-c", known, *lifted, *into)
 
 
 if __name__ == "__main__":
