@@ -34,6 +34,12 @@ def deepspeed_scene(tmp_path: Path) -> Scene:
 
 
 @pytest.fixture
+def vllm_scene(tmp_path: Path) -> Scene:
+    """Return a folder in which scripts run in the environment of vLLM."""
+    return Scene(made("vllm"), tmp_path)
+
+
+@pytest.fixture
 def scene(framework_python: Path, tmp_path: Path) -> Scene:
     """Return a folder in which scripts run in that environment."""
     return Scene(framework_python, tmp_path)

@@ -2,7 +2,8 @@
 
 Versions that dljob's own lock has are taken from it, so that uv links the same files into each environment: torch is on
 the disk once. dljob itself is in none: each checkout adds its sources by PYTHONPATH. DeepSpeed has one of its own, as
-transformers, accelerate and TRL import it wherever it is installed.
+transformers, accelerate and TRL import it wherever it is installed; so has vLLM, whose pins name other versions. What
+NAME.override says takes the place of pins, its line `; sys_platform == "never"` leaves a package out.
 
     .venv/bin/python tests/frameworks/environment.py           # make them, and say where they are
     .venv/bin/python tests/frameworks/environment.py --lock    # write the locks anew
@@ -15,13 +16,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NAMES = ("environment", "deepspeed", "verl")
+NAMES = ("environment", "deepspeed", "verl", "vllm")
 """Each has a file NAME.in of what is wanted, and NAME.lock of what is installed; NAME.override lifts bounds, if any."""
 UV = ROOT / ".uv" / "bin" / "uv"
 MINUTES = 15
@@ -106,7 +108,8 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--lock"]:
         write_locks()
     for each in NAMES:
+        begun = time.monotonic()
         try:
-            print(make(each))
+            print(f"{make(each)} {time.monotonic() - begun:.0f} s")
         except NotToBeHadError as error:
             print(error)  # the tests are skipped with it

@@ -68,9 +68,9 @@ class Scene:
         words = [f"--nproc-per-node={self.ranks}", "--max-restarts=3", script, str(self.folder / "theirs" / "out")]
         return self.start("theirs", "torch.distributed.run", words, faults)
 
-    def ends(self, process: subprocess.Popen[bytes], who: str, code: int = 0) -> None:
+    def ends(self, process: subprocess.Popen[bytes], who: str, code: int = 0, limit: float = LONG) -> None:
         """Wait until a command ends with this code."""
-        assert process.wait(LONG) == code, self.said(who)
+        assert process.wait(limit) == code, self.said(who)
 
     def reaches(self, process: subprocess.Popen[bytes], who: str, fault: str) -> None:
         """Wait until a rank did this fault."""

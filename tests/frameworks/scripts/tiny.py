@@ -34,10 +34,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=template, **names)
 
 
-def model() -> LlamaForCausalLM:
+def model(hidden: int = 32) -> LlamaForCausalLM:
     """Return a Llama of two layers, the same in every rank and life."""
     transformers.set_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 128}
+    sizes = {"hidden_size": hidden, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 128}
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     return LlamaForCausalLM(
         LlamaConfig(vocab_size=64, num_attention_heads=4, num_key_value_heads=2, **sizes, **special)
