@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from dljob.runtime.controller.relauncher import BadNode, NodeRelauncher
     from dljob.runtime.data.batches import GlobalBatch, global_batches
     from dljob.runtime.data.shards import Shard, shards
+    from dljob.runtime.data.source import Batch, Source, source
+    from dljob.runtime.data.source_reader import Event, Extent, SourceError, SourceReader
     from dljob.runtime.process.context import current_worker, progress
     from dljob.runtime.process.worker_context import WorkerContext
     from dljob.runtime.queues.data_queue import DataQueue
@@ -106,6 +108,8 @@ _HOMES = {
     "dljob.runtime.controller.relauncher": ("BadNode", "NodeRelauncher"),
     "dljob.runtime.rpc.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.data.shards": ("Shard", "shards"),
+    "dljob.runtime.data.source": ("Batch", "Source", "source"),
+    "dljob.runtime.data.source_reader": ("Event", "Extent", "SourceError", "SourceReader"),
     "dljob.runtime.rpc.streams": ("Stream",),
     "dljob.runtime.serving.completion_stream": ("CompletionStream",),
     "dljob.runtime.serving.endpoints": ("Endpoint", "Endpoints", "endpoints"),
@@ -120,6 +124,7 @@ __all__ = [
     "AnyJob",
     "AsyncHttpTransport",
     "BadNode",
+    "Batch",
     "CallError",
     "CallFuture",
     "CallTimeoutError",
@@ -135,6 +140,8 @@ __all__ = [
     "DeadlineError",
     "Endpoint",
     "Endpoints",
+    "Event",
+    "Extent",
     "FutureSequence",
     "GlobalBatch",
     "HttpTransport",
@@ -155,6 +162,9 @@ __all__ = [
     "RoleBuilder",
     "RoleGroup",
     "Shard",
+    "Source",
+    "SourceError",
+    "SourceReader",
     "SpecError",
     "Stream",
     "SubMaster",
@@ -179,6 +189,7 @@ __all__ = [
     "register_rows",
     "rpc",
     "shards",
+    "source",
     "whole",
 ]
 

@@ -72,6 +72,10 @@ RESTART_COUNTS_RESTORED = "RestartCountsRestored"  # an attempt on Kubernetes co
 RESTART_COUNTS_DISCARDED = "RestartCountsDiscarded"  # the last attempt's counts are unusable: budgets begin anew
 CHECKPOINT_RESTORED = "CheckpointRestored"  # a role or rank resumed from a checkpoint, or found none
 DATA_RETURNED = "DataReturned"  # samples processed after the restored checkpoint are handed out again
+SOURCE_CHANGED = "SourceChanged"  # a source has new partitions, lost one, went back, or does not answer
+SOURCE_LOST = (
+    "SourceLost"  # offsets of a source were deleted before they were read, or before a restore read them again
+)
 CHECKPOINT_DAMAGED = "CheckpointDamaged"  # a checkpoint or its record fails its checksum, and is skipped
 CHECKPOINT_REFUSED = "CheckpointRefused"  # a late save of an old process was refused: its successor resumed without it
 CUT_COMMITTED = "CutCommitted"  # a consistent cut of the job is on disk: states, queues, positions in the data

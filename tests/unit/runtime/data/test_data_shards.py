@@ -8,21 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from desk_kit import Desk, Place
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import RunId
 from dljob.master.state.evolve import evolve
-from dljob.master.transition import initial, transition
-from dljob.plan.plan import plan
 from dljob.runtime.controller.services import shard_service
+from dljob.runtime.data import leases
 from dljob.runtime.data import shards as module
 from dljob.runtime.data.shards import Shards, sample, shards
 from dljob.runtime.queues import session
-from dljob.spec.model import DLJobManifest
-from dljob.tasks import TaskOwner
 
 
 @given(st.integers(1, 300), st.integers(0, 5), st.none() | st.integers())
@@ -38,67 +35,11 @@ def test_orders_differ_by_seed_and_epoch_and_never_change():
     assert orders[0] == (0, 6, 5, 1, 7, 3, 2, 4)
 
 
-class Place:
-    of = "w/0"
-    incarnation, attempt, number = 1, 1, 1
-    life = RunId(1, 1)
-
-
-class Desk:
-    """A client whose questions are answered by the real desk and core."""
-
-    def __init__(self) -> None:
-        spec = {"roles": [{"name": "w", "replicas": 2, "entrypoint": {"class": "a.B"}}]}
-        manifest = DLJobManifest.model_validate({"metadata": {"name": "j"}, "spec": spec})
-        state = initial(plan(manifest), manifest.spec, "u" * 32, 0.0)
-        own = {rank: state.ranks["w", rank] for rank in (0, 1)}
-        ranks = state.ranks
-        for rank, was in own.items():
-            ranks = ranks.set(("w", rank), type(was)(incarnation=1))
-        self.state = type(state)(**{**{n: getattr(state, n) for n in state.__dataclass_fields__}, "ranks": ranks})
-        self.final = None
-        self.tasks = TaskOwner(print)
-        self.changed = asyncio.Condition()
-        self.journal: list[ev.ShardsTold] = []
-        self.places = [Place()]
-        self.closed = False
-
-    async def offer(self, event: Any) -> None:
-        self.journal.append(event)
-        self.state = transition(self.state, event, 1.0).state
-
-    def started_again(self, rank: int) -> None:
-        """The rank has another incarnation and life, which may be in the same process."""
-        ranks = self.state.ranks.set(("w", rank), type(self.state.ranks["w", rank])(incarnation=2))
-        self.state = type(self.state)(
-            **{**{n: getattr(self.state, n) for n in self.state.__dataclass_fields__}, "ranks": ranks}
-        )
-        later = Place()
-        later.incarnation, later.life, later.number = 2, RunId(1, 2), 2
-        self.places = [*self.places, later]
-
-    def place(self) -> Any:
-        return self.places[0]
-
-    def renewed(self) -> Any:
-        self.places = self.places[1:] or self.places
-        return self.places[0]
-
-    def shards(self, question: Any) -> dict[str, Any]:
-        said = asyncio.run(shard_service.answer(self, question, {}))  # type: ignore[arg-type] - as much of a shell as it needs
-        if said["why"]:
-            raise CheckpointError(said["why"])
-        return said
-
-    def close(self, *, wait: bool) -> None:
-        self.closed = not wait
-
-
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     me = SimpleNamespace(role="w", rank=0)
-    monkeypatch.setattr(module, "current_worker", lambda: me)
+    monkeypatch.setattr(leases, "current_worker", lambda: me)
     monkeypatch.setattr(module, "new_client", lambda: made)
     monkeypatch.setattr(module.checkpoint, "feeds", [])
     return made

@@ -41,6 +41,7 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
     cut = d.cuts.last if d.cuts.queues else None
     for start, end, after in event.done:
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after, cut=cut)
+    feed = _source_told(d, event, feed)
     if present(d, event):
         held = feed.held.get(key)
         # Without a decision what to restore, the first question of the next process settles this.
@@ -49,6 +50,29 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
         who = held or ShardLeases(event.world, event.incarnation, event.life, event.saves)
         feed = shard_table.take(feed, key, evolve(who, saves=event.saves or who.saves), event.want)
     _put(d, event.name, feed)
+
+
+def _source_told(d: StateTransaction, event: ShardsTold, feed: ShardTable) -> ShardTable:
+    """Return the table of a source after what a process saw of it: new partitions, and offsets that are gone."""
+    before, who = feed, (event.role, event.rank)
+    feed = shard_table.extended(feed, event.partitions)
+    if added := feed.partitions[len(before.partitions) :]:
+        d.note(reasons.SOURCE_CHANGED, event.name, f"new partitions: {', '.join(added)}")
+    for run in event.lost:
+        feed, before = shard_table.lost(feed, who, event.incarnation, run), feed
+        if feed is not before:
+            d.note(reasons.SOURCE_LOST, event.name, f"{_place(feed, run)} are lost: the source has them no longer")
+    for word in event.news:
+        d.note(reasons.SOURCE_CHANGED, event.name, word)
+    return feed
+
+
+def _place(feed: ShardTable, run: shard_table.Run) -> str:
+    """Return an interval of a source in the words of users."""
+    number, first = divmod(run[0], shard_table.SPAN)
+    end = run[1] - number * shard_table.SPAN
+    last = f"to {end - 1}" if end < shard_table.SPAN else "on"
+    return f"offsets {first} {last} of {feed.partitions[number]}"
 
 
 def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
@@ -61,6 +85,8 @@ def refused(state: JobState | StateTransaction, event: ShardsTold) -> str:
             return f"there are {FEEDS} data sets already; all ranks that share one give it the same name"
         sound = event.size > 0 and event.shard > 0 and event.epochs > 0
         return "" if sound else "its size, shard size and epochs are whole numbers from 1"
+    if feed.unbounded is not (event.size == shard_table.SPAN):
+        return f"it is a {'source' if feed.unbounded else 'data set'} already: give the other one another name"
     have, wants = (feed.size, feed.shard, feed.epochs), (event.size, event.shard, event.epochs)
     words = "{} samples in shards of {}, {} times"
     return "" if have == wants else f"it is {words.format(*have)}, and not {words.format(*wants)}"
@@ -105,7 +131,8 @@ def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId |
         new, again = shard_table.restored(feed, world, life, chosen)
         _put(d, name, new)
         if again:
-            d.note(reasons.DATA_RETURNED, world, f"{again} samples of {name} are handed out again")
+            what = "offsets" if feed.unbounded else "samples"
+            d.note(reasons.DATA_RETURNED, world, f"{again} {what} of {name} are handed out again")
 
 
 def cut_committed(d: StateTransaction, oldest: int) -> None:
@@ -137,7 +164,8 @@ def carry(state: JobState, rows: int | None = None) -> dict[str, Any]:
 
 def _carry(feed: ShardTable, most: int | None = None) -> list[Any]:
     """Return one data set for `carry`. Leased shards count as to do: their processes end with the attempt."""
-    most = ROWS if most is None else most
+    # Of a source, whose offsets must not be read twice, at least two intervals for each partition.
+    most = max(ROWS if most is None else most, 2 * len(feed.partitions))
     held = [run for held in feed.held.values() for run in held.runs]
     # Acknowledgements that do not fit are dropped, and their intervals are done again.
     acked, spilt = feed.acked[-most:], feed.acked[:-most]
@@ -148,7 +176,8 @@ def _carry(feed: ShardTable, most: int | None = None) -> list[Any]:
     settled = {
         world: [list(run) for run in shard_table.coarse(runs, most)] for world, runs in sorted(feed.settled.items())
     }
-    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows, *([settled] if settled else ())]
+    source = [settled, list(feed.partitions)] if feed.unbounded else [settled] if settled else []
+    return [feed.size, feed.shard, feed.epochs, [list(run) for run in todo], rows, *source]
 
 
 def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
@@ -161,7 +190,9 @@ def carried(told: Mapping[str, Any]) -> tuple[tuple[str, ShardTable], ...]:
         ]
         done: Mapping[str, Any] = more[0] if more else {}
         sure = Map({str(world): _runs(own) for world, own in done.items()})
+        names = tuple(str(each) for each in more[1]) if len(more) > 1 else ()
         feed = ShardTable(int(size), int(shard), int(epochs), _runs(todo), acked=tuple(acked), settled=sure)
+        feed = evolve(feed, partitions=names)
         found.append((str(name), feed))
     return tuple(found)
 

@@ -420,6 +420,12 @@ class ShardsTold:
     """(start, end, last saved step at the time; -1: none saved yet; None: the process saves no checkpoints)."""
     want: int = 0
     """Number of shards that the process wants to hold, those it holds already included."""
+    partitions: tuple[tuple[str, int], ...] = ()
+    """(name, first offset to read) of partitions of a source that the process sees; empty for a data set."""
+    lost: tuple[tuple[int, int], ...] = ()
+    """Positions leased to it that the source has no longer."""
+    news: tuple[str, ...] = ()
+    """What its source did that users should know: a partition that is gone, went back, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ class Acked:
     end: int
 
 
+SPAN = 1 << 48
+"""Offsets of a partition of a source. Partition n has the positions from n * SPAN on: it is an epoch of its own."""
+PARTITIONS = 1024
+"""Largest number of partitions that a source ever had."""
 STATELESS = "*"
 """The world of all ranks without a state: their finished intervals are marked with the last cut begun before them."""
 
@@ -70,16 +74,57 @@ class ShardTable:
 
     Kept for Elastic roles alone; the work of an Actor rank is done for good then.
     """
+    partitions: tuple[str, ...] = ()
+    """The partitions of a source, in the order in which they appeared; empty for a data set."""
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether it is the table of a source, which has no end."""
+        return self.size == SPAN
 
     @property
     def over(self) -> bool:
         """Whether no interval is to do or leased. Acknowledged work may still come back by a restore."""
-        return not self.todo and not any(held.runs for held in self.held.values())
+        return not self.unbounded and not self.todo and not any(held.runs for held in self.held.values())
 
 
 def new_table(size: int, shard: int, epochs: int) -> ShardTable:
     """Return the table of a new data set: all its positions are to do."""
-    return ShardTable(size, shard, epochs, ((0, size * epochs),))
+    # What a source has is told later, partition by partition.
+    return ShardTable(size, shard, epochs, () if size == SPAN else ((0, size * epochs),))
+
+
+def extended(feed: ShardTable, partitions: Iterable[tuple[str, int]]) -> ShardTable:
+    """Return the table of a source with further partitions, each from its first offset on; known ones stay."""
+    for name, first in partitions:
+        number = len(feed.partitions)
+        if name not in feed.partitions and number < PARTITIONS and 0 <= first < SPAN:
+            rest = (number * SPAN + first, number * SPAN + SPAN)
+            feed = evolve(feed, partitions=(*feed.partitions, name), todo=merged((*feed.todo, rest)))
+    return feed
+
+
+def open_partitions(feed: ShardTable) -> int:
+    """Return the number of partitions of a source that are not gone for good."""
+    runs = [*feed.todo, *(run for held in feed.held.values() for run in held.runs)]
+    return len({number for start, end in runs for number in range(start // SPAN, (end - 1) // SPAN + 1)})
+
+
+def lost(feed: ShardTable, holder: Holder, incarnation: int, run: Run) -> ShardTable:
+    """Return the table without leased positions that the source has no longer: no restore brings them back."""
+    held = feed.held.get(holder)
+    if held is None or held.incarnation != incarnation or (rest := without(held.runs, run)) is None:
+        return feed
+    return evolve(feed, held=feed.held.set(holder, evolve(held, runs=rest)))
+
+
+def without(runs: Runs, run: Run) -> Runs | None:
+    """Return leased intervals without a part of one of them; None where none has that part."""
+    for index, (start, end) in enumerate(runs):
+        if start <= run[0] < run[1] <= end:
+            parts = tuple(one for one in ((start, run[0]), (run[1], end)) if one[0] < one[1])
+            return (*runs[:index], *parts, *runs[index + 1 :])
+    return None
 
 
 ROWS = 1024
@@ -127,7 +172,7 @@ def take(feed: ShardTable, holder: Holder, who: ShardLeases, want: int) -> Shard
     table would grow without bound. From ROWS intervals on a world therefore gets shards that touch its own ones.
     """
     todo, runs = list(feed.todo), list(who.runs)
-    near = len(feed.acked) >= ROWS
+    near = len(feed.acked) >= ROWS and not feed.unbounded  # a source is read in order
     while todo and len(runs) < want:
         index, begin = _nearest(feed, todo, who.world, runs) if near else (0, todo[0][0])
         start, end = todo[index]
@@ -174,9 +219,9 @@ def done(
     """
     held = feed.held.get(holder)
     # The lease was taken back, and the shard may be leased to another rank: it would be done twice.
-    if held is None or held.incarnation != incarnation or run not in held.runs:
+    if held is None or held.incarnation != incarnation or (rest := without(held.runs, run)) is None:
         return feed
-    left = evolve(held, runs=tuple(one for one in held.runs if one != run))
+    left = evolve(held, runs=rest)
     feed = evolve(feed, held=feed.held.set(holder, left))
     if after is not None:
         return evolve(feed, acked=_joined(feed.acked, Acked(held.world, CheckpointId(held.life, after), *run)))

@@ -8,16 +8,13 @@ again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from dljob.errors import CheckpointError, UsageError
+from dljob.errors import UsageError
 from dljob.runtime.checkpoint.checkpoints import checkpoint, new_client
 from dljob.runtime.checkpoint.client import CheckpointClient
-from dljob.runtime.process.context import current_worker
+from dljob.runtime.data.leases import LeaseClient
 from dljob.runtime.queues import session
 
 SIZE, AHEAD = 1024, 2
@@ -89,53 +86,26 @@ class Shard:
         self._done(self.start, self.end)
 
 
-class Shards:
+class Shards(LeaseClient):
     """A data set as a rank's process reads it: an iterator over the shards that it is leased."""
 
     def __init__(
         self, client: CheckpointClient, sizes: Mapping[str, int], name: str, seed: int | None, *, wait: bool
     ) -> None:
-        self._client = client
-        self._sizes = dict(sizes)
-        self._name = name
-        self._role, self._rank = current_worker().role, current_worker().rank
+        super().__init__(client, sizes, name, wait=wait)
         self._seed = seed
-        self._wait = wait
-        self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        """Held during a call, which may wait for other ranks: not `_lock`, since a save must not wait for that."""
-        self._place = client.place()
-        self._leased: list[tuple[int, int]] = []
-        self._epoch = 0
-        """The history of the job to which these leases belong."""
         self._handed_out: set[tuple[int, int]] = set()
-        self._done: list[tuple[int, int, int | None]] = []
 
     def __iter__(self) -> Iterator[Shard]:
         return self
 
     def __next__(self) -> Shard:
-        if self not in checkpoint.feeds:  # user code kept it across a new torch group: saves must include it again
-            checkpoint.feeds.append(self)
+        self._attach()
         while (run := self._next_lease()) is None:
             if not self._ask(AHEAD):
                 raise StopIteration
         size = self._sizes["size"]
         return Shard(run[0] // size, *run, size, self._seed, self._finished)
-
-    def told(self) -> dict[str, Any]:
-        """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
-        return self._question(0)
-
-    def close(self) -> None:
-        """Report finished positions; leases that are still held return when this process ends."""
-        with suppress(CheckpointError, OSError):
-            # Without anything done there is nothing to report: leases return with the process.
-            if self._done:
-                self._ask(0)
-        with self._lock:  # the next incarnation in this process gets its own leases
-            self._leased, self._handed_out, self._done = [], set(), []
-        self._client.close(wait=False)
 
     def _next_lease(self) -> tuple[int, int] | None:
         """Return a leased shard that no thread has yet; None without one."""
@@ -156,44 +126,16 @@ class Shards:
 
     def _ask(self, want: int) -> list[tuple[int, int]]:
         """Report finished positions and lease more; return the shards that no thread has taken yet."""
-        with self._asking:
-            # A refusal may only mean that this process has another incarnation since its role was restarted: ask anew
-            # as that one, and raise if it has not.
-            try:
-                question = self._question(want)
-                said = self._client.shards(question)
-            except CheckpointError:
-                if not self._renewed():
-                    raise
-                question = self._question(want)
-                said = self._client.shards(question)
-            with self._lock:
-                # Work that was done during the call is not in PrimeMaster's answer: keep it for the next report.
-                self._done = [one for one in self._done if one not in question["done"]]
-                since = {(start, end) for start, end, _ in self._done}
-                self._epoch = int(said.get("epoch", 0))
-                self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
-                return [run for run in self._leased if run not in self._handed_out]
-
-    def _renewed(self) -> bool:
-        """Return whether this process has another incarnation now: its role was restarted, and it lived on."""
-        before, self._place = self._place, self._client.renewed()
+        self._said(want)
         with self._lock:
-            if self._place.life != before.life:
-                self._leased, self._handed_out, self._done = [], set(), []
-        return self._place.life != before.life
+            return [run for run in self._leased if run not in self._handed_out]
 
-    def _question(self, want: int) -> dict[str, Any]:
-        place = self._place
-        with self._lock:
-            # Shards in hand do not count as wanted: a rank leases ahead of those that its threads work on.
-            held = len([run for run in self._leased if run in self._handed_out])
-            return {
-                **self._sizes, "name": self._name, "world": place.of, "role": self._role, "rank": self._rank,
-                "life": {"attempt": place.attempt, "number": place.number}, "incarnation": place.incarnation,
-                "saves": checkpoint.saved is not None, "done": list(self._done), "want": want and held + want,
-                "wait": self._wait,
-            }  # fmt: skip
+    def _drop(self) -> None:
+        super()._drop()
+        self._handed_out = set()
+
+    def _held(self) -> int:
+        return len([run for run in self._leased if run in self._handed_out])
 
 
 def shards(

@@ -8,6 +8,7 @@ from typing import Any
 
 from dljob.master.start import shards
 from dljob.master.state import events as ev
+from dljob.master.state import shard_table
 from dljob.master.state.checkpoint_ids import RunId
 from dljob.master.state.shard_table import ShardTable
 from dljob.runtime.controller.master_loop import MasterLoop, until
@@ -29,7 +30,7 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
         {again}: nothing is free yet, so ask again. {why}: an error, which does not pass.
     """
     event = event_of(question)
-    if event.done or _wanting(shell, event):
+    if event.done or event.lost or event.news or _wanting(shell, event):
         await shell.offer(event)
     # All below reads the state after the event: another rank's question may have been folded before this one.
     if why := shards.refused(shell.state, event):
@@ -38,6 +39,10 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
         return {"why": f"data set {event.name}: a later process of {event.role}/{event.rank} has begun"}
     runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
     feed = shell.state.feeds.get(event.name)
+    if feed is not None and feed.unbounded:
+        # Of a source there are always more to come: who has no partition asks again.
+        more = {"names": feed.partitions, "open": shard_table.open_partitions(feed)}
+        return {"why": "", "runs": runs, "over": False, "epoch": shell.state.cuts.epoch + 1, **more}
     # Leases that the rank holds are repeated: the answer that told it of them may have been lost.
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
         # With the history of the job: what comes of these shards belongs to it, and queues take it (`CutStamp`).
@@ -71,7 +76,7 @@ def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
     The repeated questions of waiting ranks cannot, and must not fill the journal.
     """
     feed = shell.state.feeds.get(event.name)
-    if feed is None:
+    if feed is None or any(name not in feed.partitions for name, _ in event.partitions):
         return True
     held = feed.held.get((event.role, event.rank))
     old = held is not None and held.incarnation < event.incarnation
@@ -93,4 +98,7 @@ def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
         saves=bool(question["saves"]),
         done=tuple((int(start), int(end), after) for start, end, after in question["done"]),
         want=int(question["want"]),
+        partitions=tuple((str(name), int(first)) for name, first in question.get("partitions", ())),
+        lost=tuple((int(start), int(end)) for start, end in question.get("lost", ())),
+        news=tuple(str(word) for word in question.get("news", ())),
     )

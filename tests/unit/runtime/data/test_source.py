@@ -1,0 +1,400 @@
+"""Sources as user code sees them, on the real core: batches, news, and no event lost or repeated in any checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from desk_kit import Desk
+
+from dljob.errors import CheckpointError, UsageError
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
+from dljob.master.state.evolve import evolve
+from dljob.runtime.data import leases, source_cursor
+from dljob.runtime.data import source as module
+from dljob.runtime.data.shards import shards
+from dljob.runtime.data.source import Batch, BatchLimits, Source, source
+from dljob.runtime.data.source_reader import Event, Extent, SourceError
+
+LIMITS = BatchLimits(4, 100, 1.0)
+
+
+class Stopping:
+    """The clock moves while a rank waits; it ends after many waits."""
+
+    def __init__(self) -> None:
+        self.now, self.waits, self.end = 0.0, 0, 10_000
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        self.waits += 1
+        return self.waits >= self.end
+
+
+class Memory:
+    """A source in memory: partitions of events, each with its first offset."""
+
+    def __init__(self, **events: int) -> None:
+        self.logs = {name: [str(n).encode() for n in range(count)] for name, count in events.items()}
+        self.first = dict.fromkeys(self.logs, 0)
+        self.why = ""
+        self.repeats = 0
+        self.closed = False
+        self.time = 50.0
+
+    def partitions(self) -> Mapping[str, Extent]:
+        if self.why:
+            raise SourceError(self.why)
+        return {name: Extent(self.first[name], len(log)) for name, log in self.logs.items()}
+
+    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+        if self.why:
+            raise SourceError(self.why)
+        begin = max(offset - self.repeats, self.first[partition])
+        found = [(n, value) for n, value in enumerate(self.logs.get(partition, ()))][begin : offset + most]
+        return [Event(partition, n, n + 1, value, self.time) for n, value in found]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def me(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = SimpleNamespace(role="w", rank=0, world_size=1, stopping=Stopping(), noted={})
+    made.note = made.noted.__setitem__
+    monkeypatch.setattr(leases, "current_worker", lambda: made)
+    monkeypatch.setattr(module, "current_worker", lambda: made)
+    monkeypatch.setattr(module.checkpoint, "feeds", [])
+    return made
+
+
+@pytest.fixture
+def desk(me: Any) -> Desk:
+    del me
+    return Desk()
+
+
+def opened(desk: Desk, me: Any, memory: Memory, limits: BatchLimits = LIMITS, **more: Any) -> Source:
+    return Source(desk, "s", memory, limits, clock=lambda: me.stopping.now, **more)  # type: ignore[arg-type]
+
+
+def offsets(batch: Batch | None) -> list[tuple[str, int]]:
+    assert batch is not None
+    return [(event.partition, event.offset) for event in batch.events]
+
+
+def told(desk: Desk) -> list[str]:
+    return [word for event in desk.journal for word in event.news]
+
+
+def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk: Desk, me: Any):
+    mine = opened(desk, me, Memory(a=6))
+    first = next(mine)
+    assert offsets(first) == [("a", n) for n in range(4)]
+    assert (len(first), me.stopping.waits, first.watermark) == (4, 0, 50.0)
+    assert [event.value for event in first] == [b"0", b"1", b"2", b"3"]
+    assert offsets(next(mine)) == [("a", 4), ("a", 5)]
+    assert 1.0 <= me.stopping.now < 1.1
+    assert mine.told()["done"] == [(0, 4, None)]
+    assert list(me.noted) == ["source:s"]
+
+
+def test_a_silent_source_is_waited_for_and_an_end_of_the_rank_ends_the_loop(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=0))
+    assert mine.take(timeout=100.0) is None
+    assert me.stopping.now >= 100.0
+    assert len(desk.journal) == 1, "silence writes nothing"
+    memory.logs["a"].append(b"x")
+    assert offsets(mine.take()) == [("a", 0)]
+    me.stopping.end = 0
+    assert list(mine) == []
+
+
+def test_batches_share_their_room_among_partitions(desk: Desk, me: Any):
+    mine = opened(desk, me, Memory(a=9, b=2), BatchLimits(6, 100, 0.0))
+    found = [offsets(mine.take()) for _ in range(3)]
+    assert sorted(one for batch in found for one in batch) == [("a", n) for n in range(9)] + [("b", 0), ("b", 1)]
+    assert found[0][0] == ("b", 0), "each batch begins with another partition"
+
+
+def test_an_event_larger_than_a_batch_is_one_of_its_own_and_told(desk: Desk, me: Any):
+    memory = Memory(a=3)
+    memory.logs["a"][1] = b"x" * 500
+    mine = opened(desk, me, memory)
+    assert [offsets(mine.take()) for _ in range(3)] == [[("a", n)] for n in range(3)]
+    me.stopping.now += 2
+    mine.take(timeout=0)
+    assert told(desk) == [
+        "a has an event of 500 bytes at offset 1, and a batch has at most 100: it is a batch of its own"
+    ]
+
+
+def test_a_source_that_repeats_offsets_gives_each_event_once(desk: Desk, me: Any):
+    memory = Memory(a=12)
+    mine = opened(desk, me, memory)
+    mine.take()
+    memory.repeats = 2
+    assert [offsets(mine.take()), offsets(mine.take())] == [
+        [("a", n) for n in run] for run in ((4, 5, 6, 7), range(8, 12))
+    ]
+    me.stopping.now += 2
+    mine.take(timeout=0)
+    assert told(desk) == ["a gave offsets again that were read: they are left out"]
+
+
+def test_a_source_that_does_not_answer_is_asked_again_and_told_once(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=8))
+    mine.take()
+    memory.why = "broker 1 is away"
+    assert mine.take(timeout=5) is None
+    memory.why = ""
+    assert offsets(mine.take()) == [("a", n) for n in range(4, 8)]
+    assert told(desk) == [
+        "a: broker 1 is away; it is asked again",
+        "it does not answer: broker 1 is away; it is asked again",
+    ]
+
+
+def test_a_source_that_goes_back_is_told_and_not_read(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=8))
+    mine.take()
+    memory.logs["a"] = [b"anew"]
+    assert mine.take(timeout=2) is None
+    assert told(desk)[0].startswith("a went back: it ends at offset 1, and 4 was read.")
+
+
+def test_deleted_offsets_are_lost_with_their_range(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=20))
+    mine.take()
+    memory.first["a"] = 9
+    me.stopping.now += 2
+    assert offsets(mine.take()) == [("a", n) for n in range(9, 13)]
+    assert [event.lost for event in desk.journal if event.lost] == [((4, 9),)]
+
+
+def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=1))
+    list(mine.take() or ())
+    memory.logs["b"], memory.first["b"] = [b"x"], 0
+    me.stopping.now += 2
+    assert offsets(mine.take()) == [("b", 0)]
+    del memory.logs["a"]
+    assert mine.take(timeout=source_cursor.MISSING + 1) is None
+    assert told(desk) == ["a is gone at offset 1: all of it was read"]
+    assert list(mine._cursors) == [1]
+    assert desk.state.feeds["s"].partitions == ("a", "b")
+
+
+def test_ranks_share_partitions_and_a_source_begins_where_it_is_told(desk: Desk, me: Any):
+    me.world_size = 2
+    mine = opened(desk, me, Memory(a=3, b=3), latest=True)
+    assert mine.take(timeout=0) is None
+    assert desk.state.feeds["s"].held["w", 0].runs == ((3, module.SPAN),)
+    assert mine.lag == 0
+
+
+def test_offsets_out_of_range_and_a_source_without_partitions_are_told(desk: Desk, me: Any):
+    memory = Memory()
+    mine = opened(desk, me, memory)
+    mine.take(timeout=2)
+    memory.logs["a"], memory.first["a"] = [], 1 << 50
+    mine.take(timeout=2)
+    assert told(desk) == [
+        "it has no partitions yet",
+        "a has offsets that are not whole numbers from 0 to 2^48: it is left out",
+    ]
+
+
+def test_a_process_that_saves_nothing_reports_what_is_done_and_at_its_end(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=8))
+    batch = next(mine)
+    batch.done()
+    batch.done()
+    me.stopping.now += 2
+    last = next(mine)
+    assert [event.done for event in desk.journal] == [(), ((0, 4, None),)]
+    last.done()
+    mine.close()
+    assert desk.journal[-1].done == ((4, 8, None),)
+    assert (memory.closed, desk.closed) == (True, True)
+
+
+def test_many_done_batches_are_reported_before_a_save(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: 3), raising=False)
+    monkeypatch.setattr(module, "REPORT", 2)
+    mine = opened(desk, me, Memory(a=12))
+    for count in (0, 0, 2):
+        next(mine).done()
+        me.stopping.now += 2
+        assert sum(len(event.done) for event in desk.journal) == count
+
+
+def test_a_rank_that_lives_on_begins_where_its_checkpoint_is(desk: Desk, me: Any):
+    mine = opened(desk, me, Memory(a=12))
+    left = next(mine)
+    desk.started_again(0)
+    mine.close()
+    module.checkpoint.feeds.clear()
+    mine._news.append("another life")
+    again = next(mine)
+    assert offsets(again) == offsets(left)
+    assert module.checkpoint.feeds == [mine]
+    mine.close()
+    left.done()
+    assert mine.told()["done"] == []
+
+
+def test_a_process_of_the_past_is_told_that_a_later_one_reads(desk: Desk, me: Any):
+    mine = opened(desk, me, Memory(a=12))
+    next(mine)
+    desk.started_again(0)
+    desk.places = desk.places[:1]
+    me.stopping.now += 2
+    mine._news.append("x")
+    with pytest.raises(CheckpointError, match="a later process of w/0 has begun"):
+        next(mine)
+
+
+def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk: Desk, me: Any):
+    mine = opened(desk, me, Memory(a=12))
+    left = next(mine)
+    desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=3))
+    mine._said(1)
+    assert offsets(next(mine)) == offsets(left)
+    left.done()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"batch": 0}, "batch=0"), ({"batch": True}, "batch=True"), ({"most_bytes": 1.5}, "most_bytes=1.5"),
+        ({"linger": -1}, "linger=-1"), ({"idle": float("nan")}, "idle=nan"), ({"begin": "now"}, "begin='now'"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_of_a_source_are_named(arguments: Any, why: str):
+    with pytest.raises(UsageError, match=why):
+        source("s", "file:/x", **arguments)
+
+
+def test_an_unknown_scheme_names_those_that_are_installed(me: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    del me
+    with pytest.raises(UsageError, match=r"source\('s'\): the scheme 'pulsar' is not installed; installed: .*file"):
+        source("s", "pulsar://x/y")
+    monkeypatch.setattr(module, "new_client", lambda: desk)
+    made = source("s", "file:/x")
+    assert module.checkpoint.feeds == [made]
+
+
+# -- the law
+
+
+class Trainer:
+    """A rank whose state counts its events; each checkpoint keeps a copy of them."""
+
+    def __init__(self, desk: Desk, me: Any, memory: Memory, seed: int) -> None:
+        self.desk, self.me, self.memory = desk, me, memory
+        self.draw = random.Random(seed)  # noqa: S311 - a schedule
+        self.state: dict[tuple[str, int], int] = {}
+        self.step, self.saved, self.life = 0, -1, RunId(1, 1)
+        self.kept: list[tuple[CheckpointId, int, dict[tuple[str, int], int]]] = []
+        self.source = opened(desk, me, memory)
+
+    def train(self) -> None:
+        batch = self.source.take(timeout=0)
+        for event in batch or ():
+            key = event.partition, event.offset
+            self.state[key] = self.state.get(key, 0) + 1
+
+    def save(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Save: the positions go with the copy, and the commit comes, or never."""
+        self.step += 1
+        self.desk.shards(self.source.told())
+        mark = CheckpointId(self.life, self.step)
+        self.saved = self.step
+        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: self.saved), raising=False)
+        if self.draw.random() < 0.7:
+            _send(self.desk, ev.CheckpointCommitted("w/0", mark))
+            self.kept = [*self.kept[-1:], (mark, self.step, dict(self.state))]
+
+    def die(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Die and restore one of the checkpoints that are left, perhaps not the newest."""
+        number = self.life.number + 1
+        self.life = RunId(1, number)
+        mark, self.step, state = self.draw.choice(self.kept) if self.kept else (None, 0, {})
+        self.kept = [one for one in self.kept if mark is not None and one[0].step <= mark.step]
+        self.state = dict(state)
+        again(self.desk, number)
+        _send(self.desk, ev.CheckpointDecided("w/0", self.life, mark))
+        monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: -1), raising=False)
+        self.source = opened(self.desk, self.me, self.memory)
+
+
+def _send(desk: Desk, event: Any) -> None:
+    from dljob.master.transition import transition
+
+    desk.state = transition(desk.state, event, 1.0).state
+
+
+def again(desk: Desk, number: int) -> None:
+    """The rank has the next incarnation and life."""
+    ranks = desk.state.ranks
+    desk.state = evolve(desk.state, ranks=ranks.set(("w", 0), evolve(ranks["w", 0], incarnation=number)))
+    later = type(desk.places[0])()
+    later.incarnation, later.life, later.number = number, RunId(1, number), number
+    desk.places = [later]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_checkpoint_has_each_event_up_to_its_position_once(seed: int, me: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: -1), raising=False)
+    desk, memory = Desk(), Memory(a=5, b=0)
+    draw = random.Random(seed)  # noqa: S311 - a schedule
+    trainer = Trainer(desk, me, memory, seed)
+    for _ in range(120):
+        me.stopping.now += draw.choice((0.0, 0.4, 1.5))
+        match draw.choice(("train", "train", "train", "grow", "save", "save", "die", "add", "repeat", "away")):
+            case "train":
+                trainer.train()
+            case "save":
+                trainer.save(monkeypatch)
+            case "die" if draw.random() < 0.5:
+                trainer.die(monkeypatch)
+            case "grow":
+                name = draw.choice(sorted(memory.logs))
+                memory.logs[name] += [b"x"] * draw.randrange(9)
+            case "add" if len(memory.logs) < 5:
+                memory.logs[f"p{len(memory.logs)}"] = [b"x"] * draw.randrange(5)
+                memory.first = {**dict.fromkeys(memory.logs, 0), **memory.first}
+            case "repeat":
+                memory.repeats = draw.randrange(4)
+            case _:
+                memory.why = draw.choice(("", "away"))
+        for _, _, state in trainer.kept:
+            whole(state)
+    memory.why = ""
+    while sum(trainer.state.values()) < sum(len(log) for log in memory.logs.values()):
+        me.stopping.now += 2
+        before = len(trainer.state)
+        trainer.train()
+        trainer.train()
+        assert len(trainer.state) > before or trainer.source.lag, "an event is never read"
+    whole(trainer.state)
+
+
+def whole(state: Mapping[tuple[str, int], int]) -> None:
+    """Each partition's events from its first on, without a gap, and each once."""
+    assert set(state.values()) <= {1}
+    for name in {name for name, _ in state}:
+        found = sorted(offset for one, offset in state if one == name)
+        assert found == list(range(len(found)))
+
+
+def test_shards_and_sources_are_saved_alike(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dljob.runtime.data.shards.new_client", lambda: desk)
+    opened(desk, me, Memory(a=1)).take(timeout=0)
+    next(shards("d", 4, shard=2))
+    assert len(module.checkpoint.feeds) == 2

@@ -1,0 +1,106 @@
+"""The leases of one process on a data set or a source: what it asks PrimeMaster, and what it has done since."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from dljob.errors import CheckpointError
+from dljob.runtime.checkpoint.checkpoints import checkpoint
+from dljob.runtime.checkpoint.client import CheckpointClient
+from dljob.runtime.process.context import current_worker
+
+Run = tuple[int, int]
+"""Positions [start, end)."""
+
+
+class LeaseClient:
+    """Asks PrimeMaster for leases, and reports what is done: with the next question, or with a save."""
+
+    def __init__(self, client: CheckpointClient, sizes: Mapping[str, int], name: str, *, wait: bool) -> None:
+        self._client = client
+        self._sizes = dict(sizes)
+        self._name = name
+        self._role, self._rank = current_worker().role, current_worker().rank
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        """Held during a call, which may wait for other ranks: not `_lock`, since a save must not wait for that."""
+        self._place = client.place()
+        self._leased: list[Run] = []
+        self._epoch = 0
+        """The history of the job to which these leases belong."""
+        self._done: list[tuple[int, int, int | None]] = []
+
+    def told(self) -> dict[str, Any]:
+        """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
+        return self._question(0)
+
+    def close(self) -> None:
+        """Report finished positions; leases that are still held return when this process ends."""
+        with suppress(CheckpointError, OSError):
+            # Without anything done there is nothing to report: leases return with the process.
+            if self._done:
+                self._said(0)
+        with self._lock:  # the next incarnation in this process gets its own leases
+            self._drop()
+        self._client.close(wait=False)
+
+    def _attach(self) -> None:
+        if self not in checkpoint.feeds:  # user code kept it across a new torch group: saves must include it again
+            checkpoint.feeds.append(self)
+
+    def _drop(self) -> None:
+        """Forget all leases; called with the lock."""
+        self._leased, self._done = [], []
+
+    def _held(self) -> int:
+        """Return the number of leases in hand, which do not count as wanted."""
+        return 0
+
+    def _said(self, want: int) -> dict[str, Any]:
+        """Report finished positions and ask for leases; return PrimeMaster's answer."""
+        with self._asking:
+            # A refusal may only mean that this process has another incarnation since its role was restarted: ask anew
+            # as that one, and raise if it has not.
+            try:
+                question = self._question(want)
+                said = self._client.shards(question)
+            except CheckpointError:
+                if not self._renewed():
+                    raise
+                question = self._question(want)
+                said = self._client.shards(question)
+            with self._lock:
+                # Work that was done during the call is not in PrimeMaster's answer: keep it for the next report.
+                self._done = [one for one in self._done if one not in question["done"]]
+                self._answered(question, said)
+                return said
+
+    def _answered(self, question: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+        """Take the answer to a question; called with the lock."""
+        del question  # of a source, it has what need not be said again
+        since = {(start, end) for start, end, _ in self._done}
+        self._epoch = int(said.get("epoch", 0))
+        self._leased = [run for start, end in said["runs"] if (run := (start, end)) not in since]
+
+    def _renewed(self) -> bool:
+        """Return whether this process has another incarnation now: its role was restarted, and it lived on."""
+        before, self._place = self._place, self._client.renewed()
+        with self._lock:
+            if self._place.life != before.life:
+                self._drop()
+        return self._place.life != before.life
+
+    def _question(self, want: int) -> dict[str, Any]:
+        place = self._place
+        with self._lock:
+            # Shards in hand do not count as wanted: a rank leases ahead of those that its threads work on.
+            return {
+                **self._sizes, "name": self._name, "world": place.of, "role": self._role, "rank": self._rank,
+                "life": {"attempt": place.attempt, "number": place.number}, "incarnation": place.incarnation,
+                "saves": checkpoint.saved is not None, "done": list(self._done), "want": want and self._held() + want,
+                "wait": self._wait,
+            }  # fmt: skip
