@@ -54,6 +54,9 @@ FOLDERS = {
 }
 FRAMEWORKS = "frameworks"
 """The tier of published frameworks, run when it is asked for: they take an environment of 6 GB, most of it shared."""
+NODES = {"node", FRAMEWORKS}
+ON_NODE = "tests/kube/node/test_frameworks_node.py"
+"""Of that tier, what runs on a Kubernetes node, which has namespaces of its own."""
 NONE_COLLECTED = 5  # pytest's exit code; of files that were chosen, a tier's marker may leave none
 CHART = "chart"  # what of the unit tier takes helm; run at the end where helm came too late for it
 NO_HELM = "skipped: no helm"
@@ -142,7 +145,8 @@ def on_demand(tier: str, extra: Sequence[str]) -> list[list[str]]:
         return [pytest("tests/unit/chart", *extra)]
     # The environment first: the tests have a network of their own. One at a time, since each has several ranks.
     made = [sys.executable, "tests/frameworks/environment.py"]
-    return [made, [*isolated(), *pytest("tests/frameworks", *extra)]]
+    on_node = pytest(ON_NODE, "-m", FRAMEWORKS, *extra)
+    return [made, [*isolated(), *pytest("tests/frameworks", *extra)], on_node]
 
 
 def run(
@@ -152,9 +156,9 @@ def run(
     begin = time.monotonic()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("w") if log else nullcontext() as out:
-        for command in commands(tier, extra, chosen):
+        for number, command in enumerate(commands(tier, extra, chosen)):
             print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", file=out, flush=True)
-            noted = [*command, f"--junitxml={report}"] if "pytest" in command else command
+            noted = [*command, f"--junitxml={report.with_stem(f'{tier}-{number}')}"] if "pytest" in command else command
             noted = [*BEHIND, *noted] if log else noted
             code = subprocess.run(noted, cwd=ROOT, env=env, stdout=out, stderr=out, check=False).returncode
             if code and not (chosen and code == NONE_COLLECTED):
@@ -164,10 +168,9 @@ def run(
 
 def skipped(tier: str, report: Path) -> list[str]:
     """A line for each reason for which tests of a tier were skipped, with how many."""
-    if not report.exists():
-        return []
-    found = [e for e in ElementTree.parse(report).iter("skipped") if e.get("type") == "pytest.skip"]  # noqa: S314 - ours
-    whys = [e.get("message", "") for e in found]
+    files = sorted(report.parent.glob(f"{report.stem}-*{report.suffix}"))
+    found = [e for file in files for e in ElementTree.parse(file).iter("skipped")]  # noqa: S314 - ours
+    whys = [e.get("message", "") for e in found if e.get("type") == "pytest.skip"]
     return [f"{tier}: {whys.count(why)} skipped: {why}" for why in sorted(set(whys))]
 
 
@@ -182,7 +185,13 @@ def build(tiers: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         '"$0" -m cluster build',
         '"$0" tests/kube/images/build.py operator runtime',
     ]
-    command = [*BEHIND, "sh", "-c", " && ".join(todo if "node" in tiers else todo[:2]), sys.executable]
+    command = [
+        *BEHIND,
+        "sh",
+        "-c",
+        " && ".join(todo if NODES & set(tiers) else todo[:2]),
+        sys.executable,
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "kube")}
     with log.open("wb") as out:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT)
@@ -200,12 +209,12 @@ def through(
         results.append(run(tier, extra, report, log, chosen))
         lacking.extend(skipped(tier, report))
 
-    ours = {"kube", "node"} & set(tiers) and os.environ.get("DLJOB_E2E") != "1"  # else the user lends a cluster
+    ours = {"kube", *NODES} & set(tiers) and os.environ.get("DLJOB_E2E") != "1"  # else the user lends a cluster
     building = build(tiers, work / "build.log") if ours else None
     behind = threading.Thread(target=one, args=("slow", work / "slow.log")) if ours and "slow" in tiers else None
     for tier in tiers:
         # Ray's tests do not wait for it, but fail where it takes the processor from them.
-        if tier in ("ray", "kube", "node") and building and building.poll() is None:
+        if tier in ("ray", "kube", *NODES) and building and building.poll() is None:
             print("waiting for Kubernetes and the images to be built (minutes, once)", flush=True)
             if behind and not behind.ident:  # images are mostly fetched and packed: a core is idle
                 behind.start()

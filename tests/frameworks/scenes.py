@@ -72,10 +72,10 @@ class Scene:
         """Wait until a command ends with this code."""
         assert process.wait(limit) == code, self.said(who)
 
-    def reaches(self, process: subprocess.Popen[bytes], who: str, fault: str) -> None:
-        """Wait until a rank did this fault."""
+    def reaches(self, process: subprocess.Popen[bytes], who: str, fault: str, seconds: int = LONG) -> None:
+        """Wait until a rank did this fault, while the command goes on."""
         mark, ticks = self.folder / who / fault, threading.Event()
-        for _ in range(LONG * 10):
+        for _ in range(seconds * 10):
             if mark.exists():
                 return
             assert process.poll() is None, self.said(who)

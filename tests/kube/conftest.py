@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent not in item.path.parents:
             continue
         fixtures = getattr(item, "fixturenames", ())
-        if not any(item.get_closest_marker(m) for m in ("kube", "node")):
+        if not any(item.get_closest_marker(m) for m in ("kube", "node", "frameworks")):
             item.add_marker("node" if "node" in fixtures else "kube")
         if item.get_closest_marker("timeout") is None and any(f in fixtures for f in HEAVY):
             item.add_marker(pytest.mark.timeout(300))

@@ -55,22 +55,27 @@ def bind(folder: Path) -> None:
 def volume(cluster: Cluster, namespace: str) -> None:
     """Create the claim `torch` in a namespace of the real node's cluster."""
     assert cluster.run is not None
+    claim(cluster, namespace, NAME, cluster.run / "node" / NAME)
+
+
+def claim(cluster: Cluster, namespace: str, name: str, folder: Path) -> None:
+    """Create a claim on a folder of the real node, for pods that read it."""
     size, mode = {"storage": "10Gi"}, ["ReadOnlyMany"]
-    name = f"{NAME}-{namespace}"
     volume = {
         "accessModes": mode,
         "capacity": size,
         "storageClassName": "",
-        "claimRef": {"namespace": namespace, "name": NAME},
-        "hostPath": {"path": str(cluster.run / "node" / NAME), "type": "Directory"},
+        "claimRef": {"namespace": namespace, "name": name},
+        "hostPath": {"path": str(folder), "type": "Directory"},
     }
-    claim = {"accessModes": mode, "resources": {"requests": size}, "storageClassName": "", "volumeName": name}
+    named = {"name": f"{name}-{namespace}"}
+    asked = {"accessModes": mode, "resources": {"requests": size}, "storageClassName": "", "volumeName": named["name"]}
     cluster.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": named, "spec": volume},
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": NAME, "namespace": namespace},
-            "spec": claim,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": asked,
         },
     )

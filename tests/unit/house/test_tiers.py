@@ -207,7 +207,8 @@ def test_the_frameworks_run_only_when_they_are_asked_for(tiers: Any) -> None:
     tiers.isolated = list
     tiers.subprocess = machine = Environments()
     assert tiers.main(["--room", "frameworks"]) == 0
-    assert machine.ran == ["tests/frameworks/environment.py", "tests/frameworks"]
+    assert machine.ran == ["tests/frameworks/environment.py", "tests/frameworks", tiers.ON_NODE]
+    assert "pytest.mark.frameworks" in (TIERS.parents[1] / tiers.ON_NODE).read_text()
 
 
 class Environments(Machine):
