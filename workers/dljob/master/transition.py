@@ -291,7 +291,10 @@ def _rank_ready(d: StateTransaction, event: RankReady) -> None:
 
 
 def _rank_serves(d: StateTransaction, event: RankServes) -> None:
-    """Record where a rank serves, and whether it gets requests; each change of a ready rank is told."""
+    """Record where a rank serves, and whether it gets requests; each change of a ready rank is told.
+
+    So is a server that cannot become ready. One that starts fails its probe too, of which nothing is reported.
+    """
     key = (event.role, event.rank)
     rank = d.ranks.get(key)
     if rank is None or rank.incarnation != event.incarnation:
@@ -302,6 +305,9 @@ def _rank_serves(d: StateTransaction, event: RankServes) -> None:
     if rank.phase is RankPhase.READY and rank.addresses and rank.serving != event.ready:
         words = "is ready again" if event.ready else "gets no requests: it is not ready"
         d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", f"{words} ({event.why})")
+    elif rank.phase is RankPhase.STARTING and event.why and not event.ready:
+        words = f"does not become ready: its server does not serve what readinessProbe asks for ({event.why})"
+        d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", words)
     d.set_rank(key, evolve(rank, addresses=event.addresses, serving=event.ready))
 
 

@@ -38,7 +38,9 @@ PLACEMENT_RESOLVED = "PlacementResolved"  # that group or actor is placed, or wa
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up
-READINESS_CHANGED = "ReadinessChanged"  # the readiness probe of a rank that was ready fails, or succeeds again
+READINESS_CHANGED = (
+    "ReadinessChanged"  # the readiness probe of a ready rank fails, or succeeds again, or can never succeed
+)
 WEIGHTS_STALE = "WeightsStale"  # a rank gets no requests: it failed to load the newest weights, or holds none
 WEIGHTS_LOADED = "WeightsLoaded"  # a rank that failed to load weights, or had none, holds the newest and gets requests
 ROLE_COMPLETED = "RoleCompleted"  # all ranks of a role ended

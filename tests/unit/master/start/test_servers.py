@@ -38,6 +38,17 @@ def test_a_rank_is_an_endpoint_while_its_probe_says_so():
     ], "the first report is no change"
 
 
+def test_a_server_that_cannot_become_ready_is_told():
+    world = served()
+    rank = evolve(world.state.ranks["s", 0], phase=RankPhase.STARTING)
+    before = evolve(world.state, ranks=world.state.ranks.set(("s", 0), rank))
+    for ready, why, told in ((False, "status 404", 1), (True, "status 200", 0), (False, "", 0)):
+        actions = transition(before, ev.RankServes("s", 0, 1, HTTP, ready, why), world.now).actions
+        notes = [one for one in actions if isinstance(one, act.Note)]
+        assert [one.reason for one in notes] == [reasons.READINESS_CHANGED] * told
+        assert all(one.message.endswith("does not serve what readinessProbe asks for (status 404)") for one in notes)
+
+
 def test_the_mark_of_a_service_changes_with_its_endpoints():
     world = served(service=True)
     marks = [status.service_marks(world.state)]

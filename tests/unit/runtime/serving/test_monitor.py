@@ -43,6 +43,23 @@ def server() -> Iterator[tuple[socket.socket, ProbeTarget]]:
         yield made, ProbeTarget("127.0.0.1", {"http": made.getsockname()[1]})
 
 
+def test_a_server_without_the_path_is_told_once_and_another_that_starts_is_not(monkeypatch, server) -> None:
+    _, target = server
+    said = Said()
+    monitor = ProbeMonitor(said)
+    left = [Answer(ok=False, words="refused")] * 3 + [Answer(ok=False, words="status 404", unknown=True)] * 5
+    end = Answer(ok=True, words="status 200")
+
+    async def ask(_probe: ProbePlan, _target: ProbeTarget) -> Answer:
+        return left.pop(0) if left else end
+
+    monkeypatch.setattr(monitor_module, "ask", ask)
+    monkeypatch.setattr(monitor_module.Tally, "pause_s", lambda *_: 0.0)
+    monitor.begin(FIRST, role(readiness=TCP), target)
+    assert [said.next(), said.next()] == [(FIRST, False, "status 404"), (FIRST, True, "status 200")]
+    monitor.end(0)
+
+
 def role(**probes: ProbePlan) -> RolePlan:
     return role_plan("r", ("module", "m"), **probes)
 

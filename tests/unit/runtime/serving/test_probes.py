@@ -58,6 +58,12 @@ async def test_a_good_status_succeeds_and_the_request_is_the_specs() -> None:
     assert b"x-token: t\r\n" in request
 
 
+async def test_a_path_that_a_server_does_not_know_is_told_apart() -> None:
+    for status, unknown in ((404, True), (405, True), (503, False)):
+        answer, _, _ = await probed(f"HTTP/1.1 {status} No\r\n\r\n".encode())
+        assert answer.unknown == unknown
+
+
 @pytest.mark.parametrize(
     ("sent", "words"),
     [

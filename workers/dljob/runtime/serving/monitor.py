@@ -29,7 +29,7 @@ class ProbeListener(Protocol):
     """What is done about the answers to probes. All methods are called in the monitor's thread."""
 
     def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
-        """A rank became ready, or it is not ready any more."""
+        """A rank became ready, or it is not ready any more, or it cannot become ready."""
         ...
 
     def dead(self, who: ProbedRank, why: str) -> None:
@@ -90,10 +90,14 @@ class ProbeMonitor:
 
     async def _readiness(self, who: ProbedRank, probe: ProbePlan, target: ProbeTarget) -> None:
         await asyncio.sleep(probe.delay_s)
-        tally, told = Tally(), False
+        tally, told, warned = Tally(), False, False
         while True:
             answer = await ask(probe, target)
             tally = tally.counted(probe, ok=answer.ok)
+            if answer.unknown and tally.verdict is False and not warned and not tally.ever:
+                # Once: such a server never becomes ready, and those who wait for it say only that they wait.
+                warned = True
+                self._listener.serves(who, ready=False, why=answer.words)
             if bool(tally.verdict) != told:
                 told = not told
                 self._listener.serves(who, ready=told, why=answer.words)

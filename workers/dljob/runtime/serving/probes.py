@@ -19,6 +19,8 @@ MOST_BYTES = 10_000
 SHOWN_BYTES = 200
 """Bytes of an answer that are shown as evidence."""
 MOST_REDIRECTS = 5
+NOT_SERVED = (404, 405, 501)
+"""Statuses by which a server says that it does not serve the path, or not by this method."""
 KILLED_S = 1.0
 """Seconds to wait for the end of a command that was killed."""
 
@@ -47,6 +49,8 @@ class Answer:
     words: str
     body: bytes = field(default=b"", compare=False, repr=False)
     """The beginning of what the rank answered, or of what the command printed."""
+    unknown: bool = field(default=False, compare=False)
+    """Whether the server runs and does not know the path: waiting does not help."""
 
 
 async def ask(probe: ProbePlan, target: ProbeTarget, sent: bytes = b"", wanted: int = SHOWN_BYTES) -> Answer:
@@ -134,7 +138,7 @@ async def _http(probe: ProbePlan, target: ProbeTarget, what: str, sizes: tuple[b
         status, headers, body = await _get(replace(probe, path=path), target, *sizes)
         words = f"{what}: status {status}" + (f", {_shown(body)}" if body else "")
         if status not in (301, 302, 303, 307, 308) or "location" not in headers:
-            return Answer(200 <= status < 400, words, body)
+            return Answer(200 <= status < 400, words, body, status in NOT_SERVED)
         found = urlsplit(urljoin(own + path, headers["location"]))
         if f"{found.scheme}://{found.netloc}" != own:
             return Answer(ok=False, words=f"{words}: redirects to {headers['location'][:SHOWN_BYTES]}, not followed")
