@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ACTOR_DEAD = 4
 """`ActorTableData.ActorState.DEAD`."""
+DIED_OF_ITSELF = (1, 3)
+"""`ActorDiedErrorContext.Reason`: WORKER_DIED and NODE_DIED; the others are orders, or follow the owner's end."""
 SYSTEM_GROUP = "_ray_system"
 """The concurrency group in which Ray frees tensors that a tensor transport has put. An actor without this group never
 frees them (`rdt_manager.free_object_primary_copy`)."""

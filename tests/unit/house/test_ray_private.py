@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sources
 
-from dljob.ray_private import ACTOR_DEAD, SYSTEM_GROUP
+from dljob.ray_private import ACTOR_DEAD, DIED_OF_ITSELF, SYSTEM_GROUP
 
 ROOT = Path(__file__).parents[3]
 MODULE = ROOT / "workers/dljob/ray_private.py"
@@ -324,10 +324,12 @@ def test_each_private_name_of_the_module_is_looked_at() -> None:
 
 
 def test_constants_copied_from_ray_equal_rays() -> None:
-    from ray.core.generated import gcs_pb2
+    from ray.core.generated import common_pb2, gcs_pb2
     from ray.experimental.rdt import rdt_manager
 
     assert getattr(gcs_pb2, "ActorTableData").ActorState.DEAD == ACTOR_DEAD  # noqa: B009 - protoc's, without stubs
+    died = getattr(common_pb2, "ActorDiedErrorContext")  # noqa: B009 - likewise
+    assert (died.WORKER_DIED, died.NODE_DIED) == DIED_OF_ITSELF
     assert f'concurrency_group="{SYSTEM_GROUP}"' in inspect.getsource(rdt_manager)
 
 

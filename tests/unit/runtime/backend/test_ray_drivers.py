@@ -60,3 +60,32 @@ def test_actors_that_raylets_have_no_room_for_are_told_together_where_they_take_
     plain = ray_drivers.alike([("d/0", actor("plain"))], frozenset((one,)))
     assert [group.bundles for group in plain] == [(one,)]
     assert ray_drivers.alike([("d/0", actor("x", **{"NPU": 2.0, "node:1.2.3.4": 0.001}))], frozenset((two,)))
+
+
+def dead(name: str, at: int, **context: object) -> SimpleNamespace:
+    (kind,) = context or [None]
+    cause = SimpleNamespace(WhichOneof=lambda _: kind, **context)
+    return SimpleNamespace(name=name, class_name="Engine", pid=7, end_time=at, death_cause=cause)
+
+
+def ended(name: str, at: int, reason: int, words: str) -> SimpleNamespace:
+    return dead(name, at, actor_died_error_context=SimpleNamespace(reason=reason, error_message=words))
+
+
+GONE = "worker died. Worker exit type: SYSTEM_ERROR Worker exit detail: End of file. Some common causes include: (1)"
+
+
+def test_the_first_loss_is_told_and_not_what_was_ended_by_order() -> None:
+    rows = [
+        ended("later", 30, 1, GONE),
+        ended("", 20, 1, GONE),
+        ended("killed", 5, 4, "ray.kill"),
+        ended("left", 6, 1, "Worker exit type: INTENDED_USER_EXIT Worker exit detail: it asked for it"),
+        dead("runs", 7),
+    ]
+    assert ray_drivers.lost_first(rows) == "its actor Engine (pid 7) was lost first: End of file."
+    rows.append(dead("fat", 10, oom_context=SimpleNamespace(error_message="out of memory")))
+    assert ray_drivers.lost_first(rows) == "its actor fat (pid 7) was lost first: out of memory"
+    rows.append(dead("broken", 9, creation_task_failure_context=SimpleNamespace()))
+    assert ray_drivers.lost_first(rows) == ""
+    assert ray_drivers.lost_first(rows[2:5]) == ""

@@ -10,6 +10,7 @@ from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
 from dljob.runtime.process import preload
+from dljob.master.state.views import Reason
 from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost
 
@@ -64,3 +65,28 @@ def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path) 
     assert host._changed()
     host._helper.imported = 0
     assert not host._changed()
+def driver(monkeypatch: Any, told: Any) -> Any:
+    """Return a host of a role that reserves Quota; `told` is what Ray says was lost first."""
+    host = bare()
+    job = JobInfo("u", "j", "/j", "dljob", "u/master", 30, 0.2, "/code", (("w", 1),))
+    host.spec = SimpleNamespace(job=job, role=SimpleNamespace(name="w", quota=()))
+    host.evidence = SimpleNamespace(clues=lambda _pid, killed: ())
+    monkeypatch.setattr("dljob.runtime.worker.fork_host._tail", lambda _rank: "ActorDiedError")
+    monkeypatch.setattr("dljob.runtime.worker.fork_host.ray_drivers.first_lost", told)
+    rank = SimpleNamespace(start=START, pid=7, why="", failed=None)
+    return lambda: host._outcome(rank, {"status": 1 << 8, "words": {}})
+
+
+def test_a_driver_that_lost_an_actor_ends_with_that_loss(monkeypatch: Any) -> None:
+    end = driver(monkeypatch, lambda owner: f"its actor of {owner} was lost first")()
+    assert (end.reason, end.error_type, end.code) == (Reason.UNKNOWN, "ActorLost", 1)
+    assert end.message == "exited with code 1; its actor of u/w/1/1.3 was lost first"
+
+
+def test_a_driver_of_which_ray_tells_no_loss_ends_with_its_own_error(monkeypatch: Any) -> None:
+    def gone(_owner: str) -> str:
+        raise OSError("the GCS is gone")
+
+    for told in (gone, lambda _owner: ""):
+        end = driver(monkeypatch, told)()
+        assert (end.reason, end.error_type, end.message) == (Reason.USER_ERROR, "", "exited with code 1")

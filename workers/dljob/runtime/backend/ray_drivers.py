@@ -34,6 +34,11 @@ CLEAN_S = 30.0
 """Seconds for Ray to end and remove a rank's leftover actors and groups."""
 LOOK_S = 0.02
 """Seconds between checks of that."""
+INTENDED = "INTENDED_"
+"""Ray's types of exits that the actor's own code asked for begin so."""
+DETAIL = "Worker exit detail: "
+GUESSES = " Some common causes include"
+"""Where Ray's message about a dead worker begins to list what may have happened to any worker."""
 
 
 def owner(job: JobInfo, role: str, rank: int, incarnation: int = 0) -> str:
@@ -185,6 +190,36 @@ def _job_rows(prefix: str) -> list[Any]:
 def _owner_of(job: Any) -> str:
     """Return the owner of a Ray job; empty for one that is no rank's."""
     return str(job.config.metadata.get(OWNER, ""))
+
+
+def first_lost(prefix: str) -> str:
+    """Describe the actor of Ray jobs with this owner prefix that died first, and not by order. Blocks for some ms."""
+    jobs = _jobs(prefix)
+    return lost_first(row for row in ray_private.actor_rows("DEAD") if row.job_id.hex() in jobs) if jobs else ""
+
+
+def lost_first(dead: Iterable[Any]) -> str:
+    """Describe the dead actor, given as rows of the GCS, that died first, and not by order.
+
+    Empty: none did, or one whose constructor raised was before it, which the driver's own error tells.
+    """
+    # A framework's driver ends with the ActorDiedError of whichever actor it asked next.
+    lost = [(row.end_time, row, said) for row in dead if (said := _died_of(row.death_cause)) is not None]
+    if not lost:
+        return ""
+    _, row, said = min(lost, key=lambda one: one[0])
+    return said and f"its actor {row.name or row.class_name} (pid {row.pid}) was lost first: {said}"
+
+
+def _died_of(cause: Any) -> str | None:
+    """Return Ray's words for the loss of an actor; empty if it failed, None if it was ended."""
+    kind = cause.WhichOneof("context")
+    if kind != "actor_died_error_context":
+        return cause.oom_context.error_message if kind == "oom_context" else "" if kind else None
+    died = cause.actor_died_error_context
+    if died.reason not in ray_private.DIED_OF_ITSELF or INTENDED in died.error_message:
+        return None
+    return died.error_message.rpartition(DETAIL)[2].partition(GUESSES)[0].strip()
 
 
 def clear(prefix: str, within_s: float = CLEAN_S) -> tuple[str, str]:

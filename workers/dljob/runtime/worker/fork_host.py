@@ -64,6 +64,8 @@ UP_S = 120.0
 """Seconds for the fork server to come up, the import of torch included."""
 UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
 """The outcome of a rank whose exit status could not be collected."""
+ACTOR_LOST = "ActorLost"
+"""The error of a Ray driver that ended after one of its actors was lost."""
 CLIENTS_S = 0.2
 """Seconds between two looks at the connections of a server that drains."""
 KILLED_S = 10.0
@@ -222,6 +224,15 @@ class ForkHost(Host):
         mine = ray_drivers.owner(job, role, start.rank, start.incarnation)
         return ray_drivers.environment(job, ray.get_runtime_context().gcs_address, mine)
 
+    def _lost_first(self, start: RankStart) -> str:
+        """Describe the actor of a Ray driver whose loss came first; empty if none was lost, or nobody knows."""
+        mine = ray_drivers.owner(self.spec.job, self.spec.role.name, start.rank, start.incarnation)
+        try:
+            return ray_drivers.first_lost(mine)
+        except Exception:
+            log.warning("which actor of %s was lost first is not known: Ray does not answer", mine, exc_info=True)
+            return ""
+
     def stop_ranks(self, order: StopOrder) -> None:
         """Send SIGTERM to each rank's process group, and SIGKILL to everything of it after the grace."""
         latest = dict(zip(order.ranks, order.incarnations, strict=False))
@@ -377,6 +388,9 @@ class ForkHost(Host):
         # Evidence is collected only for ends that were not ordered.
         if not bare.ok and not rank.why:
             bare = replace(bare, clues=self.evidence.clues(rank.pid, killed=causes.killed(bare)))
+            if self.spec.role.quota is not None and (lost := self._lost_first(rank.start)):
+                # It is no error of the program, which would end the job when it happens twice.
+                bare = replace(bare, reason=Reason.UNKNOWN, error_type=ACTOR_LOST, message=f"{bare.message}; {lost}")
         if rank.why and not bare.ok:
             return replace(bare, message=f"{bare.message} after it was told to stop ({rank.why})")
         return bare
