@@ -9,8 +9,8 @@ from typing import Any
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
-from dljob.runtime.process import preload
 from dljob.master.state.views import Reason
+from dljob.runtime.process import preload
 from dljob.runtime.process.messages import HostSpec, JobInfo, StartOrder
 from dljob.runtime.worker.fork_host import UNSEEN, ForkHost
 
@@ -65,6 +65,8 @@ def test_only_another_beginning_of_the_script_makes_ranks_import_anew(tmp_path) 
     assert host._changed()
     host._helper.imported = 0
     assert not host._changed()
+
+
 def driver(monkeypatch: Any, told: Any) -> Any:
     """Return a host of a role that reserves Quota; `told` is what Ray says was lost first."""
     host = bare()
