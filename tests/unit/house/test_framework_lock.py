@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 LOCKS = sorted((ROOT / "tests" / "frameworks").glob("*.lock"))
+APART = {"verl": {"pyvers", "tensordict"}}
+"""Small packages in which a framework's pins do not allow the version that dljob's own tests have."""
 LOCKED = re.compile(r"^([a-z0-9-]+)==([^ ]+) ", re.MULTILINE)
 
 
@@ -21,6 +23,7 @@ def test_packages_of_both_locks_have_one_version(lock: Path):
     for package in ours:
         known.setdefault(package["name"], set()).add(package.get("version", ""))
     apart = {name: version for name, version in theirs.items() if version not in known.get(name, {version})}
+    apart = {name: version for name, version in apart.items() if name not in APART.get(lock.stem, ())}
     assert not apart, "run: python tests/frameworks/environment.py --lock"
 
 
