@@ -37,6 +37,9 @@ def deepspeed_scene(tmp_path: Path) -> Scene:
 def vllm_scene(tmp_path: Path) -> Scene:
     """Return a folder in which scripts run in the environment of vLLM."""
     return Scene(made("vllm"), tmp_path)
+
+
+@pytest.fixture
 def verl_scene(tmp_path: Path) -> Scene:
     """Return a folder in which scripts run in the environment of verl."""
     return Scene(made("verl"), tmp_path)
