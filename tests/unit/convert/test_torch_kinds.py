@@ -74,6 +74,22 @@ def test_a_plain_program_is_one_rank_for_each_pod() -> None:
     assert role.entrypoint.command == ("sh", "-c", 'exec python /work/train.py "--rank=${RANK}"')
 
 
+@pytest.mark.parametrize(("said", "ranks"), [(("--nproc_per_node=1",), 1), (("--nproc-per-node", "2"), 2), ((), 1)])
+def test_ranks_of_a_pod_are_what_its_line_says(said: tuple[str, ...], ranks: int) -> None:
+    """Also where it says torchrun's default; a JobSet and DLRover set no variable that says another one."""
+    template = pod("torchrun", *said, "/work/train.py")
+    many = {"name": "workers", "template": {"spec": {"parallelism": 2, "template": template}}}
+    job_set = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [many]})
+    elastic = {"replicaSpecs": {"worker": {"replicas": 2, "template": template}}}
+    for text in (job_set, manifest("elastic.iml.github.io/v1alpha1", "ElasticJob", elastic)):
+        (role,) = spec_of(text).roles
+        assert role.replicas == 2 * ranks
+        assert role.accelerator is not None
+        assert role.accelerator.count == str(4 // ranks)
+    (role,) = spec_of(pytorch(template)).roles
+    assert role.replicas == 4 * (ranks if said else 4), "Kubeflow's operator sets PET_NPROC_PER_NODE=auto"
+
+
 def test_an_elastic_policy_gives_the_bounds() -> None:
     """From the fewest to the most pods."""
     elastic = {"minReplicas": 2, "maxReplicas": 6, "nProcPerNode": 2, "maxRestarts": 7, "rdzvBackend": "c10d"}

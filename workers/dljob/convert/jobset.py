@@ -40,15 +40,18 @@ def job_set(draft: Draft, given: Sequence[str], workdir: str) -> None:
     jobs(draft, (), given, workdir)
 
 
-def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str) -> None:
-    """Convert the spec of a JobSet, which lies in the document at `loc`."""
+def jobs(draft: Draft, loc: Loc, given: Sequence[str], workdir: str, nproc: str = "1") -> None:
+    """Convert the spec of a JobSet, which lies in the document at `loc`.
+
+    `nproc` is what torchrun starts in a pod whose line does not say it; 1 is torchrun's own default.
+    """
     source, spec = draft.source, (*loc, "spec")
     places = list(source.items((*spec, "replicatedJobs")))
     if not places:
         raise UnfitError((*spec, "replicatedJobs"), "has no jobs", "describe its pods")
     restarts = source.number((*spec, "failurePolicy", "maxRestarts")) or 0
     for at in places:
-        _replicated(draft, at, restarts, given, workdir)
+        _replicated(draft, at, restarts, given, workdir, nproc=nproc)
     for key, at in source.keys(spec):
         _field(draft, key, at, places)
 
@@ -59,7 +62,7 @@ def role_name(draft: Draft, at: Loc) -> str:
     return f"{name}s" if name in ("job", "master", "node", "head", "headgroup") else name
 
 
-def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], workdir: str) -> None:
+def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], workdir: str, *, nproc: str) -> None:
     source = draft.source
     role: Loc = ("spec", "roles", len(draft.items(("spec", "roles"))))
     name = role_name(draft, at)
@@ -72,6 +75,7 @@ def _replicated(draft: Draft, at: Loc, restarts: int, given: Sequence[str], work
         name,
         [PodSet(name, (*job, "template"), pods * (source.number((*at, "replicas")) or 1), MANNER)],
         restarts=restarts,
+        nproc=nproc,
         torch=_meets(draft, (*job, "template")),
         command=tuple(given),
         workdir=workdir,

@@ -113,7 +113,7 @@ def _elastic(draft: Draft, at: Loc, world: PodWorld) -> None:
             case "minReplicas" | "maxReplicas":
                 source.carry(place, (*world.role, key))
             case "nProcPerNode":
-                world.nproc = source.text(place) or ""
+                world.nproc = source.text(place) or world.nproc
                 source.carry(place, (*world.role, "replicasPerGroup"))
             case "maxRestarts":
                 world.restarts = source.number(place)
@@ -139,6 +139,7 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         raise UnfitError(specs, "has no worker", "describe its pods")
     part = _part(draft, "worker", (*specs, "worker"), DLROVER)
     world = PodWorld(("spec", "roles", 0), "worker", [part], restarts=10, command=tuple(given), workdir=workdir)
+    world.nproc = "1"  # dlrover-run's default; Kubeflow's operators set PET_NPROC_PER_NODE=auto
     for key, at in source.keys((*specs, "worker")):
         if key == "restartCount":
             world.restarts = source.number(at)

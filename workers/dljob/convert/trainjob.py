@@ -111,7 +111,7 @@ def train_job(draft: Draft, given: Sequence[str], workdir: str, runtimes: Sequen
     _environment(overlay, steps["trainer"], str(said_each))
     merged = Draft(SourceManifest(Document(overlay.data)), draft.document, draft.remarks)
     try:
-        jobs(merged, (), given, workdir)
+        jobs(merged, (), given, workdir, nproc="auto")  # what the trainer's variable says, where no field does
     except UnfitError as error:
         at = next((loc for to, loc in overlay.origin.items() if to[: len(error.loc)] == error.loc), ("spec",))
         raise UnfitError(at, f"with its runtime {error.message}", error.hint) from None

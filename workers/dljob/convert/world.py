@@ -47,8 +47,8 @@ class PodWorld:
     """Place of the role in the DLJob."""
     name: str
     parts: list[PodSet]
-    nproc: str = ""
-    """Ranks of each pod, where the manifest says so beside the command line."""
+    nproc: str = "auto"
+    """Ranks of each pod, where its command line does not say them."""
     bounds: tuple[int, int] | None = None
     """The fewest and the most pods."""
     restarts: int | None = None
@@ -195,10 +195,10 @@ def _torchrun(draft: Draft, world: PodWorld, pod: ConvertedPod, found: command.T
     words, checked = _without_dlrover(found.words)
     found = command.Torchrun(tuple(words), found.before, found.tail)
     environ = {name: pod.env.pop(name) for name in list(pod.env) if name.startswith("PET_")}
-    line = torchrun_line.read(found.words, {})
-    written = str(line.nproc_per_node) if "nproc-per-node" in torchrun_line.given_arguments(line) else ""
-    said = written or environ.get("PET_NPROC_PER_NODE", "") or world.nproc
-    each = _ranks(pod, said)
+    # What the line says comes before the variable, also where it says torchrun's default.
+    beside = environ.get("PET_NPROC_PER_NODE", world.nproc)
+    line = torchrun_line.read(found.words, {"PET_NPROC_PER_NODE": beside})
+    each = _ranks(pod, line.nproc_per_node)
     least, most = _bounds(draft, world, line.nnodes, pod)
     options = [
         *("--to", "kubernetes", "--no-upload", "--name", "x", "--accelerator", _share(pod, each)),
