@@ -2,8 +2,9 @@
 
 Versions that dljob's own lock has are taken from it, so that uv links the same files into each environment: torch is on
 the disk once. dljob itself is in none: each checkout adds its sources by PYTHONPATH. DeepSpeed has one of its own, as
-transformers, accelerate and TRL import it wherever it is installed; so has vLLM, whose pins name other versions. What
-NAME.override says takes the place of pins, its line `; sys_platform == "never"` leaves a package out.
+transformers, accelerate and TRL import it wherever it is installed; so has vLLM, whose pins name other versions, and
+TensorFlow, without torch. What NAME.override says takes the place of pins, its line `; sys_platform == "never"` leaves
+a package out.
 
     .venv/bin/python tests/frameworks/environment.py           # make them, and say where they are
     .venv/bin/python tests/frameworks/environment.py --lock    # write the locks anew
@@ -23,8 +24,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NAMES = ("environment", "deepspeed", "verl", "vllm")
+NAMES = ("environment", "deepspeed", "tensorflow", "verl", "vllm")
 """Each has a file NAME.in of what is wanted, and NAME.lock of what is installed; NAME.override lifts bounds, if any."""
+WITHOUT_TORCH = ("tensorflow",)
 UV = ROOT / ".uv" / "bin" / "uv"
 MINUTES = 15
 """As long as making it may take on a machine that has none of its packages."""
@@ -89,15 +91,17 @@ def _compile(python: Path) -> None:
 def write_locks() -> None:
     """Write each NAME.lock: NAME.in and dljob's own requirements, in the versions of uv.lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    ours = [*project["dependencies"], *(more for extra in ("runtime", "torch", "http") for more in
-            project["optional-dependencies"][extra])]  # fmt: skip
+    extras = project["optional-dependencies"]
     with tempfile.TemporaryDirectory() as work:
-        known, wanted = Path(work, "known.txt"), Path(work, "ours.in")
+        known = Path(work, "known.txt")
         export = ("export", "--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "--no-hashes")
         known.write_text(_uv(*export))
-        wanted.write_text("\n".join(ours))
         compile_ = ("pip", "compile", "--quiet", f"--python={sys.executable}", "--generate-hashes", "--no-annotate")
         for name in NAMES:
+            needed = ("runtime", "http") if name in WITHOUT_TORCH else ("runtime", "torch", "http")
+            wanted = Path(work, "ours.in")
+            ours = (*project["dependencies"], *(one for extra in needed for one in extras[extra]))
+            wanted.write_text("\n".join(ours))
             override = HERE / f"{name}.override"
             lifted = ["--override", override] if override.exists() else []
             into = [HERE / f"{name}.in", wanted, "-o", HERE / f"{name}.lock"]

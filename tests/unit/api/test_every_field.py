@@ -70,6 +70,10 @@ def everything() -> DLJobManifest:
         .restart(level="Role", max_restarts=2, memory_factor="1.2", max_memory="2Gi", along=["C"])
     )  # fmt: skip
     builder.role("b").module("train.py").python("/opt/env/bin/python").total(2).resource(accelerator="0.5")
+    for task in ("chief", "ps", "worker"):
+        server = builder.role(f"tf-{task}").module("server.py").tf(task)
+        if task != "chief":
+            server.not_driver()
     builder.role("c").command("sleep", "1").total(2).elastic(1, 3).comm(sub_master="ring")
     (
         builder.role("q").module("main.py").quota().port("http").port("rpc", 9000).service()

@@ -205,12 +205,19 @@ def test_dlrover_run_is_a_torchrun_line() -> None:
 @pytest.mark.parametrize(
     ("version", "kind", "spec", "why"),
     [
-        ("kubeflow.org/v1", "TFJob", {}, "parameter servers"),
+        ("kubeflow.org/v1", "TFJob", {}, "neither chief, worker nor ps"),
+        ("kubeflow.org/v1", "MXJob", {}, "MXNet is retired"),
         (
             "elastic.iml.github.io/v1alpha1",
             "ElasticJob",
-            {"replicaSpecs": {"ps": {"replicas": 1}}},
-            "parameter servers",
+            {"replicaSpecs": {"ps": {"replicas": 1}, "worker": {"replicas": 2}}},
+            "has no chief",
+        ),
+        (
+            "elastic.iml.github.io/v1alpha1",
+            "ElasticJob",
+            {"distributionStrategy": "ParameterServerStrategy", "replicaSpecs": {"worker": {"template": pod()}}},
+            "does not fit its replicas",
         ),
         ("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": {"Worker": {"template": pod()}}}, "no command"),
         ("ray.io/v1", "RayJob", {"entrypoint": "python a.py"}, "headGroupSpec"),

@@ -87,6 +87,10 @@ WHOLE: Json = {
             "entrypoint": {"command": ["ls"]},
             **{key: {"grpc": {"port": 8000, "service": "s"}} for key in PROBES},
         },
+        *(
+            {"name": task, "entrypoint": {"command": ["ls"]}, "driver": task == "chief", "tf": {"task": task}}
+            for task in ("chief", "ps", "worker")
+        ),
     ],
     "collocations": [{"name": "d", "roles": ["b", "c"], "level": "Host"}],
     "nodeGroups": [
@@ -232,6 +236,7 @@ CROSS = {
     *(f".roles[].{probe}.successThreshold" for probe in ("startupProbe", "livenessProbe")),
     ".faultTolerance.node.failureDomainLabel",
     ".collectives.groups[].roles", ".collectives.groups[].roles[]", ".roles[].reserve",
+    ".roles[].tf.task",
 }  # fmt: skip
 """Fields whose right values are bound by a rule: only the wrong side of their bounds is tried."""
 
@@ -334,7 +339,7 @@ def _with(path: str, value: Any, *, drop: bool = False) -> Json:
     for probe in PROBES:
         for kind, index in (("tcpSocket", 1), ("exec", 2), ("grpc", 4)):
             path = path.replace(f".roles[].{probe}.{kind}", f".roles.{index}.{probe}.{kind}")
-    path = path.replace(".roles[].autoscale", ".roles.3.autoscale")
+    path = path.replace(".roles[].autoscale", ".roles.3.autoscale").replace(".roles[].tf", ".roles.5.tf")
     for hook in ("load", "verify"):
         for kind, index in (("exec", 1), ("method", 2)):
             path = path.replace(f".roles[].weights.{hook}.{kind}", f".roles.{index}.weights.{hook}.{kind}")

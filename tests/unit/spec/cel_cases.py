@@ -18,6 +18,12 @@ def role(name: str = "a", **more: Any) -> Json:
     return {"name": name, "entrypoint": {"class": "app.A"}, **more}
 
 
+def task(name: str, **more: Any) -> Json:
+    """Return the role of a task of TensorFlow."""
+    found = {"name": name, "entrypoint": {"module": "a.py"}, "driver": name == "chief", "tf": {"task": name}}
+    return {**found, **more}
+
+
 def loads(more: Json) -> Json:
     return {"weights": {"channels": ["a"], "load": {"exec": {"command": ["ls"]}}, **more}}
 
@@ -373,6 +379,27 @@ RULES: tuple[Case, ...] = (
         cel.DRAIN,
         {"roles": [{"name": "a", "entrypoint": {"module": "a.py"}, "drain": {}}]},
         {"roles": [role(drain={})]},
+    ),
+    *(
+        case(
+            cel.TENSORFLOW,
+            {"roles": [task("chief"), task("ps"), task("worker")]},
+            {"roles": [task("chief"), task("ps"), task("worker", **wrong)]},
+        )
+        for wrong in ({"entrypoint": {"class": "app.A"}}, {"type": "Elastic"}, {"minReplicas": 1}, {"maxReplicas": 1})
+    ),
+    case(
+        cel.TENSORFLOW,
+        {"roles": [task("chief"), task("ps"), task("worker")]},
+        {"roles": [task("chief", reserve="Quota"), task("ps"), task("worker")]},
+    ),
+    *(
+        case(
+            cel.TENSORFLOW_TASK,
+            {"roles": [task("chief"), task("ps", replicas=2), task("worker")]},
+            {"roles": [task("chief", **chief), task("ps", **ps), task("worker")]},
+        )
+        for chief, ps in (({"replicas": 2}, {}), ({}, {"driver": True}))
     ),
     case(
         cel.SERVICE,

@@ -231,6 +231,11 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].comm.initProcessGroup": Plan("spec.roles.0.comm.initProcessGroup", False),
     "spec.roles[].comm.virtualLocalRank": Plan("spec.roles.0.comm.virtualLocalRank", True),
     "spec.roles[].comm.subMaster": Plan("spec.roles.0.comm", {"subMaster": "ring"}),
+    "spec.roles[].tf.task": Code(
+        "dljob.plan.roles",
+        "tf",
+        "tests/unit/plan/test_tensorflow.py::test_each_task_has_its_port_its_environment_and_its_couplings",
+    ),
     "spec.roles[].ports[].name": Plan("spec.roles.3.ports", [{"name": "http"}]),
     "spec.roles[].ports[].port": Plan("spec.roles.3.ports", [{"name": "http", "port": 80}]),
     "spec.roles[].service": Code(

@@ -266,6 +266,11 @@ class RoleSetters(UnsupportedCalls):
         self._workload.ports = [*others, pruned({"name": name, "port": number or None})]
         return self
 
+    def tf(self, task: Literal["chief", "ps", "worker", "evaluator"]) -> Self:
+        """Make the ranks a task of a cluster of TensorFlow's parameter servers: they get TF_CONFIG."""
+        self._workload.tf = {"task": task}
+        return self
+
     def service(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - a switch, as the field is
         """Let a Service of Kubernetes lead to the ranks that are ready; the role needs ports."""
         self._workload.service = enabled

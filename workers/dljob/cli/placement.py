@@ -19,6 +19,7 @@ from dljob.plan.witnesses import WitnessPlan
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
 from dljob.spec.quantity import show, show_memory
+from dljob.spec.rules.tensorflow import NO_AUTHENTICATION
 from dljob.spec.text.emit import to_yaml
 from dljob.telemetry.wording import counted
 
@@ -84,12 +85,16 @@ class _Layout:
         if servers:
             table: Rows = [("SERVERS", "PORTS", "PROBES", "DRAIN", "SERVICE ON KUBERNETES"), *servers]
             domains = [*aligned(table), *([""] if domains else []), *domains]
+        rows: Rows
+        if tasks := [f"{role.name} ({role.tf})" for role in plan.roles.values() if role.tf]:
+            rows = [("TF_CONFIG FOR", "NOTE"), (", ".join(tasks), f"{NO_AUTHENTICATION}; networkPolicy closes them")]
+            domains = [*aligned(rows), *([""] if domains else []), *domains]
         images: Rows = [(group.name, group.image) for group in plan.node_groups.values() if group.image]
         if images:
             table = [("GROUP", "IMAGE ON KUBERNETES"), *images]
             domains = [*aligned(table), *([""] if domains else []), *domains]
         if plan.witnesses:
-            rows: Rows = [("WITNESSES", "READ AT", "SAY", "OF A RANK"), *map(_witness_row, plan.witnesses)]
+            rows = [("WITNESSES", "READ AT", "SAY", "OF A RANK"), *map(_witness_row, plan.witnesses)]
             domains = [*aligned(rows), *([""] if domains else []), *domains]
         tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
         return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
@@ -262,6 +267,7 @@ def _role_data(role: RolePlan) -> dict[str, Any]:
         "comm": role.comm_backend,
         **({"ports": [{"name": name, "port": number} for name, number in role.ports]} if role.ports else {}),
         **({"service": offered(role.ports)} if role.service else {}),
+        **({"tf": {"task": role.tf}} if role.tf else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""PyTorchJob of Kubeflow's training operator, and ElasticJob of DLRover: replicas of pods that form one torch world."""
+"""PyTorchJob of Kubeflow's training operator, and ElasticJob of DLRover without parameter servers: one torch world."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     for name, at in source.keys(_REPLICAS):
         if name not in ("Master", "Worker"):
             continue
-        part = _part(draft, name.lower(), at, PYTORCH)
+        part = pod_set(draft, name.lower(), at, PYTORCH)
         if not part.pods:
             source.harmless(at, "no pods")
             continue
@@ -38,7 +38,7 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     world = PodWorld(("spec", "roles", 0), "worker", parts, restarts=restarts, command=tuple(given), workdir=workdir)
     for key, at in source.keys(("spec",)):
         if key == "runPolicy":
-            _run_policy(draft, at, world)
+            run_policy(draft, at, world)
         elif key == "elasticPolicy":
             _elastic(draft, at, world)
         elif key == "nprocPerNode" and (text := source.text(at)):
@@ -47,14 +47,15 @@ def pytorch_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     build(draft, world)
 
 
-def _part(draft: Draft, name: str, at: Loc, manner: Manner) -> PodSet:
+def pod_set(draft: Draft, name: str, at: Loc, manner: Manner, number: int = 0) -> PodSet:
+    """Return the pods of one kind of replicas, which become node group and role of that number."""
     source = draft.source
     pods = source.number((*at, "replicas"))
     if source.value((*at, "replicas")) is not None:
-        source.carry((*at, "replicas"), ("spec", "nodeGroups", 0, "replicas"))
+        source.carry((*at, "replicas"), ("spec", "nodeGroups", number, "replicas"))
     for key, place in source.keys(at):
         if key == "restartPolicy":
-            source.carry(place, ("spec", "roles", 0, "restartPolicy"), "Never: no restart; else ranks restart")
+            source.carry(place, ("spec", "roles", number, "restartPolicy"), "Never: no restart; else ranks restart")
         elif key == "autoScale":
             source.harmless(place, "PrimeMaster scales by minReplicas and maxReplicas")
         elif key in ("restartTimeout", "priority", "BatchScheduler"):
@@ -62,7 +63,8 @@ def _part(draft: Draft, name: str, at: Loc, manner: Manner) -> PodSet:
     return PodSet(name, (*at, "template"), 1 if pods is None else pods, manner)
 
 
-def _run_policy(draft: Draft, at: Loc, world: PodWorld) -> None:
+def run_policy(draft: Draft, at: Loc, world: PodWorld) -> None:
+    """Convert the policies of a whole job of Kubeflow."""
     source = draft.source
     for key, place in source.keys(at):
         match key:
@@ -132,12 +134,9 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
     head(draft)
     source.stands(("spec",), ("spec",))
     specs: Loc = ("spec", "replicaSpecs")
-    for name, at in source.keys(specs):
-        if name in ("ps", "chief", "evaluator"):
-            raise UnfitError(at, f"{name}: parameter servers are not there yet")
     if source.value((*specs, "worker")) is None:
         raise UnfitError(specs, "has no worker", "describe its pods")
-    part = _part(draft, "worker", (*specs, "worker"), DLROVER)
+    part = pod_set(draft, "worker", (*specs, "worker"), DLROVER)
     world = PodWorld(("spec", "roles", 0), "worker", [part], restarts=10, command=tuple(given), workdir=workdir)
     world.nproc = "1"  # dlrover-run's default; Kubeflow's operators set PET_NPROC_PER_NODE=auto
     for key, at in source.keys((*specs, "worker")):
@@ -148,12 +147,13 @@ def elastic_job(draft: Draft, given: Sequence[str], workdir: str) -> None:
         if name in ("master", "dlrover-master"):
             source.harmless(at, "PrimeMaster is the master")
     for key, at in source.keys(("spec",)):
-        _elastic_field(draft, key, at)
+        elastic_field(draft, key, at)
     build(draft, world)
-    _variables(draft, world.role)
+    variables(draft, world.role)
 
 
-def _variables(draft: Draft, role: Loc) -> None:
+def variables(draft: Draft, role: Loc) -> None:
+    """Give a role the variables of all pods of an ElasticJob."""
     source = draft.source
     for name, at in source.keys(("spec", "envs")):
         value = source.text((*at, "value"))
@@ -163,14 +163,14 @@ def _variables(draft: Draft, role: Loc) -> None:
             draft.append(at, (*role, "env"), {"name": name, "value": value})
 
 
-def _elastic_field(draft: Draft, key: str, at: Loc) -> None:
+def elastic_field(draft: Draft, key: str, at: Loc, strategy: str = "AllreduceStrategy") -> None:
+    """Convert a field of an ElasticJob with this strategy."""
     source = draft.source
     match key:
         case "distributionStrategy":
-            if source.value(at) == "AllreduceStrategy":
-                source.harmless(at, "the ranks form a torch world")
-            else:
-                raise UnfitError(at, f"{source.value(at)} is not there yet", "dljob has AllreduceStrategy")
+            if source.value(at) != strategy:
+                raise UnfitError(at, f"{source.value(at)} does not fit its replicas", f"here they are for {strategy}")
+            source.harmless(at, "the roles say it")
         case "optimizeMode" | "brainService" | "enableElasticScheduling" | "enableDynamicSharding":
             source.harmless(at, "PrimeMaster decides; shards of data are served to every job")
         case "resourceLimits":

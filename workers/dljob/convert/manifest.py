@@ -13,6 +13,7 @@ from dljob.convert.jobset import job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.rayjob import ray_cluster, ray_job
 from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named
+from dljob.convert.tensorflow_job import elastic_servers, has_servers, tf_job
 from dljob.convert.trainjob import train_job
 from dljob.errors import PlacementError, Problem, SpecError, UsageError
 from dljob.plan.plan import plan
@@ -96,17 +97,19 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
     ("ray.io", "RayCluster"): lambda draft, given: ray_cluster(draft, given.command, given.workdir),
     ("kubeflow.org", "PyTorchJob"): lambda draft, given: pytorch_job(draft, given.command, given.workdir),
     ("jobset.x-k8s.io", "JobSet"): lambda draft, given: job_set(draft, given.command, given.workdir),
-    ("elastic.iml.github.io", "ElasticJob"): lambda draft, given: elastic_job(draft, given.command, given.workdir),
+    ("kubeflow.org", "TFJob"): lambda draft, given: tf_job(draft, given.command, given.workdir),
+    ("elastic.iml.github.io", "ElasticJob"): lambda draft, given: (
+        elastic_servers if has_servers(draft) else elastic_job
+    )(draft, given.command, given.workdir),
     (TRAINER, "TrainJob"): lambda draft, given: train_job(draft, given.command, given.workdir, given.runtimes),
 }
 """API group and kind -> what converts it."""
 NOT_YET: Mapping[tuple[str, str], str] = {
-    ("kubeflow.org", "TFJob"): "parameter servers are not there yet",
     ("kubeflow.org", "MPIJob"): "its ranks meet by ssh and mpirun: write the script as torchrun would start it",
     ("kubeflow.org", "XGBoostJob"): "its ranks meet by xgboost's own tracker, which dljob does not start",
     ("kubeflow.org", "PaddleJob"): "its ranks meet by paddle's launcher, which dljob does not start",
     ("kubeflow.org", "JAXJob"): "its ranks meet by jax.distributed, which dljob does not start",
-    ("kubeflow.org", "MXJob"): "parameter servers are not there yet",
+    ("kubeflow.org", "MXJob"): "MXNet is retired, and its parameter servers meet by its own scheduler",
     ("ray.io", "RayService"): "it serves without end: write the engines as server roles (docs/howto/servers.md)",
     ("ray.io", "RayCronJob"): "dljob has no schedule: convert the RayJob in it",
     ("batch.volcano.sh", "Job"): "dljob convert does not know it",

@@ -12,7 +12,18 @@ from typing import Any
 
 from immutables import Map
 
-from dljob.master.failure import attribution, budget, cuts, ending, failover, hanging, memory, moving, restart
+from dljob.master.failure import (
+    attribution,
+    budget,
+    cuts,
+    ending,
+    failover,
+    hanging,
+    memory,
+    moving,
+    restart,
+    tf_cluster,
+)
 from dljob.master.ledger import rules
 from dljob.master.placement import (
     admission,
@@ -308,7 +319,10 @@ def _rank_serves(d: StateTransaction, event: RankServes) -> None:
     elif rank.phase is RankPhase.STARTING and event.why and not event.ready:
         words = f"does not become ready: its server does not serve what readinessProbe asks for ({event.why})"
         d.note(reasons.READINESS_CHANGED, f"{event.role}/{event.rank}", words)
-    d.set_rank(key, evolve(rank, addresses=event.addresses, serving=event.ready))
+    told = evolve(rank, addresses=event.addresses, serving=event.ready, cluster=event.cluster or rank.cluster)
+    d.set_rank(key, told)
+    if event.cluster:
+        tf_cluster.follow(d, event, rank)
 
 
 def _confirm(d: StateTransaction, host: HostId) -> None:

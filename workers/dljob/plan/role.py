@@ -107,6 +107,8 @@ class RolePlan:
 
     python: str = field(default="", metadata=LATER)
     """Path or name of the interpreter of its ranks; empty: that of the Ray worker that runs its host."""
+    tf: str = field(default="", metadata=LATER)
+    """chief | ps | worker | evaluator, its task in a cluster of TensorFlow; empty: none."""
     service: bool = field(default=False, metadata=LATER)
     """Whether a Service of Kubernetes has its ready ranks."""
 

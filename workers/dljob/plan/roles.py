@@ -9,6 +9,7 @@ from dljob.plan.devices import DEVICES
 from dljob.plan.model import GRAIN, Amount, Resources, add_up
 from dljob.plan.role import AutoscalePlan, HostKind, RolePlan
 from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
+from dljob.plan.tensorflow import ports_of, restarts_with
 from dljob.spec.model import (
     Autoscale,
     DLJobSpec,
@@ -63,7 +64,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         node_group=role.node_group or "",
         restart_level=role.restart_policy.level or _restart_level(role),
         max_restarts=role.restart_policy.max_restarts,
-        restart_with=role.restart_policy.with_,
+        restart_with=restarts_with(spec, role),
         comm_backend=comm,
         comm_timeout_s=role.comm.timeout_seconds,
         init_process_group=role.comm.init_process_group and comm is not None,
@@ -79,12 +80,13 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         spread=spreads(role),
         numa_binding=_NUMA[role.accelerator.numa_binding] if role.accelerator and not quota else "",
         virtual_local_rank=elastic and role.comm.virtual_local_rank,
-        ports=tuple((port.name, port.port) for port in role.ports),
+        ports=ports_of(role),
         readiness=_probe(role.readiness_probe),
         startup=_probe(role.startup_probe),
         liveness=_probe(role.liveness_probe),
         drain=_drain(role.drain),
         python=role.python or "",
+        tf=role.tf.task if role.tf else "",
         service=role.service,
         autoscale=_autoscale(role.autoscale),
         weights=_weights(role.weights),

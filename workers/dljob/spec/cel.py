@@ -162,6 +162,17 @@ QUOTA = CelRule(
     "self.reserve != 'Quota' || self.type == 'Actor' && !has(self.entrypoint.class)",
     "reserve Quota is for Actor roles with a module or command",
 )
+# A server of TensorFlow ends with its process, and its ranks form no torch world.
+TENSORFLOW = CelRule(
+    "!has(self.tf) || self.type == 'Actor' && !has(self.entrypoint.class) && self.reserve != 'Quota'"
+    " && !has(self.minReplicas) && !has(self.maxReplicas)",
+    "tf is for Actor roles with a module or command and a fixed number of ranks",
+)
+# The chief ends the job: the servers of the other tasks never end by themselves.
+TENSORFLOW_TASK = CelRule(
+    "!has(self.tf) || (self.tf.task == 'chief' ? self.replicas == 1 : !self.driver)",
+    "a TensorFlow cluster has one chief, and its other tasks need driver: false",
+)
 # A thread cannot be asked by a signal, and its host is killed at a restart.
 DRAIN = CelRule("!has(self.drain) || !has(self.entrypoint.class)", "drain is for a module or command")
 # A Service without a port does not exist.
@@ -274,7 +285,7 @@ SPEC = (
 ROOT = (NAME, ROLES_FIXED, GROUPS_FIXED, IMAGE_FIXED)
 ROLE = (
     *(RESERVED_ROLE, GROUP_SIZE, BOUNDS_ELASTIC, BOUNDS, COMM_ELASTIC, IN_PROCESS, OUT_OF_MEMORY, QUOTA),
-    *(DRAIN, SERVICE, AUTOSCALE),
+    *(DRAIN, SERVICE, AUTOSCALE, TENSORFLOW, TENSORFLOW_TASK),
 )
 
 

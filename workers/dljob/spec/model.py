@@ -41,7 +41,7 @@ from dljob.spec.policy import (
     RuleReason,
     Spares,
 )
-from dljob.spec.rank import Comm, Entrypoint, EnvVar, RoleAccelerator, RoleResources
+from dljob.spec.rank import Comm, Entrypoint, EnvVar, RoleAccelerator, RoleResources, TensorFlow
 from dljob.spec.scalars import (
     MAP_BY_NAME,
     MAP_BY_ROLE,
@@ -106,6 +106,7 @@ __all__ = [
     "RuleReason",
     "Scheduling",
     "Spares",
+    "TensorFlow",
     "Weights",
     "WeightsLoad",
     "WeightsVerify",
@@ -173,6 +174,9 @@ class Role(Model):
     """Roles that must be ready or complete before this one starts; empty: it starts at once."""
     comm: Comm = Comm()
     """Torch process group of the ranks; only for Elastic."""
+    tf: TensorFlow | None = None
+    """The task of the ranks in a cluster of TensorFlow's parameter servers; left out: none. For Actor roles with a
+    module or command and a fixed number of ranks."""
     ports: Annotated[tuple[Port, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
     """Ports on which each rank listens, at the address in DLJOB_HOST: loopback on a laptop, that of the pod on
     Kubernetes; empty by default."""

@@ -66,6 +66,15 @@ class RoleResources(Model):
     """Amounts of other resources that one rank takes, by Ray's name."""
 
 
+class TensorFlow(Model):
+    """The task of a role in a cluster of TensorFlow's parameter servers."""
+
+    task: Literal["chief", "ps", "worker", "evaluator"]
+    """Each rank is that task, with its number as index: TF_CONFIG says so, and has the addresses of all tasks of the
+    job. A port `tf` is added to the role unless it has one of that name; an evaluator needs none. A restart of a ps
+    restarts the chief too, and so does another address of a ps or worker."""
+
+
 class Comm(Model):
     """Rendezvous of the ranks of an Elastic role: a torch process group, or a user's SubMaster."""
 

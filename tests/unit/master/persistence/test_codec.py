@@ -128,7 +128,7 @@ EVENTS = st.one_of(
     st.builds(ev.SpareReady, text, text, small, small, text, small, text),
     st.builds(ev.SpareLost, text, text, small, small),
     st.builds(ev.RankReady, text, small, small, small, st.none() | small),
-    st.builds(ev.RankServes, text, small, small, pairs, st.booleans(), text),
+    st.builds(ev.RankServes, text, small, small, pairs, st.booleans(), text, text),
     st.builds(ev.WeightsPublished, text, small, st.floats(0, 2e9), st.floats(0, 2e9), small, publishers),
     st.builds(ev.WeightsLoaded, text, small, small, small, st.floats(0, 2e9), text, st.booleans()),
     st.builds(ev.Stepped, text, small, small, small),

@@ -12,8 +12,10 @@ import pytest
 from role_kit import role_plan
 
 from dljob.master.state.actions import RankStart
+from dljob.master.state.state import LISTENS
 from dljob.master.state.views import Outcome, Reason
 from dljob.plan.serving import ProbePlan, WeightsPlan
+from dljob.plan.tensorflow import checksum
 from dljob.runtime.process.messages import HostSpec, JobInfo, LoadOrder, Serves
 from dljob.runtime.serving.monitor import ProbedRank
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
@@ -168,6 +170,56 @@ def test_the_request_of_a_drain_goes_to_the_rank() -> None:
     request = ProbePlan("post", port="http", path="/drain")
     assert own.post(2, request).words.startswith(f"POST /drain at 127.0.0.1:{port}: ")
     assert not serving(Ranks()).post(2, ProbePlan("post", port="1")).ok
+
+
+class MeetingLine:
+    """PrimeMaster, which knows all addresses at the second question, or never."""
+
+    def __init__(self, *answers: dict[str, list[str]]) -> None:
+        self.answers = list(answers)
+        self.asked: list[Future[Any]] = []
+
+    def ask(self, what: str, args: Any, _timeout_s: float) -> Future[Any]:
+        assert (what, args) == ("tf_cluster", ({},))
+        self.asked.append(answer := Future())
+        if self.answers:
+            answer.set_result(self.answers.pop(0))
+        return answer
+
+
+def meeting(ranks: Ranks, line: MeetingLine, **role: Any) -> HostServing:
+    job = JobInfo("u", "j", "", "dljob", "m", 30, 0.2, "", ())
+    spec = HostSpec(job, role_plan("r", **{"entrypoint": ("module", "m"), **role}), 1)
+    return HostServing(spec, lambda: "127.0.0.1", lambda _rank: line, ranks)
+
+
+def test_a_task_tells_its_address_and_starts_with_those_of_all() -> None:
+    ranks, cluster = Ranks(), {"chief": ["h:1"], "ps": ["h:2"], "worker": ["h:3", "h:4", "h:5"]}
+    host = meeting(ranks, MeetingLine({}, cluster), tf="worker", ports=(("tf", 0),))
+    host.environment(START)
+    met = host.meet(START, Future())
+    assert met is not None
+    assert json.loads(met["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": 2}}
+    told = [(news.ready, news.cluster, len(news.addresses)) for _, _, news in ranks.said]
+    assert told == [(False, LISTENS, 1), (False, checksum(cluster), 1)]
+    assert meeting(ranks, MeetingLine()).meet(START, Future()) == {}, "a role that is no task asks nobody"
+
+
+def test_an_evaluator_has_no_address_to_tell() -> None:
+    ranks, cluster = Ranks(), {"chief": ["h:1"]}
+    met = meeting(ranks, MeetingLine(cluster), tf="evaluator").meet(START, Future())
+    assert met is not None
+    assert json.loads(met["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 2}
+    assert ranks.said == []
+
+
+def test_a_task_that_is_stopped_while_it_waits_does_not_start() -> None:
+    line, stopped = MeetingLine(), Future[None]()
+    stopped.set_result(None)
+    host = meeting(Ranks(), line, tf="ps", ports=(("tf", 0),))
+    host.environment(START)
+    assert host.meet(START, stopped) is None
+    assert line.asked[0].cancelled()
 
 
 def test_references_to_servers_are_those_of_this_start(tmp_path: Path) -> None:

@@ -218,6 +218,7 @@ def _start_host(d: StateTransaction, host: HostId, store: str, there: visible_de
                 since=d.now,
                 ready_at=0.0,
                 serving=False,
+                cluster="",
                 weights=None,
             )
             d.set_rank((host.role, rank), new)

@@ -228,6 +228,8 @@ class RankServes:
     """Whether it is to get requests."""
     why: str = ""
     """The last answer to its readiness probe; empty where it has none."""
+    cluster: str = ""
+    """For a task of TensorFlow, before it starts: LISTENS, or the checksum of the cluster that it was given."""
 
 
 @dataclass(frozen=True, slots=True)

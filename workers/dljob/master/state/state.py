@@ -148,6 +148,10 @@ class SparePhase(StrEnum):
         return self in (SparePhase.SPAWNING, SparePhase.READY)
 
 
+LISTENS = "-"
+"""`RankState.cluster` of a task whose address is known, and which was not given those of all others yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankState:
     """State of one rank. `since` is when its present process was ordered (unix seconds)."""
@@ -170,6 +174,9 @@ class RankState:
     """(port name, host:port) of the present process, else of the last one."""
     serving: bool = False
     """Whether the present process gets requests, as far as its probes say."""
+    cluster: str = ""
+    """For a task of TensorFlow: the checksum of the cluster that its process was given; LISTENS before that, and empty
+    until its own address is known."""
     weights: RankWeights | None = None
     """The weights of the present process, for a role whose weights dljob loads; None: it has not loaded any."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dljob.errors import NotFoundError
+from dljob.master.failure.tf_cluster import addresses
 from dljob.master.placement.previous_attempt import carried
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue, Reason
@@ -186,6 +187,12 @@ class MasterServer:
         shell = await self._ready()
         await until(shell.changed, lambda: endpoints_of(shell.state) != seen, LONGEST_S)
         return endpoints_of(shell.state)
+
+    async def tf_cluster(self, seen: dict[str, Any] | None) -> dict[str, Any]:
+        """Return task -> addresses of TensorFlow's tasks, empty until all are known, once that is not `seen`."""
+        shell = await self._ready()
+        await until(shell.changed, lambda: addresses(shell.state) != seen, LONGEST_S)
+        return addresses(shell.state)
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""

@@ -56,6 +56,10 @@ class PrimeMaster:
         """Return role -> its ranks that get requests, once that is not `seen`, or after a while."""
         return await self._own.endpoints(seen)
 
+    async def tf_cluster(self, seen: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the addresses of TensorFlow's tasks, once they are not `seen`, or after a while."""
+        return await self._own.tf_cluster(seen)
+
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints."""
         return await self._own.saves(question, node)

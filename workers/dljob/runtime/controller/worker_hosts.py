@@ -374,7 +374,9 @@ def _event(
     if news is not None:
         return ev.WeightsLoaded(role, report.rank, report.incarnation, news.version, news.at, news.why, news.untouched)
     if (serves := report.serves) is not None:
-        return ev.RankServes(role, report.rank, report.incarnation, serves.addresses, serves.ready, serves.why)
+        return ev.RankServes(
+            role, report.rank, report.incarnation, serves.addresses, serves.ready, serves.why, serves.cluster
+        )
     if report.outcome is None:
         return ev.RankReady(role, report.rank, report.incarnation, report.pid)
     return ev.RankEnded(role, report.rank, report.incarnation, report.outcome)

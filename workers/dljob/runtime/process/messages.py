@@ -195,6 +195,8 @@ class Serves:
     addresses: tuple[tuple[str, str], ...]
     ready: bool
     why: str = ""
+    cluster: str = ""
+    """As in `RankServes`."""
 
 
 @dataclass(frozen=True, slots=True)

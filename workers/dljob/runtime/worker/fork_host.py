@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ class _Rank:
     failed: Outcome | None = None
     """Its end, where a probe decided it."""
     ended: threading.Event = field(default_factory=threading.Event)
+    stopped: Future[None] = field(default_factory=Future)
+    """Done once it was told to end, also before it is forked."""
 
 
 class ForkHost(Host):
@@ -190,9 +193,11 @@ class ForkHost(Host):
             facts = self._facts(spec, order, start)
             rank = _Rank(start, log, size, facts, lambda: saving.place(spec, order, start), slot, progress, env)
             self._ranks[start.rank] = rank
-        if refused is not None:
-            self._ended(rank, refused)
+        met = None if refused is not None else self._serving.meet(start, rank.stopped)
+        if met is None:
+            self._ended(rank, refused or Outcome(ok=False, reason=Reason.UNKNOWN, message=f"not started: {rank.why}"))
             return
+        env |= met
         self._helper.order(
             "fork",
             start.rank,
@@ -258,6 +263,8 @@ class ForkHost(Host):
         for rank in ranks:
             # The first reason stays: a second order only repeats what ends the rank.
             rank.why = rank.why or reason
+            if not rank.stopped.done():
+                rank.stopped.set_result(None)
             self._socket.stopping(rank.start.rank, reason)
         # A grace of 0 is for ranks that would not react.
         if self.spec.role.drain is not None and grace_s:

@@ -6,15 +6,18 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dljob.master.state.actions import RankStart
+from dljob.master.state.state import LISTENS
 from dljob.master.state.views import Clue, Outcome, Reason
 from dljob.plan.serving import ENDPOINTS, HOST, ProbePlan, endpoints_variable, port_variable
+from dljob.plan.tensorflow import TF_CONFIG, checksum, tf_config
 from dljob.runtime.process.messages import HostSpec, LoadOrder, LoadResult, NewestVersion, Serves
-from dljob.runtime.serving.endpoints import AsksMaster, EndpointFeed, one_line
+from dljob.runtime.serving.endpoints import ANSWER_S, AsksMaster, EndpointFeed, one_line
 from dljob.runtime.serving.monitor import ProbedRank, ProbeMonitor
 from dljob.runtime.serving.ports import HostPorts, PortTakenError
 from dljob.runtime.serving.probes import Answer, ProbeTarget, ask
@@ -113,6 +116,31 @@ class HostServing:
         self._targets[start.rank] = ProbeTarget(address, ports)
         return {**env, HOST: address, **{port_variable(name): str(port) for name, port in ports.items()}}
 
+    def meet(self, start: RankStart, stopped: Future[None]) -> dict[str, str] | None:
+        """Tell a TensorFlow task's address and wait for those of all others; return TF_CONFIG, or None once stopped.
+
+        Raises:
+            UnreachableError: PrimeMaster does not answer.
+        """
+        role = self._spec.role
+        if not role.tf:
+            return {}
+        addresses = self._addresses(start.rank)
+        if addresses:
+            self._ranks.serves(start.rank, start.incarnation, Serves(addresses, ready=False, cluster=LISTENS))
+        cluster: Mapping[str, Sequence[str]] = {}
+        while not cluster:
+            asked = self._line(start.rank).ask("tf_cluster", ({},), ANSWER_S)
+            wait((asked, stopped), return_when=FIRST_COMPLETED)
+            if stopped.done():
+                asked.cancel()
+                return None
+            cluster = asked.result()
+        if addresses:
+            given = checksum(cluster)
+            self._ranks.serves(start.rank, start.incarnation, Serves(addresses, ready=False, cluster=given))
+        return {TF_CONFIG: tf_config(role, start.rank, cluster)}
+
     def _endpoints(self, start: RankStart) -> dict[str, str]:
         lines = {endpoints_variable(role): line for role, line in self._lines(start).items()}
         return {ENDPOINTS: str(self._file), **lines}
@@ -168,16 +196,20 @@ class HostServing:
 
     def serves(self, who: ProbedRank, *, ready: bool, why: str) -> None:
         """Report a rank's readiness, and at the first time the rank as ready."""
-        target = self._targets.get(who.rank)
-        if target is not None or why:
-            host = "" if target is None else f"[{target.address}]" if ":" in target.address else target.address
-            ports = {} if target is None else target.ports
+        if who.rank in self._targets or why:
             # Before `ready`: roles that wait for this one find its address.
-            addresses = tuple((name, f"{host}:{port}") for name, port in ports.items())
-            self._ranks.serves(who.rank, who.incarnation, Serves(addresses, ready, why))
+            self._ranks.serves(who.rank, who.incarnation, Serves(self._addresses(who.rank), ready, why))
         if ready and who not in self._ready:
             self._ready.add(who)
             self._ranks.ready(who.rank, who.incarnation)
+
+    def _addresses(self, rank: int) -> tuple[tuple[str, str], ...]:
+        """Return (port name, host:port) of a rank."""
+        target = self._targets.get(rank)
+        if target is None:
+            return ()
+        host = f"[{target.address}]" if ":" in target.address else target.address
+        return tuple((name, f"{host}:{port}") for name, port in target.ports.items())
 
     def dead(self, who: ProbedRank, why: str) -> None:
         """End a rank whose startup or liveness probe failed."""

@@ -24,6 +24,7 @@ from dljob.spec.rules.reference import REFERENCE_RULES
 from dljob.spec.rules.rejoin import REJOIN_RULES
 from dljob.spec.rules.serving import SERVING_RULES
 from dljob.spec.rules.templates import TEMPLATE_RULES
+from dljob.spec.rules.tensorflow import TENSORFLOW_RULES
 from dljob.spec.rules.weights import WEIGHT_RULES
 from dljob.spec.rules.witnesses import WITNESS_RULES
 from dljob.spec.text.tree import Loc
@@ -234,5 +235,6 @@ RULES: tuple[Check, ...] = (
     *QUOTA_RULES,
     *SERVING_RULES,
     *WEIGHT_RULES,
+    *TENSORFLOW_RULES,
 )
 """All rules in the order of their checks; the loader sorts the findings by their place in the file."""

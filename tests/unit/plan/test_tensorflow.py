@@ -1,0 +1,50 @@
+"""TensorFlow's tasks in a plan: their ports, who restarts with whom, and TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+
+from plan_kit import job, role
+
+from dljob.plan.plan import plan
+from dljob.plan.tensorflow import checksum, tf_config
+
+
+def task(name, count=1, **more):
+    known = {"entrypoint": {"module": "a.py"}, "driver": name == "chief", "tf": {"task": name}}
+    return role(name, count, **{**known, **more})
+
+
+def roles(*more):
+    return plan(job(task("chief"), task("ps", 2), task("worker", 2), task("evaluator"), *more)).roles
+
+
+def test_each_task_has_its_port_its_environment_and_its_couplings():
+    made = roles(role("other"))
+    assert {name: (one.tf, one.ports, one.restart_with) for name, one in made.items()} == {
+        "chief": ("chief", (("tf", 0),), ()),
+        "ps": ("ps", (("tf", 0),), ("chief",)),
+        "worker": ("worker", (("tf", 0),), ()),
+        "evaluator": ("evaluator", (), ()),
+        "other": ("", (), ()),
+    }
+
+
+def test_a_port_and_couplings_of_the_users_own_are_kept():
+    servers = {"ports": [{"name": "tf", "port": 2222}], "restartPolicy": {"with": ["evaluator", "chief"]}}
+    chief = task("chief", ports=[{"name": "board"}])
+    made = plan(job(chief, task("ps", **servers), task("worker"), task("evaluator"))).roles
+    assert made["ps"].ports == (("tf", 2222),)
+    assert made["ps"].restart_with == ("evaluator", "chief")
+    assert made["chief"].ports == (("board", 0), ("tf", 0))
+
+
+def test_the_config_says_who_the_rank_is_and_where_all_tasks_listen():
+    made = roles()
+    cluster = {"worker": ["a:2", "b:2"], "chief": ["a:1"]}
+    assert json.loads(tf_config(made["worker"], 1, cluster)) == {
+        "cluster": {"chief": ["a:1"], "worker": ["a:2", "b:2"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert checksum(cluster) == checksum(dict(reversed(cluster.items())))
+    assert checksum(cluster) != checksum({**cluster, "chief": ["a:3"]})

@@ -1,0 +1,46 @@
+"""A cluster of TensorFlow: the addresses of its tasks, and the restart of a chief that has other ones.
+
+The chief connects to the addresses that it started with, and hands them to the servers of the other tasks. So nobody
+but the chief restarts when a task listens elsewhere: on another node, or where its port was taken meanwhile.
+"""
+
+from __future__ import annotations
+
+from dljob.master.failure.policy import lift
+from dljob.master.failure.restart import RestartOrder, begin
+from dljob.master.state.events import RankServes
+from dljob.master.state.state import LISTENS, JobState, RankPhase, RankState
+from dljob.master.state.transaction import StateTransaction
+from dljob.master.state.views import Level
+from dljob.plan.tensorflow import MEMBERS, PORT, checksum
+from dljob.telemetry import reasons
+
+_STARTED = (RankPhase.STARTING, RankPhase.READY)
+
+
+def addresses(state: JobState | StateTransaction) -> dict[str, list[str]]:
+    """Return task -> the addresses of its ranks; empty until the address of each present process is known."""
+    found: dict[str, list[str]] = {}
+    for name, facts in state.job.roles.items():
+        if facts.plan.tf not in MEMBERS:
+            continue
+        ranks = [state.ranks[name, rank] for rank in facts.ranks]
+        if any(rank.phase not in _STARTED or not rank.cluster for rank in ranks):
+            return {}
+        found[facts.plan.tf] = [dict(rank.addresses)[PORT] for rank in ranks]
+    return found
+
+
+def follow(d: StateTransaction, event: RankServes, before: RankState) -> None:
+    """Restart the chief where a task listens at another address than the chief was given."""
+    chief = next((name for name, facts in d.job.roles.items() if facts.plan.tf == "chief"), "")
+    if not chief or not d.phase.active:
+        return
+    given = d.ranks[chief, 0]
+    now = addresses(d)
+    if not now or given.cluster in ("", LISTENS, checksum(now)):
+        return
+    was, at = (dict(found).get(PORT, "nowhere") for found in (before.addresses, event.addresses))
+    cause = f"{event.role}/{event.rank} listens at {at} now, not at {was}, which {chief}/0 was given"
+    level = lift(d.facts(chief), Level.PROCESS, host_lost=False)
+    begin(d, RestartOrder(level, chief, (0,), reasons.RESTARTED_WITH, cause))

@@ -1,0 +1,45 @@
+"""A cluster of TensorFlow's parameter servers: its ports, its coupled restarts, and TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from zlib import crc32
+
+from dljob.plan.role import RolePlan
+from dljob.spec.model import DLJobSpec, Role
+
+TF_CONFIG = "TF_CONFIG"
+PORT = "tf"
+"""Name of the port on which a task's server listens."""
+MEMBERS = ("chief", "ps", "worker")
+"""The tasks that have a server. An evaluator only reads checkpoints."""
+
+Cluster = Mapping[str, Sequence[str]]
+"""Task -> host:port of each of its ranks."""
+
+
+def ports_of(role: Role) -> tuple[tuple[str, int], ...]:
+    """Return (name, number or 0) of a role's ports, with that of its TensorFlow server."""
+    own = tuple((port.name, port.port) for port in role.ports)
+    needed = role.tf is not None and role.tf.task in MEMBERS and PORT not in dict(own)
+    return (*own, (PORT, 0)) if needed else own
+
+
+def restarts_with(spec: DLJobSpec, role: Role) -> tuple[str, ...]:
+    """Return the roles that restart with a role: the chief with a parameter server, whose variables are gone."""
+    if role.tf is None or role.tf.task != "ps":
+        return role.restart_policy.with_
+    chiefs = (other.name for other in spec.roles if other.tf and other.tf.task == "chief")
+    return tuple(dict.fromkeys((*role.restart_policy.with_, *chiefs)))
+
+
+def tf_config(role: RolePlan, rank: int, cluster: Cluster) -> str:
+    """Return the value of TF_CONFIG, as `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads it."""
+    tasks = {task: list(cluster[task]) for task in MEMBERS if task in cluster}
+    return json.dumps({"cluster": tasks, "task": {"type": role.tf, "index": rank}})
+
+
+def checksum(cluster: Cluster) -> str:
+    """Return a short name of a cluster's addresses."""
+    return f"{crc32(json.dumps(cluster, sort_keys=True).encode()):08x}"
