@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dljob import checkpoint, current_worker, progress, shards
 
-SAMPLES, RANGE, EPOCHS, KEYS = 4096, 64, 8, 16
+SAMPLES, RANGE, EPOCHS, KEYS = 4096, 64, 4, 16
 SAVE_EVERY = 4
 """Rounds between two checkpoints."""
 
