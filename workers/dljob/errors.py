@@ -222,6 +222,7 @@ _EXTRAS = {
     "dljob_operator": ("the operator", "operator"),
     "prometheus_client": ("the Prometheus client", "operator"),
     "yr": ("openYuanrong", "yr"),
+    "kafka": ("kafka-python", "kafka"),
 }
 """Module -> the name of its product, and the extra of dljob that installs it."""
 

@@ -36,6 +36,8 @@ class RoleStatus(TypedDict, total=False):
     restarts: int
     wanted: int
     """Number of ranks that an Elastic role wants; absent for other roles."""
+    servedLagSeconds: float
+    """Age of the earliest event of a source that its weights had last learned from, when a rank had loaded them."""
 
 
 class ServerStatus(TypedDict):

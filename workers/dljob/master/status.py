@@ -336,6 +336,7 @@ def _role(state: JobState, name: str) -> dict[str, Any]:
         "failed": own.failed,
         "restarts": own.restarts,
         **({"wanted": state.sizes[name].want} if name in state.sizes else {}),
+        **({"servedLagSeconds": own.served_lag_s} if own.served_lag_s is not None else {}),
     }
 
 

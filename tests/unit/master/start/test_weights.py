@@ -248,3 +248,16 @@ def test_a_role_without_weights_tells_nothing_of_them():
         *["Fresh"] * 4,
         None,
     ]
+
+
+def test_the_status_tells_how_old_an_event_is_when_a_server_has_learned_from_it():
+    world = fleet(2)
+    publish(world, 1, learned_since=world.now - 5.0)
+    publish(world, 2, learned_since=world.now - 1.0)
+    publish(world, 3)
+    lags = []
+    for rank in (0, 1, 0, 1):
+        own = world.state.ranks["s", rank].weights.loading
+        world.send(ev.WeightsLoaded("s", rank, 1, own.version, own.at), after=1.0)
+        lags.append(status.status(world.state, world.now, {})["roles"][0]["servedLagSeconds"])
+    assert lags == [9.0, 9.0, 6.0, 6.0], "the first rank that has a version counts, and version 3 has what 2 had"

@@ -25,6 +25,8 @@ from dljob.telemetry.wording import counted
 FIRST_RETRY_S = 1.0
 """Seconds until a failed load is ordered again; each further failure doubles them."""
 MOST_RETRY_S = 60.0
+UNSERVED = 64
+"""Number of versions that no rank has loaded whose events are remembered: of older ones no lag is told."""
 
 _NONE = RankWeights()
 
@@ -140,7 +142,8 @@ def published(d: StateTransaction, event: WeightsPublished) -> None:
         d.because(f"{event.role}: version {event.version} of its weights is not taken: {why}")
         return
     newest = PublishedWeights(event.version, event.at, event.since, event.first)
-    d.set_role(event.role, evolve(role, newest=newest))
+    learned = ((event.at, event.learned_since),) if event.learned_since else ()
+    d.set_role(event.role, evolve(role, newest=newest, unserved=(*role.unserved, *learned)[-UNSERVED:]))
     with d.many():
         for rank in d.facts(event.role).ranks:
             # A load that failed may go well with another version.
@@ -149,6 +152,14 @@ def published(d: StateTransaction, event: WeightsPublished) -> None:
                 d.set_rank((event.role, rank), evolve(own, weights=evolve(own.weights, retry_at=None)))
             d.touched.ranks.add((event.role, rank))
     d.because(f"{event.role}: version {event.version} of its weights is the newest")
+
+
+def _served(d: StateTransaction, role: str, at: float) -> None:
+    """Note how old the earliest event is that a rank of the role serves from now on, as the first one."""
+    own = d.roles[role]
+    if times := [since for published_at, since in own.unserved if published_at <= at]:
+        rest = tuple(one for one in own.unserved if one[0] > at)
+        d.set_role(role, evolve(own, unserved=rest, served_lag_s=round(max(0.0, d.now - min(times)), 3)))
 
 
 def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
@@ -165,6 +176,7 @@ def loaded(d: StateTransaction, event: WeightsLoaded) -> None:
         d.set_rank(key, evolve(own, weights=kept))
         return
     if not event.why:
+        _served(d, event.role, event.at)
         d.set_rank(key, evolve(own, weights=RankWeights(event.version, event.at)))
         # A rank's ordinary loads are no news: one for each version and engine.
         if before.failures or (own.incarnation > 1 and not before.at):

@@ -246,6 +246,8 @@ class WeightsPublished:
     """The number with which that series began."""
     by: tuple[tuple[str, int], ...] = ()
     """(rank, its incarnation) of the publishers of all channels; empty: not known."""
+    learned_since: float = 0.0
+    """The earliest time of the events of sources that are new in it (unix seconds); 0: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

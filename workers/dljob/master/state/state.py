@@ -273,6 +273,10 @@ class RoleState:
     restarts: int = 0
     newest: PublishedWeights | None = None
     """The newest version of the weights that its ranks load; None: none was published, or it loads none."""
+    served_lag_s: float | None = None
+    """Age of the earliest event new in the version that was loaded last, when its first rank had loaded it."""
+    unserved: tuple[tuple[float, float], ...] = ()
+    """(when it was published, the earliest time of its new events) of versions that no rank has loaded yet."""
     weights_left_at: float = 0.0
     """When the newest of the versions was published that were left when the job went back to a cut (unix seconds)."""
     stop_by: float | None = None

@@ -370,7 +370,7 @@ def _event(
     role: str, report: Report
 ) -> ev.RankReady | ev.RankServes | ev.RankEnded | ev.WeightsPublished | ev.WeightsLoaded:
     if isinstance(news := report.weights, NewestVersion):
-        return ev.WeightsPublished(role, news.version, news.at, news.since, news.first, news.by)
+        return ev.WeightsPublished(role, news.version, news.at, news.since, news.first, news.by, news.learned_since)
     if news is not None:
         return ev.WeightsLoaded(role, report.rank, report.incarnation, news.version, news.at, news.why, news.untouched)
     if (serves := report.serves) is not None:

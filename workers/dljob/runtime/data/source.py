@@ -21,6 +21,7 @@ from dljob.runtime.data.source_cursor import Cursor
 from dljob.runtime.data.source_reader import Event, Extent, OpenSource, SourceError, SourceReader
 from dljob.runtime.process import extensions
 from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.event_times import event_times
 from dljob.runtime.queues import session
 
 SOURCES = "dljob.sources"
@@ -47,7 +48,7 @@ class Batch:
     """Their positions: partition number * 2^48 + offset, [start, end)."""
     watermark: float | None
     """The time up to which events were read in all partitions of this rank that are not idle (unix seconds)."""
-    _done: Callable[[Sequence[Run]], None]
+    _done: Callable[[Sequence[Run], Sequence[Event]], None]
 
     def __len__(self) -> int:
         return len(self.events)
@@ -58,7 +59,7 @@ class Batch:
 
     def done(self) -> None:
         """Mark the events done: the next `checkpoint.save` includes them."""
-        self._done(self.runs)
+        self._done(self.runs, self.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,8 @@ class Source(LeaseClient):
         super()._drop()
         self._cursors, self._looked_at = {}, float("-inf")
 
-    def _finished(self, runs: Sequence[Run]) -> None:
+    def _finished(self, runs: Sequence[Run], events: Sequence[Event]) -> None:
+        event_times.used(event.time for event in events)
         with self._lock:
             for run in runs:
                 # Otherwise the lease was lost with an earlier incarnation, and the work does not count.
@@ -315,7 +317,7 @@ def source(
 
     Args:
         name: Name of the source in the whole job; all ranks give the same URI.
-        uri: `file:/data/clicks.log`, or what an installed package reads.
+        uri: `file:/data/clicks.log`, `kafka://broker:9092/clicks`, or what an installed package reads.
         batch: Most events in a batch.
         linger: Seconds since the first event of a batch after which it is handed out though it is not full.
         most_bytes: Most bytes of a batch; a larger event is a batch of its own.

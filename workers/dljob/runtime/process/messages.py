@@ -176,6 +176,7 @@ class NewestVersion:
     since: float
     first: int
     by: tuple[tuple[str, int], ...] = ()
+    learned_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

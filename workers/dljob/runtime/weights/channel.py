@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.process.context import current_worker
+from dljob.runtime.process.event_times import event_times
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
@@ -92,7 +93,7 @@ class WeightChannel:
             raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
         what = f"{self._keeper.name}.publish"
         index, buckets = flat(state, what)
-        made = Version(secrets.token_hex(8), version.__index__(), index)
+        made = Version(secrets.token_hex(8), version.__index__(), index, learned_since=event_times.published())
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
         if self._way is not None:
             buckets = buckets.whole()  # it goes over them several times

@@ -41,6 +41,8 @@ class Version:
     """The number with which that series began."""
     by: tuple[str, int] = ("", 0)
     """The publisher's rank, and its incarnation; ("", 0): not known."""
+    learned_since: float = 0.0
+    """The earliest time of the events of sources that are new in it (unix seconds); 0: there are none."""
     copied: bool = False
     """Whether the keeper owns the buckets, so that they outlive the publisher."""
 

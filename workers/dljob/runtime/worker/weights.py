@@ -265,6 +265,7 @@ def newest_of(channels: Sequence[Sequence[Version]]) -> NewestVersion | None:
         max(one.since for one in newest),
         min(one.first for one in newest),
         tuple(sorted({one.by for one in newest if one.by[0]})),
+        min((one.learned_since for one in newest if one.learned_since), default=0.0),
     )
 
 

@@ -1,0 +1,131 @@
+"""A source that reads a topic by Kafka's protocol, without a consumer group: PrimeMaster's journal has the offsets.
+
+    source("clicks", "kafka://broker-1:9092,broker-2:9092/clicks", security_protocol="SSL")
+
+Options are those of `kafka.KafkaConsumer`. Events of transactions that are not committed are not read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from dljob.errors import UsageError, not_installed
+from dljob.runtime.data.source_reader import Event, Extent, SourceError
+
+ASK_MS = 1000
+"""Longest wait for an answer about offsets."""
+POLL_MS = 20
+"""Longest wait for events that are not here yet."""
+RECORDS = 500
+"""Most records that are taken at once, over all partitions."""
+OWN = ("auto_offset_reset", "bootstrap_servers", "enable_auto_commit", "group_id", "isolation_level")
+"""Options of the consumer that are not the user's: offsets are PrimeMaster's."""
+
+
+def open_source(uri: str, options: Mapping[str, Any]) -> KafkaReader:
+    """Open `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`."""
+    try:
+        import kafka
+    except ModuleNotFoundError as error:
+        raise not_installed(error) or error from None
+    parts = urlsplit(uri)
+    topic = parts.path.removeprefix("/")
+    if not parts.netloc or not topic or "/" in topic:
+        raise UsageError(f"source({uri!r}): wanted brokers and a topic, as in kafka://broker:9092/clicks")
+    if wrong := sorted(set(options) & set(OWN)):
+        raise UsageError(f"source({uri!r}, {wrong[0]}=...): offsets are journaled by dljob, without a consumer group")
+    given = {"auto_offset_reset": "none", "enable_auto_commit": False, "isolation_level": "read_committed"}
+    return KafkaReader(
+        kafka, topic, {**options, **given, "group_id": None, "bootstrap_servers": parts.netloc.split(",")}
+    )
+
+
+class KafkaReader:
+    """The partitions of one topic. It connects when it is first asked, and again after an error of the connection."""
+
+    def __init__(self, library: Any, topic: str, settings: Mapping[str, Any]) -> None:
+        self._kafka = library
+        self._topic = topic
+        self._settings = dict(settings)
+        self._consumer: Any = None
+        self._ready: dict[int, deque[Any]] = {}
+        """Partition -> records that were taken and not given; a partition that nobody reads is not in it."""
+        self._next: dict[int, int] = {}
+        """Partition -> the offset that its consumer reads next."""
+
+    def partitions(self) -> Mapping[str, Extent]:
+        """Return the topic's partitions, and what each of them has now."""
+        try:
+            consumer = self._connected()
+            numbers = consumer.partitions_for_topic(self._topic) or ()
+            places = [self._kafka.TopicPartition(self._topic, number) for number in sorted(numbers)]
+            first = consumer.beginning_offsets(places, timeout_ms=ASK_MS) if places else {}
+            last = consumer.end_offsets(places, timeout_ms=ASK_MS) if places else {}
+        except self._kafka.errors.KafkaError as error:
+            raise SourceError(_words(error)) from error
+        return {f"{self._topic}-{place.partition}": Extent(first[place], last[place]) for place in places}
+
+    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+        """Return the records of a partition that are here, or come soon."""
+        number = int(partition.rpartition("-")[2])
+        try:
+            ready = self._moved(number, offset)
+            if not ready:
+                self._poll()
+        except self._kafka.errors.OffsetOutOfRangeError:
+            # Deleted by retention: the next look at the partitions says which offsets there are.
+            self._next.clear()
+            return ()
+        except self._kafka.errors.KafkaError as error:
+            raise SourceError(_words(error)) from error
+        events: list[Event] = []
+        for record in list(ready)[:most]:
+            ready.popleft()
+            value = record.value if record.value is not None else b""
+            events.append(Event(partition, record.offset, record.offset + 1, value, record.timestamp / 1000))
+            self._next[number] = record.offset + 1
+        return events
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _connected(self) -> Any:
+        if self._consumer is None:
+            try:
+                self._consumer = self._kafka.KafkaConsumer(**self._settings)
+            except (AssertionError, self._kafka.errors.KafkaConfigurationError) as error:
+                raise UsageError(f"source of topic {self._topic}: {error}") from error
+            self._ready, self._next = {}, {}
+        return self._consumer
+
+    def _moved(self, number: int, offset: int) -> deque[Any]:
+        """Return the records of a partition from an offset on that are here, after moving its consumer there."""
+        consumer = self._connected()
+        place = self._kafka.TopicPartition(self._topic, number)
+        if number not in self._ready:
+            self._ready[number] = deque()
+            consumer.assign([self._kafka.TopicPartition(self._topic, each) for each in sorted(self._ready)])
+        if self._next.get(number) != offset:
+            self._ready[number].clear()
+            consumer.seek(place, offset)
+            self._next[number] = offset
+        return self._ready[number]
+
+    def _poll(self) -> None:
+        """Take records of the partitions that have none here: the others have to be read first."""
+        for number, ready in self._ready.items():
+            change = self._consumer.pause if ready else self._consumer.resume
+            change(self._kafka.TopicPartition(self._topic, number))
+        found = self._consumer.poll(timeout_ms=POLL_MS, max_records=RECORDS)
+        for place, records in found.items():
+            self._ready[place.partition] += records
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
