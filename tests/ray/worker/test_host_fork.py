@@ -189,9 +189,7 @@ def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(j
     site, code = tmp_path / "site-packages", tmp_path / "code"
     site.mkdir()
     code.mkdir()
-    once = (
-        "import os, pathlib, signal, threading, time\nseen = pathlib.Path(__file__ + '.seen')\nif not seen.exists():\n"
-    )
+    once = "import os, pathlib, signal\nseen = pathlib.Path(__file__ + '.seen')\nif not seen.exists():\n"
     (site / "good.py").write_text("import os\nPID = os.getpid()\n")
     (site / "threads.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(1,)).start()\n")
     (site / "crashes.py").write_text(f"{once}    seen.touch()\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
@@ -200,8 +198,8 @@ def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(j
     say = "import os, sys\nopen(sys.argv[1], 'a').write('ranks\\n' if good.PID == os.getpid() else 'servers\\n')\n"
     env, hosts = (("PYTHONPATH", str(site)),), {}
     for name in wanted:
-        (code / f"{name}.py").write_text(f"import good\nimport {name}\n{say}")
-        script, args = str(code / f"{name}.py"), (str(tmp_path / name),)
+        (code / f"{name}_run.py").write_text(f"import good\nimport {name}\n{say}")
+        script, args = str(code / f"{name}_run.py"), (str(tmp_path / name),)
         hosts[name] = job.host(ForkHost, role_plan("w", ("module", script), args=args, env=env, python=sys.executable))
         hosts[name].start(0)
     for name, error in wanted.items():
@@ -210,7 +208,7 @@ def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(j
         assert error or (tmp_path / name).read_text() == "servers\n"
     assert (site / "crashes.py.seen").exists()
 
-    host, script, said = hosts["threads"], code / "threads.py", tmp_path / "threads"
+    host, script, said = hosts["threads"], code / "threads_run.py", tmp_path / "threads"
     script.write_text(f"import os\nos.environ['HF_HUB_OFFLINE'] = '1'\nimport good\n{say}")
     host.start(0, incarnation=2)
     assert host.ends()[0].outcome.ok

@@ -15,6 +15,7 @@ import pytest
 from fork_kit import Server, alive
 
 from dljob.runtime.process import preload
+from dljob.runtime.worker import early_imports
 
 DRIVER = """
 import json, os, sys
@@ -56,6 +57,7 @@ UNFIT = {
     "import os\nos.chdir('/')": "its import changes the working directory",
     "import os\nos.environ.get('LOCAL_RANK', '0')": "its import asks for LOCAL_RANK, which each rank has of its own",
     DRIVER_LIBRARY: "its import looks for accelerators",
+    "import jax": "its import takes jax, which is not to be forked",
     "import yours": "/code/yours.py, which may change",
     "raise ValueError('no such thing')": "bad: ValueError: no such thing",
     "raise SystemExit": "bad: SystemExit",
@@ -69,7 +71,8 @@ def site(tmp_path: Path) -> Path:
     made = tmp_path / "site-packages"
     made.mkdir()
     (made / "good.py").write_text(GOOD)
-    (made / "after.py").write_text("")
+    for name in ("after", "jax"):
+        (made / f"{name}.py").write_text("")
     (made / "threads_inside.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(900,), daemon=True).start()"
     )
@@ -109,7 +112,7 @@ def test_a_package_that_leaves_something_behind_is_left_to_the_ranks(site, body)
 
 
 @pytest.mark.parametrize(
-    ("bounds", "said"), [((0.2, 60.0), "its import did nothing for 0.2 s"), ((20.0, 0.5), "not imported within 0.5 s")]
+    ("bounds", "said"), [((0.2, 60.0), "its import hung for 0.2 s"), ((20.0, 0.5), "not imported within 0.5 s")]
 )
 def test_an_import_that_hangs_is_ended_with_what_it_started(site, bounds, said):
     note = site / "child"
@@ -119,6 +122,17 @@ def test_an_import_that_hangs_is_ended_with_what_it_started(site, bounds, said):
     assert kept == []
     assert said in left
     assert not note.exists() or not alive(int(note.read_text()))
+
+
+def test_an_import_that_is_slow_on_a_busy_machine_does_not_hang():
+    pace = early_imports._Pace(100.0)
+    assert not pace.hangs(119.0, 0, 0.0)
+    assert not pace.hangs(138.0, 1, 0.0), "a new module"
+    assert not pace.hangs(157.0, 1, 0.1), "some processor time"
+    assert pace.hangs(177.0, 1, 0.1), "asleep"
+    assert not pace.hangs(178.0, 1, 19.9)
+    assert pace.hangs(179.0, 1, 20.0), "at work for ever"
+    assert not pace.hangs(180.0, 2, 20.0)
 
 
 @pytest.mark.parametrize(

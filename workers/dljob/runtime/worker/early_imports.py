@@ -31,9 +31,9 @@ from typing import Any, NoReturn
 from dljob.linux import descendants
 
 STILL_S = 20.0
-"""Seconds without a new module, after which an import counts as one that hangs."""
-TOTAL_S = 90.0
-"""Seconds for all imports together, as the ranks wait for them."""
+"""Seconds, asleep or of processor time, without a new module, after which an import counts as one that hangs."""
+TOTAL_S = 240.0
+"""Seconds for all imports together, on a machine however busy: the ranks wait for them."""
 SAID_BYTES = 16_000
 """The most of what imports print that is kept for the ranks' logs."""
 HANDED_ON = 75
@@ -56,6 +56,8 @@ DRIVERS = (
 )
 """How the names of libraries begin through which a process first sees its devices. Even if it finds none and opens
 nothing, torch keeps what it counted, and a rank would see no device."""
+NOT_FORKED = ("jax", "ray", "tensorflow")
+"""Packages whose makers advise against a fork once they are imported."""
 
 Imports = Sequence[tuple[str, Sequence[str]]]
 
@@ -204,16 +206,38 @@ def _ended(status: int) -> str:
 
 def _verdict(pid: int, reader: int, begun: mmap.mmap, until: float) -> str:
     """Return what a child says of its imports: "+", or why not; empty if it ended without a word."""
-    poll, last = select.poll(), 0
+    poll, pace = select.poll(), _Pace(time.monotonic())
     poll.register(reader, select.POLLIN)
     while (left := until - time.monotonic()) > 0:
-        if poll.poll(1000 * min(left, STILL_S)):
+        if poll.poll(1000 * min(left, STILL_S / 10)):
             return os.read(reader, 4096).decode(errors="replace")
-        (seen,) = struct.unpack("q", begun)
-        if seen == last:
-            return f"its import did nothing for {STILL_S:g} s (pid {pid} was killed)"
-        last = seen
+        if pace.hangs(time.monotonic(), struct.unpack("q", begun)[0], _processor_s(pid)):
+            return f"its import hung for {STILL_S:g} s, and was ended"
     return f"it was not imported within {TOTAL_S:g} s"
+
+
+def _processor_s(pid: int) -> float:
+    """Return the seconds of processor time that a child has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class _Pace:
+    """How an import gets on: one that hangs is told from one that is slow on a busy machine."""
+
+    def __init__(self, now: float) -> None:
+        self._moved = now
+        self._seen = (0, 0.0)
+        self._at_module = 0.0
+        """The processor time at the last new module."""
+
+    def hangs(self, now: float, modules: int, processor_s: float) -> bool:
+        """Whether it has slept, or worked without a new module, for STILL_S."""
+        if modules != self._seen[0]:
+            self._at_module = processor_s
+        if (modules, processor_s) != self._seen:
+            self._seen, self._moved = (modules, processor_s), now
+        return now - self._moved >= STILL_S or processor_s - self._at_module >= STILL_S
 
 
 class _Attempt:
@@ -305,7 +329,10 @@ class _Traces:
             return "handles a signal"
         if Path.cwd() != self._folder:
             return "changes the working directory"
-        for name in set(sys.modules) - self._modules:
+        new = set(sys.modules) - self._modules
+        if found := new.intersection(NOT_FORKED):
+            return f"takes {min(found)}, which is not to be forked"
+        for name in new:
             # Some modules are objects of another kind, which answer to any name.
             file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
             if isinstance(file, str) and not _installed(file):

@@ -61,8 +61,8 @@ from dljob.runtime.worker.serving import HostServing, port_taken
 
 log = logging.getLogger(__package__)
 
-UP_S = 120.0
-"""Seconds for the fork server to come up, the import of torch included."""
+UP_S = 360.0
+"""Seconds for the fork server to come up, its imports included."""
 UNSEEN = Outcome(ok=False, reason=Reason.UNKNOWN, message="its fork server was killed")
 """The outcome of a rank whose exit status could not be collected."""
 ACTOR_LOST = "ActorLost"
