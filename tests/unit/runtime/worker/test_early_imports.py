@@ -201,6 +201,20 @@ def test_a_server_that_took_the_place_of_another_ends_as_one(server):
     assert server.helper.wait(20) == 1
 
 
+def test_the_log_of_rank_0_says_once_what_was_left_to_the_ranks(site, monkeypatch):
+    monkeypatch.syspath_prepend(str(site))
+    early = preload.Preload((), (("threads_inside", ()),), str(site.parent / "code"), "yours.py", "/")
+    server = Server(site.parent, early)
+    try:
+        for rank, incarnation in ((0, 1), (0, 2), (1, 1)):
+            server.run("module", "yours.py", rank=rank, incarnation=incarnation, code_dir=site.parent / "code")
+        why = "threads_inside: threads_inside starts a thread"
+        assert server.log(0) == f"[dljob] left to be imported by each rank: {why}\n"
+        assert server.log(1) == ""
+    finally:
+        server.close()
+
+
 def test_ranks_draw_numbers_of_their_own(tmp_path):
     early = preload.Preload(("numpy.random", "random"))
     (tmp_path / "draws.py").write_text("import numpy, random\nprint(numpy.random.random(), random.random())\n")

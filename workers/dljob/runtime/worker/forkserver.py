@@ -173,7 +173,10 @@ def main(fd: int, preload: Mapping[str, Any]) -> None:
         _become_anew(order, began)
     # What an import has set stays, as if the rank had imported.
     order["env"] = {name: value for name, value in order["env"].items() if began.get(name) != value}
-    script.finish(script.run({**order, "said": early.said}))
+    said = early.said
+    if early.left and (order["rank"], order["incarnation"]) == (0, 1):
+        said = f"[dljob] left to be imported by each rank: {early.left}\n".encode(errors="replace") + said
+    script.finish(script.run({**order, "said": said}))
 
 
 _ANEW = """import json, sys
