@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,9 @@ class Drained:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, drain: DrainPlan, *, answer: Answer | None = None) -> None:
         self.said: list[str] = []
         self.answer = answer or Answer(ok=True, words="")
-        self.rank: Any = SimpleNamespace(start=RankStart(0, 1, 0, 1, 0), ended=threading.Event(), why="", pid=77)
+        self.rank: Any = SimpleNamespace(
+            start=RankStart(0, 1, 0, 1, 0), ended=threading.Event(), stopped=Future(), why="", pid=77
+        )
         self.host: Any = ForkHost.__new__(ForkHost)
         self.host._lock, self.host._ranks = threading.RLock(), {0: self.rank}
         self.host.spec = SimpleNamespace(role=role_plan("s", ("module", "m"), drain=drain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,9 @@ def test_an_order_to_stop_means_the_incarnations_it_names(incarnations: tuple[in
     host: Any = ForkHost.__new__(ForkHost)
     host._lock = threading.RLock()
     host._ranks = {
-        rank: SimpleNamespace(start=RankStart(rank, rank + 1, rank, 2, 0), ended=threading.Event(), why="")
+        rank: SimpleNamespace(
+            start=RankStart(rank, rank + 1, rank, 2, 0), ended=threading.Event(), stopped=Future(), why=""
+        )
         for rank in (0, 1)
     }
     host.spec = SimpleNamespace(role=SimpleNamespace(drain=None))
@@ -35,3 +38,4 @@ def test_an_order_to_stop_means_the_incarnations_it_names(incarnations: tuple[in
     host._socket = SimpleNamespace(stopping=lambda *_: None)
     host.stop_ranks(StopOrder(1, (0, 1), 1.0, "restart", incarnations))
     assert orders == ended
+    assert [rank for rank, own in host._ranks.items() if own.stopped.done()] == ended, "also where it is not forked yet"
