@@ -12,7 +12,7 @@ from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
 
 import kafka
 from dljob.runtime.data.kafka_reader import KafkaReader, open_source
-from dljob.runtime.data.source_reader import Event, SourceError
+from dljob.runtime.data.source_reader import SourceError, SourceEvent
 
 pytestmark = pytest.mark.timeout(600)  # a Java and its restarts, on a machine that does more
 TOPICS = ("plain", "committed", "deleted", "grown", "remade")
@@ -67,9 +67,9 @@ def produce(broker, topic: str, first: int, end: int, partition: int = 0) -> Non
     producer.close()
 
 
-def read(reader: KafkaReader, name: str, offset: int, count: int) -> list[Event]:
+def read(reader: KafkaReader, name: str, offset: int, count: int) -> list[SourceEvent]:
     """Read until there are so many events, as a source does: each time from behind the last."""
-    found: list[Event] = []
+    found: list[SourceEvent] = []
 
     def more() -> bool:
         found.extend(reader.read(name, found[-1].next if found else offset, 7))
@@ -102,7 +102,7 @@ def test_a_broker_killed_in_the_middle_of_a_commit_loses_and_repeats_nothing(bro
     producer = patiently(lambda: kafka.KafkaProducer(**settings))
     patiently(lambda: producer.init_transactions() or True)
     whole: list[int] = []
-    found: list[Event] = []
+    found: list[SourceEvent] = []
     for turn in range(3):
         producer.begin_transaction()
         for n in range(turn * 10, turn * 10 + 10):

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from dljob.runtime.controller.relauncher import BadNode, NodeRelauncher
     from dljob.runtime.data.batches import GlobalBatch, global_batches
     from dljob.runtime.data.shards import Shard, shards
-    from dljob.runtime.data.source import Batch, Source, source
-    from dljob.runtime.data.source_reader import Event, Extent, SourceError, SourceReader
+    from dljob.runtime.data.source import EventBatch, EventSource, source
+    from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent, SourceReader
     from dljob.runtime.process.context import current_worker, progress
     from dljob.runtime.process.worker_context import WorkerContext
     from dljob.runtime.queues.data_queue import DataQueue
@@ -108,8 +108,8 @@ _HOMES = {
     "dljob.runtime.controller.relauncher": ("BadNode", "NodeRelauncher"),
     "dljob.runtime.rpc.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.data.shards": ("Shard", "shards"),
-    "dljob.runtime.data.source": ("Batch", "Source", "source"),
-    "dljob.runtime.data.source_reader": ("Event", "Extent", "SourceError", "SourceReader"),
+    "dljob.runtime.data.source": ("EventBatch", "EventSource", "source"),
+    "dljob.runtime.data.source_reader": ("SourceEvent", "Extent", "SourceError", "SourceReader"),
     "dljob.runtime.rpc.streams": ("Stream",),
     "dljob.runtime.serving.completion_stream": ("CompletionStream",),
     "dljob.runtime.serving.endpoints": ("Endpoint", "Endpoints", "endpoints"),
@@ -124,7 +124,6 @@ __all__ = [
     "AnyJob",
     "AsyncHttpTransport",
     "BadNode",
-    "Batch",
     "CallError",
     "CallFuture",
     "CallTimeoutError",
@@ -140,7 +139,8 @@ __all__ = [
     "DeadlineError",
     "Endpoint",
     "Endpoints",
-    "Event",
+    "EventBatch",
+    "EventSource",
     "Extent",
     "FutureSequence",
     "GlobalBatch",
@@ -162,8 +162,8 @@ __all__ = [
     "RoleBuilder",
     "RoleGroup",
     "Shard",
-    "Source",
     "SourceError",
+    "SourceEvent",
     "SourceReader",
     "SpecError",
     "Stream",

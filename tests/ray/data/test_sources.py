@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from prime_help import QUICK, Job, eventually
+from prime_help import QUICK, USERS, Job, eventually
 
 pytestmark = pytest.mark.ray
 EVENTS, ROTATED = 600, 200
@@ -48,7 +48,7 @@ def test_each_checkpoint_of_a_run_with_kills_has_each_event_once(job, tmp_path):
     log = tmp_path / "clicks.log"
     append(log, 0, ROTATED)
     config = {"uri": f"file:{log}", "events": EVENTS, "batch": 20}
-    job.start(job.role("trainer", "online_user.count", config=config), faultTolerance=QUICK)
+    job.start(job.role("trainer", "online_user.count", config=config), code=USERS / "served", faultTolerance=QUICK)
     pid = job.running("trainer/0")["trainer/0"]
     eventually(lambda: steps(job) >= 3, 60, job.seen)
     os.kill(pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 from dljob.errors import UsageError
 from dljob.runtime.data import socket_reader
 from dljob.runtime.data.socket_reader import SocketReader, open_source
-from dljob.runtime.data.source_reader import Event, Extent, SourceError
+from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def serve():
 def test_partitions_and_events_come_over_one_connection(serve: Callable[..., tuple[SocketReader, list[bytes]]]):
     reader, asked = serve(b"a 0 7\nb 3 3\n\n", b"5 6 1.5 3\nx\ny6 7 2.5 0\n\n", b"\n")
     assert reader.partitions() == {"a": Extent(0, 7), "b": Extent(3, 3)}
-    assert reader.read("a", 5, 9) == [Event("a", 5, 6, b"x\ny", 1.5), Event("a", 6, 7, b"", 2.5)]
+    assert reader.read("a", 5, 9) == [SourceEvent("a", 5, 6, b"x\ny", 1.5), SourceEvent("a", 6, 7, b"", 2.5)]
     assert reader.read("a", 7, 9) == []
     assert asked == [b"PARTITIONS\n", b"READ a 5 9\n", b"READ a 7 9\n"]
     reader.close()

@@ -17,8 +17,8 @@ from dljob.master.state.evolve import evolve
 from dljob.runtime.data import leases, source_cursor
 from dljob.runtime.data import source as module
 from dljob.runtime.data.shards import shards
-from dljob.runtime.data.source import Batch, BatchLimits, Source, source
-from dljob.runtime.data.source_reader import Event, Extent, SourceError
+from dljob.runtime.data.source import BatchLimits, EventBatch, EventSource, source
+from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 
 LIMITS = BatchLimits(4, 100, 1.0)
 
@@ -51,12 +51,12 @@ class Memory:
             raise SourceError(self.why)
         return {name: Extent(self.first[name], len(log)) for name, log in self.logs.items()}
 
-    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+    def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
         if self.why:
             raise SourceError(self.why)
         begin = max(offset - self.repeats, self.first[partition])
         found = [(n, value) for n, value in enumerate(self.logs.get(partition, ()))][begin : offset + most]
-        return [Event(partition, n, n + 1, value, self.time) for n, value in found]
+        return [SourceEvent(partition, n, n + 1, value, self.time) for n, value in found]
 
     def close(self) -> None:
         self.closed = True
@@ -78,11 +78,11 @@ def desk(me: Any) -> Desk:
     return Desk()
 
 
-def opened(desk: Desk, me: Any, memory: Memory, limits: BatchLimits = LIMITS, **more: Any) -> Source:
-    return Source(desk, "s", memory, limits, clock=lambda: me.stopping.now, **more)  # type: ignore[arg-type]
+def opened(desk: Desk, me: Any, memory: Memory, limits: BatchLimits = LIMITS, **more: Any) -> EventSource:
+    return EventSource(desk, "s", memory, limits, clock=lambda: me.stopping.now, **more)  # type: ignore[arg-type]
 
 
-def offsets(batch: Batch | None) -> list[tuple[str, int]]:
+def offsets(batch: EventBatch | None) -> list[tuple[str, int]]:
     assert batch is not None
     return [(event.partition, event.offset) for event in batch.events]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dljob.runtime.data.source_cursor import MISSING, Cursor, fresh, look, share, watermark
-from dljob.runtime.data.source_reader import Event, Extent
+from dljob.runtime.data.source_reader import Extent, SourceEvent
 
 SPAN = 1000
 
 
-def event(offset: int, time: float = 0.0, after: int = 1) -> Event:
-    return Event("p", offset, offset + after, b"", time)
+def event(offset: int, time: float = 0.0, after: int = 1) -> SourceEvent:
+    return SourceEvent("p", offset, offset + after, b"", time)
 
 
 def test_offsets_that_were_deleted_are_lost_with_their_range():

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from dljob.errors import UsageError
-from dljob.runtime.data.source_reader import Event, Extent, SourceError
+from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 
 HEAD = 4096
 """Bytes of the first line that tell a file from another."""
@@ -69,7 +69,7 @@ class FileReader:
                 self._files[name] = path
         return found
 
-    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+    def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
         """Return whole lines; one without its end is not there yet."""
         path = self._files.get(partition)
         if path is None:
@@ -89,9 +89,9 @@ class FileReader:
             return ()
         except OSError as error:
             raise SourceError(f"{path}: {error.strerror}") from error
-        events, at, now = list[Event](), 0, time.time()
+        events, at, now = list[SourceEvent](), 0, time.time()
         while len(events) < most and (end := data.find(b"\n", at)) >= 0:
-            events.append(Event(partition, offset + at, offset + end + 1, data[at:end], now))
+            events.append(SourceEvent(partition, offset + at, offset + end + 1, data[at:end], now))
             at = end + 1
         return events
 

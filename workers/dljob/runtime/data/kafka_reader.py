@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dljob.errors import UsageError, not_installed
-from dljob.runtime.data.source_reader import Event, Extent, SourceError
+from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 
 ASK_MS = 1000
 """Longest wait for an answer about offsets."""
@@ -68,7 +68,7 @@ class KafkaReader:
             raise SourceError(_words(error)) from error
         return {f"{self._topic}-{place.partition}": Extent(first[place], last[place]) for place in places}
 
-    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+    def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
         """Return the records of a partition that are here, or come soon."""
         number = int(partition.rpartition("-")[2])
         try:
@@ -81,11 +81,11 @@ class KafkaReader:
             return ()
         except self._kafka.errors.KafkaError as error:
             raise SourceError(_words(error)) from error
-        events: list[Event] = []
+        events: list[SourceEvent] = []
         for record in list(ready)[:most]:
             ready.popleft()
             value = record.value if record.value is not None else b""
-            events.append(Event(partition, record.offset, record.offset + 1, value, record.timestamp / 1000))
+            events.append(SourceEvent(partition, record.offset, record.offset + 1, value, record.timestamp / 1000))
             self._next[number] = record.offset + 1
         return events
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from dljob.errors import UsageError
-from dljob.runtime.data.source_reader import Event, Extent, SourceError
+from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 
 ANSWER_S = 2.0
 """Longest wait for a part of an answer."""
@@ -64,11 +64,11 @@ class SocketReader:
 
         return self._asked("PARTITIONS", answer)
 
-    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+    def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
         """Return the events that the other side has."""
 
-        def answer(file: BinaryIO) -> list[Event]:
-            found: list[Event] = []
+        def answer(file: BinaryIO) -> list[SourceEvent]:
+            found: list[SourceEvent] = []
             while words := _line(file):
                 at, after, time, size = words
                 if not 0 <= int(size) <= MOST_EVENT:
@@ -76,7 +76,7 @@ class SocketReader:
                 value = file.read(int(size))
                 if len(value) < int(size):
                     raise ConnectionError("the connection ended in the middle of an event")
-                found.append(Event(partition, int(at), int(after), value, float(time)))
+                found.append(SourceEvent(partition, int(at), int(after), value, float(time)))
             return found
 
         return self._asked(f"READ {partition} {offset} {most}", answer)

@@ -18,7 +18,7 @@ from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.data import source_cursor
 from dljob.runtime.data.leases import LeaseClient, Run
 from dljob.runtime.data.source_cursor import Cursor
-from dljob.runtime.data.source_reader import Event, Extent, OpenSource, SourceError, SourceReader
+from dljob.runtime.data.source_reader import Extent, OpenSource, SourceError, SourceEvent, SourceReader
 from dljob.runtime.process import extensions
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.event_times import event_times
@@ -40,20 +40,20 @@ LAG = "source:"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """Events that are leased to this process. Iterating them marks them done at the end."""
 
-    events: tuple[Event, ...]
+    events: tuple[SourceEvent, ...]
     runs: tuple[Run, ...]
     """Their positions: partition number * 2^48 + offset, [start, end)."""
     watermark: float | None
     """The time up to which events were read in all partitions of this rank that are not idle (unix seconds)."""
-    _done: Callable[[Sequence[Run], Sequence[Event]], None]
+    _done: Callable[[Sequence[Run], Sequence[SourceEvent]], None]
 
     def __len__(self) -> int:
         return len(self.events)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[SourceEvent]:
         yield from self.events
         self.done()
 
@@ -80,7 +80,7 @@ class _Filling:
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
-        self.events: list[Event] = []
+        self.events: list[SourceEvent] = []
         self.runs: dict[int, Run] = {}
         self.size = 0
         self.begun = 0.0
@@ -91,10 +91,10 @@ class _Filling:
     def room(self) -> int:
         return self.limits.events - len(self.events)
 
-    def fits(self, event: Event) -> bool:
+    def fits(self, event: SourceEvent) -> bool:
         return not self.events or self.size + len(event.value) <= self.limits.size
 
-    def add(self, number: int, before: int, events: Sequence[Event], now: float) -> None:
+    def add(self, number: int, before: int, events: Sequence[SourceEvent], now: float) -> None:
         if not self.events:
             self.begun = now
         self.events += events
@@ -104,7 +104,7 @@ class _Filling:
         self.runs[number] = first, base + events[-1].next
 
 
-class Source(LeaseClient):
+class EventSource(LeaseClient):
     """A source as a rank's process reads it: an iterator over batches of the partitions that it is leased."""
 
     def __init__(
@@ -135,16 +135,16 @@ class Source(LeaseClient):
         self._looked_at = float("-inf")
         self._turn = 0
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[EventBatch]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> EventBatch:
         batch = self.take()
         if batch is None:
             raise StopIteration
         return batch
 
-    def take(self, timeout: float | None = None) -> Batch | None:
+    def take(self, timeout: float | None = None) -> EventBatch | None:
         """Return the next batch; None when the rank is to end, or when nothing came for `timeout` seconds.
 
         Raises:
@@ -163,7 +163,7 @@ class Source(LeaseClient):
         if not filling.events:
             return None
         session.continue_in(self._epoch)
-        return Batch(tuple(filling.events), tuple(filling.runs.values()), self.watermark, self._finished)
+        return EventBatch(tuple(filling.events), tuple(filling.runs.values()), self.watermark, self._finished)
 
     @property
     def watermark(self) -> float | None:
@@ -200,9 +200,11 @@ class Source(LeaseClient):
                 filling.add(number, start, events, now)
         return len(filling.events) - before
 
-    def _fitting(self, filling: _Filling, cursor: Cursor, given: Sequence[Event], now: float) -> list[Event]:
+    def _fitting(
+        self, filling: _Filling, cursor: Cursor, given: Sequence[SourceEvent], now: float
+    ) -> list[SourceEvent]:
         """Return the new events that the batch has room for; the others are read again."""
-        events, size = list[Event](), filling.size
+        events, size = list[SourceEvent](), filling.size
         repeated, count = cursor.repeated, len(filling.events)
         for event in given:
             if len(events) >= filling.room():
@@ -291,7 +293,7 @@ class Source(LeaseClient):
         super()._drop()
         self._cursors, self._looked_at = {}, float("-inf")
 
-    def _finished(self, runs: Sequence[Run], events: Sequence[Event]) -> None:
+    def _finished(self, runs: Sequence[Run], events: Sequence[SourceEvent]) -> None:
         event_times.used(event.time for event in events)
         with self._lock:
             for run in runs:
@@ -312,7 +314,7 @@ def source(
     begin: str = "earliest",
     idle: float = IDLE_S,
     **options: Any,
-) -> Source:
+) -> EventSource:
     """Return this rank's batches of a stream of events; other ranks that give the same name get other partitions.
 
     Args:
@@ -341,6 +343,6 @@ def source(
     opened: OpenSource = extensions.load(SOURCES, scheme, f"source({name!r}): the scheme", "")
     reader = opened(uri, options)
     limits = BatchLimits(batch, most_bytes, linger)
-    made = Source(new_client(), name, reader, limits, latest=begin == "latest", idle_s=idle)
+    made = EventSource(new_client(), name, reader, limits, latest=begin == "latest", idle_s=idle)
     checkpoint.feeds.append(made)
     return made

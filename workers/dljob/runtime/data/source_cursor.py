@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dljob.runtime.data.source_reader import Event, Extent
+from dljob.runtime.data.source_reader import Extent, SourceEvent
 from dljob.telemetry.wording import counted
 
 MISSING = 3
@@ -40,14 +40,14 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class PartitionNews:
     """What a look at a partition showed: offsets [start, end) that are lost, and a word for users."""
 
     lost: tuple[int, int] | None = None
     word: str = ""
 
 
-def look(cursor: Cursor, extent: Extent | None, span: int) -> Sighting:
+def look(cursor: Cursor, extent: Extent | None, span: int) -> PartitionNews:
     """Move a cursor past what is lost, fence it where the source went back, and return what happened."""
     if extent is None:
         return _absent(cursor, span)
@@ -60,29 +60,29 @@ def look(cursor: Cursor, extent: Extent | None, span: int) -> Sighting:
             " of it until it has passed that; if it was made anew, give the source another name"
         )
         said, cursor.fenced = cursor.fenced, word
-        return Sighting(word="" if said else word)
+        return PartitionNews(word="" if said else word)
     cursor.fenced = ""
     if extent.first > cursor.position:
         lost = (cursor.position, extent.first)
         cursor.position = extent.first
-        return Sighting(lost, extent.note)
-    return Sighting(word=extent.note)
+        return PartitionNews(lost, extent.note)
+    return PartitionNews(word=extent.note)
 
 
-def _absent(cursor: Cursor, span: int) -> Sighting:
+def _absent(cursor: Cursor, span: int) -> PartitionNews:
     cursor.missing += 1
     if cursor.missing != MISSING or cursor.fenced:
-        return Sighting()
+        return PartitionNews()
     unread = f"{counted(cursor.lag, 'offset')} of it were not read" if cursor.lag else "all of it was read"
     word = f"{cursor.name} is gone at offset {cursor.position}: {unread}"
     cursor.fenced = word
     # The rest of the partition is given up, known or not: a successor would wait for it for ever.
-    return Sighting((cursor.position, span), word)
+    return PartitionNews((cursor.position, span), word)
 
 
-def fresh(cursor: Cursor, events: Sequence[Event], now: float) -> list[Event]:
+def fresh(cursor: Cursor, events: Sequence[SourceEvent], now: float) -> list[SourceEvent]:
     """Return the events that are new, in order, and move the cursor past them. Those given again are counted."""
-    found: list[Event] = []
+    found: list[SourceEvent] = []
     for event in events:
         if event.offset < cursor.position or event.next <= event.offset:
             cursor.repeated += 1

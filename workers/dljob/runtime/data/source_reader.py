@@ -21,7 +21,7 @@ class SourceError(DLJobError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SourceEvent:
     """An event of a partition."""
 
     partition: str
@@ -54,7 +54,7 @@ class SourceReader(Protocol):
         """
         ...
 
-    def read(self, partition: str, offset: int, most: int) -> Sequence[Event]:
+    def read(self, partition: str, offset: int, most: int) -> Sequence[SourceEvent]:
         """Return at most `most` events from an offset on, in order; empty when there is none yet.
 
         Raises:
