@@ -71,7 +71,8 @@ def runs_of(rooms: Sequence[tuple[Capacity, Sequence[int]]], batches: Iterable[B
     together: dict[Capacity, list[int]] = {}
     for room, ids in rooms:
         together.setdefault(narrow(room, frozenset(names), frozenset(keys)), []).extend(ids)
-    return tuple(MachineRun(room, ids) for room, ids in together.items() if ids)
+    # In order, whichever of their machines were given together.
+    return tuple(MachineRun(room, sorted(ids)) for room, ids in together.items() if ids)
 
 
 def machines_of(groups: Iterable[MachineGroup]) -> list[tuple[Capacity, Sequence[int]]]:

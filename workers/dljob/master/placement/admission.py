@@ -7,6 +7,7 @@ unit alone is reserved again.
 from __future__ import annotations
 
 from hashlib import blake2b
+from operator import attrgetter
 
 from dljob.master.failure import ending, failover, moving
 from dljob.master.failure.policy import Restart, own_level
@@ -30,6 +31,8 @@ from dljob.plan.quota import quota_units
 from dljob.telemetry import reasons
 from dljob.telemetry.wording import counted
 
+_ID = attrgetter("id")
+
 
 def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     """Handle a changed list of nodes: give up the units of lost ones, and look for room."""
@@ -39,7 +42,7 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
         d.nodes, d.nodes_seen = event.nodes, True
     if d.ending:
         return
-    there = frozenset(node.id for node in event.nodes)
+    there = frozenset(map(_ID, event.nodes))
     # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
     forget_node(d, frozenset(node for _, node, _ in d.spares) - there)
     gone = frozenset(d.housed) - there

@@ -11,8 +11,9 @@ left; then they finish, and wait for room, while the node's other ranks stay to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 
 from dljob.master.failure import attribution, ending
 from dljob.master.failure.moving import ask_to_finish, elsewhere, servers_of
@@ -37,10 +38,13 @@ GRACE_S = 120.0
 """Seconds for copies to come to disk, where the spec has no `checkpoint`."""
 MAX_REASON = 500
 """Characters of the announcements that are kept."""
+_LEAVING = attrgetter("leaving")
 
 
-def announced(d: StateTransaction, nodes: Iterable[NodeView]) -> None:
+def announced(d: StateTransaction, nodes: Sequence[NodeView]) -> None:
     """Begin the departure of nodes that Ray drains."""
+    if not set(map(_LEAVING, nodes)) - {None}:  # as usual; no code of Python's runs for each of thousands of nodes
+        return
     for node in nodes:
         if node.leaving is not None and node.id not in d.departures and not d.ending:
             until = f", it is gone by {_clock(node.leaving)}" if node.leaving else ""

@@ -8,6 +8,7 @@ node, so other nodes can be used at once, but the node itself only after the lea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from dljob.master.placement import departures
 from dljob.master.placement.admission import leave, nodes_seen, try_to_place
@@ -20,6 +21,8 @@ from dljob.master.state.state import JobState
 from dljob.master.state.transaction import StateTransaction
 from dljob.master.state.views import Outcome, Reason
 from dljob.telemetry import reasons
+
+_ID = attrgetter("id")
 
 
 def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
@@ -39,10 +42,11 @@ def handle_nodes(d: StateTransaction, event: NodesSeen) -> None:
 
 def node_lost(d: StateTransaction, name: str) -> bool:
     """Handle the loss of a node that a lost host reported before the list of nodes did. False: it is known already."""
-    left = tuple(node for node in d.nodes if node.id != name)
-    if not d.phase.active or len(left) == len(d.nodes):
+    there = list(map(_ID, d.nodes))
+    if not d.phase.active or name not in there:
         return False
-    handle_nodes(d, NodesSeen(left))
+    at = there.index(name)
+    handle_nodes(d, NodesSeen((*d.nodes[:at], *d.nodes[at + 1 :])))
     return True
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import attrgetter
 
 from dljob.master.state.views import NodeView
 from dljob.plan.capacity import Capacity, Demand, demand_of, occupied, room_of, take
@@ -16,6 +18,8 @@ from dljob.plan.domains import Choice, pack_in_domains, why_not
 from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
 from dljob.plan.packing import Batch, MachineRun, Packing, Stuck, machine_name, runs_of
 from dljob.plan.words import natural
+
+_AMOUNTS = attrgetter("free", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def assign(
     return _refusal(conflict, spares, never=never, only_head=not seen and bool(everything))
 
 
-def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
+def roomy(nodes: Sequence[NodeView], units: Iterable[Unit]) -> list[NodeView]:
     """Return the nodes with enough free for the least demand of each resource: a quick filter before the search."""
     demands = [dict(demand) for demand in {unit.demand for unit in units}]
     # Only a resource that all units ask for can rule a node out for each of them.
@@ -114,15 +118,9 @@ def roomy(nodes: Iterable[NodeView], units: Iterable[Unit]) -> list[NodeView]:
         return all(name not in stated or there.get(name, 0) >= amount for name, amount in least)
 
     # Most nodes of a cluster have the same to give.
-    known: dict[tuple[Resources, Resources], bool] = {}
-    found: list[NodeView] = []
-    for node in nodes:
-        key = node.free, node.total
-        if key not in known:
-            known[key] = has(*key)
-        if known[key]:
-            found.append(node)
-    return found
+    amounts = list(map(_AMOUNTS, nodes))
+    fit = {each for each in set(amounts) if has(*each)}
+    return list(compress(nodes, map(fit.__contains__, amounts)))
 
 
 def would_be_nodes(plan: JobPlan) -> tuple[NodeView, ...]:
@@ -177,12 +175,18 @@ def _runs(
     for item in held:
         by_node.setdefault(item.node, []).append(item)
     aside, short = _set_aside(nodes, by_node, spares, excluded)
-    rooms: list[tuple[Capacity, Sequence[int]]] = []
+    # Most nodes of a cluster are alike: their room is computed once. One that holds such units has a key of its own.
+    alike: dict[object, list[int]] = {}
     for index, node in enumerate(nodes):
         if node.id not in excluded and index not in aside:
-            room = _room(node, by_node.get(node.id, ()))
-            if room is not None:  # a node that holds more than it has takes nothing
-                rooms.append((room, (index,)))
+            key = node.id if node.id in by_node else (node.free, node.labels, node.total)
+            alike.setdefault(key, []).append(index)
+    rooms: list[tuple[Capacity, Sequence[int]]] = []
+    for same in alike.values():
+        first = nodes[same[0]]
+        room = _room(first, by_node.get(first.id, ()))
+        if room is not None:  # a node that holds more than it has takes nothing
+            rooms.append((room, same))
     return runs_of(rooms, batches), short
 
 

@@ -11,6 +11,12 @@ from dljob.master.state.transaction import StateTransaction
 _seat = lru_cache(65_536)(Seat)
 
 
+@lru_cache(64)
+def _apart(groups: int, size: int) -> tuple[Seat, ...]:
+    """Return the seats of groups of which each has a node of its own."""
+    return tuple(_seat(index, 0, size, groups) for index in range(groups))
+
+
 def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
     """Return the seat of each group of a role, by the nodes of its units.
 
@@ -18,10 +24,14 @@ def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
     """
     facts = d.facts(role)
     size = facts.plan.group_size
+    # A name that no node has stands for none.
+    where = [d.units[name].node or f"?{name}" for name in facts.group_units]
+    # In most large jobs a group fills a node, and then a move changes no seat.
+    if len(set(where)) == len(where):
+        return _apart(len(where), size)
     nodes: dict[str, int] = {}
     placed: list[tuple[str, int]] = []
-    for name in facts.group_units:
-        node = d.units[name].node or f"?{name}"  # a name that no node has
+    for node in where:
         before = nodes.get(node, 0)
         placed.append((node, before))
         nodes[node] = before + size

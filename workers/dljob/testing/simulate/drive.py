@@ -52,7 +52,9 @@ HORIZON_S = 400.0
 PATIENCE_S = 6 * 3600.0
 """Seconds after the last fault within which a job must end."""
 SWEEP_EVERY = 1000
-"""Events between two checks of all invariants."""
+"""Fewest events between two checks of all invariants."""
+RANKS_AN_EVENT = 4
+"""A check looks at every rank: in larger jobs there is an event between two of them for so many ranks."""
 KEPT_EVENTS = 25_000
 """Events of the journal that are kept: then they are replayed, and dropped."""
 FEW_RANKS = 64
@@ -153,6 +155,7 @@ class Driver:
         self.order = 0
         self.trace: list[str] | None = [] if trace else None
         self.swept = 0
+        self.sweep_every = max(SWEEP_EVERY, len(self.world.begin.ranks) // RANKS_AN_EVENT)
         # A case with more events than that is in a loop.
         self.most = MOST_EVENTS + 100 * len(self.world.begin.ranks)
         for timed in case.faults:
@@ -232,7 +235,7 @@ class Driver:
         w.apply(move)
         self._schedule()
         # A check of everything costs as much as hundreds of moves.
-        if w.events - self.swept >= SWEEP_EVERY:
+        if w.events - self.swept >= self.sweep_every:
             self.swept = w.events
             w.problems.extend(invariants.sweep(w))
             if len(w.journal) - w.base_at >= KEPT_EVENTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import TypeAlias
 
 from immutables import Map
@@ -18,6 +19,8 @@ from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
 from dljob.testing.world.model import Arrive, Carry, Item, Node, Pending, Process, Running, Silence, Watched
 
+_SHOWN = attrgetter("id", "leaving")
+
 ReportedNodes: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None], ...]
 """The part of the nodes by which snapshots are compared: all of it, or only names and departures."""
 
@@ -27,7 +30,7 @@ def reported(state: JobState, seen: tuple[NodeView, ...]) -> ReportedNodes:
 
     Free resources matter only while something is to be placed, or a role is to grow.
     """
-    return tuple((view.id, view.leaving) for view in seen) if elastic.settled(state) else seen
+    return tuple(map(_SHOWN, seen)) if elastic.settled(state) else seen
 
 
 class Surroundings:
