@@ -150,7 +150,7 @@ class FakeKube:
             return self.put(resource, patched(there, patch), namespace or self.namespace)
         if patch["metadata"].get("uid", there["metadata"]["uid"]) != there["metadata"]["uid"]:
             raise ApiError(409, "Conflict", "the UID in the precondition is another")
-        made = self.put(resource, merged(there, patch), namespace or self.namespace)
+        made = self.put(resource, merged(there, patch), (namespace or self.namespace) if resource.namespaced else "")
         if resource is DLJOBS:
             self.on_patch(made)
         return made

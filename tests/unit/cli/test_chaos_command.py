@@ -19,12 +19,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_chaos_refuses_jobs_in_pods(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["chaos", "ppo", str(file), "-n", "ml"]) == 2
-    assert "it signals processes, and cannot reach those of pods" in capsys.readouterr().err
-    assert main.run(main.on_kubernetes(["chaos", "ppo", str(file)])) == 2
-
-
 def test_chaos_refuses_an_unknown_job(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["chaos", "ppo", str(file)]) == 3
     assert "ppo" in capsys.readouterr().err

@@ -6,8 +6,21 @@ from typing import Any, cast
 
 import pytest
 
-from dljob.plan.incidents import InjectedFault, Moment, ObservedFault, is_due, mismatch, report, sets, shares
+from dljob.plan.incidents import (
+    Decision,
+    InjectedFault,
+    Moment,
+    ObservedFault,
+    decisions,
+    is_due,
+    mismatch,
+    report,
+    sets,
+    shares,
+)
+from dljob.plan.plan import plan
 from dljob.spec.loading.faults import Expected, FaultTime, FileFault
+from dljob.spec.loading.load import parse
 
 
 def fault(target: str, kind: str = "kill", **more: Any) -> FileFault:
@@ -119,3 +132,26 @@ def test_the_report_lists_each_fault_with_its_outcome() -> None:
     assert made["unasked"] == []
     assert sets(made)[:2] == [{("Unknown", "a/0", "Process")}, {("Unknown", "a/1", "Process")}]
     assert report(faults[:1], [InjectedFault(0, faults[0], 10.5)], (), None)["faults"][0]["at"] == 0.0
+
+
+def test_decisions_name_cause_level_and_who_restarts_whatever_the_times() -> None:
+    roles = [
+        {"name": "a", "replicas": 2, "entrypoint": {"class": "m.A"}},
+        {"name": "t", "replicas": 2, "replicasPerGroup": 2, "driver": False, "entrypoint": {"module": "t"}},
+    ]
+    head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
+    job = plan(parse({**head, "spec": {"roles": roles}}))
+
+    def of(*told: ObservedFault) -> list[Decision]:
+        made = report([fault("a/0")], [InjectedFault(0, fault("a/0"), 1.0)], told, 0.0)
+        (found,) = decisions(made, job)
+        return found
+
+    assert of() == []
+    assert of(incident("a/0", 2.0), incident("a/0", 3.0, cause="Killed")) == [
+        Decision("kill a/0", "Killed", "Process", ("a/0",))
+    ]
+    assert of(incident("t", 2.0, cause="Hang", level="RoleGroup"))[0].restarts == ("a group of t",)
+    assert of(incident("t", 2.0, cause="Hang", level="Role"))[0].restarts == ("t/0", "t/1")
+    assert of(incident("job", 2.0, level="Job"))[0].restarts == ("a/0", "a/1", "t/0", "t/1")
+    assert of(incident("master", 2.0, level="Master"))[0].restarts == ("master",)

@@ -113,7 +113,7 @@ def test_all_problems_of_a_fault_file_are_told_at_once(rl: JobPlan, tmp_path: Pa
         "2:30: [1].target: 'rollout/2' is no rank of the job (rollout/0 to rollout/1)",
         "3:17: [2].when.step: must be at least 0, not -1",
         "3:30: [2].target: 'rollout/x' is no rank of the job (rollout/0 to rollout/1)",
-        '3:48: [2].fault: must be one of kill, stop, oom, slow, leave; not "kil" (did you mean kill?)',
+        '3:48: [2].fault: must be one of kill, stop, oom, slow, leave, cut; not "kil" (did you mean kill?)',
         "4:3: [3].when: is missing",
         "4:4: [3].wen: unknown field (did you mean when?)",
         "4:43: [3].fault: a master takes kill, not stop",
@@ -121,12 +121,12 @@ def test_all_problems_of_a_fault_file_are_told_at_once(rl: JobPlan, tmp_path: Pa
         "5:28: [4].target: there is one master (write master)",
         "6:10: [5].when: must be a mapping, not 3 (its fields are time, step, event, count)",
         "6:21: [5].target: node '2' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
-        "6:36: [5].fault: a node takes kill, stop and leave, not oom",
+        "6:36: [5].fault: a node takes kill, stop, leave and cut, not oom",
         '7:3: [6]: must be a mapping, not "kill master" (its fields are when, target, fault, seconds, factor, expect)',
         "8:10: [7].when: one of time, step and event, not time and step (write {step: 15}, {time: 60} or {event: ...})",
         "8:38: [7].target: node 'abc' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
         "9:10: [8].when: one of time, step and event, not none of them (write {step: 15}, {time: 60} or {event: ...})",
-        "9:43: [8].seconds: kill takes no time (for stop, slow and leave)",
+        "9:43: [8].seconds: kill takes no time (for stop, slow, leave and cut)",
         "9:55: [8].factor: kill has no factor (for slow)",
         "10:3: [9]: slow needs 'seconds' (for so many seconds)",
         "10:3: [9]: slow needs 'factor' (so many times slower, at least 2)",
@@ -218,3 +218,45 @@ def test_only_a_node_leaves_and_only_with_its_seconds(rl: JobPlan, tmp_path: Pat
         "1:3: [0]: leave needs 'seconds' (as many as lie between announcement and end)",
         "2:47: [1].fault: a rank takes kill, stop, oom and slow, not leave",
     ]
+
+
+def test_pods_and_the_operator_are_targets_beside_nodes(rl: JobPlan, tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "- {when: {time: 0}, target: pod/1, fault: kill}\n"
+        "- {when: {time: 0}, target: node/0, fault: cut, seconds: 5}\n"
+        "- {when: {time: 0}, target: operator, fault: kill}\n",
+    )
+    assert [target_of(f.target, rl) for f in load_faults(file, rl)] == [
+        Target("node", node="1", pod=True),
+        Target("node", node="0"),
+        Target("operator"),
+    ]
+    wrong = (
+        "- {when: {time: 0}, target: pod/9, fault: kill}\n"
+        "- {when: {time: 0}, target: node/0, fault: cut}\n"
+        "- {when: {time: 0}, target: operator/1, fault: kill}\n"
+        "- {when: {time: 0}, target: operator, fault: stop}\n"
+        "- {when: {time: 0}, target: rollout/1, fault: cut, seconds: 5}\n"
+        "- {when: {time: 0}, target: operators, fault: kill}\n"
+    )
+    assert problems(tmp_path, wrong, rl) == [
+        "1:29: [0].target: node '9' is not one of 2; before a job runs, nodes have numbers only (node/0 to node/1)",
+        "2:3: [1]: cut needs 'seconds' (as many as nothing that the node sends arrives)",
+        "3:29: [2].target: all replicas of the operator are meant (write operator)",
+        "4:46: [3].fault: an operator takes kill, not stop",
+        "5:47: [4].fault: a rank takes kill, stop, oom and slow, not cut",
+        "6:29: [5].target: there is no role 'operators' in job rl (did you mean operator?)",
+    ]
+
+
+def test_roles_may_be_called_like_the_targets_of_clusters(tmp_path: Path) -> None:
+    roles = [
+        {"name": "pod", "replicas": 2, "entrypoint": {"class": "m.D"}},
+        {"name": "operator", "driver": False, "entrypoint": {"class": "m.R"}},
+    ]
+    head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "rl"}}
+    job = plan(parse({**head, "spec": {"roles": roles}}))
+    text = "- {when: {time: 0}, target: pod/1, fault: oom}\n- {when: {time: 0}, target: operator, fault: oom}\n"
+    found = load_faults(write(tmp_path, text), job)
+    assert [target_of(f.target, job) for f in found] == [Target("pod", (1,)), Target("operator", (0,))]

@@ -52,7 +52,7 @@ COMMANDS = {
     "suspend": "Suspend a job on Kubernetes: save its checkpoints, release its machines, and keep only the DLJob.",
     "resume": "Resume a suspended job on new machines, from its last checkpoint, with its spec as it is now.",
     "stop": "Stop a running job; its journal, logs and checkpoints stay in its folder.",
-    "chaos": "Inject the faults of a file into a running job on this machine, and report its reaction to each.",
+    "chaos": "Inject the faults of a file into a running job, and report its reaction to each.",
     "checkpoint": "List or verify checkpoints, or export one for other tools; no running job is needed.",
     "delete": "Delete the folders of ended jobs: journal, logs and files of their ranks.",
     "prune": "Delete the folders of all jobs that ended some time ago.",

@@ -64,6 +64,7 @@ CHUNK = 500
 _PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
     "apply": APPLY,
 }
 
@@ -169,7 +170,7 @@ class Kube:
         namespace: str | None,
         patch: AnyJson,
         *,
-        kind: Literal["merge", "json"] = "merge",
+        kind: Literal["merge", "json", "strategic"] = "merge",
         sub: str = "",
     ) -> Json:
         """Patch an object with a merge patch (a dict) or a JSON patch (a list of operations)."""
@@ -209,6 +210,16 @@ class Kube:
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         return await self.call("DELETE", self._path(resource, namespace, name), options)
+
+    async def evict(self, pod: str, namespace: str | None, grace: int | None = None) -> None:
+        """Evict a pod as `kubectl drain` does. Raises ApiError (429) while a PodDisruptionBudget forbids it."""
+        body: Json = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace or self.namespace},
+            **({"deleteOptions": {"gracePeriodSeconds": grace}} if grace is not None else {}),
+        }
+        await self.call("POST", self._path(PODS, namespace, pod, "eviction"), body)
 
     async def watch(
         self,

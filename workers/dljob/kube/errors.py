@@ -39,8 +39,12 @@ def from_answer(status: int, body: bytes, what: str) -> ApiError:
         str(answer.get("message") or "")
         or f"{what}: HTTP {status} {body[:300].decode(errors='replace').strip()}".rstrip()
     )
-    kind = NotThereError if status == 404 else ApiError
-    return kind(status, str(answer.get("reason") or ""), said)
+    return from_status(status, str(answer.get("reason") or ""), said)
+
+
+def from_status(status: int, reason: str, message: str) -> ApiError:
+    """Return the error of an HTTP status."""
+    return (NotThereError if status == 404 else ApiError)(status, reason, message)
 
 
 def status_object(body: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlencode
@@ -15,7 +15,7 @@ import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
 from dljob.kube.connection import ApiConnection
-from dljob.kube.errors import ApiError
+from dljob.kube.errors import ApiError, from_status
 
 T = TypeVar("T")
 AnyJson: TypeAlias = Any
@@ -26,6 +26,7 @@ TIMEOUT = 30.0
 """Timeout of one call in seconds, from the first byte sent to the last one read."""
 _SILENCE = 300.0
 """Seconds without a byte after which a stream counts as broken; the server sends bookmarks each minute."""
+_CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _BUSY_TRIES = 4
 """Attempts at a call while the server answers 429; each waits as long as the server asks."""
 
@@ -120,6 +121,35 @@ class Transport:
         """Start a GET whose answer is read as it comes; the caller closes it."""
         limit = aiohttp.ClientTimeout(sock_read=_SILENCE)
         return await self._send("GET", f"{path}?{urlencode(query)}", None, {}, limit)
+
+    async def socket(self, path: str, query: Sequence[tuple[str, str]]) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket to a subresource that streams, such as `exec`; the caller closes it.
+
+        Raises:
+            ApiError: the server refused, with its HTTP status, or was not reached.
+        """
+        prepared = await self._client.param_serialize(
+            "GET", f"{path}?{urlencode(query)}", auth_settings=["BearerToken"]
+        )
+        rest = self._client.rest_client
+        if rest.pool_manager is None:
+            # The client opens its connections with its first ordinary call.
+            rest.pool_manager = rest._create_pool_manager()  # noqa: SLF001 - as its own WsApiClient does
+        self.fence("GET")
+        # v5 (Kubernetes 1.30) can close stdin; a server that is older chooses v4.
+        call = rest.pool_manager.ws_connect(
+            "ws" + prepared[1].removeprefix("http"), headers=prepared[2], protocols=_CHANNELS, proxy=rest.proxy,
+            max_msg_size=0,
+        )  # fmt: skip
+        try:
+            return await self._guard("GET", call)
+        except ApiError as error:
+            cause = error.__cause__
+            if isinstance(cause, aiohttp.WSServerHandshakeError):
+                # The refusal's body is not read by the client: its status is all there is.
+                word = "Forbidden" if cause.status == 403 else ""
+                raise from_status(cause.status, word, f"GET {path}: HTTP {cause.status} {word}".rstrip()) from error
+            raise
 
     async def _send(
         self, method: str, url: str, body: object, headers: Mapping[str, str], limit: aiohttp.ClientTimeout

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dljob.plan.targets import MASTER, NODE
+from dljob.plan.model import JobPlan
+from dljob.plan.targets import MASTER, NODE, POD
 from dljob.spec.loading.faults import Expected, FaultTime, FileFault
 
 JOB = "job"
@@ -97,7 +98,7 @@ def _is_about(target: str, told: str) -> bool:
     """Return whether an incident of target `told` can follow from a fault to `target`."""
     head, role = target.partition("/")[0], told.partition("/")[0]
     # Faults of nodes, and incidents of the whole job, concern every role, but never PrimeMaster.
-    if head == NODE or told == JOB:
+    if head in (NODE, POD) or told == JOB:
         return MASTER not in (head, told)
     return head == role
 
@@ -160,3 +161,49 @@ def report(
 def sets(told: Mapping[str, Any]) -> list[set[tuple[str, str, str]]]:
     """Return for each fault of a report the set of (cause, target, level) of its incidents."""
     return [{(i["cause"], i["target"], i["level"]) for i in row["incidents"]} for row in told["faults"]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Decision:
+    """What a job decided about one fault: the class of its cause, the level, and who restarts."""
+
+    fault: str
+    """The fault of the file, as `kill a/0`."""
+    cause: str
+    level: str
+    restarts: tuple[str, ...]
+    """Ranks that get another process, `a group of ROLE`, or `master`."""
+
+
+def decisions(told: Mapping[str, Any], plan: JobPlan) -> list[list[Decision]]:
+    """Return what was decided about each fault of a report, in the order of the file.
+
+    Reports of a simulated job, of Ray and of pods have the same decisions, whatever their times. `Unknown` counts as
+    `Killed`: which of the two a killed class rank is depends on the kernel of its machine.
+    """
+    found: list[list[Decision]] = []
+    for row in told["faults"]:
+        said = f"{row['fault']} {row['target']}"
+        made = {
+            Decision(
+                said,
+                "Killed" if incident["cause"] == "Unknown" else incident["cause"],
+                incident["level"],
+                _restarted(incident["target"], incident["level"], plan),
+            )
+            for incident in row["incidents"]
+        }
+        found.append(sorted(made))
+    return found
+
+
+def _restarted(target: str, level: str, plan: JobPlan) -> tuple[str, ...]:
+    role, slash, _ = target.partition("/")
+    if level == "Job":
+        return tuple(f"{name}/{rank}" for name, own in plan.roles.items() for rank in range(own.replicas))
+    if slash or role not in plan.roles:
+        return (target,)
+    # The incident names the role of a group alone.
+    if level == "Role":
+        return tuple(f"{role}/{rank}" for rank in range(plan.roles[role].replicas))
+    return (f"a group of {role}",)

@@ -1,4 +1,4 @@
-"""Targets of faults: `master`, a role, `role/rank`, `queue/name`, `node/index`, `node/beginning-of-its-id`."""
+"""Targets of faults: `master`, `operator`, a role, `role/rank`, `queue/name`, `node/index`, `node/id...`, `pod/...`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from dljob.spec.text.tree import Loc
 from dljob.spec.text.words import one_of
 
 MASTER, NODE, QUEUE = "master", "node", "queue"
+POD, OPERATOR = "pod", "operator"
+POD_DELETED = "Deleted: somebody deleted it"
+"""What the operator tells of a pod that somebody deletes; outside of Kubernetes nobody else would."""
+_NODE_TAKES = ("kill", "stop", "leave", "cut")
 # Faults that a target other than ranks can have, and those of ranks.
-_TAKES: Mapping[str, tuple[str, ...]] = {MASTER: ("kill",), NODE: ("kill", "stop", "leave"), QUEUE: ("kill",)}
+_TAKES: Mapping[str, tuple[str, ...]] = {
+    MASTER: ("kill",), NODE: _NODE_TAKES, POD: _NODE_TAKES, QUEUE: ("kill",), OPERATOR: ("kill",),
+}  # fmt: skip
 _RANKS = ("kill", "stop", "oom", "slow")
 
 
@@ -25,9 +31,11 @@ class Target:
     """Ranks of a role, the master, the keeper of a queue, or a node by its index in `ranked` or its id's beginning."""
 
     role: str
-    """The role, or `master`, `node` or `queue`."""
+    """The role, or `master`, `operator`, `node` or `queue`."""
     ranks: tuple[int, ...] = ()
     node: str = ""
+    pod: bool = False
+    """Whether the pod of the node is meant, not the machine under it; outside of Kubernetes they are one."""
     queue: str = ""
 
 
@@ -36,9 +44,13 @@ def target_of(text: str, plan: JobPlan) -> Target:
     head, _, tail = text.partition("/")
     if head in (MASTER, NODE):
         return Target(head, node=tail)
-    # A role may be called queue.
+    # A role may be called queue, pod or operator.
     if head == QUEUE and head not in plan.roles:
         return Target(head, queue=tail)
+    if head == POD and head not in plan.roles:
+        return Target(NODE, node=tail, pod=True)
+    if head == OPERATOR and head not in plan.roles:
+        return Target(head)
     return Target(head, (int(tail),) if tail else tuple(range(plan.roles[head].replicas)))
 
 
@@ -79,9 +91,12 @@ def _wrong(loc: Loc, item: Mapping[str, Any], plan: JobPlan, nodes: Sequence[str
     text, kind = item["target"], item.get("fault")
     head, slash, tail = text.partition("/")
     at = (*loc, "target")
-    names = [*plan.roles, MASTER, "node/0"]
-    if head == NODE:
+    names = [*plan.roles, MASTER, OPERATOR, "node/0", "pod/0"]
+    if head == NODE or (head == POD and head not in plan.roles):
         yield from _wrong_node(at, tail, plan, nodes)
+    elif head == OPERATOR and head not in plan.roles:
+        if slash:
+            yield Finding(at, "all replicas of the operator are meant", "write operator")
     elif head == QUEUE and head not in plan.roles:
         # Queues come into being with their first use: nobody knows their names before.
         if not tail:
@@ -92,9 +107,9 @@ def _wrong(loc: Loc, item: Mapping[str, Any], plan: JobPlan, nodes: Sequence[str
         yield from _wrong_rank(at, text, plan, names)
     takes = _RANKS if head in plan.roles else _TAKES.get(head, _RANKS)
     # The schema reports an unknown kind of fault.
-    if isinstance(kind, str) and kind not in takes and kind in (*_RANKS, "leave"):
-        what = "rank" if takes is _RANKS else head
-        yield Finding((*loc, "fault"), f"a {what} takes {listed(takes)}, not {kind}", "")
+    if isinstance(kind, str) and kind not in takes and kind in (*_RANKS, "leave", "cut"):
+        what = "a rank" if takes is _RANKS else f"{'an' if head == OPERATOR else 'a'} {head}"
+        yield Finding((*loc, "fault"), f"{what} takes {listed(takes)}, not {kind}", "")
 
 
 def _wrong_rank(at: Loc, text: str, plan: JobPlan, names: Sequence[str]) -> Iterator[Finding]:

@@ -27,11 +27,12 @@ _RULES = """## Faults by target
 | a role (all its ranks at once), or a rank | kill, stop, oom, slow |
 | `master` | kill |
 | `queue/<name>` | kill |
-| `node/<index>`, `node/<beginning of its id>` | kill, stop, leave |
+| `node/<index>`, `node/<beginning of its id>`; `pod/...` likewise | kill, stop, leave, cut |
+| `operator` | kill; only on Kubernetes is anything done |
 
-`seconds` is for stop, slow and leave, `factor` for slow; slow needs both, leave needs seconds; `count` is for
-`event`. All problems of a file are reported at once, at file:line:column. An `event` is a reason that `dljob events`
-shows, such as `Restarting`, `Recovered`, `NodeLost` or `MasterRestarted`.
+`seconds` is for stop, slow, leave and cut, `factor` for slow; slow needs both, leave and cut need seconds; `count` is
+for `event`. All problems of a file are reported at once, at file:line:column. An `event` is a reason that
+`dljob events` shows, such as `Restarting`, `Recovered`, `NodeLost` or `MasterRestarted`.
 """
 
 

@@ -171,7 +171,7 @@ def test_a_rank_that_the_kernel_would_kill_has_its_line(rl: JobPlan) -> None:
 
 
 def test_nodes_are_killed_by_their_raylet_and_stopped_whole(rl: JobPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dljob.runtime.faults.injector.processes_of_node", lambda raylet: [raylet, 7, 8])
+    monkeypatch.setattr("dljob.runtime.faults.means.processes_of_node", lambda raylet: [raylet, 7, 8])
     world = World(
         rl,
         "- {when: {step: 1}, target: node/0, fault: kill}\n- {when: {step: 2}, target: node/n-a, fault: stop}\n",
@@ -332,3 +332,41 @@ def test_the_raylets_of_one_ray_are_found_by_its_address(tmp_path: Path) -> None
     (tmp_path / "5").mkdir()
     (tmp_path / "self").mkdir()
     assert signals.raylets_here("127.0.0.1:1", tmp_path) == {"aa": 1}
+
+
+def test_a_pod_that_is_deleted_is_told_of_as_the_operator_does_where_there_is_none(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 1}, target: pod/1, fault: kill}")
+    assert world.at(1) == ["kill pod/1 at step 1"]
+    assert world.heard == [("node/n-a", 0, "Deleted: somebody deleted it")]
+    assert world.hand.did == [("kill", 1001)]
+
+
+def test_a_node_that_is_cut_off_is_stopped_where_nodes_share_a_network(
+    rl: JobPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dljob.runtime.faults.means.processes_of_node", lambda raylet: [raylet, 7])
+    world = World(rl, "- {when: {step: 1}, target: node/1, fault: cut, seconds: 9}")
+    world.at(1)
+    assert world.hand.did == [("stop", 9, 1001, 7)]
+
+
+def test_where_there_is_no_operator_nothing_is_done_and_nothing_waited_for(rl: JobPlan) -> None:
+    world = World(rl, "- {when: {step: 1}, target: operator, fault: kill}")
+    assert world.at(1) == ["kill operator at step 1"]
+    assert (world.hand.did, world.heard) == ([], [])
+    assert world.inflictor.settled(world.status(3), time.time() + 1)
+    assert world.inflictor.finish(world.status(3))["pids_kept"]
+
+
+def test_a_due_fault_without_a_process_is_told_of_once(rl: JobPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(rl, "- {when: {step: 1}, target: rollout/1, fault: kill}")
+    now = time.time()
+    monkeypatch.setattr(world.inflictor, "_clock", lambda: now)
+    del world.pids_now["rollout/1"]
+    assert world.at(1) == []
+    now += 31
+    assert world.at(1) == ["kill rollout/1 waits: it is due since 30 s, and rollout/1 has no process"]
+    now += 31
+    assert world.at(1) == []
+    world.pids_now["rollout/1"] = 400
+    assert world.at(1) == ["kill rollout/1 at step 1"]

@@ -248,6 +248,7 @@ async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
         ("explode", "job", "no command 'explode'"),
         ("cause", "node/abc", "in `by` the evidence"),
         ("cause", "a/0", "a cause needs the target node/"),
+        ("cause", "b/0.1", "a cause needs the target node/"),
         ("restart", "b", "has no 'b'; targets are job, a role (a)"),
         ("restart", "a/2", "has no 'a/2'"),
         ("restart", "a/", "has no 'a/'"),
@@ -265,6 +266,8 @@ async def test_commands_reach_the_master_or_are_refused_or_fail_in_words(cluster
     assert cluster.master.calls[-1] == ("command", "1", "restart", "a/0", "me")
     await jobs.command(UID, CommandRequest("c", "cause", "node/n1", "OOMKilled: exit code 137"))
     assert cluster.master.calls[-1] == ("learned", "node/n1", 0, Clue(Source.POD, "OOMKilled: exit code 137"))
+    await jobs.command(UID, CommandRequest("c", "cause", "a/0.5", "Out of memory: Killed process 7"))
+    assert cluster.master.calls[-1] == ("learned", "a/0", 5, Clue(Source.KERNEL, "Out of memory: Killed process 7"))
     with pytest.raises(UsageError, match="a cause needs the target node/"):
         await jobs.command(UID, CommandRequest("c", "cause", "a/0", "OOMKilled"))
     with pytest.raises(UsageError, match="a/7"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,9 +61,19 @@ class JobGateway:
         """Return PrimeMaster's notes after a number."""
         return with_current_reasons(await self._await_answer(self.gateway.events(self.job, after=after)))
 
-    async def status(self, *, ranks: bool = False) -> Json:
-        """Return PrimeMaster's snapshot; with `ranks`, each of them too."""
-        return dict(await self._await_answer(self.gateway.status(self.job, ranks=ranks)))
+    async def status(self, *, ranks: bool = False, after: int = 0, wait: float = 0.0) -> Json:
+        """Return PrimeMaster's snapshot, newer than `after` or after `wait` seconds; with `ranks`, each of them too."""
+        return dict(await self._await_answer(self.gateway.status(self.job, ranks=ranks, after=after, wait=wait)))
+
+    async def pods(self) -> dict[str, str]:
+        """Return Ray's node id -> pod, of the nodes that hold units of the job."""
+        rows = (await self._await_answer(self.gateway.placement(self.job)))["nodes"]
+        return {str(row["node"]): str(row["pod"]) for row in rows if row["pod"]}
+
+    async def learned(self, process: str, evidence: str) -> None:
+        """Report evidence for the end of a rank's process, written as `rollout/1.5`, before it ends."""
+        order = self.gateway.command(self.job, id=f"chaos-{time.time_ns()}", kind="cause", target=process, by=evidence)
+        await self._await_answer(order)
 
     async def result(self) -> str | None:
         """Return the value that rank 0 of the first driver role returned, as JSON; None while there is none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ from dljob.cli import chaos as shown
 from dljob.cli import output
 from dljob.cli.target import HERE, JobTarget, local
 from dljob.errors import ExitCode, UnreachableError, UsageError
+from dljob.telemetry.wording import counted
 
 if TYPE_CHECKING:
     from dljob.api.registry import RegistryEntry
@@ -28,26 +31,26 @@ def chaos(
     file: Path,
     /,
     *,
+    yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative="")] = False,
     where: JobTarget = HERE,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> ExitCode:
-    """Inject the faults of a file into a running job on this machine, and report its reaction to each.
+    """Inject the faults of a file into a running job, and report its reaction to each.
 
     Times and events count from now on. Returns when all faults are injected and the job runs as before, or is over.
     Exits with 1 when a reaction differs from the file's expectation. Ctrl-C stops injecting and resumes paused
-    processes.
+    processes. On Kubernetes it acts with your own rights alone: it execs into pods, deletes or evicts them, and cordons
+    nodes.
 
     Args:
         job: name or uid.
         file: YAML list of faults, as for `dljob run --faults`.
-        where: this machine; on Kubernetes it is refused, since processes of pods cannot be reached from here.
+        yes: do not ask, on Kubernetes, whether the listed faults are to be injected into that job.
+        where: this machine, or a cluster.
         form: table, json or yaml, for the report.
     """
     if where.remote:
-        raise UsageError(
-            "dljob chaos is for jobs on this machine: it signals processes, and cannot reach those of pods",
-            hint="on Kubernetes: kubectl delete pod POD, or kubectl exec POD -- kill PID",
-        )
+        return _in_pods(job, file, where, form, yes=yes)
     from dljob.api.local.connection import refuse_dead
 
     with local("chaos", job) as found:
@@ -76,7 +79,36 @@ def _inflict(record: RegistryEntry, connection: Connection, file: Path, form: ou
     finally:
         # Also after Ctrl-C: paused processes go on.
         inflictor.close()
-    told = inflictor.finish(status)
+    return _shown(inflictor.finish(status), form)
+
+
+def _in_pods(job: str, file: Path, where: JobTarget, form: output.TableFormat, *, yes: bool) -> ExitCode:
+    from dljob.api.kubernetes.chaos import ClusterFaults
+    from dljob.api.kubernetes.cluster_thread import ClusterThread
+    from dljob.runtime.faults.injector import describe, when_in_words
+
+    with ClusterThread(where.context) as cluster:
+        found = ClusterFaults(cluster, job, where.namespace, file)
+        if not yes:
+            for fault in found.faults:
+                output.say(f"{describe(fault)} {when_in_words(fault.when)}")
+            _confirm(f"inject {counted(len(found.faults), 'fault')} into job {found.place}")
+        return _shown(found.inflict(output.say), form)
+
+
+def _confirm(what: str) -> None:
+    """Ask at a terminal. Raises UsageError without one, and for any answer but yes.
+
+    A job of a machine is its user's own; one of a cluster may be production, and a name is soon mistyped.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"not confirmed: {what}", hint="--yes injects them without a question")
+    output.say(f"{what}? [y/N]")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was injected")
+
+
+def _shown(told: Mapping[str, Any], form: output.TableFormat) -> ExitCode:
     if form == "table":
         shown.show(told)
     else:

@@ -11,35 +11,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
-from dljob.master.state.views import Clue
 from dljob.plan import incidents
 from dljob.plan.incidents import InjectedFault, Key, Moment, ObservedFault
 from dljob.plan.model import JobPlan
-from dljob.plan.targets import MASTER, NODE, QUEUE, Target, chosen, ranked, target_of
-from dljob.runtime.faults.signals import Signals, processes_of_node
+from dljob.plan.targets import MASTER, OPERATOR, QUEUE, target_of
+from dljob.runtime.faults.means import FaultMeans, FaultTarget, LocalMeans
+from dljob.runtime.faults.signals import Signals
 from dljob.spec.loading.faults import FaultTime, FileFault
 from dljob.telemetry import reasons
-from dljob.telemetry.evidence import Source
 
 TOLD_S = 60.0
 """Seconds without an incident after which a fault is taken to have had no effect."""
-ENDED = ("Succeeded", "Failed", "Stopped")
+OVERDUE_S = 30.0
+"""Seconds that a due fault waits for its target until that is told."""
 CLOCK_S = 0.002
 """Resolution of the times in a status, which are cut off to the millisecond."""
-
-
-class FaultTarget(Protocol):
-    """The job under test; `dljob.runtime.job.launch.JobConnection` is one."""
-
-    def pids(self) -> dict[str, int]:
-        """Return the processes as `master` and `<role>/<rank>` -> pid."""
-        ...
-
-    def learned(self, target: str, incarnation: int, clue: Clue) -> None:
-        """Report evidence for an end, before or after it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -67,9 +55,14 @@ class FaultInjector:
         *,
         begin: float | None = None,
         hand: Signals | None = None,
-        raylets: Callable[[], Mapping[str, int]],
+        raylets: Callable[[], Mapping[str, int]] = dict[str, int],
+        means: FaultMeans | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`raylets` returns node id -> pid of its raylet. `begin` is time 0; None for the moment when the job runs."""
+        """`raylets` returns node id -> pid of its raylet. `begin` is time 0; None for the moment when the job runs.
+
+        `means` reach another place than this machine; `clock` is that of the job's times.
+        """
         self._faults = tuple(faults)
         self._waiting = dict(enumerate(self._faults))
         self._plan = plan
@@ -77,8 +70,10 @@ class FaultInjector:
         self._begin = begin
         self._from = (begin or 0.0) - CLOCK_S
         """Incidents that were detected earlier have another cause than this file."""
-        self._signals = hand or Signals()
-        self._raylets = raylets
+        self._means = means or LocalMeans(job, plan, hand, raylets)
+        self._clock = clock
+        self._overdue: dict[int, float] = {}
+        """Number of a fault that is due without a target -> since when; once told, infinite."""
         self._events: Counter[str] = Counter()
         self._incidents: dict[Key, ObservedFault] = {}
         self._since = _Since()
@@ -96,7 +91,7 @@ class FaultInjector:
 
     def observe(self, status: Mapping[str, Any], notes: Iterable[Mapping[str, Any]]) -> list[str]:
         """Take in status and events, inject what is due, and return a line for each injected fault."""
-        now = time.time()
+        now = self._clock()
         for note in notes:
             self._events[note["reason"]] += 1
             # Times in a file count from the moment when the job runs: how long its start takes differs.
@@ -123,11 +118,16 @@ class FaultInjector:
             if strike.at + (strike.fault.seconds or 0) > now:
                 return False
             # A short stop, or a slow rank, may pass without an incident.
-            no_incident = strike.fault.fault in ("stop", "slow") or strike.fault.target.startswith(f"{QUEUE}/")
+            no_incident = strike.fault.fault in ("stop", "slow", "cut") or self._is_apart(strike.fault)
             quiet = no_incident or now - strike.at > TOLD_S
             if not found[strike.number] and not quiet:
                 return False
         return healthy(status) and all(incident.recovered is not None for incident in self._incidents.values())
+
+    def _is_apart(self, fault: FileFault) -> bool:
+        """Return whether no rank depends on a fault's target: the keeper of a queue, the operator."""
+        target = target_of(fault.target, self._plan)
+        return bool(target.queue) or (target.role == OPERATOR and not target.ranks)
 
     @property
     def done(self) -> bool:
@@ -136,7 +136,7 @@ class FaultInjector:
 
     def close(self) -> None:
         """Resume processes that were stopped for a time."""
-        self._signals.close()
+        self._means.close()
 
     def finish(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report of `incidents.report` with `pids_kept`, at the end of the job or of the watch."""
@@ -154,8 +154,10 @@ class FaultInjector:
         said: list[str] = []
         for number in due:
             fault = self._waiting[number]
-            victims = self._victims(target_of(fault.target, self._plan), pids, status)
+            target = target_of(fault.target, self._plan)
+            victims = self._means.victims(target, pids, status)
             if not victims:
+                said += self._waits(number, fault)
                 continue
             # The job was healthy until this fault: all ranks that it does not excuse must keep these processes.
             if self._since.pids is None:
@@ -165,75 +167,20 @@ class FaultInjector:
             self._since.excused |= excused(victims.keys() - own, self._plan) | own
             self._since.why.append(fault.target)
             del self._waiting[number]
-            if fault.fault == "oom":
-                self._announce(victims, status)
             # Before the act: an incident may be detected while the signals are still being sent.
-            strike = InjectedFault(number, fault, time.time() - CLOCK_S)
+            strike = InjectedFault(number, fault, self._clock() - CLOCK_S)
             self.strikes.append(strike)
-            self._do(fault, victims)
+            self._means.strike(fault, target, victims, status)
             said.append(f"{describe(fault)} {when_in_words(fault.when)}")
         return said
 
-    def _victims(self, target: Target, pids: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
-        """Return name -> pid of the processes to hit; of a node its ranks, and its raylet as `node`.
-
-        Empty while a target has no process, or is on another machine.
-        """
-        if target.role == MASTER:
-            return {MASTER: pids[MASTER]} if MASTER in pids else {}
-        if target.queue:
-            name = f"{QUEUE}/{target.queue}"
-            return {name: pids[name]} if name in pids else {}
-        if target.role != NODE:
-            ended = {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["phase"] in ENDED}
-            names = [name for rank in target.ranks if (name := f"{target.role}/{rank}") not in ended]
-            here = self._local_ranks(status) & pids.keys()
-            # All or nothing: a fault on a part of its target would be another fault.
-            return {name: pids[name] for name in names} if here.issuperset(names) else {}
-        # Raylets are read anew for each fault: nodes come and go while a file is at work.
-        raylets = self._raylets()
-        node = chosen(target.node, ranked([unit["node"] for unit in status["units"]], tuple(raylets)))
-        # The node is on another machine, or gone: the fault waits for one that it can hit.
-        if node is None or node not in raylets:
-            return {}
-        ranks = [f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] == node]
-        return {NODE: raylets[node], **{name: pids[name] for name in ranks if name in pids}}
-
-    def _local_ranks(self, status: Mapping[str, Any]) -> set[str]:
-        """Return the ranks of this machine: pids of other machines may belong to unrelated processes here."""
-        raylets = self._raylets()
-        return {f"{r['role']}/{r['rank']}" for r in status["ranks"] if r["node"] in raylets}
-
-    def _announce(self, victims: Mapping[str, int], status: Mapping[str, Any]) -> None:
-        """Report the line that the kernel would write for an OOM kill.
-
-        Without it a rank would have been `killed, cause unknown`: the SIGKILL is real, the line is not (docs/adr/0026).
-        """
-        incarnations = {f"{r['role']}/{r['rank']}": r["incarnation"] for r in status["ranks"]}
-        for name, pid in victims.items():
-            line = f"Out of memory: Killed process {pid} ({name}), inflicted by a faults file"
-            self._job.learned(name, incarnations[name], Clue(Source.KERNEL, line))
-
-    def _do(self, fault: FileFault, victims: Mapping[str, int]) -> None:
-        node = victims.get(NODE)
-        pids = list(victims.values())
-        if node is not None:
-            # Killing the raylet ends its processes, as with a lost machine. A freeze must stop each of them.
-            pids = [node] if fault.fault == "kill" else processes_of_node(node)
-        if fault.fault == "leave" and node is not None:
-            self._signals.leave(self._node_of(node), node, fault.seconds or 1)
-        elif fault.fault == "stop":
-            self._signals.stop(pids, fault.seconds)
-        elif fault.fault == "slow":
-            self._signals.slow(pids, fault.factor or 2, fault.seconds or 1)
-        elif fault.fault in ("kill", "oom"):
-            self._signals.kill(pids)
-        else:
-            # Not a kill by default: a fault added to the schema alone would end processes that it should not.
-            raise ValueError(f"unknown fault {fault.fault!r}")
-
-    def _node_of(self, raylet: int) -> str:
-        return next(node for node, pid in self._raylets().items() if pid == raylet)
+    def _waits(self, number: int, fault: FileFault) -> list[str]:
+        """Tell once of a fault that is due for long without a target: it may never get one."""
+        now = self._clock()
+        if now - self._overdue.setdefault(number, now) < OVERDUE_S:
+            return []
+        self._overdue[number] = float("inf")
+        return [f"{describe(fault)} waits: it is due since {OVERDUE_S:g} s, and {fault.target} has no process"]
 
     # -- ranks that moved without a fault
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ from dljob.telemetry.evidence import Source
 from dljob.telemetry.exposition import exposition
 from dljob.telemetry.job_samples import samples
 
+_PROCESS = re.compile(r"[a-z][-a-z0-9]*/\d{1,6}\.\d{1,9}")
+"""A rank's process: role/rank.incarnation."""
 RETRY_S = 0.05
 """Seconds between attempts to reach a master that Ray restarts."""
 GRACE_S = 3.0
@@ -115,7 +118,10 @@ class RayJobs:
         if why:
             raise UsageError(why)
         if order.kind == "cause":
-            await self._ask(uid, 0.0, lambda _: ("learned", order.target, 0, Clue(Source.POD, order.by)))
+            rank, dot, incarnation = order.target.partition(".")
+            # A node's by its id; a rank's process as `rollout/1.5`, which only a faults file speaks of.
+            clue = Clue(Source.KERNEL if dot else Source.POD, order.by)
+            await self._ask(uid, 0.0, lambda _: ("learned", rank, int(incarnation or 0), clue))
         else:
             await self._ask(uid, 0.0, lambda _: ("command", order.id, order.kind, order.target, order.by))
 
@@ -332,8 +338,11 @@ def pods_of_nodes() -> dict[str, str]:
 def wrong(order: CommandRequest, seen: Mapping[str, Any]) -> str:
     """Return why a command does not fit the job of this snapshot; empty when it does."""
     if order.kind == "cause":
-        node = order.target.partition("node/")[2]
-        return "" if node and order.by else "a cause needs the target node/<Ray's node id>, and in `by` the evidence"
+        needs = "a cause needs the target node/<Ray's node id> or role/rank.incarnation, and in `by` the evidence"
+        known = {role["name"] for role in seen["roles"]}
+        role = order.target.partition("/")[0]
+        fits = _PROCESS.fullmatch(order.target) and role in known
+        return "" if order.by and (fits or (role == "node" and order.target[5:] and "." not in order.target)) else needs
     if order.kind not in ("restart", "scale", "checkpoint", *ENDS):
         return f"there is no command {order.kind[:64]!r}; there are restart, scale, checkpoint, stop, suspend and cause"
     if order.kind == "scale":

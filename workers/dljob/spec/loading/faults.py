@@ -27,7 +27,7 @@ from dljob.spec.text.tree import Document, Loc
 from dljob.spec.text.words import one_of, path_of
 from dljob.telemetry import reasons
 
-FaultKind = Literal["kill", "stop", "oom", "slow", "leave"]
+FaultKind = Literal["kill", "stop", "oom", "slow", "leave", "cut"]
 FaultCause = Literal[
     "UserError", "ImportError", "OOMKilled", "DeviceError", "NodeLost", "NodeFrozen",
     "Preempted", "Hang", "Straggler", "SilentCorruption", "Unhealthy", "Network", "ImagePull", "Killed", "Unknown",
@@ -81,16 +81,18 @@ class FileFault(Model):
     when: FaultTime
     """Trigger of the fault: one of time, step and event. The fault then waits until its target has a process."""
     target: Annotated[str, Field(max_length=128)]
-    """`master`, a role, a rank as `rollout/1`, the keeper of a DataQueue as `queue/samples`, or a node: `node/0` holds
-    the plan's first unit, the next numbers follow the order of the units, nodes without units come last; or the
-    beginning of a node's id in a running job."""
+    """`master`, a role, a rank as `rollout/1`, the keeper of a DataQueue as `queue/samples`, `operator`, or a node:
+    `node/0` holds the plan's first unit, the next numbers follow the order of the units, nodes without units come last;
+    or the beginning of a node's id in a running job. `pod/0` is the pod of that node: only on Kubernetes do they
+    differ."""
     fault: FaultKind
     """kill: SIGKILL; for a node, to its raylet. stop: SIGSTOP; for a node, to all its processes. oom: SIGKILL, together
     with the log line that the kernel writes of it. slow: SIGSTOP and SIGCONT in turn. leave: the node is announced to
-    be taken away, as a preempted one is."""
+    be taken away, as a preempted one is; a pod is evicted. cut: nothing that the node sends arrives, for a time; nodes
+    of one machine share its network, so there its processes are stopped."""
     seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
-    """stop: seconds until the target continues; left out: never. slow: duration of the fault in seconds. leave: seconds
-    from the announcement until the node's raylet gets SIGKILL."""
+    """stop: seconds until the target continues; left out: never. slow, cut: duration of the fault in seconds. leave:
+    seconds from the announcement until the node's raylet gets SIGKILL; the most that an evicted pod has."""
     factor: Annotated[int, Field(ge=2, le=100)] | None = None
     """slow: factor by which the target takes longer."""
     expect: Expected | None = None
@@ -209,12 +211,14 @@ def _manner(loc: Loc, item: Mapping[str, Any]) -> Iterator[Finding]:
     """Find fields that the kind of fault needs, and fields that it cannot have."""
     kind = item.get("fault")
     if kind in ("kill", "oom") and "seconds" in item:
-        yield Finding((*loc, "seconds"), f"{kind} takes no time", "for stop, slow and leave", at_key=True)
+        yield Finding((*loc, "seconds"), f"{kind} takes no time", "for stop, slow, leave and cut", at_key=True)
     if kind == "leave" and "seconds" not in item:
         yield Finding(loc, "leave needs 'seconds'", "as many as lie between announcement and end")
+    if kind == "cut" and "seconds" not in item:
+        yield Finding(loc, "cut needs 'seconds'", "as many as nothing that the node sends arrives")
     if kind == "slow":
         for key, hint in (("seconds", "for so many seconds"), ("factor", "so many times slower, at least 2")):
             if key not in item:
                 yield Finding(loc, f"slow needs {key!r}", hint)
-    elif kind in ("kill", "oom", "stop", "leave") and "factor" in item:
+    elif kind in ("kill", "oom", "stop", "leave", "cut") and "factor" in item:
         yield Finding((*loc, "factor"), f"{kind} has no factor", "for slow", at_key=True)

@@ -17,7 +17,7 @@ from dljob.master.state.views import Clue, Reason
 from dljob.plan import incidents
 from dljob.plan.incidents import InjectedFault, Key, Moment, ObservedFault
 from dljob.plan.role import HostKind
-from dljob.plan.targets import MASTER, NODE, Target, chosen, ranked, target_of
+from dljob.plan.targets import MASTER, NODE, OPERATOR, POD_DELETED, Target, chosen, ranked, target_of
 from dljob.spec.loading.faults import FileFault
 from dljob.telemetry.evidence import Source
 from dljob.testing.simulate.drive import Case, Driver, Durations
@@ -119,10 +119,10 @@ class Scenario(Driver):
         if target.role == MASTER:
             done = w.state is not None
             moves = [FaultMove("crash")] if done else []
-        elif target.queue:
-            moves = [FaultMove("nothing")]  # a queue is not simulated
+        elif target.queue or target.role == OPERATOR:
+            moves = [FaultMove("nothing")]  # neither queues nor an operator are simulated
         elif target.role == NODE:
-            moves = self._to_node(target.node, fault)
+            moves = self._to_node(target, fault)
         else:
             moves = self._to_ranks(target, fault)
         if not moves:
@@ -135,19 +135,22 @@ class Scenario(Driver):
             if move.kind != "nothing":
                 self._make(move)
 
-    def _to_node(self, node: str, fault: FileFault) -> list[FaultMove]:
+    def _to_node(self, target: Target, fault: FileFault) -> list[FaultMove]:
         w = self.world
         # A node that does not answer has no number for a fault to name.
         listed = [name for name, own in w.nodes.items() if own.silence is Silence.NONE]
         held = [unit.node for unit in (w.known.units[name] for name in w.job.plan.units)]
-        name = chosen(node, ranked(held, listed))
+        name = chosen(target.node, ranked(held, listed))
         if name is None or not w.reachable(name):
             return []
         if fault.fault == "kill":
+            if target.pod:
+                w.tell((Arrive(CauseLearned(f"node/{name}", (Clue(Source.POD, POD_DELETED),))),))
             return [FaultMove("node lost", value=GONE_S, text=name)]
         if fault.fault == "leave":
             announced = w.nodes[name].view.leaving is not None
             return [] if announced else [FaultMove("drain", value=float(fault.seconds or GONE_S), text=name)]
+        # Also a cut: connections through one do not break while it lasts, which the world's own `cut` lets them.
         return [FaultMove("freeze", value=float(fault.seconds or FOR_EVER_S), text=name)]
 
     def _to_ranks(self, target: Target, fault: FileFault) -> list[FaultMove]:
