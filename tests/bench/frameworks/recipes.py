@@ -47,8 +47,6 @@ FRAMEWORKS = {
 }
 """Script -> its page."""
 UNLIKE = {
-    "node": "not measured by this script",
-    "head": "not measured by this script",
     "error": "n/a, because a group goes on behind the step that its peers have done",
 }
 """Events that torchft's two commands and one job do not have in the same way, and what its table says of them."""
@@ -113,18 +111,20 @@ def end_master(scene: Scene, _run: subprocess.Popen[bytes], _who: str) -> None:
 
 
 def end_node(scene: Scene, _run: subprocess.Popen[bytes], who: str) -> None:
-    """Kill all that runs on the machine of the ranks; under dljob another one is free."""
+    """Kill all that runs on the machine of the ranks, of one group of torchft; under dljob another one is free."""
+    group = replica_groups.of_group(scene, 1)
     if who == "theirs":
-        end(scene)
+        end(scene, group)
         return
-    rank = next(one for one in processes(scene) if one.environ().get("RANK") == "0")
+    rank = next(one for one in group or processes(scene) if one.environ().get("RANK") == "0")
     next(one for one in rank.parents() if one.name() == "raylet").kill()
 
 
 def end_head(scene: Scene, run: subprocess.Popen[bytes], who: str) -> None:
     """Kill the process that has the tables of the run: torchrun's agent, or the GCS of Ray."""
     if who == "theirs":
-        run.kill()
+        agents = [one for one in replica_groups.of_group(scene, 1) if "torch.distributed.run" in one.cmdline()]
+        (agents[0] if agents else run).kill()
     else:
         named(scene, "gcs_server").kill()
 
@@ -182,7 +182,9 @@ def started(scene: Scene, side: str, figure: Figure, faults: str = "") -> subpro
     """Start the command; a node can only be lost where there are two, so that job is a file."""
     script = f"{figure.framework}.py"
     if figure.framework == "torchft_loop":
-        return (replica_groups.alone if side == "theirs" else replica_groups.here)(scene, faults)
+        if side == "theirs":
+            return replica_groups.alone(scene, faults)
+        return replica_groups.here(scene, faults, machines=figure.event == "node")
     if side == "theirs":
         return scene.torchrun(script, faults)
     if figure.event != "node":
@@ -262,9 +264,9 @@ def last(scene: Scene, side: str) -> int:
     return max(step for step, _ in lines(scene, side))
 
 
-def end(scene: Scene) -> None:
-    """Kill what is left of a run."""
-    for process in processes(scene):
+def end(scene: Scene, some: list[psutil.Process] | None = None) -> None:
+    """Kill what is left of a run, or some of it."""
+    for process in some or processes(scene):
         with contextlib.suppress(psutil.Error):
             process.kill()
 
