@@ -51,5 +51,7 @@ def test_a_completion_of_a_killed_server_goes_on_and_a_chat_is_sent_again_whole(
     assert seen["openai"] == seen["chat"]["text"] != ""
     assert len(seen["completion"]["ids"]) == 60
     completion, chat = seen["completion of a killed server"], seen["chat of a killed server"]
-    assert (completion["ids"], completion["restarted"], completion["lost"]) == (seen["completion"]["ids"], 0, 1)
-    assert (chat["text"], chat["restarted"], chat["lost"]) == (seen["chat"]["text"], 1, 1)
+    # Each try while the only server starts again is a loss, too.
+    assert (completion["ids"], completion["restarted"]) == (seen["completion"]["ids"], 0)
+    assert (chat["text"], chat["restarted"]) == (seen["chat"]["text"], 1)
+    assert completion["lost"] > 0 < chat["lost"]
