@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from dljob.plan.incidents import (
-    Decision,
+    FaultDecision,
     InjectedFault,
     Moment,
     ObservedFault,
@@ -142,14 +142,14 @@ def test_decisions_name_cause_level_and_who_restarts_whatever_the_times() -> Non
     head = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "j"}}
     job = plan(parse({**head, "spec": {"roles": roles}}))
 
-    def of(*told: ObservedFault) -> list[Decision]:
+    def of(*told: ObservedFault) -> list[FaultDecision]:
         made = report([fault("a/0")], [InjectedFault(0, fault("a/0"), 1.0)], told, 0.0)
         (found,) = decisions(made, job)
         return found
 
     assert of() == []
     assert of(incident("a/0", 2.0), incident("a/0", 3.0, cause="Killed")) == [
-        Decision("kill a/0", "Killed", "Process", ("a/0",))
+        FaultDecision("kill a/0", "Killed", "Process", ("a/0",))
     ]
     assert of(incident("t", 2.0, cause="Hang", level="RoleGroup"))[0].restarts == ("a group of t",)
     assert of(incident("t", 2.0, cause="Hang", level="Role"))[0].restarts == ("t/0", "t/1")

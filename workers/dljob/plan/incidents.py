@@ -164,7 +164,7 @@ def sets(told: Mapping[str, Any]) -> list[set[tuple[str, str, str]]]:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Decision:
+class FaultDecision:
     """What a job decided about one fault: the class of its cause, the level, and who restarts."""
 
     fault: str
@@ -175,17 +175,17 @@ class Decision:
     """Ranks that get another process, `a group of ROLE`, or `master`."""
 
 
-def decisions(told: Mapping[str, Any], plan: JobPlan) -> list[list[Decision]]:
+def decisions(told: Mapping[str, Any], plan: JobPlan) -> list[list[FaultDecision]]:
     """Return what was decided about each fault of a report, in the order of the file.
 
     Reports of a simulated job, of Ray and of pods have the same decisions, whatever their times. `Unknown` counts as
     `Killed`: which of the two a killed class rank is depends on the kernel of its machine.
     """
-    found: list[list[Decision]] = []
+    found: list[list[FaultDecision]] = []
     for row in told["faults"]:
         said = f"{row['fault']} {row['target']}"
         made = {
-            Decision(
+            FaultDecision(
                 said,
                 "Killed" if incident["cause"] == "Unknown" else incident["cause"],
                 incident["level"],

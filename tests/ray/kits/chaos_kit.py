@@ -9,18 +9,18 @@ from typing import Any
 
 import yaml
 
-from dljob.plan.incidents import Decision, decisions
+from dljob.plan.incidents import FaultDecision, decisions
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.plan.targets import load_faults
 from dljob.spec.loading.load import parse
 from dljob.testing.simulate.scenario import Scenario
 
-CHAOS = Path(__file__).resolve().parents[1] / "chaos"
+CHAOS = Path(__file__).resolve().parents[2] / "chaos"
 FILES = tuple(CHAOS / f"{name}.yaml" for name in ("processes", "operator", "network", "pods", "nodes"))
 """In the order in which one job takes them: the last two take nodes away."""
 JOB = CHAOS / "job.yaml"
-USER = Path(__file__).resolve().parents[1] / "ray" / "users" / "faults_user.py"
+USER = Path(__file__).resolve().parents[1] / "users" / "faults_user.py"
 
 
 def manifest() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def planned() -> JobPlan:
     return plan(parse(manifest()))
 
 
-def simulated(file: Path) -> list[list[Decision]]:
+def simulated(file: Path) -> list[list[FaultDecision]]:
     """Return what a simulated job decides about a file; each expectation of the file is met."""
     told = Scenario(manifest(), load_faults(file, planned())).play()
     assert all(row["met"] for row in told["faults"]), told
