@@ -18,7 +18,7 @@ def _device_module() -> ModuleType:
     vars(made).update({name: value for name, value in vars(torch.cpu).items() if not name.startswith("__")})
     for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
         setattr(made, name, lambda *_: 0)
-    made.__dict__.update(is_available=lambda: False, mem_get_info=lambda *_: (0, 0))
+    made.__dict__.update(is_available=lambda: False, mem_get_info=lambda *_: (0, 0), get_device_name=lambda *_: "CPU")
     for name in ("empty_cache", "reset_peak_memory_stats"):
         setattr(made, name, lambda *_: None)
     return made
