@@ -206,8 +206,8 @@ def test_a_rendered_chart_comes_through_a_pipe(
 def test_a_refused_job_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rest of the file is written."""
     file = tmp_path / "job.yaml"
-    file.write_text(f"{TEXT}---\napiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: old}}\n")
+    file.write_text(f"{TEXT}---\napiVersion: kubeflow.org/v1\nkind: MPIJob\nmetadata: {{name: old}}\n")
     assert command.run(["convert", str(file)]) == 2
     out, err = capsys.readouterr()
     assert "name: sample" in out
-    assert "TFJob old: cannot be converted" in err
+    assert "MPIJob old: cannot be converted" in err

@@ -135,9 +135,10 @@ def test_a_file_of_faults_is_played(block: Block, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("block", of("toml"))
 def test_an_entry_point_is_one_that_is_looked_for(block: Block) -> None:
     groups = tomllib.loads(block.text)["project"]["entry-points"]
-    sources = "".join(path.read_text() for path in (ROOT / "workers" / "dljob").rglob("extensions.py"))
+    homes = [*(ROOT / "workers" / "dljob").rglob("extensions.py"), ROOT / "workers/dljob/runtime/data/source.py"]
+    looked_for = "".join(path.read_text() for path in homes)
     assert groups
-    assert [group for group in groups if f'"{group}"' not in sources] == []
+    assert [group for group in groups if f'"{group}"' not in looked_for] == []
 
 
 # -- Python

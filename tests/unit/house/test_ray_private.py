@@ -25,6 +25,7 @@ NOT_PUBLIC = ("ray.cluster_utils", "ray.core", "ray.dashboard", "ray.experimenta
 OTHERS = {
     "_LocalModeRuntime__invoke_client": "openYuanrong",
     "_abort_process_group": "torch.distributed",
+    "_create_pool_manager": "kubernetes_asyncio",
     "_asdict": "a named tuple's, public",
     "_current_frames": "sys",
     "_get_running_loop": "asyncio, for loops that are not its own",

@@ -38,9 +38,7 @@ PLACEMENT_RESOLVED = "PlacementResolved"  # that group or actor is placed, or wa
 
 # Starting.
 ROLE_READY = "RoleReady"  # all ranks of a role are set up
-READINESS_CHANGED = (
-    "ReadinessChanged"  # the readiness probe of a ready rank fails, or succeeds again, or can never succeed
-)
+READINESS_CHANGED = "ReadinessChanged"  # a ready rank's readiness probe fails or succeeds again, or one never can
 WEIGHTS_STALE = "WeightsStale"  # a rank gets no requests: it failed to load the newest weights, or holds none
 WEIGHTS_LOADED = "WeightsLoaded"  # a rank that failed to load weights, or had none, holds the newest and gets requests
 ROLE_COMPLETED = "RoleCompleted"  # all ranks of a role ended
@@ -75,9 +73,7 @@ RESTART_COUNTS_DISCARDED = "RestartCountsDiscarded"  # the last attempt's counts
 CHECKPOINT_RESTORED = "CheckpointRestored"  # a role or rank resumed from a checkpoint, or found none
 DATA_RETURNED = "DataReturned"  # samples processed after the restored checkpoint are handed out again
 SOURCE_CHANGED = "SourceChanged"  # a source has new partitions, lost one, went back, or does not answer
-SOURCE_LOST = (
-    "SourceLost"  # offsets of a source were deleted before they were read, or before a restore read them again
-)
+SOURCE_LOST = "SourceLost"  # offsets of a source were deleted before they were read, or read again by a restore
 CHECKPOINT_DAMAGED = "CheckpointDamaged"  # a checkpoint or its record fails its checksum, and is skipped
 CHECKPOINT_REFUSED = "CheckpointRefused"  # a late save of an old process was refused: its successor resumed without it
 CUT_COMMITTED = "CutCommitted"  # a consistent cut of the job is on disk: states, queues, positions in the data

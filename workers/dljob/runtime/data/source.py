@@ -21,8 +21,8 @@ from dljob.runtime.data.source_cursor import Cursor
 from dljob.runtime.data.source_reader import Extent, OpenSource, SourceError, SourceEvent, SourceReader
 from dljob.runtime.process import extensions
 from dljob.runtime.process.context import current_worker
-from dljob.runtime.process.event_times import event_times
 from dljob.runtime.queues import session
+from dljob.runtime.weights.event_times import event_times
 
 SOURCES = "dljob.sources"
 BATCH, LINGER_S, MOST_BYTES, IDLE_S = 256, 0.1, 16 << 20, 10.0

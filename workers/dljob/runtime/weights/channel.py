@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.process.context import current_worker
-from dljob.runtime.process.event_times import event_times
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
 from dljob.runtime.weights.buckets import checksum, flat, load_state
+from dljob.runtime.weights.event_times import event_times
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, BucketTransport, ByteCarrier, Carrier
 

@@ -234,8 +234,8 @@ class ForkHost(Host):
         mine = ray_drivers.owner(self.spec.job, self.spec.role.name, start.rank, start.incarnation)
         try:
             return ray_drivers.first_lost(mine)
-        except Exception:
-            log.warning("which actor of %s was lost first is not known: Ray does not answer", mine, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - it only explains an end, which is told in any case
+            log.warning("which actor of %s was lost first is not known: Ray does not answer (%r)", mine, error)
             return ""
 
     def stop_ranks(self, order: StopOrder) -> None:
