@@ -203,8 +203,7 @@ def test_the_operator_is_a_room_too(rooms: Rooms) -> None:
 def test_a_room_has_its_folder_its_users_and_no_others(rooms: Rooms) -> None:
     found = rooms.select("runtime/faults")
     own = [f"tests/unit/runtime/faults/{name}.py" for name in ("test_harm", "test_in_pod", "test_inflict")]
-    users = ["tests/unit/cli/kubernetes/test_kube_chaos.py"]
-    assert found == [*users, *own, "tests/ray/controller/test_faults.py"]
+    assert found == [*own, "tests/ray/controller/test_faults.py"]
 
 
 def test_each_room_has_unit_tests_and_files_of_other_tiers_or_says_none(rooms: Rooms) -> None:
