@@ -9,7 +9,11 @@ from dljob.spec.model import DLJobSpec, Role
 from dljob.spec.rules.findings import Finding
 
 LAUNCHERS = {
-    "accelerate launch": re.compile(r"(^|[\s/])accelerate\s+launch\b|\baccelerate\.commands\.launch\b"),
+    "accelerate launch": re.compile(
+        r"((^|[\s/])accelerate|\baccelerate\.commands\.accelerate_cli)\s+launch\b|\baccelerate\.commands\.launch\b"
+    ),
+    # Only as a program: it is also a value of other programs' options.
+    "deepspeed": re.compile(r"(^|/|&&\s|;\s?|\bexec\s)deepspeed\s|\bdeepspeed\.launcher\.(runner|launch)\b"),
     "trl": re.compile(r"(^|[\s/])trl\s+(dpo|grpo|kto|reward|rloo|sft)\b|-m\s+trl(\.cli(\.main)?)?\s"),
     "torchrun": re.compile(r"(^|[\s/])torchrun\s|\btorch\.distributed\.(run|launch)\b"),
 }
