@@ -10,6 +10,7 @@ from tests.unit.convert.test_ray_job import job
 
 from dljob.cli.kubernetes.runtimes import read
 from dljob.convert.manifest import ConvertOptions, RefusedManifest, RuntimeRef, convert, wanted_runtimes
+from dljob.convert.report import diff, lines
 from dljob.kube.errors import NotThereError
 from dljob.kube.resources import Resource
 from dljob.spec.loading.load import load
@@ -230,3 +231,12 @@ def test_what_cannot_run_is_refused_by_name(version: str, kind: str, spec: dict[
     (piece,) = convert(manifest(version, kind, spec), "job.yaml")
     assert isinstance(piece, RefusedManifest)
     assert why in piece.message
+
+
+def test_a_command_that_is_not_carried_is_told_once_and_not_for_each_word() -> None:
+    text = pytorch(pod("torchrun", "--nproc_per_node=4", "train.py", "--lr", "0.1"))
+    made = job(text)
+    told = [line for line in lines([made], "job.yaml") if "WORKDIR" in line]
+    assert [line.partition(".command: ")[2][:11] for line in told] == ["not carried", "not carried"]
+    assert made.text.count("WORKDIR") == 2
+    assert all(line.count("WORKDIR") <= 1 for line in diff(text, [made]))

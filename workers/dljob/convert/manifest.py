@@ -12,7 +12,7 @@ from dljob.convert.emit import Notes, ordered, with_comments
 from dljob.convert.jobset import job_set
 from dljob.convert.kubeflow import elastic_job, pytorch_job
 from dljob.convert.rayjob import ray_cluster, ray_job
-from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named
+from dljob.convert.source import Draft, Named, SourceManifest, UnfitError, named, told
 from dljob.convert.tensorflow_job import elastic_servers, has_servers, tf_job
 from dljob.convert.trainjob import train_job
 from dljob.errors import PlacementError, Problem, SpecError, UsageError
@@ -318,9 +318,8 @@ def _header(kind: str, file: str, line: int, rows: Sequence[Named], lost: Sequen
     """Return comments about the conversion, with the comments of fields that are not carried."""
     made = [one.comment.text for one in lost if not one.loc]
     made.append(f"# {kind}, {file}:{line}, converted by dljob convert.")
-    made += [
-        f"# not carried: line {row.line}, {row.path}: {row.fate.why}" for row in rows if row.fate.kind == "dropped"
-    ]
+    dropped = (row for row in told(rows) if row.fate.kind == "dropped")
+    made += [f"# not carried: line {row.line}, {row.path}: {row.fate.why}" for row in dropped]
     made += [
         f"# at {path_of(one.loc)}, line {one.comment.line}: {one.comment.text}"
         for one in lost

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dljob.convert.manifest import ConvertedJob, ConvertedPiece, Other, RefusedManifest
+from dljob.convert.source import told
 from dljob.spec.text.words import path_of
 from dljob.telemetry.wording import counted
 
@@ -30,15 +31,16 @@ def lines(pieces: Sequence[ConvertedPiece], file: str) -> Iterator[str]:
 
 
 def _job(job: ConvertedJob, place: str, file: str) -> Iterator[str]:
-    count = {kind: sum(row.fate.kind == kind for row in job.rows) for kind in ("carried", "harmless", "dropped")}
+    others = list(told(job.rows))
+    carried = sum(row.fate.kind == "carried" for row in job.rows)
+    harmless = sum(row.fate.kind == "harmless" for row in others)
     yield (
-        f"{place}: {job.kind} -> DLJob {job.name}: {counted(count['carried'], 'field')} carried, "
-        f"{count['harmless']} harmless here, {count['dropped']} not carried"
+        f"{place}: {job.kind} -> DLJob {job.name}: {counted(carried, 'field')} carried, "
+        f"{harmless} harmless here, {len(others) - harmless} not carried"
     )
-    for row in job.rows:
-        if row.fate.kind != "carried":
-            word = "harmless here" if row.fate.kind == "harmless" else "not carried"
-            yield f"  {file}:{row.line}: {row.path}: {word}: {row.fate.why}"
+    for row in others:
+        word = "harmless here" if row.fate.kind == "harmless" else "not carried"
+        yield f"  {file}:{row.line}: {row.path}: {word}: {row.fate.why}"
     for remark in job.remarks:
         yield f"  note: {remark}"
     for problem in job.problems:
@@ -60,7 +62,7 @@ def diff(text: str, pieces: Sequence[ConvertedPiece], width: int = 60) -> Iterat
             said = path_of(row.fate.to) if row.fate.kind == "carried" else row.fate.why
             fates.setdefault(row.line, []).append(f"{word} {said}")
         for number in range(first, last + 1):
-            there = "; ".join(fates.get(number, ()))
+            there = "; ".join(dict.fromkeys(fates.get(number, ())))
             yield f"{number:5} {source[number - 1][:width]:{width}} {there}".rstrip()
         yield f"--- DLJob {piece.name}"
         for number, line in enumerate(piece.text.splitlines(), 1):

@@ -6,8 +6,9 @@ is dropped as unknown, so that no field of a newer version can get lost in silen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Literal, TypeAlias, cast
 
 from pydantic import JsonValue
@@ -176,6 +177,15 @@ def named(source: SourceManifest) -> Iterator[Named]:
         if at not in seen:
             seen.add(at)
             yield Named(source.line(at), path_of(at), source.fate(at), at)
+
+
+def told(rows: Iterable[Named]) -> Iterator[Named]:
+    """Yield the fields that are not carried, as a reader is told of them: a list whose items have one fate is one."""
+    for parent, group in groupby(rows, lambda row: row.loc[:-1] if row.loc and isinstance(row.loc[-1], int) else row):
+        items = list(group)
+        if isinstance(parent, tuple) and len(items) > 1 and all(one.fate == items[0].fate for one in items):
+            items = [replace(items[0], path=path_of(parent), loc=parent)]
+        yield from (one for one in items if one.fate.kind != "carried")
 
 
 def _row(source: SourceManifest, leaf: Loc) -> Loc:
