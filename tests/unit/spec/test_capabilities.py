@@ -21,6 +21,7 @@ def job(role: dict[str, Any] | None = None, **spec: Any) -> DLJobManifest:
 POLICY = "faultTolerance"
 ASKS = [
     ("spec.roles[0].type", Capability.ELASTIC, {"type": "Elastic"}, {}),
+    ("spec.roles[0].tf", Capability.ELASTIC, {"tf": {"task": "chief"}}, {}),
     ("spec.roles[0].entrypoint.class", Capability.CLASSES, {"entrypoint": {"class": "a.B"}}, {}),
     ("spec.roles[0].accelerator", Capability.DEVICES, {"accelerator": {"type": "NPU"}}, {}),
     ("spec.roles[0].resources.custom", Capability.DEVICES, {"resources": {"custom": {"disk": "1"}}}, {}),

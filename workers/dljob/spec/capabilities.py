@@ -72,6 +72,7 @@ def _many(groups: Sequence[Mapping[str, int]]) -> bool:
 NEEDS: tuple[Need, ...] = (
     Need(("backend",), Capability.JOBS, "a whole job, with its PrimeMaster and its hosts"),
     Need(("roles", "*", "type"), Capability.ELASTIC, "ranks that form one torch world", when=_is("Elastic")),
+    Need(("roles", "*", "tf"), Capability.ELASTIC, "processes that form one TensorFlow cluster"),
     Need(("roles", "*", "entrypoint", "class"), Capability.CLASSES, "ranks that are actors", "use module, or command"),
     Need(("roles", "*", "accelerator"), Capability.DEVICES, "ranks with devices of their own"),
     Need(("roles", "*", "resources", "custom"), Capability.DEVICES, "resources other than CPU and memory"),
