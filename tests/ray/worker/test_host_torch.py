@@ -64,4 +64,5 @@ def test_code_that_imports_torch_late_meets_no_half_imported_torch(job):
         host.hello()  # from here on torch is being imported
     for rank, host in enumerate(hosts):
         host.start(rank, store=address)
-    assert [host.ends(timeout=60)[0].outcome.result for host in hosts] == ["2", "2"]
+    outcomes = [host.ends(timeout=60)[0].outcome for host in hosts]
+    assert [outcome.result for outcome in outcomes] == ["2", "2"], outcomes

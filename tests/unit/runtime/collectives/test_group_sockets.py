@@ -108,6 +108,17 @@ def test_a_number_that_is_another_ones_by_now_is_left_alone(stack):
     assert not again.broken()
 
 
+def test_a_group_with_the_descriptor_of_one_destroyed_meanwhile_is_shut(stack):
+    sockets, inner = GroupSockets(), ExitStack()
+    number = Group(inner).epoll.fileno()
+    with sockets.noticed():
+        inner.close()  # the last reference to the earlier group goes only now
+        group = Group(stack)
+    assert group.epoll.fileno() == number, "the system gives the lowest number that is free"
+    assert sockets.shut() == 1
+    assert group.broken()
+
+
 def test_a_rank_that_waits_for_the_store_is_released(stack):
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     client = stack.enter_context(socket.create_connection(server.getsockname()))

@@ -42,13 +42,13 @@ class GroupSockets:
 
     def __init__(self) -> None:
         self._loops: set[Loop] = set()
-        self._making: list[frozenset[int]] = []
-        """For each group being created: the epolls that existed before."""
+        self._making: list[frozenset[Loop]] = []
+        """For each group being created: the loops that existed before."""
 
     @contextlib.contextmanager
     def noticed(self) -> Generator[None]:
         """Remember the groups created in this block, also if creating them fails."""
-        before = frozenset(_epolls())
+        before = frozenset(_loops())
         self._making.append(before)
         try:
             yield
@@ -68,10 +68,18 @@ class GroupSockets:
         return len(held) + (sum(_shut(fd, inode) for fd, inode in _connected_to(store)) if store else 0)
 
 
-def _new_loops(before: frozenset[int]) -> set[Loop]:
-    """Return the epolls that did not exist before and watch a listening socket."""
-    new = [fd for fd in _epolls() if fd not in before]
-    return {Loop(fd, inode) for fd in new for number, inode in _watched(fd) if _listens(number, inode)}
+def _new_loops(before: frozenset[Loop]) -> set[Loop]:
+    """Return the loops that did not exist before.
+
+    Descriptors alone do not tell: an earlier group may be destroyed meanwhile, and the new one have its descriptor.
+    """
+    return {loop for loop in _loops() if loop not in before}
+
+
+def _loops() -> Iterator[Loop]:
+    """Return the epolls that watch a listening socket."""
+    for fd in _epolls():
+        yield from (Loop(fd, inode) for number, inode in _watched(fd) if _listens(number, inode))
 
 
 def _of(loop: Loop) -> list[tuple[int, int]]:
