@@ -16,11 +16,12 @@ from dljob.plan.targets import load_faults
 from dljob.spec.loading.load import parse
 from dljob.testing.simulate.scenario import Scenario
 
-CHAOS = Path(__file__).resolve().parents[2] / "chaos"
+TESTS = Path(__file__).resolve().parents[1]
+CHAOS = TESTS / "chaos"
 FILES = tuple(CHAOS / f"{name}.yaml" for name in ("processes", "operator", "network", "pods", "nodes"))
 """In the order in which one job takes them: the last two take nodes away."""
 JOB = CHAOS / "job.yaml"
-USER = Path(__file__).resolve().parents[1] / "users" / "faults_user.py"
+USER = TESTS / "ray" / "users" / "faults_user.py"
 
 
 def manifest() -> dict[str, Any]:
