@@ -117,16 +117,19 @@ def end_node(scene: Scene, _run: subprocess.Popen[bytes], who: str) -> None:
         end(scene, group)
         return
     rank = next(one for one in group or processes(scene) if one.environ().get("RANK") == "0")
-    next(one for one in rank.parents() if one.name() == "raylet").kill()
+    raylet = next(one for one in rank.parents() if one.name() == "raylet")
+    end(scene, [raylet, *raylet.children(recursive=True)])
 
 
 def end_head(scene: Scene, run: subprocess.Popen[bytes], who: str) -> None:
-    """Kill the process that has the tables of the run: torchrun's agent, or the GCS of Ray."""
+    """Kill the process with the tables of the run: torchrun's agent, or the GCS of Ray, whose loss ends the command."""
     if who == "theirs":
         agents = [one for one in replica_groups.of_group(scene, 1) if "torch.distributed.run" in one.cmdline()]
         (agents[0] if agents else run).kill()
     else:
         named(scene, "gcs_server").kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(LIMIT)
 
 
 def named(scene: Scene, name: str) -> psutil.Process:
