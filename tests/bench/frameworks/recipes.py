@@ -1,317 +1,176 @@
-"""What each of eight events costs a framework's script: under torchrun alone, and under `dljob torchrun`.
+"""What each of eight events costs a framework that people already have: alone, and under dljob.
 
     .venv/bin/python tests/bench/frameworks/recipes.py                        # all figures that are not there yet
     .venv/bin/python tests/bench/frameworks/recipes.py trl_sft rank [alone]   # one event of one framework, anew
     .venv/bin/python tests/bench/frameworks/recipes.py --table                # write the tables in docs/recipes
 
 For a quiet machine: one to three minutes a figure. Each is written to figures.jsonl at once, so that the command goes
-on where it was ended. The event comes at the end of step 5 of 8, behind the checkpoint of step 4. Seconds: from the
-event to the end of step 6, the first that had not been done. Steps: how many were done again. Where a command ends
-before that (or behind it, with steps undone), or LIMIT seconds pass, it is started again at once, as a person could,
-and the row says so; then the first new step is that of the second command.
+on where it was ended. What happens at an event, and what its seconds and losses are: training_events.py (scripts under
+torchrun), server_events.py and ppo_events.py. Where a command ends before it went on (or behind that, with steps
+undone), or a limit passes without anything, it is started again at once, as a person could, and the row says so; then
+the first new step or answer is that of the second command.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
-sys.path[:0] = [str(TESTS / "frameworks"), str(TESTS / "kits"), str(TESTS)]
+sys.path[:0] = [str(HERE), str(TESTS / "frameworks"), str(TESTS / "kits"), str(TESTS)]
 
-import replica_groups  # noqa: E402 - found by the path above
+import ppo_events  # noqa: E402 - found by the path above
+import server_events  # noqa: E402
+import training_events  # noqa: E402
 from environment import NAMES, make  # noqa: E402
-from scenes import SCRIPTS, Scene  # noqa: E402
+from recipe_figures import Figure, known, note  # noqa: E402
+from run_processes import end  # noqa: E402
+from scenes import Scene  # noqa: E402
 
 from tiers import isolated  # noqa: E402
 
-FIGURES, PAGES = HERE / "figures.jsonl", TESTS.parent / "docs" / "recipes"
-FRAMEWORKS = {
-    "trl_sft": "trl",
-    "transformers_trainer": "transformers",
-    "accelerate_loop": "accelerate",
-    "lightning_fit": "lightning",
-    "deepspeed_loop": "deepspeed",
-    "torchft_loop": "torchft",
-}
-"""Script -> its page."""
-UNLIKE = {
-    "error": "n/a, because a group goes on behind the step that its peers have done",
-}
-"""Events that torchft's two commands and one job do not have in the same way, and what its table says of them."""
+PAGES = TESTS.parent / "docs" / "recipes"
 WHO = ("alone", "here")
-RANKS, AT, LAST, LIMIT = 4, 5, 8, 120.0
-TWO_NODES = """\
-apiVersion: dljob.io/v1alpha1
-kind: DLJob
-metadata: {{name: ours}}
-spec:
-  nodeGroups: [{{name: machine, replicas: 2, cpu: "4"}}]
-  roles:
-    - name: default
-      type: Elastic
-      replicas: 4
-      replicasPerGroup: 4
-      resources: {{cpu: "1"}}
-      entrypoint: {{command: ["{python}", "{script}", "{out}"]}}
-"""
-
-
-@dataclass(frozen=True)
-class Event:
-    """What happens to the run, and how a table names it."""
-
-    title: str
-    faults: str
-    """What a rank does to itself, as tiny.py reads it; for the others it holds the step until `harm` is done."""
-    harm: Callable[[Scene, subprocess.Popen[bytes], str], None] | None = None
-    absent: str = ""
-    """Why there is no such event under torchrun alone."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a table."""
-
-    framework: str
-    event: str
-    who: str
-    seconds: float | None = None
-    """From the event to the next new step; None: there was none, and the command ended after `ended` seconds."""
-    steps: int | None = None
-    again: str = ""
-    """Why the command had to be started again."""
-    ended: float | None = None
-    lives: int = 1
-    cpus: int = 0
-    load: float = 0.0
-
-    def cell(self) -> str:
-        """Return what the table says."""
-        if self.seconds is None:
-            return f"ends after {self.ended:.1f} s, in life {self.lives}"
-        lost = f"{self.seconds:.1f} s, {self.steps} step{'' if self.steps == 1 else 's'}"
-        return f"{lost}; {self.again}" if self.again else lost
-
-
-def end_master(scene: Scene, _run: subprocess.Popen[bytes], _who: str) -> None:
-    """Kill PrimeMaster."""
-    named(scene, "ray::PrimeMaster").kill()
-
-
-def end_node(scene: Scene, _run: subprocess.Popen[bytes], who: str) -> None:
-    """Kill all that runs on the machine of the ranks, of one group of torchft; under dljob another one is free."""
-    group = replica_groups.of_group(scene, 1)
-    if who == "theirs":
-        end(scene, group)
-        return
-    rank = next(one for one in group or processes(scene) if one.environ().get("RANK") == "0")
-    raylet = next(one for one in rank.parents() if one.name() == "raylet")
-    end(scene, [raylet, *raylet.children(recursive=True)])
-
-
-def end_head(scene: Scene, run: subprocess.Popen[bytes], who: str) -> None:
-    """Kill the process with the tables of the run: torchrun's agent, or the GCS of Ray, whose loss ends the command."""
-    if who == "theirs":
-        agents = [one for one in replica_groups.of_group(scene, 1) if "torch.distributed.run" in one.cmdline()]
-        (agents[0] if agents else run).kill()
-    else:
-        named(scene, "gcs_server").kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(LIMIT)
-
-
-def named(scene: Scene, name: str) -> psutil.Process:
-    """Return the one process of a run whose program has this name."""
-    (found,) = [one for one in processes(scene) if Path((one.cmdline() or [""])[0]).name.startswith(name)]
-    return found
-
-
-def processes(scene: Scene) -> list[psutil.Process]:
-    """All processes of a run, by a variable that they inherit."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("HF_HOME") == scene.env["HF_HOME"]:
-                found.append(process)
-    return found
-
-
-def term(_scene: Scene, run: subprocess.Popen[bytes], _who: str) -> None:
-    """Send SIGTERM to the command, and wait for its end."""
-    run.terminate()
-    run.wait(LIMIT)
-
-
 EVENTS = {
-    "rank": Event("one rank killed", f"kill:{AT}:1"),
-    "two": Event("two ranks killed", f"kill:{AT}:0,kill:{AT}:1"),
-    "hang": Event("a rank stopped by SIGSTOP", f"stop:{AT}:1"),
-    "node": Event("a node lost", f"hold:{AT}:0", end_node),
-    "master": Event("the master killed", f"hold:{AT}:0", end_master, "torchrun's only master is its agent: the head"),
-    "head": Event("the head killed", f"hold:{AT}:0", end_head),
-    "sigterm": Event("SIGTERM to the command, and the same command again", f"hold:{AT}:0", term),
-    "error": Event("the same error twice", f"fail:{AT}:1"),
+    "rank": "one rank killed",
+    "two": "two ranks killed",
+    "hang": "a rank stopped by SIGSTOP",
+    "node": "a node lost",
+    "master": "the master killed",
+    "head": "the head killed",
+    "sigterm": "SIGTERM to the command, and the same command again",
+    "error": "the same error twice",
 }
+"""Event -> how all tables name it."""
+NOT_ONE_SERVER = "a server of one rank has no second one"
+NO_END = "a request that a server cannot answer is its caller's error, and ends no server"
+NO_GPU = "not run: needs a GPU"
 
 
-def measure(framework: str, name: str, who: str) -> Figure:
-    """Run a framework's script through one event."""
-    event, figure = (
-        EVENTS[name],
-        Figure(framework, name, who, cpus=os.cpu_count() or 0, load=round(os.getloadavg()[0], 1)),
+@dataclass(frozen=True)
+class Recipe:
+    """A framework of which a page has a table."""
+
+    page: str
+    measure: Callable[[Scene, str, Figure], Figure]
+    alone: str = "torchrun alone"
+    here: str = "`dljob torchrun`"
+    environment: str = "environment"
+    how: str = f"Measured with {training_events.RANKS} ranks"
+    absent: dict[str, tuple[str, str]] = field(
+        default_factory=lambda: {"master": ("torchrun's only master is its agent: the head", "")}
     )
-    python = make("deepspeed" if framework == "deepspeed_loop" else "environment")
+    """Event -> why it does not exist alone, and here; empty where it does."""
+    never: str = ""
+    """What each row says of a framework that cannot be measured."""
+
+    def why_not(self, event: str, who: str) -> str:
+        """Return what a cell says of an event without a figure, or of a framework without figures."""
+        why = self.absent.get(event, ("", ""))[WHO.index(who)]
+        return self.never or (f"n/a, because {why}" if why else "")
+
+
+SERVER_ABSENT = {
+    "two": (NOT_ONE_SERVER, NOT_ONE_SERVER),
+    "master": ("a server alone has no master", ""),
+    "head": ("a server alone has no head", ""),
+    "error": (NO_END, NO_END),
+}
+BEHIND = "a group goes on behind the step that its peers have done"
+RECIPES = {
+    "trl_sft": Recipe("trl", training_events.measure),
+    "transformers_trainer": Recipe("transformers", training_events.measure),
+    "accelerate_loop": Recipe("accelerate", training_events.measure),
+    "lightning_fit": Recipe("lightning", training_events.measure),
+    "deepspeed_loop": Recipe("deepspeed", training_events.measure, environment="deepspeed"),
+    "torchft_loop": Recipe(
+        "torchft",
+        training_events.measure,
+        here="`dljob run`",
+        absent={"master": ("torchrun's only master is its agent: the head", ""), "error": (BEHIND, BEHIND)},
+    ),
+    "transformers_serve": Recipe(
+        "transformers-serve",
+        server_events.measure,
+        "`transformers serve` alone",
+        "`dljob run`",
+        how="Measured with one server",
+        absent=SERVER_ABSENT,
+    ),
+    "vllm_serve": Recipe(
+        "vllm",
+        server_events.measure,
+        "vLLM's server alone",
+        "`dljob run`",
+        environment="vllm",
+        how="Measured with one server",
+        absent=SERVER_ABSENT,
+    ),
+    "verl_ppo": Recipe(
+        "verl",
+        ppo_events.measure,
+        "`main_ppo` alone",
+        "`dljob run`",
+        environment="verl",
+        how="Measured with two ranks of the trainer and one rollout server",
+        absent={"master": ("main_ppo alone has no master beside its Ray", "")},
+    ),
+    "sglang_serve": Recipe("sglang", server_events.measure, "SGLang's server alone", "`dljob run`", never=NO_GPU),
+}
+"""Framework, by the name of its script -> its recipe."""
+
+
+def measure(framework: str, event: str, who: str) -> Figure:
+    """Run a framework through one event."""
+    recipe, load = RECIPES[framework], round(os.getloadavg()[0], 1)
+    figure = Figure(framework, event, who, cpus=os.cpu_count() or 0, load=load)
+    python = make(recipe.environment)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        scene, side = Scene(python, Path(folder), RANKS), "theirs" if who == "alone" else "ours"
+        scene, side = Scene(python, Path(folder), training_events.RANKS), "theirs" if who == "alone" else "ours"
         try:
-            return happened(scene, side, event, figure)
+            return recipe.measure(scene, side, figure)
         finally:
             end(scene)
 
 
-def started(scene: Scene, side: str, figure: Figure, faults: str = "") -> subprocess.Popen[bytes]:
-    """Start the command; a node can only be lost where there are two, so that job is a file."""
-    script = f"{figure.framework}.py"
-    if figure.framework == "torchft_loop":
-        if side == "theirs":
-            return replica_groups.alone(scene, faults)
-        return replica_groups.here(scene, faults, machines=figure.event == "node")
-    if side == "theirs":
-        return scene.torchrun(script, faults)
-    if figure.event != "node":
-        return scene.dljob(script, faults)
-    file = scene.folder / "dljob.yaml"
-    file.write_text(TWO_NODES.format(python=scene.python, script=SCRIPTS / script, out=scene.folder / "ours" / "out"))
-    return scene.start("ours", "dljob.cli", ["run", str(file)], faults)
-
-
-def happened(scene: Scene, side: str, event: Event, figure: Figure) -> Figure:
-    """Let the event happen, and return what it cost."""
-    run = started(scene, side, figure, event.faults)
-    for fault in event.faults.split(","):
-        scene.reaches(run, side, fault)
-    begun = (scene.folder / side / event.faults.split(",")[0]).stat().st_mtime
-    if event.harm:
-        begun = time.time()
-        event.harm(scene, run, side)
-    (scene.folder / side / "go").touch()
-    if figure.event == "error":
-        run.wait(600)
-        return replace(figure, ended=round(time.time() - begun, 1), lives=len(scene.begun(side)))
-    code, mark, done = followed(scene, run, side, begun), 0, AT
-    stepped = step_at(scene, side) is not None
-    if not stepped or (run.wait(600) and not finished(scene, side)):
-        why = f"nothing for {LIMIT:g} s" if not stepped and code is None else f"the command ended with {run.wait(60)}"
-        end(scene)
-        mark, done, figure = len(lines(scene, side)), last(scene, side), replace(figure, again=f"{why}: started again")
-        run = started(scene, side, figure)
-    code, rows = run.wait(600), lines(scene, side)[mark:]
-    at = next((number for number, (step, _) in enumerate(rows) if step == done + 1), None)
-    if at is None:
-        raise RuntimeError(scene.said(side))
-    if code:
-        figure = replace(figure, again=figure.again or f"the command ended with {code}, its ranks went on")
-    again = at if mark else at - AT
-    return replace(figure, seconds=round(rows[at][1] - begun, 1), steps=again, lives=len(scene.begun(side)))
-
-
-def followed(scene: Scene, run: subprocess.Popen[bytes], side: str, begun: float) -> int | None:
-    """Wait for the first new step, or the end of the command, whose code it returns; None: for neither.
-
-    Ranks may outlive the command, so a step is waited for some seconds longer.
-    """
-    tick, until, ended = threading.Event(), begun + LIMIT, 0.0
-    while step_at(scene, side) is None and time.time() < until:
-        if run.poll() is not None:
-            ended = ended or time.time()
-            until = min(until, ended + 5.0)
-        tick.wait(0.1)
-    return run.poll()
-
-
-def finished(scene: Scene, side: str) -> bool:
-    """Whether all steps are done; ranks that outlive their command have some seconds for it."""
-    tick = threading.Event()
-    for _ in range(50):
-        if last(scene, side) == LAST:
-            return True
-        tick.wait(0.1)
-    return False
-
-
-def lines(scene: Scene, side: str) -> list[tuple[int, float]]:
-    """The steps that rank 0 ended, in the order of their end, and when."""
-    rows = [line.split() for line in (scene.folder / side / "steps").read_text().splitlines()]
-    return [(int(step), float(at)) for step, at in rows]
-
-
-def step_at(scene: Scene, side: str) -> float | None:
-    """When the first step ended that had not been done before the event."""
-    return next((at for step, at in lines(scene, side) if step == AT + 1), None)
-
-
-def last(scene: Scene, side: str) -> int:
-    """Return the highest step that was done."""
-    return max(step for step, _ in lines(scene, side))
-
-
-def end(scene: Scene, some: list[psutil.Process] | None = None) -> None:
-    """Kill what is left of a run, or some of it."""
-    for process in some or processes(scene):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-
-
-def known() -> dict[tuple[str, str, str], Figure]:
-    """The figures that are there."""
-    rows = FIGURES.read_text().splitlines() if FIGURES.exists() else []
-    figures = [Figure(**json.loads(row)) for row in rows]
-    return {(one.framework, one.event, one.who): one for one in figures}
-
-
-def note(figure: Figure) -> None:
-    """Keep a figure, in place of an earlier one."""
-    figures = known() | {(figure.framework, figure.event, figure.who): figure}
-    FIGURES.write_text("".join(json.dumps(asdict(one)) + "\n" for _, one in sorted(figures.items())))
-
-
 def table(framework: str) -> str:
     """Return the table of a framework's page; what was not measured says so."""
-    there = known()
+    there, recipe = known(), RECIPES[framework]
 
-    def cell(name: str, who: str) -> str:
-        if who == "alone" and EVENTS[name].absent:
-            return f"n/a, because {EVENTS[name].absent}"
-        if framework == "torchft_loop" and name in UNLIKE:
-            return UNLIKE[name]
-        figure = there.get((framework, name, who))
-        return figure.cell() if figure else "not measured yet"
+    def cell(event: str, who: str) -> str:
+        figure = there.get((framework, event, who))
+        return recipe.why_not(event, who) or (figure.cell() if figure else "not measured yet")
 
-    rows = [f"| {event.title} | {cell(name, 'alone')} | {cell(name, 'here')} |" for name, event in EVENTS.items()]
+    rows = [f"| {title} | {cell(name, 'alone')} | {cell(name, 'here')} |" for name, title in EVENTS.items()]
     made = [figure for figure in there.values() if figure.framework == framework]
     if made:
         cpus, loads = sorted({str(one.cpus) for one in made}), [one.load for one in made]
         load = f"a load of {min(loads):.1f} to {max(loads):.1f} before it"
-        rows += ["", f"Measured with {RANKS} ranks on {' or '.join(cpus)} processors, {load}."]
-    here = "dljob run" if framework == "torchft_loop" else "dljob torchrun"
-    return "\n".join([f"| event | torchrun alone | `{here}` |", "| --- | --- | --- |", *rows])
+        rows += ["", f"{recipe.how} on {' or '.join(cpus)} processors, {load}."]
+        if better := better_alone(made):
+            rows.append(f"Better alone, in seconds or in what is lost: {', '.join(better)}.")
+    return "\n".join([f"| event | {recipe.alone} | {recipe.here} |", "| --- | --- | --- |", *rows])
+
+
+def better_alone(made: list[Figure]) -> list[str]:
+    """Return the events that cost less alone, in seconds or in steps or requests; those that end a run cost neither."""
+    cost = {(one.event, one.who): (one.seconds, one.steps or 0) for one in made if one.seconds is not None}
+    pairs = {name: (cost.get((name, "alone")), cost.get((name, "here"))) for name in EVENTS}
+    return [
+        EVENTS[name]
+        for name, (there, here) in pairs.items()
+        if there and here and (there[0] < here[0] or there[1] < here[1])
+    ]
 
 
 def rendered(page: str) -> str:
     """Return a page with the tables of its frameworks as the figures have them."""
-    for framework in FRAMEWORKS:
+    for framework in RECIPES:
         begin = f"<!-- events of {framework} -->"
         before, found, rest = page.partition(begin)
         if found:
@@ -320,17 +179,27 @@ def rendered(page: str) -> str:
     return page
 
 
+def chosen(words: list[str]) -> list[tuple[str, str, str]]:
+    """Return what is to be measured: all that has these words, or without words what is not there yet."""
+    possible = [
+        (framework, event, who)
+        for framework, recipe in RECIPES.items()
+        for event in EVENTS
+        for who in WHO
+        if not recipe.why_not(event, who)
+    ]
+    there = known()
+    return [one for one in possible if (set(words) <= set(one) if words else one not in there)]
+
+
 def main(words: list[str]) -> int:
     """Measure what was asked for, or what is not there yet; and write the tables. Return the exit code."""
-    chosen = [(framework, event, who) for framework in FRAMEWORKS for event in EVENTS for who in WHO]
-    chosen = [one for one in chosen if one[2] == "here" or not EVENTS[one[1]].absent]
-    chosen = [one for one in chosen if one[0] != "torchft_loop" or one[1] not in UNLIKE]
-    if unknown := set(words) - {"--table", *FRAMEWORKS, *EVENTS, *WHO}:
-        known_words = ", ".join([*FRAMEWORKS, *EVENTS, *WHO, "--table"])
+    if unknown := set(words) - {"--table", *RECIPES, *EVENTS, *WHO}:
+        known_words = ", ".join([*RECIPES, *EVENTS, *WHO, "--table"])
         print(f"unknown: {', '.join(sorted(unknown))}; there are: {known_words}", file=sys.stderr)
         return 2
-    there, failed = known(), 0
-    for one in [one for one in chosen if (set(words) <= set(one) if words else one not in there)]:
+    failed = 0
+    for one in [] if "--table" in words else chosen(words):
         try:
             figure = measure(*one)
         except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:
@@ -339,7 +208,7 @@ def main(words: list[str]) -> int:
             continue
         print(*one, figure.cell(), file=sys.stderr, flush=True)
         note(figure)
-    for name in sorted(set(FRAMEWORKS.values())):
+    for name in sorted({recipe.page for recipe in RECIPES.values()}):
         page = PAGES / f"{name}.md"
         page.write_text(rendered(page.read_text()))
     return failed

@@ -19,23 +19,36 @@ def recipes() -> Any:
     return recipes
 
 
+@pytest.fixture
+def no_figures(recipes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the module that keeps figures, in a folder without any."""
+    import recipe_figures
+
+    monkeypatch.setattr(recipe_figures, "FIGURES", tmp_path / "figures.jsonl")
+    return recipe_figures
+
+
 def test_pages_have_the_figures_that_were_measured(recipes: Any) -> None:
-    for framework, name in recipes.FRAMEWORKS.items():
-        page = (recipes.PAGES / f"{name}.md").read_text()
+    for framework, recipe in recipes.RECIPES.items():
+        page = (recipes.PAGES / f"{recipe.page}.md").read_text()
         assert f"<!-- events of {framework} -->" in page
         assert recipes.rendered(page) == page, "run: make recipes ARGS=--table"
 
 
-def test_a_table_says_what_was_not_measured_and_why_an_event_is_absent(recipes: Any, tmp_path: Path) -> None:
-    kept, recipes.FIGURES = recipes.FIGURES, tmp_path / "figures.jsonl"
-    try:
-        recipes.note(recipes.Figure("trl_sft", "rank", "alone", 12.0, 1))
-        recipes.note(recipes.Figure("trl_sft", "rank", "alone", 12.5, 1))  # measured anew
-        recipes.note(recipes.Figure("trl_sft", "hang", "alone", 90.0, 2, again="nothing for 60 s: started again"))
-        recipes.note(recipes.Figure("trl_sft", "error", "here", ended=7.0, lives=2))
-        *lines, _, machine = recipes.table("trl_sft").splitlines()
-    finally:
-        recipes.FIGURES = kept
+def test_each_page_has_a_table_of_the_same_events(recipes: Any) -> None:
+    assert {recipe.page for recipe in recipes.RECIPES.values()} == {path.stem for path in recipes.PAGES.glob("*.md")}
+    for framework in recipes.RECIPES:
+        titles = [line.split("|")[1].strip() for line in recipes.table(framework).splitlines() if line.startswith("|")]
+        assert titles[2:] == list(recipes.EVENTS.values())
+
+
+def test_a_table_says_what_was_not_measured_and_why_an_event_is_absent(recipes: Any, no_figures: Any) -> None:
+    figure = no_figures.Figure
+    no_figures.note(figure("trl_sft", "rank", "alone", 12.0, 1))
+    no_figures.note(figure("trl_sft", "rank", "alone", 12.5, 1))  # measured anew
+    no_figures.note(figure("trl_sft", "hang", "alone", 90.0, 2, again="nothing for 60 s: started again"))
+    no_figures.note(figure("trl_sft", "error", "here", ended=7.0, lives=2))
+    *lines, _, machine = recipes.table("trl_sft").splitlines()
     rows = dict(line.split("|")[1:3] for line in lines)
     here = dict(line.split("|")[1:4:2] for line in lines)
     assert rows[" one rank killed "] == " 12.5 s, 1 step "
@@ -44,3 +57,61 @@ def test_a_table_says_what_was_not_measured_and_why_an_event_is_absent(recipes: 
     assert rows[" the master killed "].startswith(" n/a, because ")
     assert here[" the same error twice "] == " ends after 7.0 s, in life 2 "
     assert machine == "Measured with 4 ranks on 0 processors, a load of 0.0 to 0.0 before it."
+
+
+def test_a_table_names_the_events_that_cost_less_alone(recipes: Any, no_figures: Any) -> None:
+    for event, who, seconds, lost in (
+        ("rank", "alone", 20.0, 1),
+        ("rank", "here", 6.0, 0),
+        ("hang", "alone", 5.0, 3),
+        ("hang", "here", 9.0, 1),
+        ("sigterm", "alone", 9.0, 0),
+        ("sigterm", "here", 8.0, 1),
+        ("node", "alone", 1.0, 0),  # has no other figure yet
+    ):
+        no_figures.note(no_figures.Figure("vllm_serve", event, who, seconds, lost, unit="request"))
+    *_, last = recipes.table("vllm_serve").splitlines()
+    titles = "a rank stopped by SIGSTOP, SIGTERM to the command, and the same command again"
+    assert last == f"Better alone, in seconds or in what is lost: {titles}."
+    assert "| 6.0 s, 0 requests |" in recipes.table("vllm_serve")
+
+
+def test_only_what_can_be_measured_is_chosen_and_only_once(recipes: Any, no_figures: Any) -> None:
+    chosen = recipes.chosen([])
+    assert ("transformers_serve", "rank", "alone") in chosen
+    assert ("vllm_serve", "two", "here") not in chosen, "one server has no second rank"
+    assert not [one for one in chosen if one[0] == "sglang_serve"]
+    assert "not run: needs a GPU" in recipes.table("sglang_serve")
+    no_figures.note(no_figures.Figure("transformers_serve", "rank", "alone", 1.0, 1))
+    assert ("transformers_serve", "rank", "alone") not in recipes.chosen([])
+    assert recipes.chosen(["rank", "transformers_serve"]) == [
+        ("transformers_serve", "rank", "alone"),
+        ("transformers_serve", "rank", "here"),
+    ]
+
+
+def test_requests_without_an_answer_are_lost(recipes: Any) -> None:
+    import server_events
+
+    rows = [
+        ("begun", 1.0, ""),
+        ("lost", 2.0, "refused"),
+        ("begun", 3.0, ""),
+        ("begun", 9.0, ""),
+        ("answered", 9.5, "w"),
+    ]
+    assert server_events.first_answer(rows, 1.0) == 9.5
+    assert server_events.first_answer(rows, 9.5) is None
+    assert server_events.lost(rows, 9.5) == 2, "one was refused, and one ended with its caller"
+    with pytest.raises(RuntimeError, match="different answers"):
+        server_events.first_answer([*rows, ("answered", 11.0, "x")], 1.0)
+
+
+def test_steps_that_the_last_life_trained_again_are_counted(recipes: Any) -> None:
+    import ppo_events
+
+    assert ppo_events.trained_again([0, 1, 2, 3, 4], 3, resumed=False) == 0, "it went on"
+    assert ppo_events.trained_again([0, 1, 2, 2, 3, 4], 3, resumed=False) == 1, "from the checkpoint of step 2"
+    assert ppo_events.trained_again([0, 1, 2, 3, 2, 3, 4], 3, resumed=False) == 1
+    assert ppo_events.trained_again([2, 3, 4], 3, resumed=True) == 1
+    assert ppo_events.lives([0, 1, 2, 3, 2, 3, 4]) == 2

@@ -1,0 +1,54 @@
+"""The processes of a measured run, found by a variable that they inherit."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psutil
+from scenes import Scene
+
+
+def processes(scene: Scene) -> list[psutil.Process]:
+    """Return all processes of a run."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("HF_HOME") == scene.env["HF_HOME"]:
+                found.append(process)
+    return found
+
+
+def named(scene: Scene, name: str) -> psutil.Process:
+    """Return the one process of a run whose program has this name."""
+    (found,) = [one for one in processes(scene) if program(one).startswith(name)]
+    return found
+
+
+def program(process: psutil.Process) -> str:
+    """Return the name of a process's program, or the title that it gave itself; empty for one that ended."""
+    with contextlib.suppress(psutil.Error):
+        return Path((process.cmdline() or [""])[0]).name
+    return ""
+
+
+def raylet_of(process: psutil.Process) -> psutil.Process:
+    """Return the raylet below which a process runs."""
+    return next(one for one in process.parents() if one.name() == "raylet")
+
+
+def end_master(scene: Scene) -> None:
+    """Kill PrimeMaster."""
+    named(scene, "ray::PrimeMaster").kill()
+
+
+def end_tables(scene: Scene) -> None:
+    """Kill the GCS, which has the tables of a Ray."""
+    named(scene, "gcs_server").kill()
+
+
+def end(scene: Scene, some: list[psutil.Process] | None = None) -> None:
+    """Kill what is left of a run, or some of it."""
+    for process in processes(scene) if some is None else some:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
