@@ -17,9 +17,9 @@ import yaml
 from recipe_figures import Figure
 from run_processes import end, end_master, end_tables, processes, program, raylet_of
 from scenes import SCRIPTS, Scene
-from training_events import LIMIT, TrainingEvent, finished, followed, lines, met, step_at, term
+from training_events import TrainingEvent, finished, followed, lines, met, step_at, term
 
-AT, LAST, GPUS, CPUS = 3, 4, 3, 14
+AT, LAST, GPUS, CPUS, LIMIT = 3, 4, 3, 14, 180.0
 PLUGINS = SCRIPTS.parent / "verl_cpu"
 VARIABLES = {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "verl_cpu"}
 ENGINE = "actor_rollout_ref.rollout.checkpoint_engine"
@@ -59,7 +59,7 @@ def measure(scene: Scene, side: str, figure: Figure) -> Figure:
     if figure.event == "error":
         run.wait(600)
         return replace(figure, ended=round(time.time() - begun, 1), lives=lives(steps(scene, side)))
-    code, mark = followed(scene, run, side, begun, AT), 0
+    code, mark = followed(scene, run, side, AT, begun + LIMIT), 0
     stepped = step_at(scene, side, AT) is not None
     if not stepped or (run.wait(600) and not finished(scene, side, LAST)):
         why = f"nothing for {LIMIT:g} s" if not stepped and code is None else f"the command ended with {run.wait(60)}"

@@ -86,7 +86,7 @@ def measure(scene: Scene, side: str, figure: Figure) -> Figure:
     if figure.event == "error":
         run.wait(600)
         return replace(figure, ended=round(time.time() - begun, 1), lives=len(scene.begun(side)))
-    code, mark, done = followed(scene, run, side, begun, AT), 0, AT
+    code, mark, done = followed(scene, run, side, AT, begun + LIMIT), 0, AT
     stepped = step_at(scene, side, AT) is not None
     if not stepped or (run.wait(600) and not finished(scene, side, LAST)):
         why = f"nothing for {LIMIT:g} s" if not stepped and code is None else f"the command ended with {run.wait(60)}"
@@ -131,12 +131,12 @@ def met(scene: Scene, side: str, run: subprocess.Popen[bytes], event: TrainingEv
     return begun
 
 
-def followed(scene: Scene, run: subprocess.Popen[bytes], side: str, begun: float, at: int) -> int | None:
-    """Wait for the first step behind `at`, or the end of the command, whose code it returns; None: for neither.
+def followed(scene: Scene, run: subprocess.Popen[bytes], side: str, at: int, until: float) -> int | None:
+    """Wait for the first step behind `at`, or the end of the command, whose code it returns; None: neither came.
 
     Ranks may outlive the command, so a step is waited for some seconds longer.
     """
-    tick, until, ended = threading.Event(), begun + LIMIT, 0.0
+    tick, ended = threading.Event(), 0.0
     while step_at(scene, side, at) is None and time.time() < until:
         if run.poll() is not None:
             ended = ended or time.time()
