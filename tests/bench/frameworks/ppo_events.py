@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from recipe_figures import Figure
-from run_processes import end, end_master, end_tables, processes, program, raylet_of
+from run_processes import end, end_machine, end_master, end_tables, processes, program
 from scenes import SCRIPTS, Scene
 from training_events import TrainingEvent, finished, followed, lines, met, step_at, term
 
@@ -34,8 +34,7 @@ def end_node(scene: Scene, _run: subprocess.Popen[bytes], who: str) -> None:
     if who == "theirs":
         end(scene)
         return
-    ranks = [one for one in processes(scene) if program(one).startswith("ray::WorkerDict")]
-    end(scene, [raylet_of(ranks[0]), *ranks])
+    end_machine(scene, next(one for one in processes(scene) if program(one).startswith("ray::WorkerDict")))
 
 
 EVENTS = {
@@ -44,7 +43,7 @@ EVENTS = {
     "hang": TrainingEvent(f"stop:{AT}:1"),
     "node": TrainingEvent(f"hold:{AT}:0", end_node),
     "master": TrainingEvent(f"hold:{AT}:0", lambda scene, _run, _who: end_master(scene)),
-    "head": TrainingEvent(f"hold:{AT}:0", lambda scene, _run, _who: end_tables(scene)),
+    "head": TrainingEvent(f"hold:{AT}:0", lambda scene, run, _who: end_tables(scene, run, LIMIT)),
     "sigterm": TrainingEvent(f"hold:{AT}:0", term),
     "error": TrainingEvent(f"fail:{AT}:1"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -32,9 +33,10 @@ def program(process: psutil.Process) -> str:
     return ""
 
 
-def raylet_of(process: psutil.Process) -> psutil.Process:
-    """Return the raylet below which a process runs."""
-    return next(one for one in process.parents() if one.name() == "raylet")
+def end_machine(scene: Scene, process: psutil.Process) -> None:
+    """Kill the raylet below which a process runs, and all that it started."""
+    raylet = next(one for one in process.parents() if one.name() == "raylet")
+    end(scene, [raylet, *raylet.children(recursive=True)])
 
 
 def end_master(scene: Scene) -> None:
@@ -42,9 +44,12 @@ def end_master(scene: Scene) -> None:
     named(scene, "ray::PrimeMaster").kill()
 
 
-def end_tables(scene: Scene) -> None:
-    """Kill the GCS, which has the tables of a Ray."""
+def end_tables(scene: Scene, run: subprocess.Popen[bytes] | None = None, limit: float = 0.0) -> None:
+    """Kill the GCS, which has the tables of a Ray; its loss ends the command, for which this waits."""
     named(scene, "gcs_server").kill()
+    if run is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(limit)
 
 
 def end(scene: Scene, some: list[psutil.Process] | None = None) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 from recipe_figures import Figure
-from run_processes import end, end_master, end_tables, processes, raylet_of
+from run_processes import end, end_machine, end_master, end_tables, processes
 from scenes import SCRIPTS, Scene
 
 LIMIT, START = 60.0, 400.0
@@ -141,8 +141,9 @@ def kill_server(run: ServedRun, serving: list[psutil.Process]) -> None:
 
 def kill_machine(run: ServedRun, serving: list[psutil.Process]) -> None:
     """Kill all that runs on the machine of the server."""
-    raylets = [raylet_of(serving[0])] if run.side == "ours" else []
-    end(run.scene, [*raylets, *serving])
+    if run.side == "ours":
+        end_machine(run.scene, serving[0])
+    end(run.scene, serving)
 
 
 def terminate(run: ServedRun, _serving: list[psutil.Process]) -> None:

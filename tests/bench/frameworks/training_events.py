@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import replica_groups
 from recipe_figures import Figure
-from run_processes import end, end_master, end_tables, processes, raylet_of
+from run_processes import end, end_machine, end_master, end_tables, processes
 from scenes import SCRIPTS, Scene
 
 RANKS, AT, LAST, LIMIT = 4, 5, 8, 120.0
@@ -49,13 +49,13 @@ def end_node(scene: Scene, _run: subprocess.Popen[bytes], who: str) -> None:
     if who == "theirs":
         end(scene, group or None)
         return
-    raylet_of(next(one for one in group or processes(scene) if one.environ().get("RANK") == "0")).kill()
+    end_machine(scene, next(one for one in group or processes(scene) if one.environ().get("RANK") == "0"))
 
 
 def end_head(scene: Scene, run: subprocess.Popen[bytes], who: str) -> None:
-    """Kill the process that has the tables of the run: torchrun's agent, or the GCS of Ray."""
+    """Kill the process with the tables of the run: torchrun's agent, or the GCS of Ray, whose loss ends the command."""
     if who == "ours":
-        end_tables(scene)
+        end_tables(scene, run, LIMIT)
         return
     agents = [one for one in replica_groups.of_group(scene, 1) if "torch.distributed.run" in one.cmdline()]
     (agents[0] if agents else run).kill()
