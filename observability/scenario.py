@@ -134,8 +134,10 @@ class Story:
         if phase == "Scheduling":
             away = (count + 1) // 2
         done = count if phase == "Succeeded" else 0
+        # Its servers learn from a stream, and fall behind while its trainer is away.
+        lag = {"servedLagSeconds": 2.0 + t % 7 + (t - fault.at if fault else 0)} if name == "rollout" else {}
         return {"name": name, "desired": count, "ready": 0 if done else count - away,
-                "running": 0 if done else count, "succeeded": done, "failed": 0}  # fmt: skip
+                "running": 0 if done else count, "succeeded": done, "failed": 0, **lag}  # fmt: skip
 
 
 STAGES = (("detect", 0.05), ("decide", 0.05), ("replace", 0.3), ("init", 0.45), ("rendezvous", 0.15))

@@ -55,6 +55,7 @@ def test_a_running_job_is_told_whole():
     world = running()
     whole = snapshot(world, {("w", 0): (7, {"loss": 0.5, "lr": 1.0})})
     whole["progress"]["declared"] = ["loss", "reward"]
+    whole["roles"][0]["servedLagSeconds"] = 0.75
     values = parsed(exposition(samples(whole, "ns", "2.60.0")))
     assert value(values, "dljob_info", uid=whole["uid"], ray_version="2.60.0") == 1
     assert value(values, "dljob_phase", phase="Running") == 1
@@ -66,6 +67,7 @@ def test_a_running_job_is_told_whole():
     assert value(values, "dljob_step") == 7
     assert value(values, "dljob_progress", metric="loss") == 0.5
     assert sum(name == "dljob_progress" for name, _ in values) == 1, "not declared, or not reported"
+    assert value(values, "dljob_served_lag_seconds", role="w") == 0.75
     assert value(values, "dljob_master_epoch") == world.state.epoch
     assert value(values, "dljob_running_seconds") == whole["seconds"]
     assert {name for name, _ in values} | {"dljob_last_recovery_seconds"} == {m.name for m in GATEWAY}

@@ -233,7 +233,16 @@ def _history() -> dict[str, Schema]:
         "failed": _count("Ranks that ended with a failure."),
         "restarts": _count("Number of restarts of ranks of the role."),
     }
-    role = _object("The ranks of one role, by state.", name=_text("Name of the role."), **counts)
+    lag = (
+        "Age of the earliest event of a source that the role's weights had last learned from, when a rank had loaded"
+        " them, in seconds; written at most every 15 seconds."
+    )
+    role = _object(
+        "The ranks of one role, by state.",
+        name=_text("Name of the role."),
+        **counts,
+        servedLagSeconds={"description": lag, "type": "number"},
+    )
     restarts = {level: _count(f"Restarts at level {level}.") for level in LEVELS}
     metric = _object("One metric.", name=_text("Name of the metric."), value=_text("Value of the metric."))
     command = _object(

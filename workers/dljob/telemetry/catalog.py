@@ -196,6 +196,14 @@ GATEWAY = (
         (*_JOB, "metric"),
     ),
     Metric(
+        "dljob_served_lag_seconds",
+        "gauge",
+        "gateway",
+        "Age of the earliest event of a source that a version of a role's weights had learned from, when the first"
+        " rank of the role had loaded that version; the last one, of roles that load weights.",
+        (*_JOB, "role"),
+    ),
+    Metric(
         "dljob_units",
         "gauge",
         "gateway",

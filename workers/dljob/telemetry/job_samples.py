@@ -27,6 +27,8 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
         yield sample("dljob_phase", (*of, phase), snapshot["phase"] == phase)
     for role in snapshot["roles"]:
         yield from _workers(of, role)
+        if (lag := role.get("servedLagSeconds")) is not None:
+            yield sample("dljob_served_lag_seconds", (*of, str(role["name"])), lag)
     for level, count in snapshot["restarts"].items():
         yield sample("dljob_restarts_total", (*of, _level(level)), count)
     for level, seconds in _recoveries(snapshot["recentFaults"]).items():

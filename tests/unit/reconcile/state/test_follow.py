@@ -64,13 +64,24 @@ def test_progress_has_a_time_and_bounded_metrics():
     }
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e9, "0.4", None])
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e9, "0.4", None, True])
 def test_the_time_between_steps_is_a_number_that_json_has(seconds: object) -> None:
     times = {"step": 3, "stepTime": "2027-01-15T08:00:01Z", "secondsPerStep": 0.4}
     assert made(progress=times)["progress"] == {"time": "now", **times}
     assert digest(snapshot(progress=times))["progress"] == times
     del times["secondsPerStep"]
     assert made(progress={**times, "secondsPerStep": seconds})["progress"] == {"time": "now", **times}
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e9, "0.4", None, True])
+def test_the_age_of_served_events_is_told_by_role_where_it_is_a_number(seconds: object) -> None:
+    role = snapshot()["roles"][0]
+    assert "servedLagSeconds" not in made()["roles"][0]
+    for lag, told in ((0.25, {"servedLagSeconds": 0.25}), (seconds, {})):
+        told_by_head = snapshot(roles=[{**role, "servedLagSeconds": lag}])
+        assert made(roles=told_by_head["roles"])["roles"] == [{**made()["roles"][0], **told}]
+        assert digest(told_by_head)["roles"] == [{**digest(snapshot())["roles"][0], **told}]
+    assert not significant(snapshot(), snapshot(roles=[{**role, "servedLagSeconds": 0.25}]))
 
 
 def test_faults_and_units_are_bounded():

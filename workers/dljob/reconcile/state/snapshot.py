@@ -34,6 +34,7 @@ SHOWN_SERVERS, SHOWN_PORTS, MAX_ADDRESS = 8, 4, 64
 """Addresses of a role in the status, ports of one, and characters of one."""
 MAX_SECONDS = 1e9
 COUNTS = ("desired", "ready", "running", "succeeded", "failed", "restarts")
+LAG = "servedLagSeconds"
 
 
 def digest(snapshot: Object) -> Object:
@@ -143,8 +144,7 @@ def _times(progress: Object) -> Pieces:
     """Return the times of the last step and of the last complete checkpoint, and the seconds per step, where known."""
     found: Pieces = {key: bounded(text(progress, key), 64) for key in TIMES if text(progress, key)}
     usual = progress.get("secondsPerStep")
-    # A head may send NaN or infinity, which the API server's JSON does not have.
-    return {**found, "secondsPerStep": usual} if _is_number(usual) and 0 <= usual < MAX_SECONDS else found
+    return {**found, "secondsPerStep": usual} if _is_json_number(usual) else found
 
 
 def _bounded_nodes(nodes: Object) -> Pieces:
@@ -155,7 +155,14 @@ def _bounded_nodes(nodes: Object) -> Pieces:
 
 def _bounded_role(role: Object) -> Pieces:
     wanted = {"wanted": number(role, "wanted")} if "wanted" in role else {}
-    return {"name": bounded(text(role, "name"), 63), **{key: number(role, key) for key in COUNTS}, **wanted}
+    return {**_role(role), **wanted}
+
+
+def _role(role: Object) -> Pieces:
+    """Return a role's counts, and the age of the events that its servers know, where it learns from a source."""
+    lag = role.get(LAG)
+    known = {LAG: lag} if _is_json_number(lag) else {}
+    return {"name": bounded(text(role, "name"), 63), **{key: number(role, key) for key in COUNTS}, **known}
 
 
 def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
@@ -166,10 +173,7 @@ def pieces(snapshot: Object, *, clusters: int, at: str) -> Pieces:
         clusters: Restarts of the whole cluster, which the operator counts and PrimeMaster does not.
         at: The time of the figures under `progress`.
     """
-    roles = [
-        {"name": text(role, "name"), **{key: number(role, key) for key in COUNTS}}
-        for role in items(snapshot, "roles")[:MAX_ROLES]
-    ]
+    roles = [_role(role) for role in items(snapshot, "roles")[:MAX_ROLES]]
     restarts = {level: number(snapshot, "restarts", level) for level in LEVELS} | {"cluster": clusters}
     faults = [_fault(fault) for fault in items(snapshot, "recentFaults")[-MAX_FAULTS:]]
     found: Pieces = {
@@ -269,6 +273,11 @@ def _nodes(nodes: Object) -> Pieces:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float)
+
+
+def _is_json_number(value: object) -> TypeGuard[int | float]:
+    """Whether a status can have such seconds: a head may send NaN or infinity, which JSON lacks, or True."""
+    return _is_number(value) and not isinstance(value, bool) and 0 <= value < MAX_SECONDS
 
 
 def _placement(placement: Object) -> Pieces:
