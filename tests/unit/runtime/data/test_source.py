@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from desk_kit import Desk
+from source_kit import offsets, told
 
 from dljob.errors import CheckpointError, UsageError
 from dljob.master.state import events as ev
 from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.evolve import evolve
-from dljob.runtime.data import leases, source_cursor
 from dljob.runtime.data import source as module
+from dljob.runtime.data import source_cursor
 from dljob.runtime.data.shards import shards
-from dljob.runtime.data.source import BatchLimits, EventBatch, EventSource, source
+from dljob.runtime.data.source import BatchLimits, EventSource, source
 from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 
 LIMITS = BatchLimits(4, 100, 1.0)
-
-
-class Stopping:
-    """The clock moves while a rank waits; it ends after many waits."""
-
-    def __init__(self) -> None:
-        self.now, self.waits, self.end = 0.0, 0, 10_000
-
-    def wait(self, seconds: float) -> bool:
-        self.now += seconds
-        self.waits += 1
-        return self.waits >= self.end
 
 
 class Memory:
@@ -62,33 +50,8 @@ class Memory:
         self.closed = True
 
 
-@pytest.fixture
-def me(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = SimpleNamespace(role="w", rank=0, world_size=1, stopping=Stopping(), noted={})
-    made.note = made.noted.__setitem__
-    monkeypatch.setattr(leases, "current_worker", lambda: made)
-    monkeypatch.setattr(module, "current_worker", lambda: made)
-    monkeypatch.setattr(module.checkpoint, "feeds", [])
-    return made
-
-
-@pytest.fixture
-def desk(me: Any) -> Desk:
-    del me
-    return Desk()
-
-
 def opened(desk: Desk, me: Any, memory: Memory, limits: BatchLimits = LIMITS, **more: Any) -> EventSource:
     return EventSource(desk, "s", memory, limits, clock=lambda: me.stopping.now, **more)  # type: ignore[arg-type]
-
-
-def offsets(batch: EventBatch | None) -> list[tuple[str, int]]:
-    assert batch is not None
-    return [(event.partition, event.offset) for event in batch.events]
-
-
-def told(desk: Desk) -> list[str]:
-    return [word for event in desk.journal for word in event.news]
 
 
 def test_a_full_batch_comes_at_once_and_a_smaller_one_after_its_linger(desk: Desk, me: Any):

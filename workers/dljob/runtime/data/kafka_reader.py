@@ -19,6 +19,8 @@ ASK_MS = 1000
 """Longest wait for an answer about offsets."""
 POLL_MS = 20
 """Longest wait for events that are not here yet."""
+REFRESH_MS = 10_000
+"""Age at which the list of partitions is asked for again, where the user sets none; added ones are seen then."""
 RECORDS = 500
 """Most records that are taken at once, over all partitions."""
 OWN = ("auto_offset_reset", "bootstrap_servers", "enable_auto_commit", "group_id", "isolation_level")
@@ -38,9 +40,8 @@ def open_source(uri: str, options: Mapping[str, Any]) -> KafkaReader:
     if wrong := sorted(set(options) & set(OWN)):
         raise UsageError(f"source({uri!r}, {wrong[0]}=...): offsets are journaled by dljob, without a consumer group")
     given = {"auto_offset_reset": "none", "enable_auto_commit": False, "isolation_level": "read_committed"}
-    return KafkaReader(
-        kafka, topic, {**options, **given, "group_id": None, "bootstrap_servers": parts.netloc.split(",")}
-    )
+    own = {**given, "group_id": None, "bootstrap_servers": parts.netloc.split(",")}
+    return KafkaReader(kafka, topic, {"metadata_max_age_ms": REFRESH_MS, **options, **own})
 
 
 class KafkaReader:
