@@ -6,15 +6,23 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
+def clicks(count: int) -> Iterator[str]:
+    """Yield the lines of the first clicks, the same ones each time."""
+    draw = random.Random(0)  # noqa: S311 - clicks
+    for n in range(count):
+        item = draw.randrange(32)
+        yield json.dumps({"n": n, "item": item, "clicked": int(draw.random() < item / 32)}) + "\n"
+
+
 def main(path: str, rate: int = 1000, seconds: int = 60) -> None:
-    draw, begun = random.Random(0), time.monotonic()  # noqa: S311 - clicks
+    begun = time.monotonic()
     with Path(path).open("a") as file:
-        for n in range(rate * seconds):
-            item = draw.randrange(32)
-            file.write(json.dumps({"n": n, "item": item, "clicked": int(draw.random() < item / 32)}) + "\n")
+        for n, line in enumerate(clicks(rate * seconds)):
+            file.write(line)
             if n % 20 == 19:
                 file.flush()
                 time.sleep(max(0.0, begun + (n + 1) / rate - time.monotonic()))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dljob import WeightChannel, Worker, checkpoint, current_worker, progress, shards, source
 
-ITEMS, PUBLISH_S = 32, 0.5
+ITEMS = 32
 
 
 class Trainer(Worker):
@@ -29,7 +29,7 @@ class Trainer(Worker):
             step += 1
             checkpoint.save(step, state, persist=step % 10 == 0)
             # A channel keeps the last versions only: a server must have the time to load one before it is dropped.
-            if time.monotonic() - published >= PUBLISH_S:
+            if time.monotonic() - published >= wanted["publishSeconds"]:
                 channel.publish(step, {"rate": (state["clicked"] + 1) / (state["shown"] + 2)})
                 published = time.monotonic()
             progress(step, events=float(state["shown"].sum()), unread=float(batches.lag))

@@ -32,8 +32,8 @@ class Requests(BaseHTTPRequestHandler):
         if self.path == "/health":
             self.answer({"version": held["version"]})
         else:
-            number = int(self.path.rpartition("/")[2])
-            self.answer({"version": held["version"], "rate": held["rate"][number] if held["rate"] else None})
+            number, now = int(self.path.rpartition("/")[2]), held.copy()  # of one version, whatever is loaded meanwhile
+            self.answer({"version": now["version"], "rate": now["rate"][number] if now["rate"] else None})
 
     def do_POST(self) -> None:
         load(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -47,6 +47,10 @@ class Requests(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-if __name__ == "__main__":
+def serve() -> None:
     where = os.environ["DLJOB_HOST"], int(os.environ["DLJOB_PORT_HTTP"])
     ThreadingHTTPServer(where, Requests).serve_forever()
+
+
+if __name__ == "__main__":
+    serve()

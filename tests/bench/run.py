@@ -68,6 +68,7 @@ SCRIPTS = (
     "fleet",
     "weights",
     "checkpoint",
+    "online",
     "cuts",
     "cut_seeds",
     "fleet_faults",

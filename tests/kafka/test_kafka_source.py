@@ -107,12 +107,12 @@ def test_a_broker_killed_in_the_middle_of_a_commit_loses_and_repeats_nothing(bro
     found: list[SourceEvent] = []
     for turn in range(3):
         producer.begin_transaction()
-        for n in range(turn * 10, turn * 10 + 10):
-            producer.send("committed", str(n).encode(), partition=0)
+        numbers = range(turn * 10, turn * 10 + 10)
+        sent = [producer.send("committed", str(n).encode(), partition=0) for n in numbers]
         producer.flush(60)
         if turn == 1:
             extents = patiently(reader.partitions)
-            assert extents["committed-0"].next == found[-1].next + 1, "what is not committed is not there"
+            assert extents["committed-0"].next <= sent[0].get(60).offset, "what is not committed is not there"
             # The commit is under way when the broker dies; the client repeats it.
             with ThreadPoolExecutor(1) as pool:
                 commit = pool.submit(producer.commit_transaction)
@@ -121,7 +121,7 @@ def test_a_broker_killed_in_the_middle_of_a_commit_loses_and_repeats_nothing(bro
                 commit.result(300)
         else:
             producer.commit_transaction()
-        whole += range(turn * 10, turn * 10 + 10)
+        whole += numbers
         found += read(reader, "committed-0", found[-1].next if found else 0, 10)
         assert Counter(int(event.value) for event in found) == Counter(whole)
         given_up(producer)
