@@ -113,6 +113,7 @@ def frames(*files: str) -> list[dict[str, Any]]:
 
 LIB = "/usr/lib/python3.11"
 SITE = f"{LIB}/site-packages"
+DATA = f"{SITE}/dljob/runtime/data"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,14 @@ SITE = f"{LIB}/site-packages"
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/weights/channel.py", "train.py"], Where.CALL),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/collectives/group.py", "train.py"], Where.CALL),
         ([f"{LIB}/threading.py", f"{SITE}/dljob/runtime/data/shards.py", "train.py"], Where.CALL),
+        (
+            [f"{SITE}/kafka/net/selector.py", *(f"{DATA}/{n}.py" for n in ("kafka_reader", "source")), "train.py"],
+            Where.CALL,
+        ),
+        (
+            [f"{LIB}/threading.py", f"{SITE}/dljob/runtime/process/worker_context.py", f"{DATA}/source.py", "train.py"],
+            Where.CALL,
+        ),
         (
             [
                 f"{SITE}/ray/_private/worker.py",

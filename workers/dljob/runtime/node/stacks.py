@@ -37,7 +37,6 @@ _PLACES = (
     ("dljob/runtime/queues/", Where.CALL),
     ("dljob/runtime/weights/", Where.CALL),
     ("dljob/runtime/collectives/", Where.CALL),
-    ("dljob/runtime/data/", Where.CALL),
     ("dljob/runtime/checkpoint/", Where.CHECKPOINT),
     ("dljob/runtime/process/worker_context.py", Where.ORDER),
     ("torch/distributed/checkpoint/", Where.CHECKPOINT),
@@ -45,6 +44,8 @@ _PLACES = (
     ("torch/nn/parallel/", Where.COLLECTIVE),
 )
 """Part of a file's path -> what a thread that has called into it is waiting for."""
+_DATA = "dljob/runtime/data/"
+"""A thread below it waits for data, wherever it is: in a package that reads a source, or until that is asked again."""
 _OURS = (
     *("/torch/", "/ray/_private/", "<frozen"),
     *("dljob/runtime/", "dljob/logs/", "dljob/linux/", "dljob/ray_private.py"),
@@ -205,6 +206,8 @@ def activity_of(frames: Sequence[dict[str, Any]]) -> Where:
 
     Frames further out mean nothing: a launcher may be one of dljob's own files. Without frames the place is unknown.
     """
+    if any(_DATA in frame["filename"] for frame in frames):
+        return Where.CALL  # one place for both, or a rank that waits and asks in turn would seem to move in user code
     for frame in frames:
         for part, place in _PLACES:
             if part in frame["filename"]:
