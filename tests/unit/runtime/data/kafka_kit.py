@@ -39,6 +39,7 @@ class FakeTopic:
         self.first = [0] * len(self.records)
         self.end = [max(log, default=-1) + 1 for log in self.records]
         self.away = ""
+        self.hidden = False
         self.refused = ""
         self.consumers: list[FakeConsumer] = []
         self.errors = SimpleNamespace(
@@ -81,7 +82,8 @@ class FakeConsumer:
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         self.topic.check()
-        return set(range(len(self.topic.records))) if topic == self.topic.topic else set()
+        known = topic == self.topic.topic and not self.topic.hidden
+        return set(range(len(self.topic.records))) if known else set()
 
     def beginning_offsets(self, places: Sequence[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
         assert timeout_ms <= 1000, "a look must not hold a batch up"
@@ -111,7 +113,7 @@ class FakeConsumer:
         self.polls += 1
         found: dict[TopicPartition, list[Any]] = {}
         for number, at in self.at.items():
-            if number in self.paused:
+            if number in self.paused or self.topic.hidden:
                 continue
             if not self.topic.first[number] <= at <= self.topic.end[number]:
                 raise OffsetOutOfRangeError({number: at})

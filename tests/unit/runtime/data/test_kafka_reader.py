@@ -102,9 +102,10 @@ def test_a_broker_that_does_not_answer_is_said_in_words_and_asked_again():
     assert topic.consumers[0].closed
 
 
-def test_a_topic_that_is_not_there_has_no_partitions_and_a_wrong_option_is_the_users():
+def test_a_topic_that_is_not_there_does_not_answer_and_a_wrong_option_is_the_users():
     topic = FakeTopic(range(3))
-    assert reader(topic, "other").partitions() == {}
+    with pytest.raises(SourceError, match="the brokers know no topic other, or this user may not read it"):
+        reader(topic, "other").partitions()
     topic.refused = "Unrecognized configs: {'colour'}"
     with pytest.raises(UsageError, match="source of topic t: Unrecognized configs"):
         reader(topic).partitions()
@@ -197,7 +198,7 @@ def test_partitions_that_are_added_to_a_topic_are_leased(desk: Desk, me: Any):
     assert offsets(mine.take()) == [("t-1", 0)]
 
 
-def test_a_topic_that_was_made_anew_goes_back_and_one_that_is_deleted_is_gone(desk: Desk, me: Any):
+def test_a_topic_that_was_made_anew_goes_back_and_nothing_is_read_of_it(desk: Desk, me: Any):
     topic = FakeTopic(range(8))
     mine = opened(desk, me, topic)
     mine.take()
@@ -206,13 +207,22 @@ def test_a_topic_that_was_made_anew_goes_back_and_one_that_is_deleted_is_gone(de
     me.stopping.now += 2
     assert mine.take(timeout=2) is None
     assert told(desk)[0].startswith("t-0 went back: it ends at offset 2, and 4 was read.")
-    topic = FakeTopic(range(4), topic="u")
-    other = EventSource(desk, "u", reader(topic, "u"), BatchLimits(4, 100, 0.0), clock=lambda: me.stopping.now)  # type: ignore[arg-type]
-    other.take()
-    topic.topic = "deleted"
-    me.stopping.now += 2
-    assert other.take(timeout=5) is None
-    assert told(desk)[-1] == "u-0 is gone at offset 4: all of it was read"
+
+
+def test_a_topic_that_is_unknown_for_a_while_is_not_given_up(desk: Desk, me: Any):
+    topic = FakeTopic(range(8))
+    mine = opened(desk, me, topic)
+    mine.take()
+    topic.hidden = True
+    assert offsets(mine.take()) == [("t-0", n) for n in range(4, 8)], "they were taken before"
+    assert mine.take(timeout=20) is None
+    topic.hidden = False
+    topic.append(0, b"x")
+    assert offsets(mine.take()) == [("t-0", 8)]
+    assert [event.lost for event in desk.journal if event.lost] == []
+    assert told(desk) == [
+        "it does not answer: the brokers know no topic t, or this user may not read it; it is asked again"
+    ]
 
 
 def test_an_event_of_a_topic_that_is_larger_than_a_batch_is_one_of_its_own(desk: Desk, me: Any):

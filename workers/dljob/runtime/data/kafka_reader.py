@@ -61,10 +61,13 @@ class KafkaReader:
         """Return the topic's partitions, and what each of them has now."""
         try:
             consumer = self._connected()
-            numbers = consumer.partitions_for_topic(self._topic) or ()
+            numbers = consumer.partitions_for_topic(self._topic)
+            if not numbers:
+                # Not "gone": its rest would be given up for a right that is missing for a while, or a broker that lags.
+                raise SourceError(f"the brokers know no topic {self._topic}, or this user may not read it")
             places = [self._kafka.TopicPartition(self._topic, number) for number in sorted(numbers)]
-            first = consumer.beginning_offsets(places, timeout_ms=ASK_MS) if places else {}
-            last = consumer.end_offsets(places, timeout_ms=ASK_MS) if places else {}
+            first = consumer.beginning_offsets(places, timeout_ms=ASK_MS)
+            last = consumer.end_offsets(places, timeout_ms=ASK_MS)
         except self._kafka.errors.KafkaError as error:
             raise SourceError(_words(error)) from error
         return {f"{self._topic}-{place.partition}": Extent(first[place], last[place]) for place in places}
