@@ -40,7 +40,7 @@ COMMANDS = {
     "why": "Explain a job's last failure: first cause, evidence, what followed, what was done, what to do next.",
     "ledger": "Show where a job's time went: its accounts by role, device-hours, goodput, and what its failures cost.",
     "report": "Write a job's page, one HTML file that needs nothing else: where its time went, what failed, and why.",
-    "advise": "Propose memory, CPUs and settings of a job from the records of its past runs, with the gain of each.",
+    "advise": "Propose memory, CPUs, ranks and settings of a job from the records of its past runs, with each gain.",
     "replay": "Show a job as it was at a moment of its past: state, ledger and causes, from its journal.",
     "open": "Open a job's page in the browser, and keep it up to date until Ctrl-C.",
     "trace": "Write a job's trace in Chrome's format: nodes, ranks, their accounts over time, and incidents.",

@@ -89,3 +89,19 @@ def test_damaged_ledger_tells_nothing(ledger: object) -> None:
     use = measure(record(ledger=ledger), "j")
     assert (use.seconds, use.goodput) == (0.0, None)
     assert (use.roles["t"].productive_s, use.roles["t"].productive) == (0.0, None)
+
+
+def test_waits_count_where_the_caller_is_productive() -> None:
+    times = [10.0 * n for n in range(8)]
+    samples = Samples(
+        times=[*times[:7], 900.0],
+        accounts={"t": ["ii", "ip", "ip", "ip", "ip", "ip", "ii", "ip"]},
+        #                                  restarted
+        waited={"t": {"r": [[1] * 8, [0, 100, 4100, 8100, 2000, 6000, 9000, 9500]]}},
+        served={"r": [[None, 1000, 2000, 3000, 4000, 5000, 6000, 6000]]},
+    )
+    found = measure(record(samples), "j").calls["t", "r"]
+    # From 10 to 30 s it waited 8 s; then 2 + 4 s, of a process that began anew.
+    assert (found.seconds, found.waited_s, found.served_s) == (40.0, pytest.approx(14.0), (4.0,))
+    assert found.windows == (pytest.approx(0.4), pytest.approx(0.3))
+    assert measure(record(), "j").calls == {}

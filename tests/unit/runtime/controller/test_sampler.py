@@ -211,14 +211,23 @@ def test_calls_of_processes_that_ended_stay_in_the_sums(world: World) -> None:
 
 def test_memory_devices_and_weights_are_kept_by_rank(world: World) -> None:
     rows = RowMaker()
-    noted = [["published:policy", 2, 6], ["held:policy", 1, 5], ["device", 1, 300], ["saves", 0, 4], ["saving", 0, 90]]
-    usage = {"memory": [[0, 70], [2, 80]], "peak": [[0, 75]], "cpu": [[2, 900]], "noted": noted}
+    noted = [
+        ["published:policy", 2, 6],
+        ["held:policy", 1, 5],
+        ["device", 1, 300],
+        ["saves", 0, 4],
+        ["saving", 0, 90],
+        ["waited:r", 1, 7],
+    ]
+    usage = {"memory": [[0, 70], [2, 80]], "peak": [[0, 75]], "cpu": [[2, 900]], "served": [[0, 40]], "noted": noted}
     found = usage_of(world, rows, a0=("worker", usage))
     assert found == {
         "memory/worker": [70, None, 80],
         "peak/worker": [75, None, None],
         "cpu/worker": [None, None, 900],
         "saves/worker": [4, None, None],
+        "served/worker": [40, None, None],
+        "waited/worker/r": [None, 7, None],
         "saving/worker": [90, None, None],
         "device/worker": [None, 300, None],
         "published/policy": 6,

@@ -44,7 +44,9 @@ def test_calls_notes_memory_and_queues_are_measured(counters: StepCounters) -> N
     second.add(call(":queue:samples", "put"), SENT)
     counters.slots[1].begin(7, 1)
     counters.slots[1].note(7, 1, "held:policy", 3)
-    own = Usage(8, lambda: (first, second), lambda: {7: os.getpid(), 8: 0}, (dict[int, int], lambda: {7: 2}))
+    own = Usage(
+        8, lambda: (first, second), lambda: {7: os.getpid(), 8: 0}, {"busy": dict[int, int], "open": lambda: {7: 2}}
+    )
     own.sample(counters)
     said = json.loads(counters.usage())
     ((rank, mib),) = said.pop("memory")

@@ -1,7 +1,8 @@
 """Advice from the records of past jobs: `dljob advise`.
 
 `job_use` measures a job's record: memory, CPU, saves, failures; `values` reads what may be damaged. `shapes` says which
-jobs are comparable. `proposals` has what advice consists of; `resources`, `checkpoints` and `rules` make it.
+jobs are comparable. `proposals` has what advice consists of; `resources`, `callees`, `checkpoints` and `rules`
+make it.
 `past_jobs` reads folders and asks them all, and `file_changes` writes advice into a job's file. docs/adr/0119-advice.md
 has the reasons.
 """

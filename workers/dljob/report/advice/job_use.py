@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dljob.master.state.views import Reason
 from dljob.report.advice.values import mapping, number, rows
 from dljob.report.job_folder import RecordedJob
-from dljob.runtime.journal.samples import ACCOUNTS
+from dljob.runtime.journal.samples import ACCOUNTS, Samples
 
 PRODUCTIVE = ACCOUNTS["productive"]
 WINDOW_S = 20.0
-"""Least seconds over which CPU time becomes a rate: it is measured every ten seconds."""
+"""Least seconds over which CPU time becomes a rate, as it is measured every ten seconds; and waits a share."""
 GAP_S = 300.0
 """Longest time between two samples over which something is computed; PrimeMaster was away for longer ones."""
 LATE = 0.75
@@ -56,6 +56,19 @@ class RoleUse:
 
 
 @dataclass(frozen=True, slots=True)
+class CallUse:
+    """The calls of a role's rank that waited longest for another role, while it was productive."""
+
+    seconds: float
+    """The time of the caller over which this was measured."""
+    waited_s: float
+    served_s: tuple[float, ...]
+    """Seconds of that time in which each rank of the callee ran calls; empty: not recorded."""
+    windows: tuple[float, ...]
+    """The share that it waited, of each part of that time."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobUse:
     """What a job used. `name` is how people call it."""
 
@@ -67,6 +80,8 @@ class JobUse:
     """Whether its failures are known."""
     roles: Mapping[str, RoleUse]
     unrecorded: tuple[str, ...] = ()
+    calls: Mapping[tuple[str, str], CallUse] = field(default_factory=dict[tuple[str, str], CallUse])
+    """(caller, callee) -> the caller's waits."""
 
 
 def measure(record: RecordedJob, name: str) -> JobUse:
@@ -84,7 +99,12 @@ def measure(record: RecordedJob, name: str) -> JobUse:
     goodput = ledger.get("goodput")
     known = float(goodput) if isinstance(goodput, int | float) and 0 <= goodput <= 1 else None
     seconds = number(ledger.get("seconds"))
-    return JobUse(name, record.spec, seconds, known, record.history is not None, roles, record.unrecorded)
+    calls = {
+        (caller, callee): _calls(record.samples, caller, callee)
+        for caller, callees in record.samples.waited.items()
+        for callee in callees
+    }
+    return JobUse(name, record.spec, seconds, known, record.history is not None, roles, record.unrecorded, calls)
 
 
 def _role(record: RecordedJob, role: Mapping[str, Any], accounts: Mapping[str, float]) -> RoleUse:
@@ -142,6 +162,41 @@ def _cpus(
                 found.append((after - before) / 100 / (ended - begun))
                 readings = readings[-1:]
     return tuple(sorted(found))
+
+
+def _calls(samples: Samples, caller: str, callee: str) -> CallUse:
+    """Return the waits of the caller's rank that waited longest."""
+    by_rank = samples.waited[caller][callee]
+    rank = max(range(len(by_rank)), key=lambda one: _grown(by_rank[one]))
+    spans = _productive_spans(samples.times, samples.accounts.get(caller, ()), rank)
+    waits = [(samples.times[end] - samples.times[begin], _grown_in(by_rank[rank], begin, end)) for begin, end in spans]
+    served = [sum(_grown_in(one, *span) for span in spans) / 1000 for one in samples.served.get(callee, ())]
+    return CallUse(
+        sum(lasted for lasted, _ in waits),
+        sum(waited for _, waited in waits) / 1000,
+        tuple(served),
+        tuple(waited / 1000 / lasted for lasted, waited in waits),
+    )
+
+
+def _productive_spans(times: Sequence[float], accounts: Sequence[str | None], rank: int) -> list[tuple[int, int]]:
+    """Return spans, by their first and last sample, over all of which a rank was productive."""
+    found: list[tuple[int, int]] = []
+    begin: int | None = None
+    for now, letters in enumerate(accounts):
+        if letters is None or letters[rank : rank + 1] != PRODUCTIVE:
+            begin = None
+        elif begin is None or times[now] - times[now - 1] > GAP_S:
+            begin = now
+        elif times[now] - times[begin] >= WINDOW_S:
+            found.append((begin, now))
+            begin = now
+    return found
+
+
+def _grown_in(series: Sequence[int | None], begin: int, end: int) -> int:
+    """Return what a counter grew by between two samples."""
+    return _grown(series[begin : end + 1]) - (series[begin] or 0)
 
 
 def _saves(counts: Sequence[Sequence[int | None]], spent: Sequence[Sequence[int | None]]) -> SaveUse | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dljob.report import job_folder
-from dljob.report.advice import checkpoints, resources, rules
+from dljob.report.advice import callees, checkpoints, resources, rules
 from dljob.report.advice.job_use import JobUse, measure
 from dljob.report.advice.proposals import Advice, NoAdvice
 from dljob.report.advice.shapes import comparable
@@ -28,5 +28,5 @@ def advise(folders: Sequence[Path]) -> tuple[str, Advice]:
     if not newest.spec:
         return newest.name, unread + Advice.no(newest.name, "its folder has no spec: what it asked for is not known")
     kept, others = comparable(uses)
-    found = resources.advise(kept) + checkpoints.advise(kept) + rules.advise(folders[-1])
+    found = resources.advise(kept) + callees.advise(kept) + checkpoints.advise(kept) + rules.advise(folders[-1])
     return newest.name, Advice(found.proposals, (*others, *unread.none, *found.none))

@@ -13,9 +13,10 @@ LEAST_POINTS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a proposal is predicted to bring: a share of a resource (`memory`, `cpu`) or of the time (`goodput`)."""
+    """What a proposal is predicted to bring."""
 
     of: str
+    """`share` is one of a resource (`memory`, `cpu`, `ranks`), of the time (`goodput`), or of a caller's (`work`)."""
     share: float
     uncertainty: float
 

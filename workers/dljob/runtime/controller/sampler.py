@@ -28,7 +28,7 @@ from dljob.runtime.controller.worker_hosts import Offer
 from dljob.runtime.journal.sample_rows import Columns, SampleRow
 from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter, last_columns
 from dljob.runtime.process.messages import KEEPER, JobInfo
-from dljob.runtime.process.worker_context import DEVICE, PUBLISHED, SAVES, SAVING
+from dljob.runtime.process.worker_context import DEVICE, PUBLISHED, SAVES, SAVING, WAITED
 from dljob.tasks import ErrorLog
 
 log = logging.getLogger(__package__)
@@ -203,8 +203,8 @@ class UsageTotals:
         self._calls: dict[str, list[int]] = {}
         """`caller>callee.method` -> sent, waiting now, sent again, lost."""
         self._ranks: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
-        """What is known of ranks: `memory`, `peak`, `cpu`, `device`, `saves`, `saving`, or `held/<channel>` ->
-        (role, rank) -> value."""
+        """What is known of ranks: `memory`, `peak`, `cpu`, `device`, `served`, `saves`, `saving`,
+        `waited/<role>` or `held/<channel>` -> (role, rank) -> value."""
         self._published: dict[str, int] = {}
 
     def take(self, view: SampledMaster) -> None:
@@ -218,7 +218,7 @@ class UsageTotals:
                 continue
             self.taken[actor] = now
             self._add_calls(role, last.get("calls", {}), now.get("calls", {}))
-            for kind in ("memory", "peak", "cpu"):
+            for kind in ("memory", "peak", "cpu", "served"):
                 self._ranks[kind].update({(role, rank): value for rank, value in now.get(kind, ())})
             for name, rank, value in now.get("noted", ()):
                 self._note(role, rank, name, value)
@@ -235,7 +235,8 @@ class UsageTotals:
         if name.startswith(PUBLISHED):
             channel = name.removeprefix(PUBLISHED)
             self._published[channel] = max(value, self._published.get(channel, value))
-        kind = name if name in (DEVICE, SAVES, SAVING) else f"held/{name.partition(':')[2]}"
+        of = name.partition(":")[2]
+        kind = name if name in (DEVICE, SAVES, SAVING) else f"waited/{of}" if name.startswith(WAITED) else f"held/{of}"
         self._ranks[kind][role, rank] = value
 
     def columns(self, state: JobState) -> Columns:

@@ -251,6 +251,13 @@ class Samples:
     """Role -> by rank: checkpoints that the rank's process saved; its next process begins at 0."""
     saving: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
     """Role -> by rank: milliseconds that it waited for them."""
+    served: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
+    """Role -> by rank: milliseconds in which the rank's process ran calls of others; its next process begins at 0."""
+    waited: dict[str, dict[str, list[list[int | None]]]] = field(
+        default_factory=dict[str, dict[str, list[list[int | None]]]]
+    )
+    """Role -> role that it calls -> by rank: milliseconds for which threads of the rank's process stood still for
+    answers; its next process begins at 0."""
     device: dict[str, list[list[int | None]]] = field(default_factory=dict[str, list[list[int | None]]])
     """Role -> by rank: bytes of device memory that torch has reserved; ranks that call `progress` alone."""
     calls: dict[str, dict[str, list[int | None]]] = field(default_factory=dict[str, dict[str, list[int | None]]])
@@ -335,10 +342,13 @@ def _columns(found: Sequence[SampleRow], unrecorded: tuple[str, ...]) -> Samples
         match kind:
             case "accounts" | "progress":
                 getattr(made, kind)[name] = series
-            case "steps" | "cpu" | "saves" | "saving":
+            case "steps" | "cpu" | "saves" | "saving" | "served":
                 getattr(made, kind)[name] = _by_rank(series)
             case "memory" | "peak" | "device":
                 getattr(made, kind)[name] = [[_bytes(mib) for mib in rank] for rank in _by_rank(series)]
+            case "waited":
+                role, _, callee = name.partition("/")
+                made.waited.setdefault(role, {})[callee] = _by_rank(series)
             case "calls":
                 made.calls[name] = dict(zip(CALLS, _by_rank(series), strict=False))
             case "queues":

@@ -202,6 +202,8 @@ HELD, PUBLISHED, DEVICE = "held:", "published:", "device"
 """Names of noted values: the version of a weight channel that the rank holds, or published, and its device's MiB."""
 SAVES, SAVING = "saves", "saving"
 """The same: how often this process saved a checkpoint, and for how many milliseconds it waited for that in all."""
+WAITED = "waited:"
+"""The same, of a role: for how many milliseconds threads of this process stood still for its answers, in all."""
 held_versions: dict[str, int] = {}
 """Weight channel -> the version that this process received last; a restart in process keeps them, as the object."""
 DEVICE_S = 10.0

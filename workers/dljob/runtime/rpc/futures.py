@@ -21,6 +21,7 @@ from dljob.runtime.process import wire
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc.arrivals import Arrivals
+from dljob.runtime.rpc.waits import Note, WaitClock, standing_still
 from dljob.telemetry.wording import counted
 
 T = TypeVar("T")
@@ -41,11 +42,17 @@ class Invocation:
     """The requests as they were sent."""
     prefix: tuple[bytes, ...] = ()
     """Streams that resume only: items, still pickled, that the caller had before the call."""
+    note: Note = lambda _name, _value: None
+    """Notes a value of the caller's rank."""
 
     @property
     def name(self) -> str:
         """`rollout.generate`, for errors."""
         return f"{self.role}.{self.method}"
+
+    def standing_still(self) -> WaitClock:
+        """Return the clock for the time in which a thread waits for its answers."""
+        return standing_still(self.role, self.note)
 
     @property
     def received(self) -> list[int]:
@@ -135,7 +142,8 @@ class AsCompleted:
         while True:
             self._begin(StopIteration())
             try:
-                number = self._coming.wait()
+                with self._started.standing_still():
+                    number = self._coming.wait()
             except BaseException:
                 self._left += 1
                 raise
@@ -260,7 +268,8 @@ class FutureSequence(Sequence[T]):
         for number, chunk in zip(started.received, started.shares, strict=True):
             # Any answer may be an error, also one of a rank whose items come later.
             while not started.futures[number].done():
-                coming.wait()
+                with started.standing_still():
+                    coming.wait()
                 started.check()
             yield from self._chunk(started, number, chunk)
         # Quiet ranks and ranks without rows: their errors count, too.
@@ -289,7 +298,8 @@ class FutureSequence(Sequence[T]):
         """Return the items of one rank; raises UsageError when it answered another number than it was given rows."""
         if number in self._chunks:
             return self._chunks[number]
-        answer = started.answer(number)
+        with started.standing_still():
+            answer = started.answer(number)
         if not hasattr(answer, "__len__") or len(answer) != size:
             got = counted(len(answer), "item") if hasattr(answer, "__len__") else type(answer).__name__
             rank = started.sent.sends[number].rank
@@ -313,6 +323,11 @@ class _Countdown:
 
 def fetch(started: Invocation, left: _Countdown) -> None:
     """Wait for all answers; raises the first error as soon as it arrives, FutureTimeout when the time is over."""
+    with started.standing_still():
+        _fetch(started, left)
+
+
+def _fetch(started: Invocation, left: _Countdown) -> None:
     futures = started.futures
     # Answers of direct calls are asked of Ray together: one question for each would dominate a call of many ranks.
     together = getattr(futures[0], "fetch_together", None)

@@ -144,7 +144,9 @@ def begin(
         requests = _rank_calls(target, method, mark, with_prefix(mark, sent, prefix))
         futures = tuple(target.context.calls.send(call) for call in requests)
         left = _count(target, method, mark, futures, sent)
-        begun.set_result(Invocation(target.role, method, mark, sent, futures, left, tuple(requests), prefix.packed))
+        note = target.context.note
+        made = Invocation(target.role, method, mark, sent, futures, left, tuple(requests), prefix.packed, note)
+        begun.set_result(made)
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
         begun.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))

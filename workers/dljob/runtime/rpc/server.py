@@ -44,6 +44,8 @@ class RpcServer:
         self._draining = False
         self._finishing = False
         self._running = 0
+        self._served_s = self._begun = 0.0
+        """Seconds in which a call ran, up to the last moment without one; and when the present ones began."""
         self._pending = PendingCalls()
         self._slots: dict[str, threading.Semaphore] = {}
         self._streams: dict[str, StreamProducer] = {}
@@ -105,6 +107,13 @@ class RpcServer:
                 return None
             return self._running + sum(not begun for begun in self._pending.under_way.values())
 
+    @property
+    def served_ms(self) -> int | None:
+        """Milliseconds in which at least one call ran, open streams included; None before the first one."""
+        with self._changed:
+            now = time.monotonic() - self._begun if self._running else 0.0
+            return round((self._served_s + now) * 1000) if self._begun else None
+
     def _is_done(self) -> bool:
         return bool(self._closed) or not (self._running or self._pending.under_way or self._streams)
 
@@ -121,6 +130,8 @@ class RpcServer:
             # A cancel that came while the call waited for its turn: its caller has been told "not run".
             if not self._pending.begin(call.id):
                 return _cancelled(name)
+            if not self._running:
+                self._begun = time.monotonic()
             self._running += 1
         if call.traced and self.trace is not None:
             self.trace.began(call)
@@ -279,6 +290,8 @@ class RpcServer:
     def _ended(self, slot: threading.Semaphore | None) -> None:
         with self._changed:
             self._running -= 1
+            if not self._running:
+                self._served_s += time.monotonic() - self._begun
             self._changed.notify_all()
         if slot is not None:
             slot.release()

@@ -64,7 +64,9 @@ class Stream:
         if self._started is None:
             self._begin(self._opened.result())
         while not self._ready():
-            self._arrived(self._arrivals.wait())
+            with self._opened.result().standing_still():
+                number = self._arrivals.wait()
+            self._arrived(number)
         return self._item(StopIteration())
 
     def __aiter__(self) -> Stream:

@@ -75,9 +75,8 @@ class Host:
         self.guard = Guard(lease, self._sigterm)
         self.evidence = evidence.HostEvidence()
         self.logs = LogWatch()
-        self.usage = Usage(
-            sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids, (self.busy, self.connections)
-        )
+        loads = {"busy": self.busy, "open": self.connections, "served": self.served}
+        self.usage = Usage(sum(ranks for _, ranks in spec.job.roles), self.call_counts, self.rank_pids, loads)
         where = address(spec.job.uid, ray.get_runtime_context().get_node_id())
         line = AgentLine(where, spec.role.name, self.actor_name, self.counters)
         self.heartbeat_thread = HeartbeatThread(self, lease, line)
@@ -210,6 +209,10 @@ class Host:
 
     def busy(self) -> Mapping[int, int]:
         """Return rank -> calls of others that run in it, or wait there."""
+        return {}
+
+    def served(self) -> Mapping[int, int]:
+        """Return rank -> milliseconds in which it ran calls of others."""
         return {}
 
     def connections(self) -> Mapping[int, int]:

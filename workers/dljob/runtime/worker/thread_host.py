@@ -468,6 +468,11 @@ class ThreadHost(Host):
         start, calls = self._start, self._callee.under_way
         return {} if start is None or calls is None else {start.rank: calls}
 
+    def served(self) -> Mapping[int, int]:
+        """Return the milliseconds in which the rank ran calls, if others have called it."""
+        start, spent = self._start, self._callee.served_ms
+        return {} if start is None or spent is None else {start.rank: spent}
+
     def connections(self) -> Mapping[int, int]:
         """Return the open connections to the ranks' ports."""
         return self._serving.connections()

@@ -10,6 +10,7 @@ heartbeat carries it; PrimeMaster writes it into the job's folder (`controller.s
     cpu      [rank, hundredths of a second]: CPU time of the rank's process and of those that it started
     stores   addresses of storage actors in use (`:queue:samples`)
     busy     [rank, calls under way or waiting]: calls of others to the rank
+    served   [rank, milliseconds]: the time in which the rank ran calls of others; its next process begins at 0
     open     [rank, connections]: clients of the ports of a rank of a fleet
 """
 
@@ -39,19 +40,19 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """The usage of one host; `ranks` is the number of ranks in the whole job, `load` what tells `busy` and `open`."""
+    """The usage of one host; `ranks`: how many the whole job has, `loads`: what tells `busy` and the like."""
 
     def __init__(
         self,
         ranks: int,
         counts: Callable[[], Iterable[CallCounts]],
         pids: Callable[[], Mapping[int, int]],
-        load: tuple[Callable[[], Mapping[int, int]], Callable[[], Mapping[int, int]]] = (dict, dict),
+        loads: Mapping[str, Callable[[], Mapping[int, int]]] = {},
     ) -> None:
         self._pause = min(MOST_S, max(LEAST_S, ranks / RANKS_A_SECOND))
         self._counts = counts
         self._pids = pids
-        self._busy, self._open = load
+        self._loads = loads
         self._next = self._next_tree = 0.0
         self._trees: dict[int, ProcessTree] = {}
         """Rank -> what its processes used, as last measured."""
@@ -92,8 +93,8 @@ class Usage:
         parts = {"calls": dict(calls), "noted": noted, "memory": memory, "stores": sorted(stores)}
         parts["peak"] = [[rank, tree.peak_mib] for rank, tree in self._trees.items()]
         parts["cpu"] = [[rank, tree.cpu] for rank, tree in self._trees.items()]
-        parts["busy"] = [[rank, calls] for rank, calls in self._busy().items()]
-        parts["open"] = [[rank, connections] for rank, connections in self._open().items()]
+        for name, load in self._loads.items():
+            parts[name] = [[rank, value] for rank, value in load().items()]
         return {name: part for name, part in parts.items() if part}
 
     def _measure_trees(self, pids: Mapping[int, int]) -> None:

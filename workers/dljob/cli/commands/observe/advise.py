@@ -25,7 +25,7 @@ def advise(
     write: Path | None = None,
     form: Annotated[output.TableFormat, Parameter(name=("--output", "-o"))] = "table",
 ) -> None:
-    """Propose memory, CPUs and settings of a job from the records of its past runs, with the gain of each.
+    """Propose memory, CPUs, ranks and settings of a job from the records of its past runs, with each gain.
 
     Proposals come with the numbers that they stand on, and the rest with the reason for which there is none. Jobs of
     another shape than the last one do not count.
@@ -102,6 +102,10 @@ def _gain(gain: Gain) -> str:
     share, unsure = 100 * gain.share, 100 * gain.uncertainty
     if gain.of == "goodput":
         return f"{share:+.1f} points of goodput, +/- {unsure:.1f}"
+    if gain.of == "work":
+        return f"{share:+.1f} points of its caller's time, +/- {unsure:.1f}"
+    if gain.of == "ranks":
+        return f"{share:.0f} % fewer ranks, +/- {unsure:.0f}"
     what = f"{'less' if share > 0 else 'more'} {gain.of}" if gain.of == "memory" else "fewer CPUs"
     return f"{abs(share):.0f} % {what}, +/- {unsure:.0f}"
 
