@@ -37,7 +37,12 @@ WHOLE: Json = {
             "env": [{"name": "B", "value": "1"}],
             "config": {},
             "accelerator": {"type": "GPU", "count": "1", "visibility": "Shared", "numaBinding": "Node"},
-            "resources": {"cpu": "1", "memory": "1Gi", "custom": {"x": "1"}},
+            "resources": {
+                "cpu": "1",
+                "memory": "1Gi",
+                "custom": {"x": "1"},
+                "auto": {"cpu": {"min": "1", "max": "2"}, "memory": {"min": "1Gi", "max": "1536Mi"}},
+            },
             "nodeGroup": "g",
             "dependsOn": [{"role": "c", "condition": "Ready"}],
             "comm": {"backend": "gloo", "timeoutSeconds": 60, "preCheck": False, "initProcessGroup": False},
@@ -210,8 +215,29 @@ QUANTITIES = {
 SPECIAL: dict[str, tuple[tuple[str, Any], ...]] = {
     ".roles[].name": ((".roles.0.name", "a"),),
     ".roles[].replicasPerGroup": ((".roles.0.replicas", 1024), (".nodeGroups.0.accelerator.count", 1024)),
-    ".roles[].resources.memory": ((".roles.0.restartPolicy.outOfMemory.maxMemory", "9223372036854775000"),),
-    ".roles[].restartPolicy.outOfMemory.maxMemory": ((".roles.0.resources.memory", "0"),),
+    ".roles[].resources.cpu": ((".roles.0.resources.auto", {"memory": {"min": "1Gi", "max": "1536Mi"}}),),
+    ".roles[].resources.memory": (
+        (".roles.0.restartPolicy.outOfMemory.maxMemory", "9223372036854775000"),
+        (".roles.0.resources.auto", {"cpu": {"min": "1", "max": "2"}}),
+    ),
+    ".roles[].resources.auto.cpu.min": (
+        (".roles.0.resources.auto.cpu.max", "999999.999"),
+        (".roles.0.resources.cpu", "999999.999"),
+    ),
+    ".roles[].resources.auto.memory.min": (
+        (".roles.0.restartPolicy.outOfMemory.maxMemory", "9223372036854775000"),
+        (".roles.0.resources.auto.memory.max", "8191Pi"),
+        (".roles.0.resources.memory", "8191Pi"),
+    ),
+    ".roles[].resources.auto.memory.max": (
+        (".roles.0.restartPolicy.outOfMemory.maxMemory", "9223372036854775000"),
+        (".roles.0.resources.auto.memory.min", "0"),
+        (".roles.0.resources.memory", "0"),
+    ),
+    ".roles[].restartPolicy.outOfMemory.maxMemory": (
+        (".roles.0.resources.memory", "0"),
+        (".roles.0.resources.auto", {"cpu": {"min": "1", "max": "2"}}),
+    ),
     ".roles[].minReplicas": ((".roles.0.replicas", 100000),),
     ".roles[].replicas": ((".roles.0.replicasPerGroup", 1),),
     ".gcsFaultTolerance.claimName": ((".gcsFaultTolerance", {"backend": "RocksDB", "claimName": "gcs"}),),

@@ -7,6 +7,7 @@ from typing import Any
 
 CAUSES = "tests/unit/master/state/test_causes.py"
 FAILOVER = "tests/unit/master/failure/test_failover.py"
+CHOSEN = "tests/unit/report/advice/test_chosen_resources.py::test_"
 MEMORY = "tests/unit/master/failure/test_memory.py"
 DOMAINS = "tests/unit/master/placement/test_failure_domains.py"
 WITNESSES = "tests/unit/plan/test_witnesses.py"
@@ -221,6 +222,11 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].resources.cpu": Plan("spec.roles.0.resources", {"cpu": "500m"}),
     "spec.roles[].resources.memory": Plan("spec.roles.0.resources", {"memory": "1Gi"}),
     "spec.roles[].resources.custom": Plan("spec.roles.0.resources", {"custom": {"licence": "1"}}),
+    **{
+        f"spec.roles[].resources.auto.{key}.{bound}": Code("dljob.report.advice.chosen_resources", f"auto.{key}", test)
+        for key, test in {"cpu": f"{CHOSEN}cpus_are_chosen", "memory": f"{CHOSEN}memory_is_chosen"}.items()
+        for bound in ("min", "max")
+    },
     "spec.roles[].nodeGroup": Plan("spec.roles.0.nodeGroup", "one", "declared"),
     "spec.roles[].driver": Plan("spec.roles.3.driver", True),
     "spec.roles[].dependsOn[].role": Plan("spec.roles.0.dependsOn.0.role", "script"),

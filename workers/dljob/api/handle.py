@@ -317,6 +317,7 @@ def submit(
     from dljob.runtime.backend.connect import JOIN_S, connect
     from dljob.runtime.job.launch import launch, new_uid
 
+    refuse_unchosen(manifest)
     refuse_suspended(manifest)  # checks that need no Ray come first: joining a Ray takes seconds
     check_code_dir(code_dir)
     uid, name = new_uid(), manifest.metadata.name
@@ -388,6 +389,20 @@ def name_taken_error(record: registry.RegistryEntry) -> UsageError:
 def handle_of(record: registry.RegistryEntry) -> JobHandle:
     """Return the handle of a job of this user, also of an ended one, or one that another process started."""
     return JobHandle(record, RecordConnection(record))
+
+
+def refuse_unchosen(manifest: DLJobManifest) -> None:
+    """Refuse a job whose resources are still to be chosen: the commands choose them, from records that they read.
+
+    Raises:
+        UsageError: a role has `resources.auto`.
+    """
+    for role in manifest.spec.roles:
+        if role.resources.auto is not None:
+            raise UsageError(
+                f"resources.auto of role {role.name} is chosen by dljob run and dljob submit --address",
+                hint="write to_yaml(); dljob run FILE",
+            )
 
 
 def refuse_suspended(manifest: DLJobManifest) -> None:

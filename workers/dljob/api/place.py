@@ -44,10 +44,12 @@ def check_here(manifest: DLJobManifest, code_dir: Path) -> None:
     """Check that a job can run on an embedded Ray.
 
     Raises:
-        UsageError: the job is suspended, its folder does not exist, or its backend runs elsewhere.
+        UsageError: the job is suspended, its resources are not chosen, its folder does not exist, or its backend runs
+            elsewhere.
     """
     from dljob.runtime.backend.interface import chosen, entry_point_of
 
+    handles.refuse_unchosen(manifest)
     handles.refuse_suspended(manifest)
     handles.check_code_dir(code_dir)
     asked = manifest.spec.backend

@@ -174,6 +174,16 @@ class RoleSetters(UnsupportedCalls):
             role.custom = {**role.custom, **given}
         return self
 
+    def auto(self, *, cpu: tuple[Number, Number] | None = None, memory: tuple[str, str] | None = None) -> Self:
+        """Choose CPUs or memory of one rank, between (least, most), from the records of earlier jobs of the name."""
+        call, made = self._call("auto"), dict[str, object]()
+        if cpu is not None:
+            made["cpu"] = {"min": cpus(cpu[0], f"{call}: cpu"), "max": cpus(cpu[1], f"{call}: cpu")}
+        if memory is not None:
+            made["memory"] = {"min": memory_of(memory[0], None, call), "max": memory_of(memory[1], None, call)}
+        self._workload.auto = made
+        return self
+
     def visibility(self, which: Literal["Isolated", "Shared"]) -> Self:
         """Set which devices a rank sees: its own (Isolated), or those of all ranks of the role on its host (Shared)."""
         self._workload.visibility = one_of(which, choices("RoleAccelerator", "visibility"), self._call("visibility"))

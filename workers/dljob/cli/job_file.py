@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -51,9 +50,13 @@ UNCHANGED = Overrides()
 
 
 def manifest_of(
-    file: Path, *, changes: Overrides = UNCHANGED, backend: str | None = None, here: bool = False
+    file: Path,
+    *,
+    changes: Overrides = UNCHANGED,
+    backend: str | None = None,
+    rules: Callable[[DLJobManifest], Sequence[Finding]] | None = None,
 ) -> DLJobManifest:
-    """Load the one job of a file and apply the flags; `here`: it runs on this machine, with scripts and Pythons of it.
+    """Load the one job of a file and apply the flags; `rules` are those of the place where it is to run.
 
     Raises:
         UsageError: the file cannot be read, or a flag names something that does not exist.
@@ -62,7 +65,7 @@ def manifest_of(
     from dljob.calls.trace_rows import VARIABLE
     from dljob.spec.loading.load import load_file, parse
 
-    manifest = load_file(file, rules=partial(_not_here, file) if here else None)
+    manifest = load_file(file, rules=rules)
     if changes == UNCHANGED and backend is None:
         return manifest
     # Flags change the valid document, which is validated once more: an override can break any rule.
@@ -98,8 +101,9 @@ def cluster_job(
     from dljob.api.kubernetes.refusals import JobFile
     from dljob.api.kubernetes.submit import GivenJob
     from dljob.plan.plan import plan
+    from dljob.spec.rules.auto import undecided
 
-    manifest = manifest_of(file, changes=changes, backend=backend)
+    manifest = manifest_of(file, changes=changes, backend=backend, rules=lambda made: tuple(undecided(made.spec)))
     # Only for its errors: the operator plans for itself.
     plan(manifest)
     # -sig: editors on Windows begin a file with a byte-order mark.
@@ -162,7 +166,8 @@ def folder_of(file: Path, manifest: DLJobManifest) -> Path:
     return file.resolve().parent / (manifest.spec.code.working_dir or "")
 
 
-def _not_here(file: Path, manifest: DLJobManifest) -> list[Finding]:
+def unfit_here(file: Path, manifest: DLJobManifest) -> list[Finding]:
+    """Return what this machine lacks of a job's file: scripts, and Pythons."""
     return [*unfit_code(file, manifest), *unfit_pythons(manifest)]
 
 

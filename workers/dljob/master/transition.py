@@ -172,6 +172,8 @@ def _master_started(d: StateTransaction, event: MasterStarted) -> None:
     if event.epoch <= d.epoch:
         return
     d.epoch = event.epoch
+    for role, text in event.chosen:
+        d.note(reasons.RESOURCES_CHOSEN, role, text)
     if event.epoch == 1 or d.phase.final:  # the first start is no restart
         return
     most = d.job.spec.master.max_restarts

@@ -197,11 +197,13 @@ def _pre_check(role: Role, comm: str | None) -> bool:
 
 
 def _per_rank(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
-    wanted = role.resources
-    cpu = wanted.cpu if wanted.cpu is not None else DEFAULT_RANK_CPU
+    wanted, auto = role.resources, role.resources.auto
+    # Until they are chosen, the least amounts stand for those that are not given.
+    cpu = wanted.cpu or (auto.cpu.min if auto and auto.cpu else DEFAULT_RANK_CPU)
+    memory = wanted.memory or (auto.memory.min if auto and auto.memory else None)
     return add_up(
         (("CPU", parse_cpu(cpu)),),
-        (("memory", parse_memory(wanted.memory)),) if wanted.memory else (),
+        (("memory", parse_memory(memory)),) if memory else (),
         tuple((name, parse_custom(text)) for name, text in wanted.custom.items()),
         (accelerator,) if accelerator else (),
     )
@@ -214,7 +216,8 @@ def _quota(role: Role, accelerator: tuple[str, Amount] | None) -> Resources:
     """
     # dljob's default of one CPU per rank is too little where a rank's quota has several devices.
     devices = max(1, accelerator[1] // GRAIN) if accelerator else 1
-    cpu = {"CPU": devices * GRAIN} if role.resources.cpu is None else {}
+    said = role.resources.cpu is not None or (role.resources.auto is not None and role.resources.auto.cpu is not None)
+    cpu = {} if said else {"CPU": devices * GRAIN}
     return add_up(tuple({**dict(_per_rank(role, accelerator)), **cpu}.items()))
 
 

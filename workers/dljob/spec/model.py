@@ -41,7 +41,7 @@ from dljob.spec.policy import (
     RuleReason,
     Spares,
 )
-from dljob.spec.rank import Comm, Entrypoint, EnvVar, RoleAccelerator, RoleResources, TensorFlow
+from dljob.spec.rank import AutoResources, Comm, Entrypoint, EnvVar, RoleAccelerator, RoleResources, TensorFlow
 from dljob.spec.scalars import (
     MAP_BY_NAME,
     MAP_BY_ROLE,
@@ -61,6 +61,7 @@ from dljob.spec.serving import Drain, Port, Probe, Weights, WeightsLoad, Weights
 # The models are spread over several modules; all others import them from here.
 __all__ = [
     "AcceleratorType",
+    "AutoResources",
     "Autoscale",
     "BackendName",
     "Backoff",

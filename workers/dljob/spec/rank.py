@@ -55,6 +55,33 @@ class RoleAccelerator(Model):
     one cache. Needs torch 2.9 or newer; for GPU, NPU and HPU. Left out: no binding."""
 
 
+class CpuBounds(Model):
+    """The least and the most CPUs that are chosen for one rank."""
+
+    min: Cpu
+    """The least CPUs, such as "500m"; one rank has them where there are too few records and no resources.cpu."""
+    max: Cpu
+    """The most CPUs, such as "8"."""
+
+
+class MemoryBounds(Model):
+    """The least and the most memory that is chosen for one rank."""
+
+    min: Memory
+    """The least memory, such as "1Gi"; one rank has it where there are too few records and no resources.memory."""
+    max: Memory
+    """The most memory, such as "64Gi"; below restartPolicy.outOfMemory.maxMemory."""
+
+
+class AutoResources(Model):
+    """CPUs and memory of one rank, chosen when the job starts, from the records of earlier jobs of its name."""
+
+    cpu: CpuBounds | None = None
+    """Choose resources.cpu: a fifth above the CPUs that ranks used in 95 % of the measurements, within the bounds."""
+    memory: MemoryBounds | None = None
+    """Choose resources.memory: a fifth above the highest peak of any rank, within the bounds."""
+
+
 class RoleResources(Model):
     """Resources of one rank besides devices."""
 
@@ -64,6 +91,9 @@ class RoleResources(Model):
     """Memory of one rank, "8Gi"; left out: not counted."""
     custom: Annotated[dict[RayName, Amount], Field(max_length=16)] = Field(default_factory=dict)
     """Amounts of other resources that one rank takes, by Ray's name."""
+    auto: AutoResources | None = None
+    """Resources that `dljob run` and `dljob submit --address` choose when the job starts, from the records of earlier
+    jobs of its name on this machine; the event ResourcesChosen tells which. Not on Kubernetes."""
 
 
 class TensorFlow(Model):

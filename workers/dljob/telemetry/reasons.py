@@ -16,6 +16,7 @@ ADMITTED = "Admitted"  # all units have their reservations
 DOMAIN_CHOSEN = "DomainChosen"  # the topology domain (such as a rack) chosen for all units of a role, and why
 PREFERRED_DOMAIN_MISSED = "PreferredDomainMissed"  # a role prefers one topology domain, and is placed without: why
 TOPOLOGY_DOMAIN_CHANGED = "TopologyDomainChanged"  # no room in the domain for lost units: all of the role move
+RESOURCES_CHOSEN = "ResourcesChosen"  # resources.auto chose CPUs or memory of a role: how much, and from which job
 RESERVATION_REFUSED = "ReservationRefused"  # a node refused a reservation; all were released, placement is tried again
 UNIT_RESCHEDULED = "UnitRescheduled"  # a unit has a reservation on another node after the loss of its own
 RESIZED = "Resized"  # an elastic role continues with another number of ranks: lost nodes, new room, or a command

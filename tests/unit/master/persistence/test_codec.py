@@ -67,7 +67,7 @@ committed = st.builds(Committed, saved, st.floats(0, 2e9))
 pairs = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 publishers = st.lists(st.tuples(text, small), max_size=2).map(tuple)
 EVENTS = st.one_of(
-    st.builds(ev.MasterStarted, small, text, text, st.booleans()),
+    st.builds(ev.MasterStarted, small, text, text, st.booleans(), pairs),
     st.builds(
         ev.Carried,
         small,

@@ -296,3 +296,12 @@ def test_a_job_that_others_manage_is_left_alone():
     outcome = World(dljob(managedBy="kueue.x-k8s.io/multikueue")).look()
     assert (outcome.actions, outcome.status, outcome.watch, outcome.events) == ((), None, None, ())
     assert World(dljob(managedBy="dljob.io/operator")).look().actions
+
+
+def test_resources_to_be_chosen_are_refused_as_nothing_is_known_of_earlier_jobs():
+    roles = [{"name": "w", "entrypoint": {"class": "m.W"}, "resources": {"auto": {"cpu": {"min": "1", "max": "2"}}}}]
+    refused = terms(roles=roles)
+    assert isinstance(refused, Refused)
+    assert refused.reason == "InvalidSpec"
+    assert "spec.roles[0].resources.auto" in refused.message
+    assert "a cluster has none of earlier jobs" in refused.message

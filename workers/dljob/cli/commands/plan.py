@@ -19,6 +19,7 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
         file: YAML or JSON file.
         form: table, json, yaml, svg (a drawing of the machines), or manifest (the RayCluster that would run the job).
     """
+    from dljob.cli.chosen_resources import with_resources
     from dljob.cli.placement import render_plan
     from dljob.master.start.assign import would_be_nodes
     from dljob.plan.plan import plan as resolve
@@ -26,7 +27,7 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
     from dljob.spec.loading.load import load_file
     from dljob.spec.text.emit import to_yaml
 
-    manifest = load_file(file)
+    manifest = with_resources(load_file(file))
     resolved = resolve(manifest)
     if form == "manifest":
         output.data(to_yaml(preview_raycluster(resolved, manifest)))

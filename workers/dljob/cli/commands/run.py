@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
+from dljob.cli.chosen_resources import with_resources
+from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of, unfit_here
 from dljob.cli.rank_output import EVERYTHING, selected
 from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError
@@ -70,7 +72,7 @@ def run(
         what = cluster_job(file, upload=upload, changes=changes, replace=replace)
         return remote(what, where, form, stop_on_interrupt=stop_on_interrupt, shown=shown)
     # The ranks import from this folder, so a script that is missing in it is an error here and now.
-    manifest = manifest_of(file, changes=changes, here=True)
+    manifest = with_resources(manifest_of(file, changes=changes, rules=partial(unfit_here, file)))
     folder = folder_of(file, manifest)
     if detach:
         from dljob.cli.detach import start

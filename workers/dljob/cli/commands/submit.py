@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
+from dljob.cli.chosen_resources import with_resources
 from dljob.cli.detach import Form, accepted, environment_of
 from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
 from dljob.cli.rank_output import EVERYTHING, Shown, selected
@@ -86,7 +87,7 @@ def _to_ray(
     from dljob.cli import watch
     from dljob.cli.live import screen
 
-    manifest = manifest_of(file, changes=changes)
+    manifest = with_resources(manifest_of(file, changes=changes))
     shown.check(manifest)
     handle = start(manifest, address=address, code_dir=folder_of(file, manifest), backend=backend, replace=replace)
     if not wait:

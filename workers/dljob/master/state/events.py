@@ -28,6 +28,8 @@ class MasterStarted:
     """Message about a journal that another version of dljob wrote; empty: this version wrote it."""
     anew: bool = False
     """Whether the journal's state could not be taken over, so that all ranks start again."""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """(role, sentence) of resources that were chosen before the job started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from dljob.spec import standing
 from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 from dljob.spec.policy import FaultTolerance
+from dljob.spec.rules.auto import undecided
 from dljob.spec.rules.findings import Finding
 from dljob.spec.text.words import path_of
 
@@ -195,6 +196,8 @@ def read(text: str, settings: Settings) -> Blueprint:
     """Return a spec with its plan, without a cache: admission sees many specs that nobody ever applies."""
     data: dict[str, Any] = json.loads(text)
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
+    if found := [Problem(path_of(one.loc), one.message, hint=one.hint) for one in undecided(written.spec)]:
+        raise SpecError(tuple(found))
     # Defaults of the operator say nothing about a RayCluster that somebody else made.
     there = written.spec.ray_cluster_ref is not None
     manifest = written if there else effective(written, settings.image, settings.ray_version)

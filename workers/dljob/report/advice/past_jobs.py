@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from dljob.report import job_folder
+from dljob.api import kept
+from dljob.errors import NotFoundError
+from dljob.report import job_folder, series
 from dljob.report.advice import callees, checkpoints, resources, rules
 from dljob.report.advice.job_use import JobUse, measure
 from dljob.report.advice.proposals import Advice, NoAdvice
 from dljob.report.advice.shapes import comparable
+from dljob.runtime.journal import samples
+
+
+def lightly_measured(folders: Sequence[Path]) -> list[JobUse]:
+    """Measure jobs without their journals, which takes long: ranks killed for memory are those of the last faults.
+
+    Folders without a status or a spec are left out.
+    """
+    uses: list[JobUse] = []
+    for folder in folders:
+        with suppress(NotFoundError):  # removed meanwhile, or damaged: another job tells as much
+            status = kept.overview(folder).status
+            manifest = job_folder.manifest_in(folder / "spec.json", [])
+            sampled = samples.read(folder, series.MOST)
+            record = job_folder.RecordedJob(status, manifest, [], None, {}, (), sampled)
+            if manifest:
+                uses.append(measure(record, _name(record, folder)))
+    return uses
+
+
+def _name(record: job_folder.RecordedJob, folder: Path) -> str:
+    return f"{record.status.get('name') or folder.name} ({str(record.status.get('uid') or '')[:8]})"
 
 
 def advise(folders: Sequence[Path]) -> tuple[str, Advice]:
@@ -21,8 +46,7 @@ def advise(folders: Sequence[Path]) -> tuple[str, Advice]:
     uses: list[JobUse] = []
     for folder in folders:
         record = job_folder.load(folder)
-        name = f"{record.status.get('name') or folder.name} ({str(record.status.get('uid') or '')[:8]})"
-        uses.append(measure(record, name))
+        uses.append(measure(record, _name(record, folder)))
     newest = uses[-1]
     unread = Advice(none=tuple(NoAdvice(use.name, why) for use in uses for why in use.unrecorded))
     if not newest.spec:

@@ -71,9 +71,9 @@ def _memory(name: str, role: Mapping[str, Any], own: Sequence[RoleUse], jobs: Se
     if (growth := max(use.growth for use in own)) > GROWTH:
         return Advice.no(what, f"the peak still grew by {growth:.0%} in the last quarter of a run: run it for longer")
     highest = max(peaks)
-    proposed = _rounded_memory(highest * MARGIN)
+    proposed = rounded_memory(highest * MARGIN)
     share = 1 - proposed / asked
-    told = f"{counted(len(peaks), 'rank')} of {counted(len(own), 'run')} had at most {_mib(highest)} resident"
+    told = f"{counted(len(peaks), 'rank')} of {counted(len(own), 'run')} had at most {shown_mib(highest)} resident"
     if abs(share) < LEAST:
         return Advice.no(what, f"{asked_text} fits: {told}")
     # What one rank more may need beyond all that were seen; of few ranks nothing is known but the margin.
@@ -85,7 +85,7 @@ def _memory(name: str, role: Mapping[str, Any], own: Sequence[RoleUse], jobs: Se
 
 def _more_memory(name: str, asked: int, killed: int, highest: int, lost: tuple[float, float]) -> Advice:
     """Propose more memory, as ranks were killed: half as much again, or what they had grown to."""
-    proposed = _rounded_memory(max(asked * 1.5, highest * MARGIN))
+    proposed = rounded_memory(max(asked * 1.5, highest * MARGIN))
     took, whole = lost
     share = took / whole if whole else 0.0
     why = f"{counted(killed, 'rank')} killed for want of it; their recovery took {seconds(took)} of {seconds(whole)}"
@@ -108,12 +108,12 @@ def _cpu(name: str, role: Mapping[str, Any], own: Sequence[RoleUse]) -> Advice:
         asked = parse_cpu(asked_text) / GRAIN
     except ValueError as error:
         return Advice.no(what, str(error))
-    usual, most = windows[int((len(windows) - 1) * _USUAL)], windows[-1]
+    usual, most = usual_of(windows), windows[-1]
     measured = counted(len(windows), "measurement")
     told = f"{_USUAL:.0%} of {measured} are at most {usual:.2f} CPUs, the highest {most:.2f}"
     if usual > asked:
         return Advice.no(what, f"{told}, of {asked_text}: more may help, but nothing recorded says how much")
-    proposed = _rounded_cpu(usual * MARGIN)
+    proposed = rounded_cpu(usual * MARGIN)
     share = 1 - proposed / asked
     if share < LEAST:
         return Advice.no(what, f"{asked_text} fits: {told}")
@@ -121,21 +121,27 @@ def _cpu(name: str, role: Mapping[str, Any], own: Sequence[RoleUse]) -> Advice:
     return _proposal(name, "cpu", (asked_text, show(round(proposed * GRAIN))), why, gain)
 
 
+def usual_of(windows: Sequence[float]) -> float:
+    """Return the CPUs that nearly all measurements, which rise, do not exceed."""
+    return windows[int((len(windows) - 1) * _USUAL)]
+
+
 def _proposal(role: str, key: str, change: tuple[str, str], why: str, gain: Gain) -> Advice:
     field = ("roles", role, "resources", key)
     return Advice((Proposal(field, ".".join(field), *change, change[1], why, gain),))
 
 
-def _rounded_memory(size: float) -> int:
+def rounded_memory(size: float) -> int:
     """Round bytes up to a step that people write."""
     step = 32 * _MIB if size < 1024 * _MIB else 128 * _MIB if size < 8192 * _MIB else 512 * _MIB
     return math.ceil(size / step) * step
 
 
-def _rounded_cpu(amount: float) -> float:
+def rounded_cpu(amount: float) -> float:
     """Round CPUs up to tenths below one, to halves above."""
     return max(0.1, math.ceil(amount * 10 - 1e-9) / 10) if amount < 1 else math.ceil(amount * 2 - 1e-9) / 2
 
 
-def _mib(size: int) -> str:
+def shown_mib(size: int) -> str:
+    """Return bytes in MiB, as people read them."""
     return f"{size / _MIB:,.0f} MiB".replace(",", " ")

@@ -255,7 +255,8 @@ class MasterLoop:
         log.info("epoch %d begins, after a replay of %d records", replay.epoch, len(replay.records))
         # First in the inbox: the core must know of the new epoch before it judges what any actor reports.
         cause = "PrimeMaster was lost" if known else ""
-        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause, found.said, bool(found.anew)), None))
+        chosen = () if known else self.setup.chosen
+        self._inbox.put_nowait((ev.MasterStarted(replay.epoch, cause, found.said, bool(found.anew), chosen), None))
         if self.setup.carried is not None and not self.state.carried:
             self._inbox.put_nowait((self.setup.carried, None))
         if known:

@@ -43,6 +43,7 @@ from dljob.runtime.process.guard import boot_id, raylet_pidfd
 from dljob.runtime.process.messages import BeaconReply, Heartbeat, JobInfo, Peer, RoleTable
 from dljob.spec.capabilities import Capability
 from dljob.spec.model import DLJobManifest, DLJobSpec
+from dljob.spec.rules.auto import chosen
 from dljob.spec.standing import lease_seconds
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 
@@ -351,7 +352,8 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
     handed = carried(order.carried, order.uid, order.attempt) if order.carried else None
     # On another node than the launcher's the job's folder is out of the launcher's reach: keep the end in the KV store.
     roams = order.roams or order.launcher != backend.here()
-    return Setup(info, spec, made, order.own_nodes, handed, roams, code_version())
+    told = chosen(manifest.metadata.annotations)
+    return Setup(info, spec, made, order.own_nodes, handed, roams, code_version(), told)
 
 
 def leased(spec: DLJobSpec) -> DLJobSpec:

@@ -28,6 +28,9 @@ class Setup:
     core: str = ""
     """Version of the code that decides here."""
 
+    chosen: tuple[tuple[str, str], ...] = ()
+    """(role, sentence) of resources that were chosen before the job started."""
+
     def initial(self, now: float) -> JobState:
         """Return the job's first state."""
         return initial(self.plan, self.spec, self.info.uid, now, own_nodes=self.own_nodes)

@@ -9,6 +9,7 @@ from dljob.spec import cel
 from dljob.spec.model import Comm, DLJobSpec, EnvVar
 from dljob.spec.policy import Rule
 from dljob.spec.rules.annotations import annotation_findings, spoken, written_at
+from dljob.spec.rules.auto import AUTO_RULES
 from dljob.spec.rules.collectives import COLLECTIVE_RULES
 from dljob.spec.rules.coupled import COUPLED_RULES
 from dljob.spec.rules.elastic import ELASTIC_RULES
@@ -229,6 +230,7 @@ RULES: tuple[Check, ...] = (
     *COUPLED_RULES,
     *INTERPRETER_RULES,
     *MEMORY_RULES,
+    *AUTO_RULES,
     *FAILURE_DOMAIN_RULES,
     *WITNESS_RULES,
     *COLLECTIVE_RULES,
