@@ -58,6 +58,7 @@ SCRIPTS = (
     "example",
     "goodput",
     "what_ifs",
+    "advice",
     "spot_engines",
     "sim_scale",
     "calls",

@@ -92,6 +92,8 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     for role, ranks in samples.memory.items():  # what `dljob advise` reads
         assert max(filter(None, samples.peak[role][0])) >= min(filter(None, ranks[0]))
         assert max(filter(None, samples.cpu[role][0])) > 0
+    assert max(filter(None, samples.served["rollout"][0])) > 0
+    assert max(filter(None, samples.waited["coordinator"]["rollout"][0])) > 0
     saved = torch.load(next(tmp_path.glob("jobs/*/checkpoint.pt")))
     assert last["reward"] == pytest.approx(sum(saved["rewards"][-5:]) / 5, abs=1e-4)
     page_tells_the_faults(next(tmp_path.glob("jobs/grpo-tiny-*")), reader)

@@ -37,16 +37,23 @@ def _name(record: job_folder.RecordedJob, folder: Path) -> str:
     return f"{record.status.get('name') or folder.name} ({str(record.status.get('uid') or '')[:8]})"
 
 
+def measured(folders: Sequence[Path]) -> list[JobUse]:
+    """Measure jobs by all of their records.
+
+    Raises:
+        NotFoundError: a folder is none of a job.
+    """
+    records = ((job_folder.load(folder), folder) for folder in folders)
+    return [measure(record, _name(record, folder)) for record, folder in records]
+
+
 def advise(folders: Sequence[Path]) -> tuple[str, Advice]:
     """Return the name of the last job, and advice on it from all that have its shape.
 
     Raises:
         NotFoundError: a folder is none of a job.
     """
-    uses: list[JobUse] = []
-    for folder in folders:
-        record = job_folder.load(folder)
-        uses.append(measure(record, _name(record, folder)))
+    uses = measured(folders)
     newest = uses[-1]
     unread = Advice(none=tuple(NoAdvice(use.name, why) for use in uses for why in use.unrecorded))
     if not newest.spec:
