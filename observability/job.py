@@ -44,6 +44,7 @@ def _progress() -> Row:
     pace = Query(f"clamp_min(60 * max(deriv(dljob_step{{{_OF}}}[5m])), 0)", "steps per minute")
     lag = Query(f"max by (role) (dljob_served_lag_seconds{{{_OF}}})", "{{role}}")
     learned = "Age of the earliest event that new weights have learned from, when the first rank had loaded them."
+    none = "no server learns from a source"
     when = Query(f"max by (phase) (dljob_phase{{{_OF}}}) == 1", "{{phase}}")
     return Row(
         "Progress",
@@ -51,7 +52,7 @@ def _progress() -> Row:
             lines("Step", (step,), "A fall is a return to an earlier step.", unit="none", whole=True),
             lines("Steps per minute", (pace,), "Over the last five minutes.", unit="suffix: /min"),
             phases("Phase", when, "When the job was in which phase."),
-            lines("From event to served weight", (lag,), learned, unit="s", width=24, empty="no server learns from a source"),
+            lines("From event to served weight", (lag,), learned, unit="s", width=24, empty=none),
         ),
     )
 

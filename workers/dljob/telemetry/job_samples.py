@@ -26,9 +26,7 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
     for phase in MASTER_PHASES:
         yield sample("dljob_phase", (*of, phase), snapshot["phase"] == phase)
     for role in snapshot["roles"]:
-        yield from _workers(of, role)
-        if (lag := role.get("servedLagSeconds")) is not None:
-            yield sample("dljob_served_lag_seconds", (*of, str(role["name"])), lag)
+        yield from _role(of, role)
     for level, count in snapshot["restarts"].items():
         yield sample("dljob_restarts_total", (*of, _level(level)), count)
     for level, seconds in _recoveries(snapshot["recentFaults"]).items():
@@ -46,7 +44,8 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
     yield sample("dljob_running_seconds", of, snapshot["seconds"])
 
 
-def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
+def _role(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
+    """Yield the numbers of a role's ranks by their state, and the age of the events that its weights have learned from."""
     ended = role["succeeded"] + role["failed"]
     states = {
         "waiting": role["desired"] - role["running"] - ended,
@@ -57,6 +56,8 @@ def _workers(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
     }
     for state, count in states.items():
         yield sample("dljob_workers", (*of, str(role["name"]), state), count)
+    if (lag := role.get("servedLagSeconds")) is not None:
+        yield sample("dljob_served_lag_seconds", (*of, str(role["name"])), lag)
 
 
 def _accounts(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
