@@ -45,7 +45,7 @@ def samples(snapshot: Mapping[str, Any], namespace: str, ray_version: str = "") 
 
 
 def _role(of: tuple[str, str], role: Mapping[str, Any]) -> Iterator[Sample]:
-    """Yield the numbers of a role's ranks by their state, and the age of the events that its weights have learned from."""
+    """Yield the numbers of a role's ranks by state, and the age of the events that its weights have learned from."""
     ended = role["succeeded"] + role["failed"]
     states = {
         "waiting": role["desired"] - role["running"] - ended,
