@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chaos_kit
 import pytest
+import yaml
 from cluster import cache
 from cluster.handle import Cluster, KubectlError
 from cluster.node import load
 from helm_kit import CHART, VERSION, HelmError, Release
 from images import build
-from operator_kit import job
+from operator_kit import job, until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SPACE = "dljob-system"
+FILE_S = 240
+"""Seconds for the faults of one file: a pod that is lost is made again, and its node joins Ray."""
 RESTRICTED = {
     "runAsNonRoot": True,
     "allowPrivilegeEscalation": False,
@@ -134,3 +141,28 @@ def test_the_smallest_job_completes(release: Release, node: Cluster, namespace: 
     assert "hello from rank 1 of 2" in said["worker-1.log"]
     events: list[dict[str, Any]] = node.get("events.events.k8s.io", "-n", namespace)["items"]
     assert [event["reason"] for event in events if event["regarding"]["kind"] == "DLJob"], "it may tell Events"
+
+
+@pytest.mark.timeout(1200)
+def test_faults_in_pods_come_to_the_decisions_of_the_simulator(
+    release: Release, node: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """The five faults files of tests/chaos; one kills the operator's pods."""
+    body = chaos_kit.manifest()
+    body["spec"].update(head={"cpu": "250m", "memory": "2Gi"}, master={"cpu": "100m", "memory": "512Mi"})
+    (tmp_path / "hurt.yaml").write_text(yaml.safe_dump(body))
+    shutil.copy(chaos_kit.USER, tmp_path)
+    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig), "DLJOB_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
+
+    def dljob(*words: str) -> str:
+        command = [sys.executable, "-m", "dljob.cli", *words, "-n", namespace]
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=FILE_S, check=False
+        )
+        assert done.stdout, done.stderr
+        return done.stdout
+
+    dljob("submit", "hurt.yaml")
+    until(lambda: json.loads(dljob("status", "hurt", "-o", "json"))["phase"] == "Running", "the job runs", FILE_S)
+    chaos_kit.compare(lambda file: dljob("chaos", "hurt", str(file), "--yes", "-o", "json"))
+    node.kubectl("delete", "dljob", "hurt", "-n", namespace, "--wait=false")
