@@ -17,7 +17,7 @@ IDLE = CallUse(seconds=600.0, waited_s=6.0, served_s=(7.0, 5.0, 6.0, 6.0), windo
 
 
 def job(use: CallUse, /, **more: Any) -> JobUse:
-    role = {"name": "rollout", "replicas": len(use.served_s) or 2, **more}
+    role: dict[str, Any] = {"name": "rollout", "replicas": len(use.served_s) or 2, **more}
     used = RoleUse(role["replicas"], 600.0, 0.9)
     calls = {("trainer", "rollout"): use, ("logger", "rollout"): replace(use, waited_s=1.0)}
     roles = {"trainer": RoleUse(1, 600.0, 0.9), "rollout": used}
