@@ -47,6 +47,8 @@ class Overrides:
 
 
 UNCHANGED = Overrides()
+EARLIER_JOBS = 20
+"""Most earlier jobs from which resources are chosen."""
 
 
 def manifest_of(
@@ -109,6 +111,25 @@ def cluster_job(
     # -sig: editors on Windows begin a file with a byte-order mark.
     source = JobFile.read(str(file), file.read_text(encoding="utf-8-sig"))
     return GivenJob(manifest, folder_of(file, manifest), upload, source, replace)
+
+
+def with_resources(manifest: DLJobManifest) -> DLJobManifest:
+    """Return the job with the resources that `resources.auto` leaves open, and tell each choice on stderr.
+
+    They are chosen from the records of the newest ended jobs of its name on this machine.
+    """
+    if all(role.resources.auto is None for role in manifest.spec.roles):
+        return manifest
+    from dljob.api import registry
+    from dljob.cli import output
+    from dljob.report.advice import chosen_resources, past_jobs
+
+    ended = [record for record in registry.records() if record.name == manifest.metadata.name and record.over]
+    folders = [record.folder for record in sorted(ended, key=lambda one: one.started)[-EARLIER_JOBS:]]
+    made, chosen = chosen_resources.choose(manifest, past_jobs.lightly_measured(folders))
+    for one in chosen:
+        output.say(f"roles.{one.role}.{chosen_resources.told(one)}")
+    return made
 
 
 def _split(text: str, flag: str, form: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ def plan(file: Path, /, *, form: Annotated[Form, Parameter(name=("--output", "-o
         file: YAML or JSON file.
         form: table, json, yaml, svg (a drawing of the machines), or manifest (the RayCluster that would run the job).
     """
-    from dljob.cli.chosen_resources import with_resources
+    from dljob.cli.job_file import with_resources
     from dljob.cli.placement import render_plan
     from dljob.master.start.assign import would_be_nodes
     from dljob.plan.plan import plan as resolve

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.chosen_resources import with_resources
-from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of, unfit_here
+from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of, unfit_here, with_resources
 from dljob.cli.rank_output import EVERYTHING, selected
 from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError

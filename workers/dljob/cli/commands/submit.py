@@ -8,9 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dljob.cli import output
-from dljob.cli.chosen_resources import with_resources
 from dljob.cli.detach import Form, accepted, environment_of
-from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of
+from dljob.cli.job_file import UNCHANGED, Overrides, cluster_job, folder_of, manifest_of, with_resources
 from dljob.cli.rank_output import EVERYTHING, Shown, selected
 from dljob.cli.target import HERE, JobTarget
 from dljob.errors import UsageError

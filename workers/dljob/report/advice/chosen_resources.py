@@ -31,7 +31,7 @@ _KILLED = 1.5
 """What memory grows by after ranks were killed for want of it."""
 
 
-class Chosen(NamedTuple):
+class ChosenResource(NamedTuple):
     """The value of one resource of a role, and the reason."""
 
     role: str
@@ -47,14 +47,14 @@ class _Use(NamedTuple):
     use: RoleUse
 
 
-def choose(manifest: DLJobManifest, earlier: Sequence[JobUse]) -> tuple[DLJobManifest, tuple[Chosen, ...]]:
+def choose(manifest: DLJobManifest, earlier: Sequence[JobUse]) -> tuple[DLJobManifest, tuple[ChosenResource, ...]]:
     """Return the job with its resources chosen, and what was chosen; the same job if it leaves nothing to choose."""
     if all(role.resources.auto is None for role in manifest.spec.roles):
         return manifest, ()
     spec = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
     (*kept, _), others = comparable([*earlier, JobUse("this job", spec, 0.0, None, False, {})])
     left_out = f"; {others[-1].what}: {others[-1].why}" if others else ""
-    roles, made = list[Role](), list[Chosen]()
+    roles, made = list[Role](), list[ChosenResource]()
     for role in manifest.spec.roles:
         auto, own = (
             role.resources.auto,
@@ -73,13 +73,13 @@ def choose(manifest: DLJobManifest, earlier: Sequence[JobUse]) -> tuple[DLJobMan
     return manifest.model_copy(update={"metadata": metadata, "spec": changed}), tuple(made)
 
 
-def told(one: Chosen) -> str:
+def told(one: ChosenResource) -> str:
     """Return the sentence about a choice, for the event and the terminal."""
     return f"resources.{one.key} is {one.value}: {one.why}"
 
 
-def _of_role(role: Role, auto: AutoResources, own: Sequence[_Use], left_out: str) -> list[Chosen]:
-    made: list[Chosen] = []
+def _of_role(role: Role, auto: AutoResources, own: Sequence[_Use], left_out: str) -> list[ChosenResource]:
+    made: list[ChosenResource] = []
     if auto.cpu is not None:
         value, why = _cpu(role, own)
         bounds = (parse_cpu(auto.cpu.min), parse_cpu(auto.cpu.max))
@@ -93,16 +93,18 @@ def _of_role(role: Role, auto: AutoResources, own: Sequence[_Use], left_out: str
     return made
 
 
-def _within(role: str, key: str, first: str, bounds: tuple[int, int], found: tuple[int | None, str, str]) -> Chosen:
+def _within(
+    role: str, key: str, first: str, bounds: tuple[int, int], found: tuple[int | None, str, str]
+) -> ChosenResource:
     """Return a choice within its bounds; without a measurement that of the spec, and why."""
     value, why, left_out = found
     if value is None:
-        return Chosen(role, key, first, f"the value to begin with, since {why}{left_out}")
+        return ChosenResource(role, key, first, f"the value to begin with, since {why}{left_out}")
     low, high = bounds
     kept = min(max(value, low), high)
     limit = "" if kept == value else f"; {'auto.' + key}.{'min' if kept == low else 'max'} bounds it"
     shown = show(kept) if key == "cpu" else show_memory(kept)
-    return Chosen(role, key, shown, f"{why}{limit}")
+    return ChosenResource(role, key, shown, f"{why}{limit}")
 
 
 def _short(own: Sequence[_Use]) -> str:

@@ -12,8 +12,7 @@ from dljob.api import registry
 from dljob.api.handle import refuse_unchosen
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
-from dljob.cli.chosen_resources import with_resources
-from dljob.cli.job_file import cluster_job
+from dljob.cli.job_file import cluster_job, with_resources
 from dljob.errors import SpecError, UsageError
 from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
