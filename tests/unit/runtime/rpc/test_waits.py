@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from dljob import rpc
+from dljob.calls.dispatch import Dispatched, Send
+from dljob.calls.mark import RpcMark
+from dljob.runtime.process import wire
+from dljob.runtime.process.messages import Call, Reply
+from dljob.runtime.rpc import server
+from dljob.runtime.rpc.futures import CallFuture, Invocation, ready
 from dljob.runtime.rpc.waits import WaitClock, standing_still
 
 
@@ -24,7 +36,7 @@ def test_short_waits_are_noted_once_a_second() -> None:
     for _ in range(25):
         with clock:
             now[0] += 0.125
-    assert noted == [125, 1250, 2375]
+    assert noted == [125, 1125, 2125, 3125]
 
 
 def test_clock_of_a_role_outlives_a_call() -> None:
@@ -35,3 +47,41 @@ def test_clock_of_a_role_outlives_a_call() -> None:
         pass
     assert first is again
     assert noted == ["waited:only-here"]
+
+
+def test_rank_that_runs_calls_tells_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    callee = server.RpcServer("w")
+    callee.open(Sleeper(now))
+    assert callee.served_ms is None
+    for number in range(2):
+        reply = callee.answer(Call(str(number), 0, 1, "work", 5.0, "me"), wire.dump(((), {}), ""))
+        assert not reply.error_type, reply.message
+        now[0] += 1.0  # between calls
+    assert callee.served_ms == 4000
+
+
+class Sleeper:
+    """A callee whose calls take two seconds."""
+
+    def __init__(self, now: list[float]) -> None:
+        self.now = now
+
+    @rpc
+    def work(self) -> None:
+        """Take two seconds."""
+        self.now[0] += 2.0
+
+
+def test_wait_for_an_answer_is_noted_for_its_role() -> None:
+    noted: list[str] = []
+    sent = Dispatched((Send(0, 0),), (((), {}),))
+    made = Invocation("callee", "f", RpcMark(), sent, (ready(Reply(payload=wire.dump(7, ""))),), note=note_in(noted))
+    assert CallFuture(ready(made), "callee.f").result(5.0) == [7]
+    assert noted == ["waited:callee"]
+
+
+def note_in(noted: list[str]) -> Callable[[str, int], None]:
+    """Return a `note` that keeps the names."""
+    return lambda name, _value: noted.append(name)
