@@ -71,3 +71,14 @@ def test_open_servers_are_warned_of_until_a_network_policy_closes_them() -> None
     closed = parse(job({"roles": list(CLUSTER), "networkPolicy": {"enabled": True}})).spec
     plain = parse(job({"roles": [OTHER]})).spec
     assert [*tensorflow_warnings(closed), *tensorflow_warnings(plain)] == []
+
+
+@pytest.mark.parametrize(("port", "service", "told"), [(0, True, 1), (8080, True, 0), (0, False, 0)])
+def test_a_service_at_a_free_port_that_opens_the_servers_is_warned_of(port: int, service: bool, told: int) -> None:
+    web = {**OTHER, "ports": [{"name": "http", "port": port}], "service": service}
+    spec = parse(job({"roles": [*CLUSTER, web], "networkPolicy": {"enabled": True}})).spec
+    found = [*tensorflow_warnings(spec)]
+    assert len(found) == told
+    for one in found:
+        assert one.loc == ("spec", "roles", 3, "ports", 0)
+        assert "opens all free ports to the namespace for the Service of other, TensorFlow's too" in one.message

@@ -92,6 +92,16 @@ NO_AUTHENTICATION = "TensorFlow's servers have no authentication: whoever reache
 def tensorflow_warnings(spec: DLJobSpec) -> Iterator[Finding]:
     """Warn that whoever reaches a TensorFlow server can run code in it, unless networkPolicy closes it."""
     found = next(_tasks(spec), None)
-    if found is not None and not spec.network_policy.enabled:
+    if found is None:
+        return
+    if not spec.network_policy.enabled:
         hint = "on Kubernetes set networkPolicy: {enabled: true}"
         yield Finding(("spec", "roles", found[0], "tf"), NO_AUTHENTICATION, hint)
+        return
+    for index, role in enumerate(spec.roles):
+        free = [at for at, port in enumerate(role.ports) if port.port == 0]
+        # The policy cannot tell a free port of a Service from one of TensorFlow.
+        if role.service and free:
+            loc: Loc = ("spec", "roles", index, "ports", free[0])
+            words = f"networkPolicy opens all free ports to the namespace for the Service of {role.name}"
+            yield Finding(loc, f"{words}, TensorFlow's too: {NO_AUTHENTICATION}", "give the port a number below 20000")
