@@ -12,7 +12,7 @@ from dljob.testing.world.fault_schedule import Timed
 from dljob.testing.world.model import FaultMove
 
 LOSSES, HOUR_S = 6, 3600.0
-MOST_GROWTH = 1.2
+MOST_GROWTH = 1.05
 """Lines at four times the machines, against those at one time; with passes over all nodes in Python it was 1.42."""
 
 

@@ -7,6 +7,7 @@ unit alone is reserved again.
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import filterfalse
 from operator import attrgetter
 
 from dljob.master.failure import ending, failover, moving
@@ -45,7 +46,8 @@ def nodes_seen(d: StateTransaction, event: NodesSeen) -> None:
     there = frozenset(map(_ID, event.nodes))
     # A node that is gone may have held spares without units: after a role shrank, or as a node that stands by.
     forget_node(d, frozenset(node for _, node, _ in d.spares) - there)
-    gone = frozenset(d.housed) - there
+    # One pass in C: usually no node with units is gone, and no set of all of them is made.
+    gone = frozenset(filterfalse(there.__contains__, d.housed))
     if gone:
         outcome = Outcome(ok=False, reason=Reason.NODE_LOST, message=f"node {', '.join(sorted(gone))} is gone")
         d.note(reasons.NODE_LOST, "job", f"lost nodes: {', '.join(sorted(gone))}")

@@ -19,7 +19,7 @@ from dljob.plan.model import NODE_GROUP_LABEL, JobPlan, Resources, Unit
 from dljob.plan.packing import Batch, MachineRun, Packing, Stuck, machine_name, runs_of
 from dljob.plan.words import natural
 
-_AMOUNTS = attrgetter("free", "total")
+_FREE, _TOTAL = attrgetter("free"), attrgetter("total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,13 @@ def roomy(nodes: Sequence[NodeView], units: Iterable[Unit]) -> list[NodeView]:
         # Resources that a node does not state are left to the search.
         return all(name not in stated or there.get(name, 0) >= amount for name, amount in least)
 
-    # Most nodes of a cluster have the same to give.
-    amounts = list(map(_AMOUNTS, nodes))
+    # Most nodes of a cluster have the same to give, and state the same: no pair is made for each node then.
+    frees, totals = list(map(_FREE, nodes)), set(map(_TOTAL, nodes))
+    sure = {free for free in set(frees) if all(has(free, total) for total in totals)}
+    out = {free for free in set(frees) - sure if not any(has(free, total) for total in totals)}
+    if len(sure) + len(out) == len(set(frees)):
+        return list(compress(nodes, map(sure.__contains__, frees)))
+    amounts = list(zip(frees, map(_TOTAL, nodes), strict=True))
     fit = {each for each in set(amounts) if has(*each)}
     return list(compress(nodes, map(fit.__contains__, amounts)))
 

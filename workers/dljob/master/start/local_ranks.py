@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dljob.master.state.state import Seat
+from dljob.master.state.state import Seat, UnitPhase
 from dljob.master.state.transaction import StateTransaction
 
 # Seats are values, and most of a role's stay as they were when a unit moves: to make them anew takes most of the time.
@@ -24,9 +24,11 @@ def seats_of(d: StateTransaction, role: str) -> tuple[Seat, ...]:
     """
     facts = d.facts(role)
     size = facts.plan.group_size
+    # In most large jobs a unit fills a node, and then a move changes no seat.
+    if len(d.housed) == d.held + sum(d.units[name].phase is UnitPhase.RESERVING for name in d.homeless):
+        return _apart(len(facts.group_units), size)
     # A name that no node has stands for none.
     where = [d.units[name].node or f"?{name}" for name in facts.group_units]
-    # In most large jobs a group fills a node, and then a move changes no seat.
     if len(set(where)) == len(where):
         return _apart(len(where), size)
     nodes: dict[str, int] = {}

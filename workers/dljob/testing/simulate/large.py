@@ -6,10 +6,12 @@ Herd of Models" (arXiv:2407.21783), section 3.3.4, table 5. They come at random 
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -138,7 +140,8 @@ def simulated(seed: int, job: Mapping[str, Any], drawn: Iterable[tuple[str, Time
     case = Case(seed, job, tuple(timed for _, timed in faults))
     # User code runs until the last fault is over.
     driver = Driver(case, pace=Durations(work=(end, end + 1.0), whole=end, resumes=True))
-    result = driver.run()
+    with _uncollected():
+        result = driver.run()
     restarted = [note for _, note in driver.world.notes if note.reason == reasons.RECOVERED]
     causes = Counter(cause for cause, timed in faults if timed.fault.kind != "join")
     return {
@@ -155,6 +158,21 @@ def simulated(seed: int, job: Mapping[str, Any], drawn: Iterable[tuple[str, Time
         "seconds": round(time.process_time() - began, 1),
         "maxResidentBytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
+
+
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """Leave cycles uncollected: the values of a world are frozen and make none, and a collector visits them all.
+
+    It took a quarter of the time of 52,000 processes.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _quantiles(notes: list[Note]) -> dict[str, float]:

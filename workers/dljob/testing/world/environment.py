@@ -17,9 +17,10 @@ from dljob.master.state.memory_overrides import Given, unit_of
 from dljob.master.state.state import JobState, RankKey
 from dljob.master.state.views import HostId, NodeView
 from dljob.plan.model import JobPlan
-from dljob.testing.world.model import Arrive, Carry, Item, Node, Pending, Process, Running, Silence, Watched
+from dljob.testing.world.model import Arrive, Carry, Item, Pending, Process, Running, Silence, Watched
+from dljob.testing.world.tables import NodeTable, PlacedTable
 
-_SHOWN = attrgetter("id", "leaving")
+_SHOWN, _WHERE = attrgetter("id", "leaving"), attrgetter("node")
 
 ReportedNodes: TypeAlias = tuple[NodeView, ...] | tuple[tuple[str, float | None], ...]
 """The part of the nodes by which snapshots are compared: all of it, or only names and departures."""
@@ -55,14 +56,14 @@ class Surroundings:
 
     def _surround(self, nodes: Iterable[NodeView]) -> None:
         """Set up the nodes, without anything running on them."""
-        self.nodes: dict[str, Node] = {view.id: Node(view) for view in nodes}
-        self.groups: dict[tuple[str, int], str] = {}
+        self.nodes = NodeTable(nodes)
+        self.groups = PlacedTable[tuple[str, int], str](str)
         self.granted: dict[tuple[str, int], Given] = {}
         """The memory that reservations hold beyond the plan."""
         self.struck: set[tuple[str, int]] = set()
         """Reservations that disappeared with their nodes without being released."""
         self.processes: dict[str, Process] = {}
-        self.watched: dict[str, Watched] = {}
+        self.watched = PlacedTable[str, Watched](_WHERE)
         self.owner: dict[HostId, str] = {}
         """The newest actor of each host."""
         self.running: dict[RankKey, tuple[tuple[int, str], ...]] = {}

@@ -174,7 +174,7 @@ def _notice(w: MasterWorld, i: NodeOverdue) -> None:
 def _watched_actors(w: MasterWorld, node: str) -> list[str]:
     """Return the actors on a node whose loss PrimeMaster notices: it watches them, and their creation is over."""
     coming = {made_by(action) for action in w.carrying.values()}
-    return [actor for actor, watched in w.watched.items() if watched.node == node and actor not in coming]
+    return [actor for actor in w.watched.on(node) if actor not in coming]
 
 
 def _break(w: MasterWorld, i: Break) -> None:
@@ -197,7 +197,7 @@ def _strike_off(w: MasterWorld, i: StrikeOff) -> None:
 
 
 def _forget_groups(w: MasterWorld, node: str) -> None:
-    for key in [key for key, at in w.groups.items() if at == node]:
+    for key in w.groups.on(node):
         del w.groups[key]
         w.struck.add(key)
 

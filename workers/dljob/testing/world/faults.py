@@ -114,7 +114,7 @@ def _hang(w: MasterWorld, f: FaultMove) -> None:
 def _speaking(w: MasterWorld, f: FaultMove) -> list[str]:
     if f.text:
         return [f.text] if w.reachable(f.text) else []
-    return sorted(name for name, node in w.nodes.items() if node.silence is Silence.NONE)
+    return w.nodes.speaking
 
 
 def _lose_node(w: MasterWorld, f: FaultMove) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import compress
-from operator import attrgetter
 
 from dljob.master.state.actions import Finish, Note
 from dljob.master.state.events import Event
@@ -22,7 +20,6 @@ UID = "5eed" + "0" * 28
 # A fixed date in 2001, so that traces do not depend on the day.
 EPOCH_S = 1_000_000_000.0
 """Unix seconds at which every world begins."""
-_VIEW, _LISTED = attrgetter("view"), attrgetter("listed")
 GONE = Outcome(ok=False, reason=Reason.UNKNOWN)
 
 
@@ -84,9 +81,7 @@ class WorldState(Surroundings):
 
     def seen(self) -> tuple[NodeView, ...]:
         """Return the nodes as the cluster lists them."""
-        # Without code of Python's for each node: a large job asks several times for each node that it loses.
-        nodes = self.nodes.values()
-        return tuple(map(_VIEW, compress(nodes, map(_LISTED, nodes))))
+        return tuple(self.nodes.views.values())
 
     def end_master(self) -> None:
         """End PrimeMaster: its pending actions and the pending events for it are lost."""
