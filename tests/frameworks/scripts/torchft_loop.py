@@ -70,6 +70,7 @@ def main(folder: str) -> None:
             torch.save({**state(), "manager": manager.state_dict()}, file.with_suffix(".new"))
             file.with_suffix(".new").replace(file)
     manager.allreduce(torch.zeros(1)).wait()  # a peer that missed the last step has it now
+    dist.barrier()  # rank 0 has the manager of all ranks
     manager.shutdown()
     dist.destroy_process_group()
 
