@@ -21,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
 sys.path[:0] = [str(HERE), str(TESTS / "frameworks"), str(TESTS / "kits"), str(TESTS)]
 
@@ -50,6 +52,8 @@ EVENTS = {
 NOT_ONE_SERVER = "a server of one rank has no second one"
 NO_END = "a request that a server cannot answer is its caller's error, and ends no server"
 NO_GPU = "not run: needs a GPU"
+FAILURES = (AssertionError, OSError, RuntimeError, StopIteration, ValueError, psutil.Error, subprocess.SubprocessError)
+"""What may become of one run on a machine that is in full use; the others are measured all the same."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +206,8 @@ def main(words: list[str]) -> int:
     for one in [] if "--table" in words else chosen(words):
         try:
             figure = measure(*one)
-        except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-            print(*one, f"could not be measured: {error}", file=sys.stderr, flush=True)
+        except FAILURES as error:
+            print(*one, f"could not be measured: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             failed = 1
             continue
         print(*one, figure.cell(), file=sys.stderr, flush=True)
