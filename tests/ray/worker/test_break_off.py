@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gateway_kit import free_port
 
-KITS = Path(__file__).parents[2] / "kits"
+KITS = Path(__file__).parents[1] / "kits"
 WORLD, ROUNDS = 4, 40
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway_kit import free_port
 
-KITS = Path(__file__).parents[2] / "kits"
+KITS = Path(__file__).parents[1] / "kits"
 ALONE_S = 1.0
 """Seconds for which a rank is seen to stay; it would leave within milliseconds."""
 
