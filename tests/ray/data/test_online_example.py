@@ -22,7 +22,7 @@ from dljob.spec.model import DLJobManifest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(500)]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "online"
-EVENTS, AT_ONCE, EVERY_S, ITEM = 20_000, 10, 0.1, 3
+EVENTS, AT_ONCE, EVERY_S, ITEM = 20_000, 5, 0.1, 3
 LIMIT_S = 150
 LINES = list(runpy.run_path(str(EXAMPLE / "events.py"))["clicks"](EVENTS))
 ITEMS = np.eye(32, dtype=int)[[json.loads(line)["item"] for line in LINES]]
@@ -32,7 +32,7 @@ SHOWN, CLICKED = (np.vstack([np.zeros((1, 32), dtype=int), rows.cumsum(axis=0)])
 
 
 class ClickWriter(threading.Thread):
-    """Writes clicks, 100 a second, until it is told to write all the others at once."""
+    """Writes clicks, 50 a second, until it is told to write all the others at once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
