@@ -10,6 +10,7 @@ import pytest
 from dljob.report.advice.callees import Waits, advise
 from dljob.report.advice.job_use import CallUse, JobUse, RoleUse
 from dljob.report.advice.proposals import Advice
+from dljob.spec.loading.load import parse
 
 WAITING = CallUse(seconds=600.0, waited_s=360.0, served_s=(350.0, 346.0), windows=(0.58, 0.62) * 15)
 """A trainer that works 40 % of its time, and waits for two rollouts that are busy for nearly as long."""
@@ -75,7 +76,6 @@ def test_idle_ranks_are_given_up_within_a_point() -> None:
         (replace(WAITING, windows=(0.0, 1.2) * 15), {}, "instead of 2 would bring"),
         (replace(IDLE, served_s=(100.0, 100.0)), {}, "2 fit: trainer waits for it 1% of its time"),
         (WAITING, {"type": "Elastic"}, "its ranks train together"),
-        (WAITING, {"comm": {"backend": "gloo"}}, "its ranks train together"),
         (WAITING, {"replicasPerGroup": 2}, "its ranks form groups"),
         (WAITING, {"maxReplicas": 4}, "it grows and shrinks while the job runs"),
     ],
@@ -86,6 +86,15 @@ def test_no_advice_on_ranks_says_why(use: CallUse, more: dict[str, Any], said: s
     (one,) = found.none
     assert one.what == "roles.rollout.replicas"
     assert said in one.why
+
+
+def test_role_as_a_job_records_it_gets_advice() -> None:
+    role = {"name": "rollout", "replicas": 2, "driver": False, "entrypoint": {"class": "m.R"}}
+    trainer = {"name": "trainer", "entrypoint": {"class": "m.T"}}
+    kind = {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob"}
+    made = parse({**kind, "metadata": {"name": "j"}, "spec": {"roles": [trainer, role]}})
+    spec = made.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
+    assert advise([replace(job(WAITING), spec=spec)]).proposals
 
 
 def test_role_that_nobody_calls_is_not_mentioned() -> None:

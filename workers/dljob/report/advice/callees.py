@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dljob.report.advice.job_use import JobUse
 from dljob.report.advice.proposals import LEAST, LEAST_POINTS, Advice, Gain, Proposal
-from dljob.report.advice.values import mapping, rows
+from dljob.report.advice.values import rows
 from dljob.telemetry.wording import counted, seconds
 
 LEAST_S = 300.0
@@ -60,7 +60,7 @@ def advise(uses: Sequence[JobUse]) -> Advice:
 
 def _fixed(role: Mapping[str, Any]) -> str:
     """Return why a role's number of ranks is no matter of waits; empty where it is."""
-    if role.get("type") == "Elastic" or mapping(role.get("comm")):
+    if role.get("type") == "Elastic":
         return "its ranks train together: their number is part of what is trained"
     if role.get("replicasPerGroup", 1) != 1:
         return "its ranks form groups, each of which works as one"
