@@ -131,7 +131,8 @@ class WorldState(Surroundings):
         # A creation that is pending reports its own failure.
         if actor not in self.watched or self.coming(actor):
             return
-        watched = self.watched.pop(actor)
+        watched = self.watched[actor]
+        del self.watched[actor]
         self.later(Arrive(lost(watched.who, watched.life, outcome)))
 
     def release_group(self, key: tuple[str, int]) -> None:

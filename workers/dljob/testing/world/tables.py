@@ -52,7 +52,7 @@ class NodeTable(dict[str, Node]):
     def copy(self) -> Self:
         """Return a table of its own with the same nodes."""
         new = self.__class__()
-        dict.update(new, self)
+        new.update(self)  # past `__setitem__`: the indices are copied
         new.views, new.speaking = self.views.copy(), self.speaking.copy()
         return new
 
@@ -101,7 +101,7 @@ class PlacedTable(dict[K, V]):
     def copy(self) -> Self:
         """Return a table of its own with the same values."""
         new = self.__class__(self.node_of)
-        dict.update(new, self)
+        new.update(self)  # past `__setitem__`: the indices are copied
         new.keys_on = {node: keys.copy() for node, keys in self.keys_on.items()}
         return new
 
