@@ -32,6 +32,8 @@ from dljob.logs import archive
 ANSWER_BYTES = 64 << 10
 CONNECT_S = 5.0
 """Seconds for a connection and for one answer of an agent."""
+AGENT_S = 20.0
+"""Most seconds for an agent that is being made: Ray starts its process beside those of the ranks."""
 AGAIN_S = 0.05
 """Seconds between polls of an agent."""
 SILENT_S = 5.0
@@ -224,7 +226,7 @@ def main(argv: list[str]) -> int:
         begin, node = time.monotonic(), argv[1] if len(argv) > 1 else ""
         why = f"pod {os.environ.get('POD_NAME') or socket.gethostname()} is being ended"
         seconds = float(argv[0])
-        lines = opened(node, min(CONNECT_S, LEFT * seconds))
+        lines = opened(node, min(AGENT_S, LEFT * seconds / 2))
         leaving = PodEnd(lines, seconds - (time.monotonic() - begin), why)
         leaving.run()
         words = "; ".join(filter(None, leaving.said)) or "nothing to save"
