@@ -38,7 +38,7 @@ $(UV):
 run: setup ## an example on an embedded Ray: GRPO, three faults (ARGS=--no-faults: the control); EXAMPLE=ppo-tiny: another one
 	$(BIN)/python -m dljob.cli run examples/$(EXAMPLE)/dljob.yaml $(RUN_$(EXAMPLE)) $(if $(filter --no-faults,$(ARGS)),,$(addprefix --faults ,$(wildcard examples/$(EXAMPLE)/faults.yaml))) $(filter-out --no-faults,$(ARGS))
 
-test: setup ## every tier that this machine can run (ROOM=runtime/rpc: of one room; frameworks: published ones; CHANGED=1: what differs from BASE=main)
+test: setup ## the usual tiers (ARGS=slow: searches and long jobs; ROOM=runtime/rpc: all of one room; frameworks: published ones; CHANGED=1: what differs from BASE=main)
 	$(BIN)/python tests/tiers.py $(if $(ROOM),--room $(ROOM),$(if $(CHANGED),--changed $(BASE))) $(ARGS)
 
 check: setup ## format, lint, types, imports; unit tests (but the slow) of the rooms that differ from BASE=main (ALL=1: of all)

@@ -1,4 +1,4 @@
-"""Run every tier of the tests that this machine can run, one after another, and end with what was not run.
+"""Run tiers of the tests, one after another, and end with what was not run.
 
     python tests/tiers.py [--room ROOM | --changed BASE | --near BASE] [tier ...] [-- pytest arguments]
 
@@ -6,14 +6,13 @@ Of a room, or of what differs from where HEAD and BASE part, only the test files
 with `--near` the unit tests of the rooms in which something differs.
 
 Tiers: `house` (format, lint, types, imports, generated files,
-deterministic costs), `unit` (pure code, with branch coverage), `slow`
-(simulations and searches, of seconds each), `ray` (a real Ray of several raylets; where namespaces may be made, two
-runs side by side, each in one with the interfaces of a laptop, since Ray listens on all of them), `kube` (a real
-control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run). Kubernetes and the
-images are built beside the first two; `slow` runs behind `kube` and `node`, in the time in which these wait, or
-sooner, while a build is waited for.
-A tier that is run only when named, as room or tier, is `frameworks`: scripts of published frameworks, in an environment
-made for them. Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
+deterministic costs), `unit` (pure code, with branch coverage), `ray` (a real Ray of several raylets; where namespaces
+may be made, two runs side by side, each in one with the interfaces of a laptop, since Ray listens on all of them),
+`kube` (a real control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run).
+Kubernetes and the images are built beside the first two.
+Run only when named, or with the tests of a room or a change: `slow`, simulations and searches, and on a real Ray whole
+jobs of a minute or more. Run only when named: `frameworks`, scripts of published frameworks, in an environment made
+for them. Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
 the chart, which are skipped while helm is still being built, are run once it is.
 """
 
@@ -26,10 +25,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -44,10 +42,13 @@ PURE = (
     "dljob.calls",
     "dljob.telemetry",
 )
-TIERS = ("house", "unit", "slow", "ray", "kube", "node")
+SLOW = "slow"
+TIERS = ("house", "unit", SLOW, "ray", "kube", "node")
+USUAL = tuple(tier for tier in TIERS if tier != SLOW)
+"""What is run where nothing is named: all that finds most faults in less than an hour on two cores."""
 FOLDERS = {
     "unit": ("tests/unit/", "tests/replay/"),
-    "slow": ("tests/unit/", "tests/replay/"),
+    SLOW: ("tests/unit/", "tests/replay/", "tests/ray/"),
     "ray": ("tests/ray/",),
     "kube": ("tests/kube/",),
     "node": ("tests/kube/",),
@@ -115,28 +116,34 @@ def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> li
         covered = [flag for room in PURE for flag in ("--cov", room)]
         report = ["--cov-branch", "--cov-fail-under=100", "--cov-report=term-missing:skip-covered"]
         return [pytest(*PURE_TESTS, *files, "-m", "not slow or live", *covered, *report, *extra)]
-    if tier == "slow":  # what it is behind may take all of the processor for minutes
-        return [pytest(*PURE_TESTS, *files, "-m", "slow and not live", "--timeout=1200", *extra)]
+    if tier == SLOW:
+        real = [file for file in files if file.startswith("tests/ray")]
+        pure = [file for file in files if file not in real]
+        searches = [pytest(*PURE_TESTS, *pure, "-m", "slow and not live", "--timeout=1200", *extra)]
+        return [*(searches if pure else []), *(on_ray(SLOW, real, extra) if real else [])]
     if tier in (CHART, FRAMEWORKS):
         return on_demand(tier, extra)
     if tier == "kube":  # each run boots a control plane of its own, at ports of its own
         return [pytest(*files, "-m", tier, "-n", str(PLANES), "--dist", "loadfile", *extra)]
     if tier == "node":
         return [pytest(*files, "-m", tier, *extra)]
+    whole = not chosen and not extra  # who chooses tests may choose none of that file
+    rest = [file for file in files if file != BARE]
+    first = [pytest(BARE, *extra)] if whole or BARE in files else []
+    return [*first, *(on_ray(f"not {SLOW}", rest, extra) if rest else [])]
+
+
+def on_ray(mark: str, files: Sequence[str], extra: Sequence[str]) -> list[list[str]]:
+    """The command that runs tests with that mark on a real Ray, of a network of its own where one can be had."""
     prefix = isolated()
     if not prefix:
         print("ray: no network namespace to be had; Ray listens on all interfaces, with a token", flush=True)
-        return [pytest(*files, *extra)]
+        return [pytest(*files, f"--ignore={BARE}", "-m", mark, *extra)]
     # The runs share the files (tests/ray/conftest.py, Lanes), each with a Ray and a network of its own.
     # A test has more time here than in a run alone, and so have its waits (tests/ray/kits/patience.py).
     alone = shlex.join([*prefix, sys.executable])
     side_by_side = ["--tx", f"{SHARDS}*popen//python={alone}", "--dist", "loadscope", "--timeout=300"]
-    if chosen:
-        rest = [file for file in files if file != BARE]
-        bare = [pytest(BARE, *extra)] if BARE in files else []
-        return [*bare, *([pytest(*rest, *side_by_side, *extra)] if rest else [])]
-    within = pytest("tests/ray", f"--ignore={BARE}", *side_by_side, *extra)
-    return [within] if extra else [pytest(BARE), within]  # who chooses tests may choose none of that file
+    return [pytest(*files, f"--ignore={BARE}", "-m", mark, *side_by_side, *extra)]
 
 
 def on_demand(tier: str, extra: Sequence[str]) -> list[list[str]]:
@@ -149,20 +156,16 @@ def on_demand(tier: str, extra: Sequence[str]) -> list[list[str]]:
     return [made, [*isolated(), *pytest("tests/frameworks", *extra)], on_node]
 
 
-def run(
-    tier: str, extra: Sequence[str], report: Path, log: Path | None = None, chosen: Files | None = None
-) -> tuple[bool, str]:
-    """Run one tier; whether it passed, and a line about it. One with a log of its own runs behind all else."""
+def run(tier: str, extra: Sequence[str], report: Path, chosen: Files | None = None) -> tuple[bool, str]:
+    """Run one tier; whether it passed, and a line about it."""
     begin = time.monotonic()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    with log.open("w") if log else nullcontext() as out:
-        for number, command in enumerate(commands(tier, extra, chosen)):
-            print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", file=out, flush=True)
-            noted = [*command, f"--junitxml={report.with_stem(f'{tier}-{number}')}"] if "pytest" in command else command
-            noted = [*BEHIND, *noted] if log else noted
-            code = subprocess.run(noted, cwd=ROOT, env=env, stdout=out, stderr=out, check=False).returncode
-            if code and not (chosen and code == NONE_COLLECTED):
-                return False, f"{tier}: failed (exit {code}): {' '.join(command)}"
+    for number, command in enumerate(commands(tier, extra, chosen)):
+        print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", flush=True)
+        noted = [*command, f"--junitxml={report.with_stem(f'{tier}-{number}')}"] if "pytest" in command else command
+        code = subprocess.run(noted, cwd=ROOT, env=env, check=False).returncode
+        if code and not (chosen and code == NONE_COLLECTED):
+            return False, f"{tier}: failed (exit {code}): {' '.join(command)}"
     return True, f"{tier}: passed in {time.monotonic() - begin:.0f} s"
 
 
@@ -174,22 +177,20 @@ def skipped(tier: str, report: Path) -> list[str]:
     return [f"{tier}: {whys.count(why)} skipped: {why}" for why in sorted(set(whys))]
 
 
-def build(tiers: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Build Kubernetes, and the images for its node, behind everything else that this machine does.
+FETCH = '{ "$0" tests/ray/kits/redis_kit.py; "$0" tests/ray/kits/verl_kit.py; "$0" tests/kits/pythons.py; true; }'
+"""A Redis, verl and environments of other Pythons, for tests in a network of their own, which are skipped where these
+cannot be had."""
 
-    A Redis, verl and environments of other Pythons are fetched first, for tests in a network of their own, which are
-    skipped where these cannot be had.
-    """
-    todo = [
-        '{ "$0" tests/ray/kits/redis_kit.py; "$0" tests/ray/kits/verl_kit.py; "$0" tests/kits/pythons.py; true; }',
-        '"$0" -m cluster build',
-        '"$0" tests/kube/images/build.py operator runtime',
-    ]
+
+def build(tiers: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Fetch what Ray's tests need, and build Kubernetes and the images for its node, behind everything else."""
+    todo = [FETCH, '"$0" -m cluster build', '"$0" tests/kube/images/build.py operator runtime']
+    parts = todo if NODES & set(tiers) else todo[:2] if "kube" in tiers else todo[:1]
     command = [
         *BEHIND,
         "sh",
         "-c",
-        " && ".join(todo if NODES & set(tiers) else todo[:2]),
+        " && ".join(parts),
         sys.executable,
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "kube")}
@@ -204,31 +205,23 @@ def through(
     results: list[tuple[bool, str]] = []
     lacking: list[str] = []
 
-    def one(tier: str, log: Path | None = None) -> None:
+    def one(tier: str) -> None:
         report = work / f"{tier}.xml"
-        results.append(run(tier, extra, report, log, chosen))
+        results.append(run(tier, extra, report, chosen))
         lacking.extend(skipped(tier, report))
 
-    ours = {"kube", *NODES} & set(tiers) and os.environ.get("DLJOB_E2E") != "1"  # else the user lends a cluster
-    building = build(tiers, work / "build.log") if ours else None
-    behind = threading.Thread(target=one, args=("slow", work / "slow.log")) if ours and "slow" in tiers else None
+    lent = {"kube", *NODES} if os.environ.get("DLJOB_E2E") == "1" else set[str]()  # by the user, as a cluster
+    needy = {SLOW, "ray", "kube", *NODES} & set(tiers) - lent
+    building = build([tier for tier in tiers if tier in needy], work / "build.log") if needy else None
     for tier in tiers:
         # Ray's tests do not wait for it, but fail where it takes the processor from them.
-        if tier in ("ray", "kube", *NODES) and building and building.poll() is None:
-            print("waiting for Kubernetes and the images to be built (minutes, once)", flush=True)
-            if behind and not behind.ident:  # images are mostly fetched and packed: a core is idle
-                behind.start()
+        if tier in needy and building and building.poll() is None:
+            print("waiting for what these tests need to be built (minutes, once)", flush=True)
             building.wait()
-        if behind and not behind.ident and tier in ("kube", "node"):
-            behind.start()
-        if tier != "slow" or not behind:
-            one(tier)
-    if behind:
-        behind.join()
-        print((work / "slow.log").read_text(), flush=True)
+        one(tier)
     if building and building.wait():
         lacking.append(f"the build of Kubernetes and the images: {(work / 'build.log').read_text().strip()[-1000:]}")
-    if building and any(NO_HELM in line for line in lacking):
+    if {"kube", *NODES} & needy and any(NO_HELM in line for line in lacking):
         lacking[:] = [line for line in lacking if NO_HELM not in line]
         one(CHART)
     return results, lacking
@@ -265,7 +258,7 @@ def choose(room: str, base: str, tiers: Sequence[str], beside: str = "") -> tupl
         files = by_tier(selected.tests, tiers)
     print(f"{told}: {', '.join(f'{len(of)} files of {tier}' for tier, of in files.items()) or 'no tests'}")
     for tier, names in files.items():
-        if tier != "slow":  # the same files as unit
+        if tier != SLOW:  # the same files as those of unit and ray
             print(f"  {tier}: {' '.join(name.removeprefix('tests/') for name in names)}")
     return [tier for tier in tiers if tier in files or (tier == "house" and not room)], files
 
@@ -280,7 +273,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--near", default="", metavar="BASE", help="of what differs the unit tests of its rooms alone")
     parser.add_argument("--list", action="store_true", help="say what would be run")
     asked = parser.parse_args(argv[:cut])
-    tiers, extra, chosen = asked.tiers or list(TIERS), argv[cut + 1 :], None
+    some = asked.room or asked.changed or asked.near
+    tiers, extra, chosen = asked.tiers or list(TIERS if some else USUAL), argv[cut + 1 :], None
     if asked.room == FRAMEWORKS:
         tiers, asked.room = [FRAMEWORKS], ""
     if unknown := set(tiers) - {*TIERS, FRAMEWORKS}:
@@ -298,6 +292,8 @@ def main(argv: Sequence[str]) -> int:
         results, lacking = through(tiers, extra, Path(work), chosen)
     print("\n".join(["", *(line for _, line in results), *lacking]))
     print("not run: a GPU or NPU (the real node declares both, and none is used)")
+    if not chosen and SLOW not in tiers:
+        print("not run: searches and long jobs: make test ARGS=slow")
     return 0 if all(ok for ok, _ in results) else 1
 
 

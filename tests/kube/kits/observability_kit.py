@@ -25,8 +25,13 @@ from real_prometheus import Server
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "charts/dljob/observability/rules/dljob.yaml"
-MAY_BE_EMPTY = {"Last recovery, by level", "Alerts that fire", "Missed events within an hour"}
-"""Panels that may be empty and say so: a fleet without trouble."""
+MAY_BE_EMPTY = {
+    "Last recovery, by level",
+    "Alerts that fire",
+    "Missed events within an hour",
+    "From event to served weight",
+}
+"""Panels that may be empty and say so: a fleet without trouble, a job without a server that learns from a source."""
 
 
 def available() -> None:

@@ -77,6 +77,7 @@ def undisturbed(ray_here: Any, tmp_path_factory: pytest.TempPathFactory) -> list
         plain.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["class", "module"])
 def test_four_ranks_make_the_same_loss_curve_when_one_is_killed(

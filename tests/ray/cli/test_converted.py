@@ -39,6 +39,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_a_job_of_each_kind_runs_converted_to_its_end(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for name in ("converted.yaml", "converted_user.py"):

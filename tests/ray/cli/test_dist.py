@@ -56,6 +56,7 @@ def installed(kind: str, built: Path, folder: Path) -> Path:
     return place / "bin"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whl", "tar.gz"])
 def test_the_first_job_runs_from_what_a_release_holds(kind: str, built: Path, tmp_path: Path) -> None:
     programs = installed(kind, built, tmp_path)

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(400)]
 SCRIPT = Path(__file__).parents[1] / "users" / "others" / "dlrover_user.py"
 
 
+@pytest.mark.slow
 def test_a_script_of_dlrover_runs_unchanged_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "dlrover_user.py").write_text(SCRIPT.read_text())

@@ -100,6 +100,7 @@ def test_grpo_tiny_loses_a_rollout_a_trainer_and_the_master_and_finishes(tmp_pat
     trace_has_the_calls(next(tmp_path.glob("jobs/grpo-tiny-*")))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_fleet_tiny_trains_each_prompt_once_and_loses_no_token(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -125,6 +126,7 @@ def test_fleet_tiny_trains_each_prompt_once_and_loses_no_token(tmp_path: Path) -
     assert sorted(record["trained"]) == list(range(128)), "counted from the trainer's own state"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_ppo_tiny_learns_on_shares_of_pretended_devices(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -138,6 +140,7 @@ def test_ppo_tiny_learns_on_shares_of_pretended_devices(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("jobs/*/calls")), "it was not asked to trace its calls"
 
 
+@pytest.mark.slow
 def test_ray_data_feeds_a_trainer_from_cpus_that_no_role_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         metadata.version("pyarrow")

@@ -28,6 +28,7 @@ def made_by(job: Job) -> list[str]:
 MADE = ["", "global_poolWorkerDict_0:0", "global_poolWorkerDict_0:1", "global_poolverl_group_2:0"]
 
 
+@pytest.mark.slow
 def test_a_framework_runs_as_it_is_and_a_retry_finds_nothing_of_the_life_before(job: Job) -> None:
     driver = {
         "name": "driver",

@@ -16,6 +16,7 @@ KITS = Path(__file__).parents[1] / "kits"
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_pages_run_on_this_machine(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "DLJOB_"))}

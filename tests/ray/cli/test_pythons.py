@@ -54,6 +54,7 @@ def twin(python: Path, folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_job_runs_under_this_python(tmp_path: Path, version: str) -> None:
     python = environment(version) / "bin" / "python"

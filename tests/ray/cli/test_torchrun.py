@@ -92,6 +92,7 @@ def test_on_a_ray_of_its_own_the_shell_s_variables_are_the_script_s_and_the_logs
     assert '"LOCAL_RANK": "0"' in (kept / "default-0.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_script_in_the_usual_form_goes_on_from_its_checkpoint_and_says_what_it_failed_of(
     ray_here: RayHere, folder: Path

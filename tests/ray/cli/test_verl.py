@@ -15,6 +15,7 @@ from dljob.runtime.backend.ray_drivers import left_objects
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_verls_own_worker_groups_run_as_they_were_published(job: Job, tmp_path: Path) -> None:
     """What a killed one leaves, and a retry under the same names, is in test_frameworks, which imports no torch."""

@@ -12,6 +12,7 @@ from cli_kit import Place
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 
+@pytest.mark.slow
 def test_faults_on_a_machine_come_to_the_decisions_of_the_simulator(tmp_path: Path) -> None:
     place = Place(tmp_path)
     shutil.copy(USER, tmp_path)

@@ -46,6 +46,7 @@ def steps_saved(job: Job) -> int:
 GROWS_AFTER_S = 5
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_role_grows_with_a_node_that_joins_goes_on_without_one_that_is_lost_and_grows_back(
     ray_here: Any, job: Job, slots: list[Any]

@@ -86,6 +86,7 @@ def lives(job: Job) -> int:
     return (job.folder / "logs" / "w-0.log").read_text().count(" starts, incarnation ")
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_killed_six_times_goes_on_and_is_told_as_killed(jobs: dict[str, Job]) -> None:
     job, step, last = jobs["grpo"], 0, 0
     fault: dict[str, Any] = {}

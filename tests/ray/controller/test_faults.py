@@ -73,6 +73,7 @@ def known_alike(told: dict[str, Any]) -> list[set[tuple[str, str, str]]]:
     return [{("Killed" if cause == "Unknown" else cause, *rest) for cause, *rest in own} for own in sets(told)]
 
 
+@pytest.mark.slow
 def test_a_real_job_and_a_simulated_one_tell_the_same_of_the_same_faults(place: Place) -> None:
     job, faults = place.folder / "hurt.yaml", place.folder / "faults.yaml"
     simulated = place.dljob("sim", job, "--faults", faults, "-o", "json")

@@ -28,6 +28,7 @@ AT = ("append.event.*", *(f"append.{kind}-torn" for kind in TORN), *(f"{done}-af
 """Before something is done is after the append that orders it."""
 
 
+@pytest.mark.slow
 def test_a_job_survives_its_masters_death_at_each_write_and_action(job: Job) -> None:
     scene = Scene(job, AT)
     survived(scene, deaths=20)

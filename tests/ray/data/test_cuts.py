@@ -44,6 +44,7 @@ def lose_all(job: Job) -> None:
         internal_kv._internal_kv_del(key, namespace="dljob")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_each_prompt_is_trained_once_whatever_is_killed(job: Job, tmp_path: Path) -> None:
     manifest = job.manifest(

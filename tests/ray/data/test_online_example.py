@@ -104,6 +104,7 @@ def kill(job: Job, rank: str) -> None:
     eventually(lambda: pid() not in (0, was), LIMIT_S, lambda: f"no other {rank}: {job.seen()}")
 
 
+@pytest.mark.slow
 def test_whichever_process_is_killed_no_event_is_lost_or_learned_twice_and_the_server_learns_on(online):
     job, writer = online
     # The scorer first, and at once: its data set has an end. The trainer is also the driver, and reads the source.

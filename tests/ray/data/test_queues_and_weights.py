@@ -155,6 +155,7 @@ def client(datasystem: Datasystem, words: str) -> str:
     return (done.stdout + done.stderr).strip()
 
 
+@pytest.mark.slow
 def test_weights_travel_by_a_real_openyuanrong_datasystem(world):
     """What was published outlives its publisher and is deleted when it is replaced."""
     porter, reader = RoleGroup("callee")[0], RoleGroup("callee")[1]

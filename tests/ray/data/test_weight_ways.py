@@ -11,6 +11,7 @@ from prime_help import QUICK, Job, eventually, said
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.timeout(420)]
 
 
+@pytest.mark.slow
 def test_a_group_and_direct_transport_carry_versions_and_who_comes_late_has_them_from_the_store(job: Job) -> None:
     roles = [
         job.role("trainer", "way_user.publish"),

@@ -88,6 +88,7 @@ def test_the_end_of_a_job_without_a_head_is_reported_by_the_next_head(ray_on_red
     eventually(lambda: not ray.actor("PrimeMaster"), 20, lambda: "PrimeMaster outlives its job")
 
 
+@pytest.mark.slow
 def test_each_prompt_is_trained_once_though_the_head_and_then_all_machines_are_lost(
     ray: HeadApart, tmp_path: Path
 ) -> None:

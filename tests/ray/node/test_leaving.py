@@ -117,6 +117,7 @@ def test_ranks_leave_for_a_node_that_has_room(job: Job, add: Any) -> None:
     assert job.connection.wait(60)["phase"] == "Succeeded"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_all_nodes_go_at_once_while_prime_master_says_nothing(job: Job, add: Any) -> None:
     nodes = [add(), add()]

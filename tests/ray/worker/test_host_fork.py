@@ -185,6 +185,7 @@ def listening(pid: int) -> list[int]:
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in found]
 
 
+@pytest.mark.slow
 def test_imports_are_done_before_the_fork_only_where_they_leave_nothing_behind(job, tmp_path):
     site, code = tmp_path / "site-packages", tmp_path / "code"
     site.mkdir()

@@ -104,6 +104,7 @@ def test_survivors_keep_their_processes_and_the_curve_is_that_of_an_undisturbed_
     assert [len(lines(job, "restart", rank)) for rank in range(4)] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_second_death_while_ranks_meet_again_restarts_in_process_too(job: Job, undisturbed: Any) -> None:
     """The store is not rank 0's, and who has just come back leaves again."""

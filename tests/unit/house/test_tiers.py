@@ -1,9 +1,8 @@
-"""What `make test` runs of the tests that take helm: those of a machine that has it not yet wait until it is built."""
+"""What `make test` runs, and when: what takes helm, or is slow, or is of one room."""
 
 from __future__ import annotations
 
 import importlib.util
-import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,21 +16,13 @@ SKIP = '<testsuite><testcase><skipped type="pytest.skip" message="{}"/></testcas
 class Machine:
     """Runs nothing; `lacks` is what each run of the chart's tests is skipped for."""
 
-    slow = 0
-    """What the tests that run behind others exit with."""
-
     def __init__(self, *lacks: str) -> None:
         self.lacks = list(lacks)
         self.ran: list[str] = []
-        self.behind: list[str] = []
 
-    def run(self, command: list[str], stdout: Any = None, **_: Any) -> SimpleNamespace:
+    def run(self, command: list[str], **_: Any) -> SimpleNamespace:
         report = Path(command[-1].removeprefix("--junitxml="))
-        where = next(each for each in command if each.startswith("tests/"))
-        if command[1].endswith("behind.sh"):
-            self.behind.append(where)
-            stdout.write("17 passed\n")
-            return SimpleNamespace(returncode=self.slow)
+        where = next((each for each in command if each.startswith("tests/")), "house")
         self.ran.append(where)
         if where.startswith("tests/unit") and (lack := self.lacks.pop(0)):
             report.write_text(SKIP.format(lack))
@@ -78,46 +69,41 @@ def test_tests_skipped_for_helm_run_once_helm_is_built(
     assert [line for line in capsys.readouterr().out.splitlines() if " skipped: " in line] == said
 
 
+USUAL = ["tests/unit", "tests/ray/cli/test_without_a_namespace.py", "tests/ray", *["tests/kube"] * 2]
+
+
 @pytest.mark.parametrize(
-    ("asked", "slow", "ran", "behind"),
-    [
-        ("unit slow", 0, ["tests/unit", "tests/unit"], []),
-        ("unit slow kube node", 0, [*BOTH, "tests/kube"], ["tests/unit"]),
-        ("slow node", 1, ["tests/kube"], ["tests/unit"]),
-    ],
+    ("asked", "ran"), [("", USUAL), ("slow", ["tests/unit", "tests/ray"]), ("slow kube", ["tests/unit", *BOTH[1:]])]
 )
-def test_slow_tests_run_behind_the_tiers_that_wait(
-    tiers: Any, capsys: Any, *, asked: str, slow: int, ran: list[str], behind: list[str]
-) -> None:
+def test_slow_tests_run_only_when_they_are_named(tiers: Any, capsys: Any, asked: str, ran: list[str]) -> None:
+    tiers.isolated = lambda: ["unshare"]
     machine = tiers.subprocess = Machine(*[""] * 3)
-    machine.slow = slow
-    assert tiers.main(asked.split()) == slow
-    assert (machine.ran, machine.behind) == (ran, behind)
-    out = capsys.readouterr().out
-    assert out.count("17 passed") == len(behind)
-    assert out.count("slow: failed (exit 1)" if slow else "slow: passed in") == 1
+    assert tiers.main(asked.split()) == 0
+    assert set(ran) <= set(machine.ran)
+    assert ("make test ARGS=slow" in capsys.readouterr().out) == (not asked)
+    assert machine.ran.count("tests/unit") == 1
 
 
-def test_slow_tests_run_while_a_build_is_waited_for(tiers: Any) -> None:
-    begun, waits = threading.Event(), list[bool]()
+def test_all_that_tests_need_is_there_before_they_start(tiers: Any) -> None:
+    waits = list[str]()
 
-    class Begins(Machine):
-        def run(self, command: list[str], stdout: Any = None, **more: Any) -> SimpleNamespace:
-            if command[1].endswith("behind.sh"):
-                begun.set()
-            return super().run(command, stdout, **more)
+    def build(needy: list[str], _log: Path) -> SimpleNamespace:
+        return SimpleNamespace(poll=lambda: None, wait=lambda: waits.append(f"{needy} before {len(machine.ran)}") or 0)
 
-    tiers.subprocess = machine = Begins("")
-    tiers.build = lambda *_: SimpleNamespace(poll=lambda: None, wait=lambda: waits.append(begun.wait(10)) or 0)
-    assert tiers.main(["unit", "slow", "kube"]) == 0
-    assert (waits[0], machine.behind) == (True, ["tests/unit"])
+    tiers.build, tiers.isolated = build, lambda: ["unshare"]
+    tiers.subprocess = machine = Machine("", "")
+    assert tiers.main(["unit", "slow"]) == 0
+    assert waits[0] == "['slow'] before 1"
 
 
-def test_each_pure_test_is_run_once(tiers: Any) -> None:
-    """The two tiers share what they collect, and part it by one marker."""
-    (unit,), (slow,) = tiers.commands("unit", ()), tiers.commands("slow", ())
-    assert [each[each.index("-m", 3) + 1] for each in (unit, slow)] == ["not slow or live", "slow and not live"]
-    assert all(part in unit and part in slow for part in ("tests/unit", "tests/replay"))
+def test_each_test_is_run_once(tiers: Any) -> None:
+    """Two tiers share what they collect, and part it by one marker."""
+    tiers.isolated = lambda: ["unshare"]
+    (unit,), (_, ray), (searches, long) = (tiers.commands(tier, ()) for tier in ("unit", "ray", "slow"))
+    marks = [each[each.index("-m", 3) + 1] for each in (unit, searches, ray, long)]
+    assert marks == ["not slow or live", "slow and not live", "not slow", "slow"]
+    assert all(part in unit and part in searches for part in ("tests/unit", "tests/replay"))
+    assert all("tests/ray" in each and f"--ignore={tiers.BARE}" in each for each in (ray, long))
 
 
 def test_the_chart_says_that_helm_is_not_there_as_the_tiers_read_it(tiers: Any) -> None:
@@ -214,6 +200,6 @@ def test_the_frameworks_run_only_when_they_are_asked_for(tiers: Any) -> None:
 class Environments(Machine):
     """Notes what is run, and runs nothing."""
 
-    def run(self, command: list[str], stdout: Any = None, **more: Any) -> SimpleNamespace:
+    def run(self, command: list[str], **_: Any) -> SimpleNamespace:
         self.ran.append(next(each for each in command if each.startswith("tests/")))
         return SimpleNamespace(returncode=0)
