@@ -74,7 +74,10 @@ def running(seconds: int) -> Iterator[tuple[Any, EventWriter, Path]]:
         spec["config"]["events"] = seconds * RATE
         roles = {role["name"]: role for role in spec["roles"]}
         roles["trainer"]["entrypoint"] = {"class": "online_app.TimedTrainer"}
-        roles["server"] |= {"entrypoint": {"module": "online_server.py"}, "env": [{"name": "BENCH_OUT", "value": str(out)}]}
+        roles["server"] |= {
+            "entrypoint": {"module": "online_server.py"},
+            "env": [{"name": "BENCH_OUT", "value": str(out)}],
+        }
         writer.start()
         handle = submit(parse(document), address=None, code_dir=code)
         # The scorer's data set has an end: it may be through already.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from elastic_kit import boot, join, lose, ready, wait_for
+from elastic_kit import ROOMY, boot, join, lose, ready, wait_for
 from immutables import Map
 from master_kit import World, job, nodes
 
@@ -99,18 +99,20 @@ def test_the_patience_before_shrinking_and_growing_comes_from_the_spec():
     assert world.state.sizes["e"].move_at == shrunk + 7, "what it could be given is the same"
 
 
-def test_nodes_that_join_one_by_one_are_one_growth():
-    world = boot()
-    lose(world, "e/0")
-    lose(world, "e/1")
+def test_nodes_that_join_one_by_one_are_one_growth_and_the_last_one_needed_ends_the_wait():
+    world = boot(4, {"replicas": 4, "maxReplicas": 4})
+    for unit in ("e/0", "e/1", "e/2"):
+        lose(world, unit)
     wait_for(world, reasons.RESIZED)
     assert world.state.sizes["e"].size == 1
     world.now += GROW_S
+    for _ in range(2):
+        world.now += limits.SETTLE_S - 1
+        join(world)
+        assert world.state.sizes["e"].move_at == world.now + limits.SETTLE_S
     join(world)
-    world.now += limits.SETTLE_S - 1
-    join(world, 2)
-    assert world.state.sizes["e"].move_at == world.now + limits.SETTLE_S
-    assert wait_for(world, reasons.RESIZED).message == "3 ranks instead of 1: there is room for more"
+    assert world.state.sizes["e"].move_at == world.now
+    assert wait_for(world, reasons.RESIZED).message == "4 ranks instead of 1: there is room for more"
 
 
 def test_room_that_is_gone_again_changes_nothing():
@@ -300,6 +302,24 @@ def test_an_order_of_fewer_is_obeyed_at_once_and_gives_nodes_back():
     assert world.state.sizes["e"].want == 1
     scale(world, 1, order="2")
     assert world.state.sizes["e"].target == 0
+
+
+def test_an_order_for_which_there_is_room_waits_for_no_node_and_no_interval():
+    world = boot(extra=ROOMY)
+    for order, count in enumerate((2, 4)):
+        ordered = world.now
+        scale(world, count, order=str(order))
+        assert wait_for(world, reasons.RESIZED).message.startswith(f"{count} ranks instead of ")
+        assert world.now == ordered
+        world.settle()
+        world.now += 1
+
+
+def test_an_order_for_which_a_node_is_missing_waits_for_further_ones():
+    world = boot(extra=ROOMY[:1], role={"maxReplicas": 6})
+    scale(world, 6)
+    assert world.state.sizes["e"].target == 4
+    assert world.state.sizes["e"].move_at == world.now + limits.SETTLE_S
 
 
 def test_spares_of_a_role_with_fewer_ranks_go_with_the_node_that_none_of_them_has():

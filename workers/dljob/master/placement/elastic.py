@@ -5,8 +5,8 @@ user code first, then those that go end.
 
 The ranks of a world are always 0 to n-1, and group k lives in unit k. So a smaller world gives back its last units, and
 first units that lost their nodes take the places of the last ones. A loss first waits as long as a replacement of the
-node may take. A growth waits until no more nodes join, and until checkpoint copies are on disk: a world of another size
-restores from there.
+node may take. A growth to fewer ranks than are wanted waits until no more nodes join; each waits until checkpoint
+copies are on disk, from where a world of another size restores.
 """
 
 from __future__ import annotations
@@ -261,20 +261,24 @@ def _watch_room(d: StateTransaction, role: str, own: Sizing) -> None:
     if target == own.size:
         _calm(d, role)
     elif target != own.target:
-        at = _grows_at(d, role, own) if target > own.size else d.now
+        at = _grows_at(d, role, own, target) if target > own.size else d.now
         _put(d, role, evolve(own, target=target, move_at=at))
 
 
-def _grows_at(d: StateTransaction, role: str, own: Sizing) -> float:
-    """Return when a role that has room may grow (unix seconds).
+def _grows_at(d: StateTransaction, role: str, own: Sizing, target: int) -> float:
+    """Return when a role that has room for `target` ranks may grow to them (unix seconds).
 
-    A growth, which restarts all, waits for further nodes and for the role's own minimum interval. Ranks of a fleet join
-    those that run on, and wait only after a growth in vain: other changes of its size do not put that off.
+    A growth, which restarts all, waits for further nodes as long as it could use them, and for the role's own minimum
+    interval, unless it carries out an order. Ranks of a fleet join those that run on, and wait only after a growth in
+    vain: other changes of its size do not put that off.
     """
     if d.facts(role).fleet:
         return max(d.now, own.grow_at or 0.0)
-    at = d.now + limits.SETTLE_S
-    return at if own.resized is None else max(at, own.resized + _interval(d, own.vain))
+    whole, before = target == own.want, d.base.sizes.get(role)
+    at = d.now if whole else d.now + limits.SETTLE_S
+    if own.resized is None or (whole and before is not None and before.want != own.want):
+        return at
+    return max(at, own.resized + _interval(d, own.vain))
 
 
 def _target(d: StateTransaction, role: str, own: Sizing) -> Resize:

@@ -44,7 +44,7 @@ SHRINK_BARE_S = 3.0
 FINISH_S = 30.0
 """Time for the calls under way at ranks that their role gives up; scripts have as long after SIGTERM."""
 SETTLE_S = 5.0
-"""Time without further new nodes before an elastic role grows, so that it restarts once for all of them."""
+"""Time without further new nodes before an elastic role grows to fewer ranks than are wanted, once for all nodes."""
 VAIN_S = 600.0
 """A growth that is lost again within this time was in vain: the role waits twice as long before the next one."""
 GROW_DOUBLINGS = 6
