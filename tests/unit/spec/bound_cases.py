@@ -119,6 +119,7 @@ WHOLE: Json = {
         "createTimeoutSeconds": 60,
         "journal": {"path": "/journal", "claimName": "journal"},
         "placement": "Head",
+        "standby": "Never",
     },
     "gcsFaultTolerance": {
         "backend": "Redis",

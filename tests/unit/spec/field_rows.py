@@ -317,6 +317,11 @@ ROWS: dict[str, Plan | Code] = {
         "placement",
         "tests/unit/runtime/journal/test_standing.py::test_the_master_is_placed_by_journal_and_kind_of_cluster",
     ),
+    "spec.master.standby": Code(
+        "dljob.plan.plan",
+        "master.standby",
+        "tests/unit/plan/test_standby.py::test_a_standby_is_made_by_mode_and_number_of_machines",
+    ),
     "spec.faultTolerance.maxRestarts": Code(
         "dljob.master.failure.budget",
         "fault_tolerance.max_restarts",

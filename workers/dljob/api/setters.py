@@ -185,8 +185,9 @@ class SpecSetters(UnsupportedCalls):
         journal_path: str | None = None,
         journal_claim: str | None = None,
         placement: str | None = None,
+        standby: str | None = None,
     ) -> Self:
-        """Set PrimeMaster's resources, restart budget, timeout of its creation, placement and journal.
+        """Set PrimeMaster's resources, restart budget, timeout of its creation, placement, standby and journal.
 
         Args:
             cpu: its CPUs.
@@ -196,6 +197,7 @@ class SpecSetters(UnsupportedCalls):
             journal_path: folder of the journal.
             journal_claim: PersistentVolumeClaim of the journal.
             placement: Auto, Head or Worker.
+            standby: Auto, Always or Never.
         """
         journal = {k: v for k, v in {"path": journal_path, "claimName": journal_claim}.items() if v is not None}
         return self._merge(
@@ -206,6 +208,7 @@ class SpecSetters(UnsupportedCalls):
             createTimeoutSeconds=create_timeout_seconds,
             journal=journal or None,
             placement=placement,
+            standby=standby,
         )
 
     def gcs_fault_tolerance(

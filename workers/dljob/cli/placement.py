@@ -15,6 +15,7 @@ from dljob.plan.domains import Choice
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan, WeightsPlan, offered
+from dljob.plan.standby import preview_standby
 from dljob.plan.witnesses import WitnessPlan
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
@@ -97,7 +98,8 @@ class _Layout:
             rows = [("WITNESSES", "READ AT", "SAY", "OF A RANK"), *map(_witness_row, plan.witnesses)]
             domains = [*aligned(rows), *([""] if domains else []), *domains]
         tables = ["", *aligned(roles), "", *aligned(units), "", *aligned(machines), ""]
-        return "\n".join([head, *tables, *([*domains, ""] if domains else [])])
+        standby = f"standby of PrimeMaster: {preview_standby(plan.standby)}"
+        return "\n".join([head, standby, *tables, *([*domains, ""] if domains else [])])
 
     def _machine_rows(self) -> Rows:
         """Merge neighbours that carry the same ranks per role and have the same left over into one row."""
@@ -137,6 +139,7 @@ class _Layout:
         return {
             "name": self.plan.name,
             "digest": self.plan.digest,
+            "masterStandby": self.plan.standby,
             "roles": [_role_data(role) for role in self.plan.roles.values()],
             "units": [_unit_data(unit, self.node_of[unit.name]) for unit in self.units],
             **({"domains": [_domain_data(choice) for choice in self.domains]} if self.domains else {}),

@@ -15,6 +15,7 @@ from dljob.plan.amounts import GRAIN as GRAIN  # noqa: PLC0414 - found here as w
 from dljob.plan.amounts import LEAST, Amount, Resources, add_up
 from dljob.plan.digest import LATER
 from dljob.plan.role import RolePlan
+from dljob.plan.standby import Mode
 from dljob.plan.witnesses import WitnessPlan
 
 NODE_GROUP_LABEL = "dljob.io/node-group"
@@ -282,6 +283,8 @@ class JobPlan:
     node_groups: Mapping[str, MachineGroup]
     digest: str
     witnesses: tuple[WitnessPlan, ...] = ()
+    standby: Mode = "Auto"
+    """`master.standby`."""
 
     def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> JobPlan:
         """Return a copy with these numbers of ranks. Group k is in unit k, however many there are.

@@ -35,7 +35,7 @@ def plan(manifest: DLJobManifest) -> JobPlan:
     groups = build_node_groups(spec, units, roles)
     digest = _digest(manifest.metadata.name, roles, units, groups)
     witnesses = tuple(resolve(witness) for witness in spec.fault_tolerance.witnesses)
-    return JobPlan(manifest.metadata.name, roles, units, groups, digest, witnesses)
+    return JobPlan(manifest.metadata.name, roles, units, groups, digest, witnesses, spec.master.standby)
 
 
 def _digest(

@@ -114,6 +114,7 @@ NEEDS: tuple[Need, ...] = (
         when=_is("RestartInProcess"),
     ),
     Need(("master", "maxRestarts"), Capability.MASTER_RESTARTS, "restarts of PrimeMaster"),
+    Need(("master", "standby"), Capability.MASTER_RESTARTS, "a standby of PrimeMaster", when=_is("Always")),
 )
 
 

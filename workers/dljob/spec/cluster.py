@@ -105,6 +105,10 @@ class Master(Model):
     """The pod that PrimeMaster runs in on Kubernetes. Auto: the head; with gcsFaultTolerance a worker, so that it
     survives the head. On a worker PrimeMaster starts when the first worker is ready, its journal is in Ray's own store,
     and journal.path is refused. A laptop ignores it."""
+    standby: Literal["Auto", "Always", "Never"] = "Auto"
+    """A second PrimeMaster, which follows the journal and takes over when the first one is killed or answers nothing
+    for 2 seconds. Auto: one on a Ray of two machines or more. It takes some 150 MiB, beside `memory`, on a worker if
+    the journal is in Ray's own store, else on PrimeMaster's node. Never: Ray alone restarts PrimeMaster."""
 
 
 class Code(Model):

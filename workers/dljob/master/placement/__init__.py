@@ -2,6 +2,6 @@
 
 In reading order: `nodes` (lost, frozen and excluded ones), `admission` (reserving units), `departures` (announced ends
 of nodes), `checked` (results of node checks), `elastic` (when a role shrinks or grows), `resizing` (how it does),
-`giving` (room of fleets for others), `commands` (of users), `timers`, `previous_attempt`, `reissue` (orders repeated by
-a new epoch).
+`giving` (room of fleets for others), `commands` (of users), `timers`, `previous_attempt`, `takeover` (which of two
+PrimeMasters commands), `reissue` (orders repeated by a new epoch).
 """

@@ -1,0 +1,72 @@
+"""Which of a job's two PrimeMasters commands: one follows the other, and claims the next epoch when that one is gone.
+
+Both run the same code. A PrimeMaster that does not command asks the other one, again and again, and judges each
+question here. A claim is for one number, the one after the highest segment that was claimed *before* the question: of
+two that find each other not commanding one wins, and who finds the number taken asks again. So a claim never fences a
+PrimeMaster that has answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+SILENT_S = 2.0
+"""Seconds without an answer after which the other PrimeMaster counts as stopped."""
+LATE_S = 0.5
+"""Most seconds by which the end of that time may be noticed late; later than that, the follower itself was stopped."""
+
+
+class PeerState(StrEnum):
+    """The end of one question to the other PrimeMaster."""
+
+    COMMANDS = "Commands"
+    """It answered that it commands, or has claimed an epoch and replays."""
+    FOLLOWS = "Follows"
+    """It answered that it does not command."""
+    BROKEN = "Broken"
+    """The call broke: its process is gone."""
+    SILENT = "Silent"
+    """It gave no answer for SILENT_S."""
+    ABSENT = "Absent"
+    """There is no such actor."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerQuestion:
+    """One question to the other PrimeMaster."""
+
+    heard: PeerState
+    claimed: int
+    """The highest segment claimed before the question, or told in the answer."""
+    took_s: float = 0.0
+    """Seconds from the question to its end, by the clock of the one that asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverVerdict:
+    """What the one that asked does next."""
+
+    claim: int
+    """The number to claim; 0: ask again."""
+    reason: str
+    fence: bool = False
+    """Whether the other one may still run, and is to be ended once the claim is won."""
+
+
+def judge(question: PeerQuestion) -> TakeoverVerdict:
+    """Return whether to claim the next epoch after a question, and why."""
+    heard, number = question.heard, question.claimed + 1
+    if heard is PeerState.COMMANDS:
+        return TakeoverVerdict(0, "the other PrimeMaster commands")
+    if heard is PeerState.SILENT and question.took_s > SILENT_S + LATE_S:
+        late = question.took_s - SILENT_S
+        return TakeoverVerdict(0, f"this process was stopped itself for {late:.1f} s: the other one may have answered")
+    if heard is PeerState.SILENT:
+        return TakeoverVerdict(number, f"the other PrimeMaster gave no answer for {question.took_s:.1f} s", fence=True)
+    reasons = {
+        PeerState.FOLLOWS: "the other PrimeMaster does not command",
+        PeerState.BROKEN: "the process of the other PrimeMaster is gone",
+        PeerState.ABSENT: "there is no other PrimeMaster",
+    }
+    return TakeoverVerdict(number, reasons[heard])
