@@ -151,9 +151,8 @@ def second_master(scene: Scene) -> int:
 
     from dljob.runtime.backend.interface import ActorSpec
     from dljob.runtime.backend.ray_backend import RayBackend
-    from dljob.runtime.job.create_master import MASTER_CALLS, MASTER_CLASS
     from dljob.runtime.job.launch import NAMESPACE
-    from dljob.runtime.journal.job_record import MasterOrder
+    from dljob.runtime.journal.job_record import MASTER_CALLS, MASTER_CLASS, MasterOrder
 
     job = scene.job
     order = MasterOrder(job.uid, str(job.folder), str(USERS), NAMESPACE, "ray-mortal", scene.options)

@@ -6,7 +6,7 @@ import pytest
 
 from dljob.errors import JournalError
 from dljob.telemetry import records
-from dljob.telemetry.records import Header, SegmentBytes, encode_header, encode_line, scan_tail
+from dljob.telemetry.records import Header, SegmentBytes, encode_header, encode_line, scan_on, scan_tail
 
 
 def snapshot(number: int, parts: int = 2) -> list[dict[str, object]]:
@@ -86,3 +86,21 @@ def test_a_file_that_is_no_journal_is_not_read_for_ever(monkeypatch: pytest.Monk
     monkeypatch.setattr(records, "MOST_READ", 64)
     with pytest.raises(JournalError, match="no whole snapshot in its last"):
         scan_tail(source(segment(*EARLY)))
+
+
+def test_a_later_scan_reads_on_behind_an_earlier_one() -> None:
+    first = scan_tail(source(segment(*EARLY)))
+    whole = segment(*EARLY, *LATE)
+    later = scan_on(first, source(whole + b'{"n":99'))
+    assert [dict(record) for record in later.records] == [*EARLY, *LATE]
+    assert all(old is new for old, new in zip(first.records, later.records, strict=False))
+    assert (later.valid_bytes, later.torn_tail) == (len(whole), True)
+
+
+def test_a_scan_beyond_a_fence_or_without_a_header_begins_anew() -> None:
+    whole = segment(*EARLY, *LATE)
+    fence = len(segment(*EARLY))
+    fenced = scan_on(scan_tail(source(whole)), source(whole), limit=fence)
+    assert [dict(record) for record in fenced.records] == EARLY
+    begun = scan_on(scan_tail(source(b"")), source(whole))
+    assert len(begun.records) == len(EARLY) + len(LATE)

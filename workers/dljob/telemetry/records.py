@@ -136,6 +136,19 @@ def scan_tail(source: SegmentBytes, *, name: str = "journal", limit: int | None 
     return scan(source.read(0, end), name=name)
 
 
+def scan_on(known: Scan, source: SegmentBytes, *, name: str = "journal", limit: int | None = None) -> Scan:
+    """Read on behind an earlier scan of a segment that grows; anew where that had no header or reached too far.
+
+    The records of the earlier scan stay the same objects, by which a reader knows what it has folded already.
+    """
+    end = _end(source.size, limit, name)
+    if known.header is None or known.valid_bytes > end:
+        return scan_tail(source, name=name, limit=limit)
+    records, read = _decoded(source.read(known.valid_bytes, end), 0, None, name, known.valid_bytes)
+    valid = known.valid_bytes + read
+    return Scan(known.header, (*known.records, *records), valid, torn_tail=valid < end)
+
+
 def snapshot_at(records: Sequence[Record], at: int) -> bool:
     """Return whether a complete snapshot starts at a record."""
     if at >= len(records) or records[at]["k"] != "snapshot" or records[at]["i"]:

@@ -77,12 +77,12 @@ async def test_a_master_that_is_done_goes_though_nobody_can_say_who_is_there(
     monkeypatch.setattr(prime, "_end", lambda _code, why: went.append(why))
     monkeypatch.setattr(prime, "ANSWER_S", 0.05)
     backend, order = MemoryBackend(), prime.MasterOrder("a" * 32, "/nowhere", "", "dljob", "memory")
-    name = prime.master_name(order.uid)
+    name = prime.actor_name(order.uid)
     backend.hosts[name] = MemoryHost(name, "n1")
     if not gcs:
         monkeypatch.setattr(backend, "lookup", _unsure)
     master = object.__new__(prime.MasterServer)
-    master._order, master._clients = order, 0
+    master._order, master._clients, master._pair = order, 0, None
     master._close_log = lambda: went.append("the log is written")
     await master._leave(backend)
     assert (name in backend.hosts, went) == (not gcs, ["the log is written", "the job is over"])

@@ -17,9 +17,8 @@ from dljob.master.state.state import Phase
 from dljob.master.state.views import Outcome
 from dljob.runtime.controller import master_loop as shell_module
 from dljob.runtime.controller import rebuild as module
-from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.master_loop import MasterLoop
-from dljob.runtime.controller.rebuild import Rebuilt, rebuild
+from dljob.runtime.controller.rebuild import Rebuilding, Rebuilt
 from dljob.runtime.journal.code_version import code_version, named
 from dljob.runtime.journal.journal import Journal
 from dljob.runtime.journal.stores import FileStore
@@ -83,7 +82,7 @@ async def found(folder: Path, world: World) -> Rebuilt:
     journal = Journal(FileStore(folder), "0.2.0 b")
     replay = await journal.open()
     await journal.close()
-    return rebuild(replay, world.setup(), Timeline(world.folder), HeartbeatLog())
+    return Rebuilding(world.setup(), Timeline(world.folder)).rebuild(replay)
 
 
 # -- taken over

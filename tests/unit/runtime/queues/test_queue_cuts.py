@@ -222,10 +222,9 @@ async def test_a_queue_that_opens_is_told_where_the_job_is(keeper, monkeypatch):
         return answer
 
     master = SimpleNamespace(queue_opened=SimpleNamespace(remote=lambda *told: told))
-    fake = SimpleNamespace(is_initialized=lambda: True, get_actor=lambda *_: master, get=get)
-    monkeypatch.setattr(module, "ray", fake)
+    monkeypatch.setattr(module, "ray", SimpleNamespace(is_initialized=lambda: True, get=get))
+    monkeypatch.setattr(module, "find_master", lambda _job: master)
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
-    keeper.job.master, keeper.job.namespace = "m", "n"
     await ask(keeper, "stats", A, BOUNDS)
     queue = await keeper._opened()
     assert queue.epoch == 3
@@ -234,7 +233,7 @@ async def test_a_queue_that_opens_is_told_where_the_job_is(keeper, monkeypatch):
     def nobody(*_: Any) -> None:
         raise ValueError("no such actor")
 
-    fake.get_actor = nobody
+    monkeypatch.setattr(module, "find_master", nobody)
     assert keeper._introduce("") == module.NO_MASTER
 
 

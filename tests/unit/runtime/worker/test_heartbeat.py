@@ -35,7 +35,7 @@ class Scene:
         self.reply: BeaconReply | Exception = BeaconReply(7, known=True)
         self.agent: Renewal | None = None
         self.spec = SimpleNamespace(
-            job=SimpleNamespace(beacon_s=0.2, master="m", namespace="n"), role=SimpleNamespace(name="w")
+            job=SimpleNamespace(standby="", beacon_s=0.2, master="m", namespace="n"), role=SimpleNamespace(name="w")
         )
         self.actor_name = "job/w/0/1"
         self.evidence = SimpleNamespace(sample=lambda: None)
@@ -77,7 +77,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         raise Ended(code, why)
 
     master = SimpleNamespace(beacon=SimpleNamespace(remote=remote))
-    monkeypatch.setattr(heartbeat, "ray", SimpleNamespace(get=answer, get_actor=lambda *_: master))
+    monkeypatch.setattr(heartbeat, "ray", SimpleNamespace(get=answer))
+    monkeypatch.setattr(heartbeat, "find_master", lambda _job: master)
     monkeypatch.setattr(heartbeat, "boottime", lambda: scene[0].now)
     monkeypatch.setattr(heartbeat, "end", end)
     monkeypatch.setattr(heartbeat.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))

@@ -1,5 +1,6 @@
 """The backend interface, and Ray behind it.
 
-In reading order: `interface`, `ray_backend`, `ray_keys`, `ray_tables`, `ray_drivers`, `connect` (join a running Ray);
+In reading order: `interface`, `ray_backend`, `ray_keys`, `ray_tables`, `ray_drivers`, `masters` (which PrimeMaster
+commands), `connect` (join a running Ray);
 `embedded` starts a Ray on this machine, with `machine`, `sweeper` and `light_agent`.
 """

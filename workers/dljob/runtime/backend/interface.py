@@ -69,7 +69,8 @@ class ActorSpec:
     prefer: str | None = None
     """The node that it is placed on if that lives; an immortal actor restarts elsewhere when the node is gone."""
     avoid: str | None = None
-    """The head node, on which it is never placed, nor on a later head; it waits until there is another node."""
+    """The head node, on which it is never placed, nor on a later head; it waits until there is another node. With
+    `prefer` it bounds the choice of another node."""
     env: tuple[tuple[str, str], ...] = ()
     """The environment of the process from its first instruction; `${NAME}` expands to the node's own variable."""
     python: str = ""

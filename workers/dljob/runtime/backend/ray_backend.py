@@ -212,12 +212,14 @@ class RayBackend:
             )
         elif spec.node is not None:
             options["label_selector"] = {NODE_ID: spec.node}
-        elif spec.avoid is not None:
-            options["label_selector"] = {NODE_ID: f"!{spec.avoid}", NODE_GROUP: f"!{HEAD_GROUP}"}
-        elif spec.prefer is not None:
-            # Not by soft node affinity, which the GCS ignores for actors without resources: they land anywhere.
-            options["label_selector"] = {NODE_ID: spec.prefer}
-            options["fallback_strategy"] = [{"label_selector": {NODE_ID: "!none"}}]
+        else:
+            anywhere = {NODE_ID: "!none"}
+            if spec.avoid is not None:
+                anywhere = options["label_selector"] = {NODE_ID: f"!{spec.avoid}", NODE_GROUP: f"!{HEAD_GROUP}"}
+            if spec.prefer is not None:
+                # Not by soft node affinity, which the GCS ignores for actors without resources: they land anywhere.
+                options["label_selector"] = {NODE_ID: spec.prefer}
+                options["fallback_strategy"] = [{"label_selector": anywhere}]
         return ActorRef(spec.name, await self._making.make(spec.name, self._make, spec, options))
 
     async def _group(self, name: str) -> PlacementGroup:

@@ -22,6 +22,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from dljob.errors import CheckpointError
+from dljob.runtime.backend.masters import find_master
 from dljob.runtime.checkpoint.carrying import Inbox
 from dljob.runtime.checkpoint.saver_peers import PeerLink
 from dljob.runtime.checkpoint.wire import Wire
@@ -211,7 +212,7 @@ class SaverAgent:
         said_why = ""
         while answer is None:
             try:
-                master: Any = ray.get_actor(self._job.master, self._job.namespace)
+                master: Any = find_master(self._job)
                 said: Any = ray.get(master.saves.remote(question, self._node), timeout=ASK_S)
                 if "gone" in said:
                     break

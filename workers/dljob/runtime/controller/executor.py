@@ -347,8 +347,8 @@ class Executor:
 
     async def _swept(self) -> tuple[bool, bool]:
         """Run one round of the sweep: return (whether Ray could locate each actor, whether nothing is left)."""
-        # The master is left out by its whole name: a user's queue may be called master, too.
-        actors = [name for name in await self._backend.actors(self._prefix) if name != self.job.master]
+        # The masters are left out by their whole names: a user's queue may be called master, too.
+        actors = [name for name in await self._backend.actors(self._prefix) if name not in self.job.masters]
         answered = await self._kill(actors)
         # After the actors, which run inside of the reservations.
         groups = await self._backend.reservations(self._prefix)
@@ -366,7 +366,7 @@ class Executor:
         actors = await self._backend.actors(self._prefix)
         savers = [name for name in actors if is_saver(name)]
         if savers:
-            ranks = [name for name in actors if name not in savers and name != self.job.master]
+            ranks = [name for name in actors if name not in savers and name not in self.job.masters]
             await self._kill(ranks)
             await asyncio.gather(*(self._have(name, "flush", self.job.save_grace_s, True) for name in savers))
             await asyncio.gather(*(self._have(name, "bring", self.job.save_grace_s, "") for name in savers))

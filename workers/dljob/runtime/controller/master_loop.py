@@ -32,7 +32,7 @@ from dljob.runtime.controller.heartbeat_log import HeartbeatLog
 from dljob.runtime.controller.metric_feed import DriverMetrics, MetricFeed
 from dljob.runtime.controller.node_change_filter import NodeChangeFilter
 from dljob.runtime.controller.node_watch import NodeWatch
-from dljob.runtime.controller.rebuild import rebuild
+from dljob.runtime.controller.rebuild import Rebuilding
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.sampler import Autoscaler, SampledMaster, Sampler
 from dljob.runtime.controller.services.cut_service import CutService
@@ -90,6 +90,7 @@ class MasterLoop:
         self.backend = backend
         self.journal = Journal(store, setup.core)
         self.timeline = Timeline(setup.folder)
+        self._rebuilding = Rebuilding(setup, self.timeline)
         self.state: JobState = setup.initial(0.0)
         self.recovered = self.aborted = False
         self.final: dict[str, Any] | None = None
@@ -230,12 +231,18 @@ class MasterLoop:
             self.samples.close()
             self.record.close()
 
+    async def follow(self) -> None:
+        """Fold what the commanding master has journaled since the last call, while this one is its standby."""
+        replay = await self.journal.follow()
+        await asyncio.to_thread(self._rebuilding.rebuild, replay)
+
     async def _recover(self, replay: Replay) -> None:
         """Rebuild the state from the journal, tell the core of the new epoch, and attach the actors that still live."""
         # A log of its own for the replay: heartbeats that arrive meanwhile are newer, and win when the two are merged.
-        known, heard = bool(replay.records), HeartbeatLog()
-        found = await asyncio.to_thread(rebuild, replay, self.setup, self.timeline, heard)
-        self.heartbeats.recall(heard)
+        known = bool(replay.records)
+        found = await asyncio.to_thread(self._rebuilding.rebuild, replay)
+        self.heartbeats.recall(self._rebuilding.evidence)
+        self._rebuilding = Rebuilding(self.setup, self.timeline)  # frees the records
         self._last, self.state = found.last, found.state
         # 1. The clock: a machine whose clock is behind the journal's last record must not fold events in the past.
         self._clock.not_before(self._last)

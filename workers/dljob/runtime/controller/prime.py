@@ -26,6 +26,7 @@ from dljob.master.status import endpoints as endpoints_of
 from dljob.master.status import placement
 from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorLostError, Backend, factory
+from dljob.runtime.backend.masters import SECOND, NotCommandingError, actor_name
 from dljob.runtime.control_socket.server import ControlSocket
 from dljob.runtime.controller import prestop_listener
 from dljob.runtime.controller.group_rendezvous import GroupRendezvous
@@ -33,8 +34,9 @@ from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError, un
 from dljob.runtime.controller.peers import ParkedCalls, callees_of, role_table
 from dljob.runtime.controller.services.checkpoint_service import CheckpointService
 from dljob.runtime.controller.stack_collector import stacks_of
+from dljob.runtime.controller.standby import StandbyPair, started
 from dljob.runtime.journal.code_version import code_version
-from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget, master_name
+from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget
 from dljob.runtime.journal.journal import FencedError
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.journal.stores import FileStore, JournalStore, KeyValueStore
@@ -74,6 +76,7 @@ class MasterServer:
         self._control = ControlSocket(Path(order.dir), order.uid, self._calls())
         loop = asyncio.get_running_loop()
         self._started_loop: asyncio.Future[MasterLoop] = loop.create_future()
+        self._pair: StandbyPair | None = None
         self._main = self._tasks.start("PrimeMaster", self._run())
 
     async def _run(self) -> None:
@@ -87,7 +90,12 @@ class MasterServer:
         try:
             setup = await _setup(self._order, backend)
             shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
+            pair = self._pair = _pair(self._order, shell)
+            if pair is not None:
+                await pair.until_claimed()
             self._started_loop.set_result(shell)
+            if pair is not None:
+                shell.tasks.repeat("standby", pair.keep_other, nobody_waits)
             self._tasks.repeat("preStop listener", lambda: prestop_listener.serve(shell, self._order.uid), nobody_waits)
             self._tasks.repeat("control socket", self._listen, nobody_waits)
             if Capability.PROCESSES in backend.capabilities:
@@ -97,6 +105,11 @@ class MasterServer:
             # At once and without clean-up: actors, keys and journal belong to the later master now.
             _end(0, str(error))
         except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
+            if self._pair is not None and not self._started_loop.done():
+                # The job is the other master's. Ray starts this one again.
+                log.exception("the standby of PrimeMaster of job %s ends", self._order.uid)
+                await asyncio.sleep(ANSWER_S)
+                self._broken(error)
             log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
             if not self._started_loop.done():
                 self._started_loop.set_exception(error)
@@ -141,8 +154,10 @@ class MasterServer:
         while self._clients and loop.time() < end:  # noqa: ASYNC110 - for at most two seconds, once in a life
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
+        if self._pair is not None:
+            await self._pair.end_other()
         with suppress(Exception):  # the process ends below in any case
-            me = await backend.lookup(master_name(self._order.uid))
+            me = await backend.lookup(actor_name(self._order.uid, self._order.number))
             if me is not None:
                 await backend.kill(me)
         await asyncio.sleep(ANSWER_S)
@@ -151,9 +166,7 @@ class MasterServer:
 
     async def _ready(self) -> MasterLoop:
         """Return the loop once its state is rebuilt; a call never sees the state of a half-read journal."""
-        shell = await asyncio.shield(
-            self._started_loop
-        )  # shielded: a caller that gives up must not cancel it for the others
+        shell = await started(self._started_loop, self._pair)
         # An aborted master never recovers: its callers get the final status.
         if not shell.recovered and shell.final is None:
             await until(shell.changed, lambda: shell.recovered or shell.final is not None, None)
@@ -163,6 +176,8 @@ class MasterServer:
 
     async def beacon(self, heartbeat: Heartbeat) -> BeaconReply:
         """Take a heartbeat; the answer renews the sender's lease."""
+        if self._pair is not None and self._pair.follows.is_set():
+            raise NotCommandingError("this PrimeMaster is the standby; the other one commands")
         if not self._started_loop.done():  # too early to tell unknown actors: the lease is renewed, and none ends
             return BeaconReply(0, known=True)
         return self._started_loop.result().take_heartbeat(heartbeat)
@@ -197,7 +212,7 @@ class MasterServer:
 
     async def saves(self, question: dict[str, Any], node: str) -> dict[str, Any]:
         """Answer the question of a node's saver about checkpoints (`runtime.checkpoint.book`)."""
-        return await self._desk.answer(await asyncio.shield(self._started_loop), question, node)
+        return await self._desk.answer(await started(self._started_loop, self._pair), question, node)
 
     async def cut(self, by: str) -> dict[str, Any]:
         """Begin a consistent cut; return its number, or why there can be none now."""
@@ -226,6 +241,10 @@ class MasterServer:
     async def muster(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer a member of a collective group (`runtime.controller.group_rendezvous`)."""
         return await self._rendezvous.answer(await self._ready(), question)
+
+    async def follow(self, segment: int) -> dict[str, Any]:
+        """Answer the other PrimeMaster: whether this one commands, and how far its journal is."""
+        return {"commands": False} if self._pair is None else await self._pair.answer(segment)
 
     # -- what clients ask
 
@@ -339,7 +358,8 @@ async def _setup(order: MasterOrder, backend: Backend) -> Setup:
         name=manifest.metadata.name,
         dir=order.dir,
         namespace=order.namespace,
-        master=master_name(order.uid),
+        master=actor_name(order.uid),
+        standby=actor_name(order.uid, SECOND) if spec.master.standby != "Never" else "",
         lease_s=spec.fault_tolerance.lease,
         beacon_s=HEARTBEAT_S,
         code_dir=order.code_dir,
@@ -381,6 +401,13 @@ def _saving(spec: DLJobSpec) -> dict[str, Any]:
         "peer_copy": said.peer_copy,
         "save_grace_s": said.grace_period_seconds,
     }
+
+
+def _pair(order: MasterOrder, shell: MasterLoop) -> StandbyPair | None:
+    """Return the pair of masters; None for a job that has no standby."""
+    if not shell.setup.info.standby or Capability.MASTER_RESTARTS not in shell.backend.capabilities:
+        return None
+    return StandbyPair(order, shell, shared=order.options.get("journal") == "kv")
 
 
 def _store(order: MasterOrder, setup: Setup, backend: Backend) -> JournalStore:

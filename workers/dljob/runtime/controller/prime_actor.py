@@ -88,6 +88,10 @@ class PrimeMaster:
         """Answer a member of a collective group."""
         return await self._own.muster(question)
 
+    async def follow(self, segment: int) -> dict[str, Any]:
+        """Answer the other PrimeMaster: whether this one commands, and how far its journal is."""
+        return await self._own.follow(segment)
+
     async def hello(self) -> int:
         """Return the pid, once the state is rebuilt."""
         return await self._own.hello()

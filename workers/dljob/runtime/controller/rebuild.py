@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any
 
 from dljob.errors import JournalError
@@ -52,15 +53,39 @@ def change_record(before: JobState, after: JobState, actions: Iterable[object], 
     return {"k": "change", "at": at, "d": changes(before, after), "notes": notes}
 
 
-def rebuild(replay: Replay, setup: Setup, timeline: Timeline, evidence: HeartbeatLog) -> Rebuilt:
-    """Return the state of the last master; also restore its notes, and the last steps of ended ranks into `evidence`.
+class Rebuilding:
+    """The way to a new master's state: a standby folds the journal ahead, and at its takeover only the rest."""
 
-    Raises:
-        JournalError: The journal belongs to another plan, or a record of this version cannot be read.
-    """
-    if replay.foreign:
-        return _Foreign(setup, timeline, evidence).read(replay)
-    return _Replayed(setup, timeline, evidence).read(replay.records)
+    def __init__(self, setup: Setup, timeline: Timeline) -> None:
+        self._setup, self._timeline = setup, timeline
+        self._ahead: _Replayed | None = None
+        self.evidence = HeartbeatLog()
+        """The last steps of ended ranks, of the journal that was read last."""
+
+    def rebuild(self, replay: Replay) -> Rebuilt:
+        """Return the state of the last master; also restore its notes, and the last steps of ended ranks.
+
+        Raises:
+            JournalError: The journal belongs to another plan, or a record of this version cannot be read.
+        """
+        if replay.foreign:
+            self._begin_anew()
+            return _Foreign(self._setup, self._timeline, self.evidence).read(replay)
+        # By identity: records that were read again, or lie behind a fence, are other objects, and all is folded anew.
+        ahead = self._ahead
+        done = ahead.folded if ahead is not None else ()
+        if ahead is None or len(done) > len(replay.records) or any(map(is_not, done, replay.records)):
+            self._begin_anew()
+            ahead, done = _Replayed(self._setup, self._timeline, self.evidence), ()
+        self._ahead = None  # an error in the middle leaves half a state
+        found = ahead.read(replay.records[len(done) :])
+        ahead.folded = replay.records
+        self._ahead = ahead
+        return found
+
+    def _begin_anew(self) -> None:
+        self._ahead, self.evidence = None, HeartbeatLog()
+        self._timeline.resume(0, ())
 
 
 @dataclass
@@ -87,15 +112,20 @@ class _Reading:
                 self.timeline.add(action, at)
 
 
+@dataclass
 class _Replayed(_Reading):
     """A journal of this code: folding its events again gives the same state."""
 
+    folded: tuple[Record, ...] = ()
+    _state: JobState | None = None
+
     def read(self, records: Iterable[Record]) -> Rebuilt:
-        """Fold all records."""
-        state = self.setup.initial(0.0)
+        """Fold all records; those of a later call follow those of an earlier one."""
+        state = self._state or self.setup.initial(0.0)
         for record in records:
             state = self._take(state, record)
             self.last = record.get("at", self.last)
+        self._state = state
         return Rebuilt(state, self.last)
 
     def _take(self, state: JobState, record: Record) -> JobState:

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dljob.errors import DeadlineError, UnreachableError
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, ActorSpec, Backend
-from dljob.runtime.journal.job_record import ENDED, REGISTRY, JobRecord, MasterOrder, forget, is_final, master_name
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend
+from dljob.runtime.backend.masters import actor_name
+from dljob.runtime.journal.job_record import ENDED, REGISTRY, JobRecord, MasterOrder, forget, is_final, master_actor
 
 if TYPE_CHECKING:
     from dljob.runtime.job.outline import Outline
 
-MASTER_CLASS = "dljob.runtime.controller.prime_actor.PrimeMaster"
-MASTER_CALLS = 20_000
-"""Calls that a master has open at once: a parked call of every rank, heartbeats, long polls."""
 NODES_S = 0.5
 """Seconds between looks for a first worker node, which a pod brings."""
 RETRY_S = 0.05
@@ -42,10 +40,8 @@ async def create(backend: Backend, order: MasterOrder, entry: JobRecord, job: Ou
         await backend.kv.put(f"dljob/{order.uid}/spec", job.text.encode())
         await backend.kv.put(REGISTRY + order.uid, json.dumps(asdict(entry)).encode())
         head = await _head(backend, alone=not away)
-        order = replace(order, launcher=backend.here())
-        actor = ActorSpec(master_name(order.uid), MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
-        actor = replace(actor, avoid=head) if away else replace(actor, prefer=head)
-        spawn = asyncio.ensure_future(backend.spawn(actor))
+        order = replace(order, launcher=backend.here(), away=away)
+        spawn = asyncio.ensure_future(backend.spawn(master_actor(order, head, avoid=away)))
         # Shielded: on Ctrl-C the spawn goes on, so that its actor is known and can be ended.
         await _first_answer(backend, await asyncio.shield(spawn), entry, job.create_timeout_s)
     except asyncio.CancelledError:
@@ -61,7 +57,7 @@ async def _unwanted(backend: Backend, spawn: asyncio.Future[ActorRef] | None, ui
     if spawn is not None:
         await _tear_down(backend, await spawn, uid)
     # Cancelled before the spawn: the keys are this caller's unless a master of that name lives.
-    elif await backend.lookup(master_name(uid)) is None:
+    elif await backend.lookup(actor_name(uid)) is None:
         await forget(backend.kv, uid)
 
 

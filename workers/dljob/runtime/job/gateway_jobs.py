@@ -20,9 +20,10 @@ from dljob import ray_private
 from dljob.errors import NotFoundError, UnreachableError, UsageError
 from dljob.master.state.views import ENDS, Clue
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend
+from dljob.runtime.backend.masters import call_commander, find_commander
 from dljob.runtime.job import versions
 from dljob.runtime.job.gateway_app import CommandRequest, LogPart
-from dljob.runtime.journal.job_record import FINAL, REGISTRY, JobRecord, bring, master_name, read_notes, read_status
+from dljob.runtime.journal.job_record import FINAL, REGISTRY, JobRecord, bring, read_notes, read_status
 from dljob.runtime.journal.record_files import RecordNews, record_news
 from dljob.runtime.journal.timeline import STATUS
 from dljob.runtime.node import log_tails as tails
@@ -234,13 +235,13 @@ class RayJobs:
         try:
             # The grace counts from now on if the caller's time is over: a call without a timeout needs it, too.
             async with asyncio.timeout_at(max(end, loop.time()) + GRACE_S):
-                ref = self._masters.get(uid) or await self._backend.lookup(master_name(uid))
+                ref = self._masters.get(uid) or await find_commander(self._backend, uid)
                 if ref is None:
                     raise ActorLostError("no such actor")
                 self._masters[uid] = ref
                 # By the time left: a call that is repeated must not wait its whole time again.
                 method, *args = call(max(0.0, end - loop.time()))
-                return await self._backend.call(ref, method, *args)
+                return await call_commander(self._backend, ref, uid, method, *args)
         except ActorLostError:  # the next try looks the actor up anew
             self._masters.pop(uid, None)
             raise

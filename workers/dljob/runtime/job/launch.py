@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, Backend, chosen, factory
+from dljob.runtime.backend.masters import FIRST, SECOND, actor_name, call_commander, find_commander
 from dljob.runtime.collectives.driver import register_when_used
 from dljob.runtime.job import admitting
 from dljob.runtime.job.create_master import create
@@ -29,7 +30,6 @@ from dljob.runtime.journal.job_record import (
     bring,
     has_ended,
     is_final,
-    master_name,
     read_notes,
     read_status,
 )
@@ -139,16 +139,18 @@ class JobConnection:
 
     async def _let_leave(self) -> None:
         end = time.monotonic() + LEAVES_S
-        while (ref := await self._backend.lookup(master_name(self.uid))) is not None:
+        while (ref := await find_commander(self._backend, self.uid)) is not None:
             # It answers nobody any more, yet holds the name that the next master of this uid needs.
             if time.monotonic() > end:
                 await self._backend.kill(ref)
             await asyncio.sleep(RETRY_S)
 
     async def _kill(self) -> None:
-        ref = await self._backend.lookup(master_name(self.uid))
-        if ref is not None:
-            await self._backend.kill(ref)
+        # The standby first: it would take over from the other one.
+        for number in (SECOND, FIRST):
+            ref = await self._backend.lookup(actor_name(self.uid, number))
+            if ref is not None:
+                await self._backend.kill(ref)
 
     def _call(self, method: str, *args: Any) -> Any:
         """Return the master's answer, through its restarts; None when the job has ended."""
@@ -160,9 +162,9 @@ class JobConnection:
         while not is_final(self.dir):
             ref, heard = None, True
             try:
-                ref = await self._backend.lookup(master_name(self.uid))
+                ref = await find_commander(self._backend, self.uid)
                 if ref is not None:
-                    return await self._backend.call(ref, method, *args)
+                    return await call_commander(self._backend, ref, self.uid, method, *args)
             except ActorLostError:  # without a ref the lookup itself failed: Ray's head does not answer
                 heard = ref is not None
             except ActorCallError as error:
@@ -262,7 +264,7 @@ def begin(
 def find(job: Outline, *, job_dir: Path, uid: str, backend: str | None = None) -> JobConnection | None:
     """Return the job of this uid if its PrimeMaster lives here or left a final status; else None."""
     made = factory(chosen(backend, job.backend))(job.options)
-    if settle(made.lookup(master_name(uid))) is None and not settle(has_ended(made.kv, uid, job_dir)):
+    if settle(find_commander(made, uid)) is None and not settle(has_ended(made.kv, uid, job_dir)):
         return None
     return JobConnection(made, JobRecord(uid, job.name, str(job_dir), time.time()))
 

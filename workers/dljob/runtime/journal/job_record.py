@@ -12,10 +12,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dljob.runtime.backend.interface import ActorSpec
+from dljob.runtime.backend.masters import actor_name
 from dljob.runtime.journal.event_file import each_event, last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
 from dljob.spec.status import TERMINAL
@@ -38,6 +40,9 @@ log = logging.getLogger(__package__)
 
 FINAL = (*TERMINAL, "Suspended")
 """The phases after which a master ends."""
+MASTER_CLASS = "dljob.runtime.controller.prime_actor.PrimeMaster"
+MASTER_CALLS = 20_000
+"""Calls that a master has open at once: a parked call of every rank, heartbeats, long polls."""
 _FIRST_BYTES = 4096
 """Bytes of a status file in which the job's phase is found."""
 _PHASE = re.compile(rb'"phase":\s*"(\w+)"')
@@ -80,11 +85,17 @@ class MasterOrder:
     """
     launcher: str = ""
     """The node of the process that created it, empty for none; on any other node the master roams."""
+    number: int = 1
+    """Which of the job's two PrimeMasters it is (`dljob.runtime.backend.masters`)."""
+    away: bool = False
+    """Whether it is kept off the head's node, so that it outlives the head."""
 
 
-def master_name(uid: str) -> str:
-    """Return the actor name of a job's master."""
-    return f"{uid[:8]}/master"
+def master_actor(order: MasterOrder, head: str | None, *, avoid: bool) -> ActorSpec:
+    """Return the actor of a PrimeMaster; `avoid` keeps it off the head, else it is there if it can."""
+    name = actor_name(order.uid, order.number)
+    spec = ActorSpec(name, MASTER_CLASS, (order,), max_concurrency=MASTER_CALLS, immortal=True)
+    return replace(spec, avoid=head) if avoid else replace(spec, prefer=head)
 
 
 def notes(folder: Path) -> Iterator[dict[str, Any]]:

@@ -32,6 +32,7 @@ from dljob.telemetry.records import (
     SegmentBytes,
     encode_header,
     encode_line,
+    scan_on,
     scan_tail,
     snapshot_at,
 )
@@ -92,18 +93,50 @@ class Journal:
         self._lines = self._bytes = 0
         """Lines and bytes of the segment that is written."""
         self._broken = ""
+        self._scans: dict[int, Scan] = {}
+        """The last scan of each segment, kept while this master follows another one."""
+
+    async def follow(self) -> Replay:
+        """Read the journal of the master that commands, without a claim; what was read before is not read again.
+
+        Raises:
+            JournalError: It cannot be read now, perhaps since a segment is just being archived.
+        """
+        chain, _ = await self._chain(await self.store.epochs())
+        self._scans = {scan.header.epoch: scan for scan in chain if scan.header is not None}
+        return self._replay(chain)
+
+    async def claim(self, number: int) -> bool:
+        """Claim one segment as this master's epoch; False when it, or a later one, is claimed already.
+
+        Raises:
+            JournalBrokenError: The volume stayed full, or failed.
+        """
+        if max(await self._patiently(self.store.epochs), default=0) != number - 1:
+            return False
+        if not await self._patiently(lambda: self.store.claim(number)):
+            return False
+        # Of two claims within a moment the later one counts, as for a master that writes.
+        if await self.store.superseded(number):
+            return False
+        self.epoch = self.segment = self._claimed = number
+        return True
 
     async def open(self) -> Replay:
-        """Claim the next epoch, which fences its predecessor, and read the journal.
+        """Claim the next epoch unless `claim` has, which fences its predecessor, and read the journal.
 
         Raises:
             JournalError: It cannot be read: it is damaged, or of a newer version.
             JournalBrokenError: The new segment cannot be written.
         """
         # Claim first: what the predecessor writes from now on is after the fence, or it sees the claim and stops.
-        epochs = await self._claim()
+        epochs = await self._earlier() if self.epoch else await self._claim()
         chain, prev = await self._chain(epochs)
+        self._scans.clear()
         await self._append(encode_header(Header(self.epoch, prev, core=self._core)), 1)
+        return self._replay(chain)
+
+    def _replay(self, chain: Sequence[Scan]) -> Replay:
         lines = [(record, seg.header.core) for seg in chain if seg.header is not None for record in seg.records]
         records = [record for record, _ in lines]
         # Older records are part of the snapshot.
@@ -118,6 +151,9 @@ class Journal:
             if await self._patiently(lambda number=number: self.store.claim(number)):
                 self.epoch = self.segment = self._claimed = number
                 return epochs
+
+    async def _earlier(self) -> tuple[int, ...]:
+        return tuple(epoch for epoch in await self._patiently(self.store.epochs) if epoch < self.epoch)
 
     async def _chain(self, epochs: Sequence[int]) -> tuple[list[Scan], tuple[str, int] | None]:
         """Return the segments that count, oldest first, with name and end of the last one."""
@@ -139,9 +175,11 @@ class Journal:
         return chain[::-1], end
 
     async def _scan(self, epoch: int, fence: int | None) -> Scan:
-        name = f"journal {self.store.where}, segment {_name(epoch)}"
+        name, known = f"journal {self.store.where}, segment {_name(epoch)}", self._scans.get(epoch)
 
         def read(source: SegmentBytes) -> Scan:
+            if known is not None:
+                return scan_on(known, source, name=name, limit=fence)
             return scan_tail(source, name=name, limit=fence)
 
         try:
@@ -185,6 +223,11 @@ class Journal:
             raise self._fenced()
         self.segment, self._lines, self._bytes = number, 0, 0
         await self._append(encode_header(Header(number, prev, core=self._core)), 1)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The segment that is written, and its number of lines."""
+        return self.segment, self._lines
 
     def superseded_now(self) -> bool | None:
         """Return whether a later master has claimed the job, without an event loop; None where it cannot tell."""

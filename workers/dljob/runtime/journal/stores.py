@@ -188,6 +188,8 @@ class KeyValueStore:
         self._kv = kv
         self._prefix = prefix
         self._next: dict[int, int] = {}
+        self._kept: dict[str, bytes] = {}
+        """Values of the segments read last, which never change: a standby reads them again and again."""
 
     @property
     def where(self) -> str:
@@ -213,17 +215,22 @@ class KeyValueStore:
     async def read(self, epoch: int, work: Callable[[SegmentBytes], T]) -> T:
         """Return the result of `work` on all values of the segment; AT_ONCE of them are read at a time."""
         keys = await self._kv.keys(f"{self._prefix}{epoch:06d}/")
-        values: list[bytes | None] = []
+        new = [key for key in keys if key not in self._kept]
         # Some at a time: a journal may have thousands of values, and the head answers others, too.
-        for start in range(0, len(keys), AT_ONCE):
-            values += await asyncio.gather(*(self._kv.get(key) for key in keys[start : start + AT_ONCE]))
-        data = b"".join(value or b"" for value in values)
+        for start in range(0, len(new), AT_ONCE):
+            some = new[start : start + AT_ONCE]
+            values = await asyncio.gather(*(self._kv.get(key) for key in some))
+            self._kept.update((key, value) for key, value in zip(some, values, strict=True) if value is not None)
+        older = self._key(max(0, epoch - 1), 0)
+        self._kept = {key: value for key, value in self._kept.items() if key >= older}
+        data = b"".join(self._kept.get(key, b"") for key in keys)
         return await asyncio.to_thread(work, SegmentBytes(len(data), lambda start, end: data[start:end]))
 
     async def append(self, epoch: int, data: bytes) -> None:
         """Put the next value. The same bytes under its key come from an earlier try of this call."""
         n = self._next[epoch]
         key = self._key(epoch, n)
+        self._kept.clear()  # who writes has read all that it will
         # A head may store the value and die before it answers; Ray's client then sends it again to the next head, which
         # has it already. The same bytes are ours: the segment is this process's alone, and each line has its number.
         if not await self._kv.put_if_absent(key, data) and await self._kv.get(key) != data:

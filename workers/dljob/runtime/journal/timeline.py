@@ -60,6 +60,10 @@ class Timeline:
         # Later ones follow again from the events that are replayed.
         self._notes.extend(note for note in noted if note["seq"] <= seq)
 
+    def read_again(self) -> None:
+        """Look again which events are in the file: the master that this one followed has written more."""
+        self._filed = _last_seq(self._folder / EVENTS)
+
     def add(self, note: Note, now: float) -> None:
         """Number an event; `flush` writes it to the file."""
         self.seq += 1

@@ -72,6 +72,13 @@ class JobInfo:
     """The boot id of the one machine that holds the whole cluster, PrimeMaster included; empty: there are several."""
     servers: tuple[str, ...] = ()
     """The roles with ports."""
+    standby: str = ""
+    """The actor name of the second PrimeMaster, which may command, too; empty: the job has none."""
+
+    @property
+    def masters(self) -> tuple[str, ...]:
+        """The actor names of its PrimeMasters."""
+        return (self.master, self.standby) if self.standby else (self.master,)
 
 
 @dataclass(frozen=True, slots=True)

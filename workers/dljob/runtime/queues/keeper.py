@@ -14,6 +14,7 @@ import ray
 from dljob.calls.backlog import PutRefusal, Who
 from dljob.calls.queue_cut import CutStamp
 from dljob.errors import CallError
+from dljob.runtime.backend.masters import find_master
 from dljob.runtime.process.messages import JobInfo, queue_folder
 from dljob.runtime.queues.store import ANY, QueueStore
 from dljob.runtime.rpc.storage_actor import StorageActor
@@ -206,7 +207,7 @@ class QueueKeeper(StorageActor):
         """Tell PrimeMaster of this queue; return the cut that the job last went back to. Waits while it is away."""
         while ray.is_initialized():  # else it is an object in a process of its own, and no actor
             try:
-                master: Any = ray.get_actor(self.job.master, self.job.namespace)
+                master: Any = find_master(self.job)
                 return ray.get(master.queue_opened.remote(self.name, token), timeout=ANSWER_S)
             except ValueError:  # there is no PrimeMaster, and so no cut
                 break

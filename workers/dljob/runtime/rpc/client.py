@@ -22,6 +22,7 @@ from dljob.calls.pending import Fate
 from dljob.calls.trace_rows import OK
 from dljob.errors import CallError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
+from dljob.runtime.backend.masters import NotCommandingError, find_master
 from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
 from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
 from dljob.runtime.rpc import storage_actors
@@ -179,9 +180,9 @@ class RpcClient:
             try:
                 master = await self._prime()
                 return await asyncio.wait_for(_plain(getattr(master, what).remote(*args)), left)
-            except rx.RayTaskError as error:
-                raise error.cause or error from None
             except (rx.RayError, ValueError) as error:
+                if isinstance(error, rx.RayTaskError) and not isinstance(error.cause, NotCommandingError):
+                    raise error.cause or error from None
                 # The handle may be of a master that died: it is looked up by name again.
                 self._master, why = None, error
                 await asyncio.sleep(min(RETRY_S, left))
@@ -470,7 +471,7 @@ class RpcClient:
 
     async def _prime(self) -> Any:
         if self._master is None:
-            self._master = await asyncio.to_thread(ray.get_actor, self._job.master, self._job.namespace)
+            self._master = await asyncio.to_thread(find_master, self._job)
         return self._master
 
     # -- time

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from dljob.runtime.backend.masters import find_master
 from dljob.runtime.process.guard import Lease, boottime
 from dljob.runtime.process.messages import KEEPER, JobInfo
 
@@ -59,7 +60,7 @@ def follow_master(job: JobInfo, lease: Lease) -> None:
     def follow() -> None:
         while True:
             with contextlib.suppress(Exception):  # silent: a lease without an answer is not renewed, and ends the actor
-                ray.get_actor(job.master, job.namespace)
+                find_master(job)
                 lease.renew(boottime())
             time.sleep(job.lease_s / LOOKS)
 

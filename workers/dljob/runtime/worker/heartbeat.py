@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ray
 from ray.exceptions import ActorDiedError
 
+from dljob.runtime.backend.masters import find_master
 from dljob.runtime.process.guard import EndCode, Lease, boottime, end
 from dljob.runtime.process.messages import BeaconReply, Heartbeat
 
@@ -94,6 +95,8 @@ class HeartbeatThread:
             self._master = None
             self._host.restore_steps()
         except Exception:  # noqa: BLE001 - the next heartbeat may get through; if none does, the lease ends this host
+            # With a standby another master may command by now; else the handle stays good over the restarts of one.
+            self._master = None if self._host.spec.job.standby else self._master
             self._host.restore_steps()
 
     def _agent_reports(self) -> bool:
@@ -118,7 +121,7 @@ class HeartbeatThread:
         if not steps and boottime() < self._next:
             return
         if self._master is None:
-            self._master = ray.get_actor(job.master, job.namespace)
+            self._master = find_master(job)
         number, usage = host.usage.unsent
         heartbeat = Heartbeat(host.spec.role.name, host.actor_name, host.reports.epoch, steps, usage=usage)
         # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.

@@ -1,0 +1,231 @@
+"""Two PrimeMasters of a job on a backend in memory: who follows, who claims, and who is found by others."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from master_shell_kit import HANG_S, UID, World, end_all, running, until
+
+from dljob.runtime.backend import masters
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError
+from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
+from dljob.runtime.controller import rebuild, standby
+from dljob.runtime.controller.master_loop import MasterLoop
+from dljob.runtime.controller.standby import StandbyPair, started
+from dljob.runtime.journal.job_record import MasterOrder
+from dljob.runtime.journal.stores import FileStore, KeyValueStore
+
+
+class Member:
+    """One of the two processes, as the backend sees it."""
+
+    def __init__(self, world: World, number: int, *, kv: bool = False) -> None:
+        self.world, self.number = world, number
+        self.name = actor_name(UID, number)
+        store = KeyValueStore(world.backend.kv, f"dljob/{UID}/journal/") if kv else FileStore(world.folder / "journal")
+        self.shell = MasterLoop(world.setup(master={"standby": "Always"}), world.backend, store)
+        order = MasterOrder(UID, str(world.folder), "", "dljob", "memory", number=number)
+        self.pair = StandbyPair(order, self.shell, shared=kv)
+        self.dead = self.stopped = False
+        self.news = asyncio.Event()
+        world.backend.hosts[self.name] = self  # type: ignore[assignment]
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        await self.pair.until_claimed()
+        self.shell.tasks.start("standby", self.pair.keep_other())
+        await self.shell.run()
+
+    async def follow(self, segment: int) -> dict[str, Any]:
+        if self.stopped:
+            await self.news.wait()
+        answer = asyncio.ensure_future(self.pair.answer(segment))
+        gone = asyncio.ensure_future(self.news.wait())
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if self.dead:
+            raise ActorLostError("killed")
+        return await answer
+
+    def die(self) -> None:
+        self.dead = True
+        self.news.set()
+        self.close()
+
+    def close(self) -> None:
+        for task in (self.task, *self.shell.tasks.tasks, *self.shell.executor._tasks, self.shell.executor._pump):
+            task.cancel()
+        self.shell.executor.hosts.close()
+
+
+async def commanding(world: World, *, kv: bool = False) -> Member:
+    first = Member(world, FIRST, kv=kv)
+    await until(running(first.shell))
+    return first
+
+
+async def following(world: World, *, kv: bool = False) -> Member:
+    second = Member(world, SECOND, kv=kv)
+    async with asyncio.timeout(HANG_S):
+        await second.pair.follows.wait()
+    return second
+
+
+@pytest.mark.parametrize("kv", [False, True])
+async def test_the_standby_of_a_killed_master_goes_on_where_it_was(tmp_path: Path, kv: bool) -> None:
+    world = World(tmp_path)
+    first = await commanding(world, kv=kv)
+    second = await following(world, kv=kv)
+    before = first.shell.state.ranks
+    first.die()
+    await until(lambda: second.shell.recovered)
+    assert second.shell.journal.epoch == 2
+    assert second.shell.state.ranks == before
+    await until(lambda: second.shell.state.restarts["Master"] == 1)
+    found = await find_commander(world.backend, UID)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.name == second.name
+    del world.backend.hosts[first.name], world.backend.hosts[second.name]  # what is left are hosts of ranks
+    end_all(world)
+    await until(lambda: second.shell.final)
+    assert second.shell.final["phase"] == "Succeeded"  # type: ignore[index]
+    second.close()
+
+
+async def test_only_the_end_of_the_journal_is_folded_at_a_takeover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    first = await commanding(world)
+    second = await following(world)
+    await until(lambda: second.pair._folded == first.shell.journal.position and not second.pair._tasks.tasks)
+    folded: list[object] = []
+    whole = rebuild.transition
+    monkeypatch.setattr(rebuild, "transition", lambda *args: folded.append(args[1]) or whole(*args))
+    first.die()
+    await until(lambda: second.shell.recovered)
+    assert not folded, "all events were folded while it followed"
+    assert second.shell.timeline.seq >= first.shell.timeline.seq > 0
+    second.close()
+
+
+async def test_a_silent_master_is_fenced_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(standby, "SILENT_S", 0.5)
+    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    first = await commanding(world)
+    second = await following(world)
+    first.stopped = True
+    await until(lambda: second.shell.recovered and f"kill {first.name}" in world.backend.calls)
+    assert await first.shell.journal.store.superseded(1)
+    first.close()
+    second.close()
+
+
+async def test_a_master_that_is_started_again_asks_before_it_claims(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    second = await following(world)
+    again = Member(world, FIRST)  # while the other one has not noticed that the first one is gone
+    await until(lambda: again.shell.journal.epoch or second.shell.journal.epoch)
+    both = (again.shell.journal.epoch, second.shell.journal.epoch)
+    assert sorted(both) == [0, 2], both
+    for member in (first, second, again):
+        member.close()
+
+
+async def test_a_full_volume_lets_the_takeover_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    second = await following(world)
+    tries: list[int] = []
+    claim = second.shell.journal.store.claim
+
+    async def full(epoch: int) -> bool:
+        tries.append(epoch)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await claim(epoch)
+
+    monkeypatch.setattr(second.shell.journal.store, "claim", full)
+    first.die()
+    await until(lambda: second.shell.recovered)
+    assert tries == [2, 2, 2]
+    second.close()
+
+
+async def test_the_commanding_master_creates_its_standby_once_all_run(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    await until(lambda: f"spawn {actor_name(UID, SECOND)}" in world.backend.calls)
+    await first.pair.end_other()
+    assert f"kill {actor_name(UID, SECOND)}" in world.backend.calls
+    first.close()
+
+
+async def test_a_follower_answers_nobody_else(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    second = await following(world)
+    loop: asyncio.Future[MasterLoop] = asyncio.get_running_loop().create_future()
+    with pytest.raises(NotCommandingError, match="the other one commands"):
+        await started(loop, second.pair)
+    loop.set_result(second.shell)
+    assert await started(loop, second.pair) is second.shell
+    assert await started(loop, None) is second.shell
+    first.close()
+    second.close()
+
+
+async def test_a_master_without_the_method_counts_as_commanding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    first = await commanding(world)
+
+    async def older(segment: int) -> dict[str, Any]:
+        raise ActorCallError("no such method", error_type="AttributeError", remote_traceback="")
+
+    monkeypatch.setattr(first, "follow", older)
+    second = await following(world)
+    assert second.shell.journal.epoch == 0
+    first.close()
+    second.close()
+
+
+# -- who commands
+
+
+class Silent:
+    """A master whose calls hang."""
+
+    dead = False
+
+    async def status(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_call_ends_once_another_master_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = World(Path()).backend
+    monkeypatch.setattr(masters, "LOOKS_S", (0.01,))
+    backend.hosts[actor_name(UID)] = Silent()
+    await masters.announce(backend.kv, UID, 1, FIRST)
+    first = await find_commander(backend, UID)
+    assert first is not None
+    call = asyncio.ensure_future(masters.call_commander(backend, first, UID, "status"))
+    await asyncio.sleep(0.05)
+    assert not call.done()
+    await masters.announce(backend.kv, UID, 2, SECOND)
+    await masters.announce(backend.kv, UID, 1, FIRST)  # late: of a master that was stopped
+    with pytest.raises(ActorLostError, match="does not command any more"):
+        await call
+    assert (await backend.kv.keys(f"dljob/{UID}/commands/"))[-1].endswith("000000002/2")
+    found = await find_commander(backend, UID)
+    assert found is not None, "without the second one's actor the first one is asked"
+    assert found.name == actor_name(UID)

@@ -1,0 +1,199 @@
+"""A job's two PrimeMasters: one commands, the other one follows its journal and takes over when it is gone.
+
+Both are actors of one class that Ray restarts, and both run this code: `until_claimed` before a master commands,
+`keep_other` while it does. `dljob.master.placement.takeover` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from dljob.master.placement.takeover import SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
+from dljob.master.state.state import Phase, RankPhase
+from dljob.plan.standby import choose_standby, standby_node
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, find_actor
+from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, announce
+from dljob.runtime.controller.master_loop import MasterLoop, until
+from dljob.runtime.journal.job_record import MasterOrder, master_actor
+from dljob.runtime.journal.journal import JournalBrokenError
+from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
+
+log = logging.getLogger(__package__)
+
+ANSWER_S = 0.5
+"""Seconds after which a commanding master answers its standby in any case."""
+KEEP_S = 5.0
+"""Seconds between two looks whether the standby is still there. Ray restarts it, unless it was ended for good."""
+AGAIN_S = 0.05
+"""Seconds before the next question after a lost claim, or after a method that the other one does not have."""
+
+
+class StandbyPair:
+    """The view that one of the two PrimeMasters has of the pair."""
+
+    def __init__(self, order: MasterOrder, shell: MasterLoop, *, shared: bool) -> None:
+        """`shared`: whether a master on another node can read the journal."""
+        self._order = order
+        self._shell = shell
+        self._shared = shared
+        self._other = actor_name(order.uid, FIRST + SECOND - order.number)
+        self._commanded = False
+        """Whether the other one commanded when it was last heard."""
+        self._claimed = 0
+        """The highest segment claimed, as the other one told; 0: it is to be read from the journal."""
+        self._folded = (0, 0)
+        """How far the journal was when it was folded last."""
+        self.follows = asyncio.Event()
+        """Set while the other one is known to command: then this one answers nobody else."""
+        self._tasks = TaskOwner(nobody_waits)
+
+    # -- before this one commands
+
+    async def until_claimed(self) -> None:
+        """Follow the other PrimeMaster; return once this one has claimed the next epoch."""
+        while True:
+            verdict = await self._ask()
+            if verdict.claim and await self._claim(verdict):
+                return
+            if verdict.claim:
+                self._claimed = 0
+                await asyncio.sleep(AGAIN_S)
+
+    async def _ask(self) -> TakeoverVerdict:
+        """Ask the other PrimeMaster once. The claims are known before: see `takeover`."""
+        loop = asyncio.get_running_loop()
+        claimed = self._claimed or max(await self._shell.journal.store.epochs(), default=0)
+        peer, begun = await find_actor(self._shell.backend, self._other), loop.time()
+        try:
+            async with asyncio.timeout(SILENT_S):
+                heard, claimed = await self._heard(peer, claimed)
+                self._claimed = claimed
+        except TimeoutError:
+            heard = PeerState.SILENT
+        except ActorLostError:
+            heard = PeerState.BROKEN
+        verdict = judge(PeerQuestion(heard, claimed, loop.time() - begun))
+        return replace(verdict, fence=verdict.fence and self._commanded)
+
+    async def _heard(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
+        if peer is None:
+            return PeerState.ABSENT, claimed
+        try:
+            answer: dict[str, Any] = await self._shell.backend.call(peer, "follow", claimed)
+        except ActorCallError as error:  # of a version without the method, which always commands
+            log.warning("the other PrimeMaster cannot be followed: %s", error.message)
+            await asyncio.sleep(ANSWER_S)
+            answer = {"commands": True, "at": (claimed, 0)}
+        self._commanded = bool(answer["commands"])
+        if not self._commanded:
+            return PeerState.FOLLOWS, claimed
+        self.follows.set()
+        self._fold(tuple(answer["at"]))
+        return PeerState.COMMANDS, max(claimed, answer["at"][0])
+
+    def _fold(self, at: tuple[int, int]) -> None:
+        """Fold the journal ahead if it has grown; one such task at a time, as it takes long where much is new."""
+        if at != self._folded and not self._tasks.tasks:
+            self._folded = at
+            self._tasks.start("journal ahead", self._follow(), nobody_waits)
+
+    async def _follow(self) -> None:
+        try:
+            await self._shell.follow()
+        except Exception as error:  # noqa: BLE001 - a takeover reads all that is missing
+            log.info("the journal could not be folded ahead: %r", error)
+
+    async def _claim(self, verdict: TakeoverVerdict) -> bool:
+        """Claim the next epoch; False when the other one has it."""
+        journal = self._shell.journal
+        try:
+            won = await journal.claim(verdict.claim)
+        except JournalBrokenError:
+            return True  # the loop meets the same error when it opens the journal, and ends the job with it
+        log.info("epoch %d %s: %s", verdict.claim, "is claimed" if won else "was lost", verdict.reason)
+        if not won:
+            return False
+        self.follows.clear()
+        if verdict.fence:
+            # It may only be stopped, and must not keep its callers waiting; the journal fences it in any case.
+            self._shell.tasks.start("end of the stopped PrimeMaster", self.end_other(), nobody_waits)
+        if verdict.claim > 1:
+            self._shell.tasks.repeat("announcement", self.announce, nobody_waits)
+        if self._tasks.tasks:
+            await asyncio.wait(self._tasks.tasks)  # the replay goes on from what is being folded
+        await asyncio.to_thread(self._shell.timeline.read_again)
+        return True
+
+    # -- while this one commands
+
+    async def announce(self) -> None:
+        """Say that this one commands, under a key with its epoch."""
+        await announce(self._shell.backend.kv, self._order.uid, self._shell.journal.epoch, self._order.number)
+
+    async def answer(self, segment: int) -> dict[str, Any]:
+        """Answer the standby: at once if this master has claimed another segment than it knows, else after a while."""
+        shell = self._shell
+        if not shell.journal.epoch:
+            return {"commands": False}
+        await until(shell.changed, lambda: shell.journal.segment != segment, ANSWER_S)
+        return {"commands": True, "at": shell.journal.position}
+
+    async def keep_other(self) -> None:
+        """Create the standby once the last rank is in user code, and again whenever it is gone for good."""
+        shell, errors = self._shell, ErrorLog("the look for a standby", log)
+        await until(shell.changed, self._all_ready, None)
+        while True:
+            try:
+                await self._create()
+                errors.worked()
+            except Exception as error:  # noqa: BLE001 - Ray's head may be away; without a standby Ray restarts the master
+                errors.failed(error)
+            await asyncio.sleep(KEEP_S)
+
+    def _all_ready(self) -> bool:
+        state = self._shell.state
+        waiting = (RankPhase.WAITING, RankPhase.STARTING, RankPhase.STOPPING)
+        return state.phase is Phase.RUNNING and not any(own.phase in waiting for own in state.ranks.values())
+
+    async def _create(self) -> None:
+        backend, order = self._shell.backend, self._order
+        nodes = await backend.nodes()
+        choice = choose_standby(self._shell.setup.plan.standby, len({node.ip for node in nodes}))
+        if not choice.wanted or await backend.lookup(self._other) is not None:
+            return
+        await self.announce()
+        log.info("a standby of PrimeMaster is created: %s", choice.reason)
+        head = next((node.id for node in nodes if node.head), None)
+        others = [node.id for node in nodes if node.id != backend.here() and not (order.away and node.head)]
+        node = standby_node(backend.here(), others, shared=self._shared)
+        actor = master_actor(replace(order, number=FIRST + SECOND - order.number), head, avoid=order.away)
+        await backend.spawn(replace(actor, prefer=node) if self._shared else replace(actor, prefer=None, node=node))
+
+    async def end_other(self) -> None:
+        """End the other one for good: it is stopped, or the job is over, and it would take over."""
+        with suppress(Exception):  # a stopped one is fenced, and after the job it would read the end and leave
+            peer = await self._shell.backend.lookup(self._other)
+            if peer is not None:
+                await self._shell.backend.kill(peer)
+
+
+async def started(loop: asyncio.Future[MasterLoop], pair: StandbyPair | None) -> MasterLoop:
+    """Return the loop of a master once it commands.
+
+    Raises:
+        NotCommandingError: The other master commands.
+    """
+    if pair is None or loop.done():
+        return await asyncio.shield(loop)
+    follows = asyncio.ensure_future(pair.follows.wait())
+    try:
+        await asyncio.wait([loop, follows], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        follows.cancel()
+    if not loop.done():
+        raise NotCommandingError("this PrimeMaster is the standby; the other one commands")
+    return loop.result()
