@@ -47,6 +47,7 @@ SCRIPTS = (
     "torchrun",
     "precheck",
     "failover",
+    "standby",
     "deaths",
     "head",
     "raylet",

@@ -56,6 +56,8 @@ MAKERS = {
     "workers/dljob/runtime/controller/checking.py _checker": "awaited, and again at the end of the round",
     "workers/dljob/runtime/controller/checking.py _meet": "awaited; each exception is a finding",
     "workers/dljob/runtime/controller/node_watch.py _ask": "awaited",
+    "workers/dljob/runtime/controller/standby.py started": "waits for an event, which cannot fail; cancelled after",
+    "workers/dljob/runtime/backend/masters.py call_commander": "awaited; cancelled where another master commands",
     "workers/dljob/runtime/queues/keeper.py _open_store": "awaited; what failed is made anew by who asks next",
     "workers/dljob/runtime/serving/monitor.py _begin": "an exception is logged; the rank's next process is probed anew",
     "workers/dljob/runtime/serving/monitor.py _watch": "of a TaskGroup: an exception is one of the task of `_begin`",
@@ -287,8 +289,11 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "sizes": tell_sizes,
     "status file": go_on,
 }
-OF_ACTORS = {"PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights"}
-"""Tasks of the actors themselves, which have tests of their own: that of the copy is in `test_weights.py`."""
+OF_ACTORS = {
+    *("PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights"),
+    *("standby", "announcement", "journal ahead", "end of the stopped PrimeMaster"),
+}
+"""Tasks of the actors themselves, which have tests of their own: those of a standby are in `test_standby.py`."""
 
 
 @pytest.fixture(autouse=True)
