@@ -38,3 +38,35 @@ def test_a_stopped_master_is_replaced_and_does_nothing_when_it_runs_again(job: J
     scene.restart("worker/1", incarnation=2)
     scene.follows(FIRST)
     scene.ends()
+
+
+def test_of_two_masters_that_are_killed_together_one_commands(job: Job) -> None:
+    scene = PairScene(job)
+    scene.kill(FIRST, SECOND)
+    number = scene.commander(epoch=2)
+    scene.follows(FIRST + SECOND - number)
+    scene.untouched()
+    scene.ends()
+
+
+def test_a_standby_that_is_killed_is_started_again_and_costs_nothing(job: Job) -> None:
+    scene = PairScene(job)
+    killed = scene.pid(SECOND)
+    scene.kill(SECOND)
+    eventually(lambda: scene.pid(SECOND) not in (0, killed), LONG_S, lambda: "Ray does not start it again")
+    scene.follows(SECOND)
+    assert job.connection.status()["restarts"]["master"] == 0
+    scene.ends()
+
+
+def test_with_a_stopped_standby_the_master_that_ray_starts_again_commands(job: Job) -> None:
+    scene = PairScene(job)
+    stopped = scene.pid(SECOND)
+    os.kill(stopped, signal.SIGSTOP)
+    scene.kill(FIRST)
+    scene.commands(FIRST, epoch=2)
+    os.kill(stopped, signal.SIGCONT)
+    scene.follows(SECOND)
+    scene.untouched()
+    assert job.connection.status()["restarts"]["master"] == 1
+    scene.ends()

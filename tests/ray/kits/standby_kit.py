@@ -61,6 +61,17 @@ class PairScene:
 
         eventually(answers, LONG_S, lambda: f"PrimeMaster {number} does not command: {self.job.seen()} {self.log()}")
 
+    def commander(self, epoch: int) -> int:
+        """Wait until one of the two commands in an epoch; return its number."""
+
+        def found() -> int:
+            if self.job.connection.status()["restarts"]["master"] != epoch - 1:
+                return 0
+            pid = self.job.connection.pids()["master"]
+            return next((number for number in (FIRST, SECOND) if self.pid(number) == pid), 0)
+
+        return eventually(found, LONG_S, lambda: f"nobody commands: {self.job.seen()} {self.log()}")
+
     def kill(self, *numbers: int) -> None:
         for pid in [self.pid(number) for number in numbers]:
             os.kill(pid, signal.SIGKILL)

@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 from master_shell_kit import HANG_S, UID, World, end_all, running, until
 
+from dljob.master.state import events as ev
 from dljob.runtime.backend import masters
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
-from dljob.runtime.controller import rebuild, standby
+from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import StandbyPair, started
 from dljob.runtime.journal.job_record import MasterOrder
 from dljob.runtime.journal.stores import FileStore, KeyValueStore
+from dljob.telemetry import reasons
 
 
-class Member:
+class PairedMaster:
     """One of the two processes, as the backend sees it."""
 
     def __init__(self, world: World, number: int, *, kv: bool = False) -> None:
@@ -62,14 +64,14 @@ class Member:
         self.shell.executor.hosts.close()
 
 
-async def commanding(world: World, *, kv: bool = False) -> Member:
-    first = Member(world, FIRST, kv=kv)
+async def commanding(world: World, *, kv: bool = False) -> PairedMaster:
+    first = PairedMaster(world, FIRST, kv=kv)
     await until(running(first.shell))
     return first
 
 
-async def following(world: World, *, kv: bool = False) -> Member:
-    second = Member(world, SECOND, kv=kv)
+async def following(world: World, *, kv: bool = False) -> PairedMaster:
+    second = PairedMaster(world, SECOND, kv=kv)
     async with asyncio.timeout(HANG_S):
         await second.pair.follows.wait()
     return second
@@ -131,7 +133,7 @@ async def test_a_master_that_is_started_again_asks_before_it_claims(tmp_path: Pa
     world = World(tmp_path)
     first = await commanding(world)
     second = await following(world)
-    again = Member(world, FIRST)  # while the other one has not noticed that the first one is gone
+    again = PairedMaster(world, FIRST)  # while the other one has not noticed that the first one is gone
     await until(lambda: again.shell.journal.epoch or second.shell.journal.epoch)
     both = (again.shell.journal.epoch, second.shell.journal.epoch)
     assert sorted(both) == [0, 2], both
@@ -199,10 +201,52 @@ async def test_a_master_without_the_method_counts_as_commanding(
     second.close()
 
 
+async def test_a_standby_of_another_version_takes_the_state_as_it_was_written(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    world.core = "0.2.0 b"
+    second = await following(world)
+    before = first.shell.state.ranks
+    first.die()
+    await until(lambda: second.shell.recovered)
+    assert second.shell.state.ranks == before
+    noted = [note["reason"] for note in second.shell.timeline.after(0)]
+    assert reasons.JOURNAL_TAKEN_OVER in noted
+    second.close()
+
+
+async def test_a_standby_far_behind_reads_from_the_last_snapshot_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much was journaled while it was stopped: the commanding one writes a snapshot every 2,000 records."""
+    world = World(tmp_path)
+    monkeypatch.setattr(master_loop, "SNAPSHOT_EVERY", 50)
+    first = await commanding(world)
+    for number in range(200):
+        await first.shell.offer(ev.Commanded(str(number), "restart", "nobody", "test", 0))
+    await until(lambda: first.shell.journal.segment > 3)
+    second = PairedMaster(world, SECOND)
+    read: list[int] = []
+    whole = second.shell.journal.store.read
+
+    async def counted(epoch: int, work: Any) -> Any:
+        read.append(epoch)
+        return await whole(epoch, work)
+
+    monkeypatch.setattr(second.shell.journal.store, "read", counted)
+    async with asyncio.timeout(HANG_S):
+        await second.pair.follows.wait()
+    first.die()
+    await until(lambda: second.shell.recovered)
+    assert min(read) > 2, read
+    assert second.shell.timeline.seq >= first.shell.timeline.seq
+    second.close()
+
+
 # -- who commands
 
 
-class Silent:
+class DeafMaster:
     """A master whose calls hang."""
 
     dead = False
@@ -214,7 +258,7 @@ class Silent:
 async def test_a_call_ends_once_another_master_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = World(Path()).backend
     monkeypatch.setattr(masters, "LOOKS_S", (0.01,))
-    backend.hosts[actor_name(UID)] = Silent()
+    backend.hosts[actor_name(UID)] = DeafMaster()
     await masters.announce(backend.kv, UID, 1, FIRST)
     first = await find_commander(backend, UID)
     assert first is not None

@@ -112,9 +112,9 @@ def find_master(job: JobInfo) -> Any:
 
     if not job.standby:
         return ray.get_actor(job.master, job.namespace)
-    from dljob import ray_private
+    from dljob.ray_private import kv_keys
 
-    keys = sorted(key.decode() for key in ray_private.kv_keys(_prefix(job.uid), namespace=job.namespace))
+    keys = sorted(key.decode() for key in kv_keys(_prefix(job.uid), namespace=job.namespace))
     first, other = names(job.uid, keys)
     with suppress(ValueError):  # it was ended for good, and the other one takes over
         return ray.get_actor(first, job.namespace)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from dljob.master.placement.takeover import SILENT_S, PeerQuestion, PeerState, judge
 
 
-class At(StrEnum):
+class PairPoint(StrEnum):
     """The point at which one of the two is."""
 
     DOWN = "Down"
@@ -32,7 +32,7 @@ class At(StrEnum):
 class PairMember:
     """One of the two."""
 
-    at: At = At.READS
+    at: PairPoint = PairPoint.READS
     known: int = 0
     """The highest segment claimed, as it knows."""
     stopped: bool = False
@@ -44,7 +44,7 @@ class PairMember:
 class PairState:
     """Both, and the journal."""
 
-    members: tuple[PairMember, PairMember] = (PairMember(At.COMMANDS, owns=1), PairMember())
+    members: tuple[PairMember, PairMember] = (PairMember(PairPoint.COMMANDS, owns=1), PairMember())
     claimed: int = 1
     broken: str = ""
     """The law that was broken."""
@@ -61,13 +61,13 @@ def moves(state: PairState) -> Iterator[PairState]:
     for number, own in enumerate(state.members):
         if own.stopped:
             yield state.put(number, replace(own, stopped=False))
-        elif own.at is At.DOWN:
+        elif own.at is PairPoint.DOWN:
             yield state.put(number, PairMember())
-        elif own.at is At.READS:
-            yield state.put(number, replace(own, at=At.ASKS, known=state.claimed))
-        elif own.at is At.ASKS:
+        elif own.at is PairPoint.READS:
+            yield state.put(number, replace(own, at=PairPoint.ASKS, known=state.claimed))
+        elif own.at is PairPoint.ASKS:
             yield _asked(state, number)
-        elif own.at is At.CLAIMS:
+        elif own.at is PairPoint.CLAIMS:
             yield _claim(state, number)
         else:
             yield from _commanding(state, number)
@@ -77,44 +77,44 @@ def _asked(state: PairState, number: int) -> PairState:
     own, other = state.members[number], state.members[1 - number]
     if other.stopped:
         heard = PeerState.SILENT
-    elif other.at is At.DOWN:
+    elif other.at is PairPoint.DOWN:
         heard = PeerState.BROKEN
     else:
-        heard = PeerState.COMMANDS if other.at is At.COMMANDS else PeerState.FOLLOWS
+        heard = PeerState.COMMANDS if other.at is PairPoint.COMMANDS else PeerState.FOLLOWS
     # Who commands tells its own segment; one that is fenced by now tells an old one, and its claim is lost.
     told = max(own.known, other.owns) if heard is PeerState.COMMANDS else own.known
     verdict = judge(PeerQuestion(heard, told, SILENT_S))
     if verdict.claim:
-        return state.put(number, replace(own, at=At.CLAIMS, known=verdict.claim - 1))
+        return state.put(number, replace(own, at=PairPoint.CLAIMS, known=verdict.claim - 1))
     return state.put(number, replace(own, known=told))
 
 
 def _claim(state: PairState, number: int) -> PairState:
     own, other = state.members[number], state.members[1 - number]
     if state.claimed != own.known:
-        return state.put(number, replace(own, at=At.READS))
-    fences = other.at is At.COMMANDS and other.owns == state.claimed and not other.stopped
+        return state.put(number, replace(own, at=PairPoint.READS))
+    fences = other.at is PairPoint.COMMANDS and other.owns == state.claimed and not other.stopped
     # It was stopped when it was asked, and runs again: that one is fenced, as by every successor.
     broken = "a master is fenced that commands and was never stopped" if fences and not other.known else ""
-    won = replace(own, at=At.COMMANDS, owns=own.known + 1, known=0)
+    won = replace(own, at=PairPoint.COMMANDS, owns=own.known + 1, known=0)
     return state.put(number, won, claimed=own.known + 1, broken=broken)
 
 
 def _commanding(state: PairState, number: int) -> Iterator[PairState]:
     own = state.members[number]
     if own.owns != state.claimed:  # it sees the later claim with its next write, or by its guard
-        yield state.put(number, PairMember(At.DOWN))
+        yield state.put(number, PairMember(PairPoint.DOWN))
 
 
 def faults(state: PairState) -> Iterator[PairState]:
     """Yield each state after a fault: one is killed, one is stopped, or the commanding one rolls its journal."""
     for number, own in enumerate(state.members):
-        if own.at is not At.DOWN:
-            yield state.put(number, PairMember(At.DOWN))
+        if own.at is not PairPoint.DOWN:
+            yield state.put(number, PairMember(PairPoint.DOWN))
         if not own.stopped:
             # `known` of a commanding one marks that it was stopped once.
             yield state.put(number, replace(own, stopped=True, known=own.known or 1))
-        if own.at is At.COMMANDS and own.owns == state.claimed and not own.stopped:
+        if own.at is PairPoint.COMMANDS and own.owns == state.claimed and not own.stopped:
             yield state.put(number, replace(own, owns=own.owns + 1), claimed=state.claimed + 1)
 
 
@@ -147,4 +147,4 @@ def _stuck(edges: dict[PairState, list[PairState]]) -> str:
 
 
 def _commanded(state: PairState) -> bool:
-    return any(own.at is At.COMMANDS and own.owns == state.claimed and not own.stopped for own in state.members)
+    return any(own.at is PairPoint.COMMANDS and own.owns == state.claimed and not own.stopped for own in state.members)
