@@ -320,7 +320,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.master.standby": Code(
         "dljob.plan.plan",
         "master.standby",
-        "tests/unit/plan/test_standby.py::test_a_standby_is_made_by_mode_and_number_of_machines",
+        "tests/unit/spec/test_standby.py::test_a_standby_is_made_by_mode_and_number_of_machines",
     ),
     "spec.faultTolerance.maxRestarts": Code(
         "dljob.master.failure.budget",

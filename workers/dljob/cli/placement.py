@@ -15,12 +15,12 @@ from dljob.plan.domains import Choice
 from dljob.plan.model import LEAST, NODE_GROUP_LABEL, Amount, JobPlan, Resources, Series, Unit, add_up
 from dljob.plan.role import RolePlan
 from dljob.plan.serving import ProbePlan, WeightsPlan, offered
-from dljob.plan.standby import preview_standby
 from dljob.plan.witnesses import WitnessPlan
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
 from dljob.spec.quantity import show, show_memory
 from dljob.spec.rules.tensorflow import NO_AUTHENTICATION
+from dljob.spec.standing import preview_standby
 from dljob.spec.text.emit import to_yaml
 from dljob.telemetry.wording import counted
 

@@ -15,8 +15,8 @@ from dljob.plan.amounts import GRAIN as GRAIN  # noqa: PLC0414 - found here as w
 from dljob.plan.amounts import LEAST, Amount, Resources, add_up
 from dljob.plan.digest import LATER
 from dljob.plan.role import RolePlan
-from dljob.plan.standby import Mode
 from dljob.plan.witnesses import WitnessPlan
+from dljob.spec.standing import StandbyMode
 
 NODE_GROUP_LABEL = "dljob.io/node-group"
 """Label of each machine of a node group, with the group's name."""
@@ -283,7 +283,7 @@ class JobPlan:
     node_groups: Mapping[str, MachineGroup]
     digest: str
     witnesses: tuple[WitnessPlan, ...] = ()
-    standby: Mode = "Auto"
+    standby: StandbyMode = "Auto"
     """`master.standby`."""
 
     def sized(self, sizes: Mapping[str, int], gone: Mapping[str, tuple[int, ...]] | None = None) -> JobPlan:

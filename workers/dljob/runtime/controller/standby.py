@@ -14,12 +14,12 @@ from typing import Any
 
 from dljob.master.placement.takeover import SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
 from dljob.master.state.state import Phase, RankPhase
-from dljob.plan.standby import choose_standby, standby_node
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, find_actor
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, announce
 from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.runtime.journal.job_record import MasterOrder, master_actor
 from dljob.runtime.journal.journal import JournalBrokenError
+from dljob.spec.standing import choose_standby, standby_node
 from dljob.tasks import ErrorLog, TaskOwner, nobody_waits
 
 log = logging.getLogger(__package__)

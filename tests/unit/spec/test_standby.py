@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plan_kit import job, role
 
-from dljob.plan.plan import plan
-from dljob.plan.standby import Mode, choose_standby, preview_standby, standby_node
+from dljob.spec.standing import StandbyMode, choose_standby, preview_standby, standby_node
 
 
 @pytest.mark.parametrize(
@@ -18,13 +16,12 @@ from dljob.plan.standby import Mode, choose_standby, preview_standby, standby_no
         ("Never", 9, False, "Ray alone"),
     ],
 )
-def test_a_standby_is_made_by_mode_and_number_of_machines(mode: Mode, machines: int, wanted: bool, why: str):
+def test_a_standby_is_made_by_mode_and_number_of_machines(mode: StandbyMode, machines: int, wanted: bool, why: str):
     choice = choose_standby(mode, machines)
     assert (choice.wanted, why in choice.reason) == (wanted, True)
 
 
 def test_the_plan_of_a_job_says_what_standby_it_has():
-    assert plan(job(role("w"))).standby == "Auto"
     assert "two machines or more" in preview_standby("Auto")
     assert preview_standby("Always") == "Always"
     assert preview_standby("Never") == "Never"
