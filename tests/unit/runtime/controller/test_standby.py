@@ -11,6 +11,7 @@ import pytest
 from master_shell_kit import HANG_S, UID, World, end_all, running, until
 
 from dljob.master.state import events as ev
+from dljob.master.state.views import Outcome
 from dljob.runtime.backend import masters
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
@@ -181,6 +182,20 @@ async def test_a_follower_answers_nobody_else(tmp_path: Path) -> None:
     assert await started(loop, second.pair) is second.shell
     assert await started(loop, None) is second.shell
     first.close()
+    second.close()
+
+
+async def test_a_standby_claims_nothing_after_the_end_of_the_job(tmp_path: Path) -> None:
+    """Ray may end the commanding one before its standby, though it was told to end that one first."""
+    world = World(tmp_path)
+    first = await commanding(world)
+    second = await following(world)
+    for name, host in world.backend.hosts.items():
+        if "/worker/" in name:
+            host.report(int(name.split("/")[2]), 1, Outcome(ok=True, result="7"))
+    await until(lambda: first.shell.final and second.pair._over)
+    first.die()
+    assert second.shell.journal.epoch == 0
     second.close()
 
 

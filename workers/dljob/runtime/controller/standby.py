@@ -43,6 +43,8 @@ class StandbyPair:
         self._other = actor_name(order.uid, FIRST + SECOND - order.number)
         self._commanded = False
         """Whether the other one commanded when it was last heard."""
+        self._over = False
+        """Whether the other one told that the job is over."""
         self._claimed = 0
         """The highest segment claimed, as the other one told; 0: it is to be read from the journal."""
         self._folded = (0, 0)
@@ -57,9 +59,13 @@ class StandbyPair:
         """Follow the other PrimeMaster; return once this one has claimed the next epoch."""
         while True:
             verdict = await self._ask()
-            if verdict.claim and await self._claim(verdict):
+            if self._over:
+                # The other one ends this process, and then itself, in an order that Ray does not keep.
+                await asyncio.sleep(KEEP_S)
+                self._over = False
+            elif verdict.claim and await self._claim(verdict):
                 return
-            if verdict.claim:
+            elif verdict.claim:
                 self._claimed = 0
                 await asyncio.sleep(AGAIN_S)
 
@@ -88,7 +94,7 @@ class StandbyPair:
             log.warning("the other PrimeMaster cannot be followed: %s", error.message)
             await asyncio.sleep(ANSWER_S)
             answer = {"commands": True, "at": (claimed, 0)}
-        self._commanded = bool(answer["commands"])
+        self._commanded, self._over = bool(answer["commands"]), bool(answer.get("over"))
         if not self._commanded:
             return PeerState.FOLLOWS, claimed
         self.follows.set()
@@ -139,8 +145,8 @@ class StandbyPair:
         shell = self._shell
         if not shell.journal.epoch:
             return {"commands": False}
-        await until(shell.changed, lambda: shell.journal.segment != segment, ANSWER_S)
-        return {"commands": True, "at": shell.journal.position}
+        await until(shell.changed, lambda: shell.journal.segment != segment or shell.final is not None, ANSWER_S)
+        return {"commands": True, "at": shell.journal.position, "over": shell.final is not None}
 
     async def keep_other(self) -> None:
         """Create the standby once the last rank is in user code, and again whenever it is gone for good."""
