@@ -13,6 +13,8 @@ from enum import StrEnum
 
 SILENT_S = 2.0
 """Seconds without an answer after which the other PrimeMaster counts as stopped."""
+FIRST_SILENT_S = 6.0
+"""The same for one that was not heard yet: the connection is made with the question, and either may be starting."""
 LATE_S = 0.5
 """Most seconds by which the end of that time may be noticed late; later than that, the follower itself was stopped."""
 
@@ -41,6 +43,8 @@ class PeerQuestion:
     """The highest segment claimed before the question, or told in the answer."""
     took_s: float = 0.0
     """Seconds from the question to its end, by the clock of the one that asked."""
+    limit_s: float = SILENT_S
+    """The time after which the other one counted as silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,8 @@ def judge(question: PeerQuestion) -> TakeoverVerdict:
     heard, number = question.heard, question.claimed + 1
     if heard is PeerState.COMMANDS:
         return TakeoverVerdict(0, "the other PrimeMaster commands")
-    if heard is PeerState.SILENT and question.took_s > SILENT_S + LATE_S:
-        late = question.took_s - SILENT_S
+    if heard is PeerState.SILENT and question.took_s > question.limit_s + LATE_S:
+        late = question.took_s - question.limit_s
         return TakeoverVerdict(0, f"this process was stopped itself for {late:.1f} s: the other one may have answered")
     if heard is PeerState.SILENT:
         return TakeoverVerdict(number, f"the other PrimeMaster gave no answer for {question.took_s:.1f} s", fence=True)

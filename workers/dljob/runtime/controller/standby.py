@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dljob.master.placement.takeover import SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
+from dljob.master.placement.takeover import FIRST_SILENT_S, SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
 from dljob.master.state.state import Phase, RankPhase
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, find_actor
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, announce
@@ -71,18 +71,18 @@ class StandbyPair:
 
     async def _ask(self) -> TakeoverVerdict:
         """Ask the other PrimeMaster once. The claims are known before: see `takeover`."""
-        loop = asyncio.get_running_loop()
+        loop, limit = asyncio.get_running_loop(), SILENT_S if self._commanded else FIRST_SILENT_S
         claimed = self._claimed or max(await self._shell.journal.store.epochs(), default=0)
         peer, begun = await find_actor(self._shell.backend, self._other), loop.time()
         try:
-            async with asyncio.timeout(SILENT_S):
+            async with asyncio.timeout(limit):
                 heard, claimed = await self._heard(peer, claimed)
                 self._claimed = claimed
         except TimeoutError:
             heard = PeerState.SILENT
         except ActorLostError:
             heard = PeerState.BROKEN
-        verdict = judge(PeerQuestion(heard, claimed, loop.time() - begun))
+        verdict = judge(PeerQuestion(heard, claimed, loop.time() - begun, limit))
         return replace(verdict, fence=verdict.fence and self._commanded)
 
     async def _heard(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
