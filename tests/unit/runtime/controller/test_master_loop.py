@@ -510,7 +510,8 @@ async def test_the_status_file_and_snapshots_are_made_in_threads(world: World, m
 
     monkeypatch.setattr(shell_module.snapshots, "status", watched("status", shell_module.snapshots.status))
     monkeypatch.setattr(shell_module, "snapshot_records", watched("snapshot", shell_module.snapshot_records))
-    monkeypatch.setattr(shell_module, "rebuild", watched("rebuild", shell_module.rebuild))
+    of = shell_module.Rebuilding
+    monkeypatch.setattr(of, "rebuild", watched("rebuild", of.rebuild))
     monkeypatch.setattr(timeline_module, "json", SimpleNamespace(dumps=watched("dumps", json.dumps), loads=json.loads))
     shell = world.master()
     await until(running(shell))
