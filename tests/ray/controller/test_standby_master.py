@@ -40,6 +40,7 @@ def test_a_stopped_master_is_replaced_and_does_nothing_when_it_runs_again(job: J
     scene.ends()
 
 
+@pytest.mark.slow
 def test_of_two_masters_that_are_killed_together_one_commands(job: Job) -> None:
     scene = PairScene(job)
     scene.kill(FIRST, SECOND)
@@ -59,6 +60,7 @@ def test_a_standby_that_is_killed_is_started_again_and_costs_nothing(job: Job) -
     scene.ends()
 
 
+@pytest.mark.slow
 def test_with_a_stopped_standby_the_master_that_ray_starts_again_commands(job: Job) -> None:
     scene = PairScene(job)
     stopped = scene.pid(SECOND)
