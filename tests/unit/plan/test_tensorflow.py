@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from plan_kit import job, role
 
+from dljob.cli.placement import render_plan
+from dljob.master.start.assign import would_be_nodes
 from dljob.plan.plan import plan
 from dljob.plan.tensorflow import checksum, tf_config
 
@@ -48,3 +51,27 @@ def test_the_config_says_who_the_rank_is_and_where_all_tasks_listen():
     }
     assert checksum(cluster) == checksum(dict(reversed(cluster.items())))
     assert checksum(cluster) != checksum({**cluster, "chief": ["a:3"]})
+
+
+OPENS_FREE = "opens all free ports to the namespace for the Service of web, TensorFlow's too (give the port a number"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"ports": [{"name": "http"}], "service": True}, f"does not close them: networkPolicy {OPENS_FREE}"),
+        ({"ports": [{"name": "http", "port": 8080}], "service": True}, "closes them"),
+        ({"ports": [{"name": "http"}]}, "closes them"),
+        ({}, "closes them"),
+    ],
+)
+def test_the_plan_tells_whether_a_network_policy_closes_the_servers(other, said):
+    made = plan(job(task("chief"), task("ps"), task("worker"), role("web", **other)))
+    assert f"; networkPolicy {said}" in render_plan(made, would_be_nodes(made), "table")
+
+
+def test_the_plan_tells_of_a_task_whose_service_opens_its_server():
+    worker = task("worker", ports=[{"name": "board", "port": 6006}], service=True)
+    made = plan(job(task("chief"), task("ps"), worker))
+    text = render_plan(made, would_be_nodes(made), "table")
+    assert "does not close them: networkPolicy opens the port of TensorFlow to the namespace" in text

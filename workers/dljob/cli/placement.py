@@ -19,7 +19,7 @@ from dljob.plan.witnesses import WitnessPlan
 from dljob.plan.words import ranges, resources_text
 from dljob.reconcile.state.names import service as service_name
 from dljob.spec.quantity import show, show_memory
-from dljob.spec.rules.tensorflow import NO_AUTHENTICATION
+from dljob.spec.rules.tensorflow import NO_AUTHENTICATION, opening
 from dljob.spec.standing import preview_standby
 from dljob.spec.text.emit import to_yaml
 from dljob.telemetry.wording import counted
@@ -88,7 +88,7 @@ class _Layout:
             domains = [*aligned(table), *([""] if domains else []), *domains]
         rows: Rows
         if tasks := [f"{role.name} ({role.tf})" for role in plan.roles.values() if role.tf]:
-            rows = [("TF_CONFIG FOR", "NOTE"), (", ".join(tasks), f"{NO_AUTHENTICATION}; networkPolicy closes them")]
+            rows = [("TF_CONFIG FOR", "NOTE"), (", ".join(tasks), f"{NO_AUTHENTICATION}; {_closed(plan)}")]
             domains = [*aligned(rows), *([""] if domains else []), *domains]
         images: Rows = [(group.name, group.image) for group in plan.node_groups.values() if group.image]
         if images:
@@ -215,6 +215,14 @@ def _server_row(job: str, role: RolePlan) -> tuple[str, ...]:
         numbers = ",".join(str(number) for number in offered(role.ports).values())
         service = f"{service_name(job, role.name)}:{numbers}"
     return role.name, ports, has, f"{role.drain.timeout_s} s" if role.drain else "-", service
+
+
+def _closed(plan: JobPlan) -> str:
+    """Return whether networkPolicy closes TensorFlow's servers, and if not why."""
+    served = [role for role in plan.roles.values() if role.service]
+    found = [opening(role.name, role.tf, [number for _, number in role.ports]) for role in served]
+    why = [f"{words} ({remedy})" for words, remedy in found if words]
+    return f"networkPolicy does not close them: {'; '.join(why)}" if why else "networkPolicy closes them"
 
 
 def _weights_row(role: str, weights: WeightsPlan) -> tuple[str, ...]:

@@ -82,3 +82,13 @@ def test_a_service_at_a_free_port_that_opens_the_servers_is_warned_of(port: int,
     for one in found:
         assert one.loc == ("spec", "roles", 3, "ports", 0)
         assert "opens all free ports to the namespace for the Service of other, TensorFlow's too" in one.message
+
+
+@pytest.mark.parametrize(("name", "port"), [("tf", 2222), ("board", 6006)])
+def test_a_service_of_a_task_opens_its_server_whatever_the_ports_are(name: str, port: int) -> None:
+    chief = task("chief", ports=[{"name": name, "port": port}], service=True)
+    spec = parse(job({"roles": [chief, *CLUSTER[1:]], "networkPolicy": {"enabled": True}})).spec
+    (warning,) = tensorflow_warnings(spec)
+    assert warning.loc == ("spec", "roles", 0, "service")
+    assert "opens the port of TensorFlow to the namespace for the Service of chief" in warning.message
+    assert warning.hint.startswith("take service out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dljob.spec import cel
 from dljob.spec.model import DLJobSpec, Role
@@ -87,6 +87,21 @@ TENSORFLOW_RULES: tuple[Check, ...] = (_cluster, _roles, _start, _config)
 
 
 NO_AUTHENTICATION = "TensorFlow's servers have no authentication: whoever reaches their port can run code in them"
+FIXED_PORT = "give the port a number below 20000"
+NO_SERVICE = "take service out: tasks find each other by TF_CONFIG"
+
+
+def opening(role: str, task: str, numbers: Iterable[int]) -> tuple[str, str]:
+    """Return why the Service of a role lets the namespace reach TensorFlow's servers, and a remedy; empty if not.
+
+    `task` is the role's own, empty without one; `numbers` are those of its ports, 0 for a free one.
+    """
+    if task not in ("", "evaluator"):
+        return f"networkPolicy opens the port of TensorFlow to the namespace for the Service of {role}", NO_SERVICE
+    if 0 in numbers:  # The policy cannot tell a free port of a Service from one of TensorFlow.
+        words = f"networkPolicy opens all free ports to the namespace for the Service of {role}, TensorFlow's too"
+        return words, FIXED_PORT
+    return "", ""
 
 
 def tensorflow_warnings(spec: DLJobSpec) -> Iterator[Finding]:
@@ -99,9 +114,8 @@ def tensorflow_warnings(spec: DLJobSpec) -> Iterator[Finding]:
         yield Finding(("spec", "roles", found[0], "tf"), NO_AUTHENTICATION, hint)
         return
     for index, role in enumerate(spec.roles):
-        free = [at for at, port in enumerate(role.ports) if port.port == 0]
-        # The policy cannot tell a free port of a Service from one of TensorFlow.
-        if role.service and free:
-            loc: Loc = ("spec", "roles", index, "ports", free[0])
-            words = f"networkPolicy opens all free ports to the namespace for the Service of {role.name}"
-            yield Finding(loc, f"{words}, TensorFlow's too: {NO_AUTHENTICATION}", "give the port a number below 20000")
+        numbers = [port.port for port in role.ports]
+        words, hint = opening(role.name, role.tf.task if role.tf else "", numbers) if role.service else ("", "")
+        if words:
+            at = ("service",) if hint == NO_SERVICE else ("ports", numbers.index(0))
+            yield Finding(("spec", "roles", index, *at), f"{words}: {NO_AUTHENTICATION}", hint)
