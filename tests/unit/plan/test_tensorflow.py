@@ -10,7 +10,7 @@ from plan_kit import job, role
 from dljob.cli.placement import render_plan
 from dljob.master.start.assign import would_be_nodes
 from dljob.plan.plan import plan
-from dljob.plan.tensorflow import checksum, tf_config
+from dljob.plan.tensorflow import checksum, resharded, servers_of, tf_config
 
 
 def task(name, count=1, **more):
@@ -75,3 +75,22 @@ def test_the_plan_tells_of_a_task_whose_service_opens_its_server():
     made = plan(job(task("chief"), task("ps"), worker))
     text = render_plan(made, would_be_nodes(made), "table")
     assert "does not close them: networkPolicy opens the port of TensorFlow to the namespace" in text
+
+
+def test_the_number_of_servers_is_known_to_the_chief_alone():
+    made = roles()
+    cluster = {"chief": ["a:1"], "ps": ["a:2", "b:2"], "worker": ["a:3", "b:3"]}
+    assert servers_of(tf_config(made["chief"], 0, cluster)) == 2
+    assert servers_of(tf_config(made["worker"], 0, cluster)) == 0
+
+
+@pytest.mark.parametrize("config", ["", "{", "[]", '{"cluster": {}}', '{"cluster": {"ps": 1}, "task": 2}'])
+def test_a_config_of_somebody_elses_names_no_servers(config):
+    assert servers_of(config) == 0
+
+
+def test_a_checkpoint_of_another_number_of_servers_is_told_with_both_numbers():
+    words = resharded(40, 1, 2)
+    assert "the checkpoint of step 40 was written with 1 parameter server, and this attempt has 2" in words
+    assert "replicas: 1 of the role of the ps reads it" in words
+    assert [resharded(40, *numbers) for numbers in ((2, 2), (0, 2), (2, 0))] == ["", "", ""]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from dljob.plan.role import RolePlan
-from dljob.spec.model import DLJobSpec, Role
+from dljob.telemetry.wording import counted
+
+if TYPE_CHECKING:
+    # Not at run time: ranks read the number of servers, and pydantic takes longer to import than all else here.
+    from dljob.spec.model import DLJobSpec, Role
 
 TF_CONFIG = "TF_CONFIG"
 PORT = "tf"
@@ -43,3 +48,27 @@ def tf_config(role: RolePlan, rank: int, cluster: Cluster) -> str:
 def checksum(cluster: Cluster) -> str:
     """Return a short name of a cluster's addresses."""
     return f"{crc32(json.dumps(cluster, sort_keys=True).encode()):08x}"
+
+
+def servers_of(config: str) -> int:
+    """Return the number of parameter servers in a chief's TF_CONFIG; 0 for any other task, and for no TF_CONFIG."""
+    try:
+        found = json.loads(config or "{}")
+        return len(found["cluster"]["ps"]) if found["task"]["type"] == "chief" else 0
+    except (ValueError, TypeError, KeyError):
+        return 0  # A rank without tf may have a TF_CONFIG of its own, whose reader judges it.
+
+
+def resharded(step: int, saved: int, present: int) -> str:
+    """Return what becomes of a checkpoint of another number of parameter servers; empty if it is the same number.
+
+    Either number is 0 where it is not known.
+    """
+    if not saved or not present or saved == present:
+        return ""
+    return (
+        f"the checkpoint of step {step} was written with {counted(saved, 'parameter server')}, and this attempt has "
+        f"{present}: tf.train.Checkpoint puts its variables on {present}, by name. It cannot do so for variables that "
+        f"the script makes for each parameter server: assert_consumed() refuses the checkpoint then, and "
+        f"replicas: {saved} of the role of the ps reads it"
+    )

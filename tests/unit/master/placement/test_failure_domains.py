@@ -136,6 +136,15 @@ def test_nodes_without_the_label_are_in_no_rack():
     assert not world.notes(reasons.DOMAIN_STAYS)
 
 
+def test_a_rack_is_left_for_nodes_without_the_label():
+    world = boot("bbb---")
+    for _ in range(2):
+        lose(world, held(world, "b")[0])
+    (note,) = world.notes(reasons.DOMAIN_REPLACED)
+    assert "2 nodes of rack=b failed within 600 s" in note.message
+    assert homes(world) == ["-", "-", "-"]
+
+
 def test_nodes_lost_at_once_take_the_rest_of_their_rack_in_the_same_incident():
     world = boot("aaabbb")
     gone = held(world, "a")[:2]

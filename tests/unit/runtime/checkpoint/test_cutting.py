@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from concurrent.futures import Future
 from pathlib import Path
@@ -100,3 +101,32 @@ def test_ranks_of_a_world_take_the_same_save(line: Line) -> None:
     assert part.due(own) == 0
     assert line.asked[-1] == ("cut_at", [7, "t", 5])
     assert part.due(own) == 7
+
+
+def _servers(count: int) -> str:
+    cluster = {"chief": ["a:1"], "ps": [f"a:{2 + number}" for number in range(count)]}
+    return json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+
+
+@pytest.mark.parametrize("servers", [(1, 2), (3, 2), (2, 2), (0, 2), (2, 0)])
+def test_a_chief_is_told_that_another_number_of_servers_wrote_its_checkpoint(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, servers: Any
+) -> None:
+    saved, present = servers
+    state = {"tf": "path", "ranges": 9}
+    with a_saver() as (saver, _):
+        for count, saves in ((saved, True), (present, False)):
+            monkeypatch.setenv("TF_CONFIG", _servers(count) if count else "")
+            mine = Checkpoints()
+            mine._client = client(place(saver, tmp_path))  # type: ignore[reportPrivateUsage]
+            if saves:
+                mine.save(4, state)
+            else:
+                assert mine.load() == (4, state)
+            mine.close()
+    said = [one.getMessage() for one in caplog.records if "was written with" in one.getMessage()]
+    assert line.asked == [], "it is no part of a cut"
+    assert len(said) == (0 < saved != present > 0)
+    for words in said:
+        assert f"step 4 was written with {saved} parameter server" in words
+        assert f"this attempt has {present}:" in words

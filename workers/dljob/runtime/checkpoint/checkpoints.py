@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any, Protocol
 
+from dljob.plan.tensorflow import TF_CONFIG, resharded, servers_of
 from dljob.runtime.checkpoint.client import BESIDE, CheckpointClient, SaveCount
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.messages import CUT
@@ -14,6 +16,8 @@ from dljob.runtime.queues.cutting import CutPart, restore_random_states
 
 WAIT_S = 600.0
 """Default limit of `wait`, in seconds."""
+SERVERS = "ps"
+"""The key, beside a chief's state, of the number of parameter servers that held its variables."""
 
 
 class Feed(Protocol):
@@ -65,8 +69,12 @@ class Checkpoints:
         if isinstance(step, bool) or not hasattr(step, "__index__"):
             raise TypeError(f"checkpoint.save(step): the step must be an integer, got {type(step).__name__}")
         begun, mine, why = time.monotonic(), self._own_client(), ""
+        servers = servers_of(os.environ.get(TF_CONFIG, ""))
+        beside: dict[str, Any] = {SERVERS: servers} if servers else {}
         if number := self._part.due(mine):
-            beside, why = self._part.begin(number)
+            more, why = self._part.begin(number)
+            beside |= more
+        if beside:
             state = {BESIDE: beside, "state": state}
         mark = mine.save(
             step.__index__(), state, persist=persist or bool(number), shards=[feed.told() for feed in self.feeds]
@@ -91,6 +99,9 @@ class Checkpoints:
         found = mine.load(into)
         if "random" in mine.beside:
             restore_random_states(mine.beside["random"])
+        saved = mine.beside.get(SERVERS, 0)
+        if found and (words := resharded(found[0], saved, servers_of(os.environ.get(TF_CONFIG, "")))):
+            current_worker().log.warning("checkpoint: %s", words)
         return found
 
     def latest(self) -> int | None:

@@ -27,7 +27,7 @@ SAY_S = 30.0
 STEPS = 1 << 63
 """Number of steps: a step is stored as a signed 64-bit number."""
 BESIDE = "dljob.cut"
-"""The key under which a part of a cut has what was saved beside the state."""
+"""The key under which a part of a cut, or a checkpoint of TensorFlow's chief, has what was saved beside the state."""
 SLACK = 16
 """Headroom of the shared memory: a state may grow by 1/SLACK before the memory is allocated anew."""
 
@@ -400,7 +400,7 @@ class CheckpointClient:
 
 
 def without_beside(state: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a state, and what a cut saved beside it."""
+    """Return a state, and what was saved beside it."""
     if isinstance(state, dict) and BESIDE in state:
         parts: dict[str, Any] = state
         return parts["state"], parts[BESIDE]
