@@ -16,7 +16,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # Where this is set, each process compiles all of torch again: 5.3 s of processor time an import, not 2.6.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test check verify house docs fmt cov bench kafka recipes bench-guard soak sweep dist kube-build kube-up kube-down clean
+.PHONY: help setup run test check verify house docs fmt cov bench bench-peers kafka recipes bench-guard soak sweep dist kube-build kube-up kube-down clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ kafka: setup ## sources by Kafka's protocol, against Kafka's own broker (Java; i
 
 recipes: setup ## what eight events cost published frameworks, alone and here: what docs/recipes lacks (ARGS="trl_sft rank": that; ARGS=--table: only the tables)
 	$(BIN)/python tests/bench/frameworks/recipes.py $(ARGS)
+
+bench-peers: setup ## dljob beside DLRover, Ray Train, torchrun and bare Ray, on an otherwise quiet machine: hours (ARGS="S one": of one row)
+	$(BIN)/python tests/bench/peers/bench_peers.py $(ARGS)
 
 bench-guard: setup ## the deterministic costs, against those accepted in tests/bench/guard.json (make test does it, too)
 	$(BIN)/python tests/bench/guard.py

@@ -3,8 +3,8 @@
 Versions that dljob's own lock has are taken from it, so that uv links the same files into each environment: torch is on
 the disk once. dljob itself is in none: each checkout adds its sources by PYTHONPATH. DeepSpeed has one of its own, as
 transformers, accelerate and TRL import it wherever it is installed; so has vLLM, whose pins name other versions, and
-TensorFlow, without torch. What NAME.override says takes the place of pins, its line `; sys_platform == "never"` leaves
-a package out.
+TensorFlow, without torch. The peers in tests/bench/peers have environments without dljob's requirements. What
+NAME.override says takes the place of pins, its line `; sys_platform == "never"` leaves a package out.
 
     .venv/bin/python tests/frameworks/environment.py           # make them, and say where they are
     .venv/bin/python tests/frameworks/environment.py --lock    # write the locks anew
@@ -26,6 +26,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NAMES = ("environment", "deepspeed", "tensorflow", "verl", "vllm")
 """Each has a file NAME.in of what is wanted, and NAME.lock of what is installed; NAME.override lifts bounds, if any."""
+PEERS = ROOT / "tests" / "bench" / "peers"
+NAMES_OF_PEERS = ("dlrover", "ray_train")
+"""The same, in the folder of the peers."""
 WITHOUT_TORCH = ("tensorflow",)
 UV = ROOT / ".uv" / "bin" / "uv"
 MINUTES = 15
@@ -42,9 +45,9 @@ def _uv(*words: str | Path) -> str:
     return done.stdout
 
 
-def make(name: str = "environment") -> Path:
+def make(name: str = "environment", folder: Path = HERE) -> Path:
     """Return the python of an environment, once it is there."""
-    lock = HERE / f"{name}.lock"
+    lock = folder / f"{name}.lock"
     cache = Path(os.environ.get("DLJOB_CACHE") or Path.home() / ".cache" / "dljob")
     home = cache / f"frameworks-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if not home.exists():
@@ -96,16 +99,24 @@ def write_locks() -> None:
         known = Path(work, "known.txt")
         export = ("export", "--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "--no-hashes")
         known.write_text(_uv(*export))
-        compile_ = ("pip", "compile", "--quiet", f"--python={sys.executable}", "--generate-hashes", "--no-annotate")
+        wanted = Path(work, "ours.in")
         for name in NAMES:
             needed = ("runtime", "http") if name in WITHOUT_TORCH else ("runtime", "torch", "http")
-            wanted = Path(work, "ours.in")
             ours = (*project["dependencies"], *(one for extra in needed for one in extras[extra]))
             wanted.write_text("\n".join(ours))
-            override = HERE / f"{name}.override"
-            lifted = ["--override", override] if override.exists() else []
-            into = [HERE / f"{name}.in", wanted, "-o", HERE / f"{name}.lock"]
-            _uv(*compile_, "--no-header", "-c", known, *lifted, *into)
+            _lock(HERE / name, known, wanted)
+        wanted.write_text("")
+        for name in NAMES_OF_PEERS:
+            _lock(PEERS / name, known, wanted)
+
+
+def _lock(environment: Path, known: Path, wanted: Path) -> None:
+    """Write the lock of one environment: its own file and `wanted`, in the versions of `known`."""
+    compile_ = ("pip", "compile", "--quiet", f"--python={sys.executable}", "--generate-hashes", "--no-annotate")
+    override = environment.with_suffix(".override")
+    lifted = ["--override", override] if override.exists() else []
+    into = [environment.with_suffix(".in"), wanted, "-o", environment.with_suffix(".lock")]
+    _uv(*compile_, "--no-header", "-c", known, *lifted, *into)
 
 
 if __name__ == "__main__":

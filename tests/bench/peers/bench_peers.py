@@ -1,0 +1,211 @@
+"""The same two workloads under dljob and its peers, in turn: start, eight events, and memory (`make bench-peers`).
+
+    .venv/bin/python tests/bench/peers/bench_peers.py                  # all samples that are not there yet
+    .venv/bin/python tests/bench/peers/bench_peers.py S one [DLRover]  # those of one row, of all peers or one
+    .venv/bin/python tests/bench/peers/bench_peers.py --table          # write the tables in docs/benchmarks.md
+
+For a quiet machine. Each sample is written to figures.jsonl at once, so that the command goes on where it was ended.
+Every run has a Ray and a folder of its own; what a peer leaves behind is counted and ended. BENCH_RUNS=n: n samples.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
+sys.path[:0] = [str(HERE), str(TESTS / "frameworks"), str(TESTS)]
+
+import peer_samples  # noqa: E402 - found by the path above
+from environment import NotToBeHadError, make  # noqa: E402
+from peer_run import NoFigureError, Peer, measure  # noqa: E402
+from peer_samples import INSTALL, Cell, Sample, known, next_cell, note, spoken  # noqa: E402
+
+from tiers import isolated  # noqa: E402
+
+PAGE = TESTS.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- peers -->", "<!-- end of peers -->"
+WORKLOADS = {"S": "S: a script of n gloo ranks", "A": "A: n actors of a class"}
+ROWS = {
+    "start-4": "command -> last of 4 in user code",
+    "start-16": "command -> last of 16 in user code",
+    "start-32": "command -> last of 32 in user code",
+    "one": "one of 4 killed -> it is back",
+    "two": "two of 4 killed -> both are back",
+    "all": "all 4 killed -> all are back",
+    "master": "the master killed, then a rank -> it is back",
+    "node": "a raylet and its ranks killed -> these are back",
+    "head": "the head killed, then a rank -> it is back",
+    "hang": "one of 4 stopped (SIGSTOP) -> its rank is back",
+}
+"""Row -> how the tables name it."""
+MEMORY = {"rss": "memory of a rank (RSS, n = 16)", "rss-master": "memory of the master (RSS, n = 16)"}
+"""Rows that are measured with `start-16`."""
+NO_STEPS = {"A": {"hang": "an actor of this class makes no steps that anybody could miss"}}
+"""Workload -> row -> why no peer can be measured."""
+NO_MASTER = {"master": "the driver is its only master", "rss-master": "it has none"}
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("dljob", "dljob_peer.py", "no backoff, 100 restarts", master="ray::PrimeMaster"),
+        Peer(
+            "DLRover",
+            "dlrover_peer.py",
+            "0.6.1, the unified API: roles of 1 CPU, failover by the job, its default",
+            environment="dlrover",
+            master="ray::PrimeMaster",
+        ),
+        Peer(
+            "Ray Train",
+            "ray_train.py",
+            "v2, TorchTrainer with gloo, max_failures=-1",
+            workloads="S",
+            why_not="it runs a function for each rank, and no actors of a class",
+            environment="ray_train",
+            master="ray::TrainController",
+        ),
+        Peer(
+            "torchrun",
+            "torchrun.py",
+            "--standalone, 100 restarts, a store for each life",
+            workloads="S",
+            why_not="it runs scripts",
+            ray=False,
+            absent={"master": "its only master is its agent: the head", "node": "all ranks are on one machine"},
+        ),
+        Peer(
+            "bare Ray",
+            "bare_ray.py",
+            "max_restarts=-1 and max_task_retries=-1",
+            workloads="A",
+            why_not="it has no ranks of a script",
+            absent=NO_MASTER,
+        ),
+    )
+}
+"""Name -> peer, in the order in which they take turns."""
+
+
+def why_not(cell: Cell) -> str:
+    """Return why a cell cannot be measured; empty where it can."""
+    workload, row, name = cell
+    peer = PEERS[name]
+    if workload not in peer.workloads:
+        return peer.why_not
+    return peer.absent.get(row) or NO_STEPS.get(workload, {}).get(row, "")
+
+
+def possible(words: Iterable[str], samples: Sequence[Sample]) -> list[Cell]:
+    """Return the cells that can be measured and have these words, without the peers that cannot be installed."""
+    asked = set(words)
+    missing = {sample.peer for sample in samples if sample.row == INSTALL}
+    cells = [(workload, row, name) for workload in WORKLOADS for row in ROWS for name in PEERS]
+    kinds = [asked & set(kind) or kind for kind in (WORKLOADS, ROWS, PEERS)]
+    chosen = [cell for cell in cells if all(word in kind for word, kind in zip(cell, kinds, strict=True))]
+    return [cell for cell in chosen if cell[2] not in missing and not why_not(cell)]
+
+
+def today() -> str:
+    """Return the day that a sample names."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def sampled(cell: Cell, python: Path, limit_s: float | None = None) -> list[Sample]:
+    """Run a peer once; returns what is to be noted, a failure too."""
+    workload, row, name = cell
+    facts = {"load": round(os.getloadavg()[0], 1), "cpus": os.cpu_count() or 0, "when": today()}
+    try:
+        more = {} if limit_s is None else {"limit_s": limit_s}
+        got = measure(PEERS[name], workload, row, python, **more)
+    except NoFigureError as error:
+        return [Sample(workload, row, name, why=str(error), **facts)]
+    except (OSError, ValueError, psutil.Error, subprocess.SubprocessError) as error:
+        return [Sample(workload, row, name, why=f"failed: {type(error).__name__}: {error}", **facts)]
+    return [
+        Sample(workload, of, name, value=round(value, 4), restarted=got.restarted, left=got.left, **facts)
+        for of, value in got.values.items()
+    ]
+
+
+def python_of(peer: Peer) -> Path:
+    """Return the Python of a peer's environment, once it is there."""
+    return make(peer.environment, HERE) if peer.environment else Path(sys.executable)
+
+
+def cell_text(cell: Cell, samples: Sequence[Sample]) -> str:
+    """Return what the table says of a cell."""
+    if why := why_not(cell):
+        return f"n/a, because {why}"
+    lost = next((one.why for one in samples if (one.row, one.peer) == (INSTALL, cell[2])), "")
+    own = [one for one in samples if one.cell == cell]
+    return f"n/a, because {lost}" if lost and not own else spoken(own, "MiB" if cell[1] in MEMORY else "s")
+
+
+def tables(samples: Sequence[Sample]) -> str:
+    """Return the section of the page: the settings, then a table for each workload."""
+    parts = ["; ".join(f"{name}: {peer.settings}" for name, peer in PEERS.items()) + "."]
+    for workload, title in WORKLOADS.items():
+        lines = [f"| {title} | {' | '.join(PEERS)} |", "| --- |" + " --- |" * len(PEERS)]
+        for row, what in (ROWS | MEMORY).items():
+            cells = [cell_text((workload, row, name), samples) for name in PEERS]
+            lines.append(f"| {what} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    if samples:
+        loads, days = [one.load for one in samples], sorted({one.when for one in samples})
+        cpus = " or ".join(sorted({str(one.cpus) for one in samples}))
+        parts.append(f"{days[0]} to {days[-1]}, {cpus} processors, load {min(loads)} to {max(loads)} before a run.")
+    return "\n\n".join(parts)
+
+
+def rendered(page: str, samples: Sequence[Sample]) -> str:
+    """Return the page with the tables as the samples have them."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables(samples)}\n\n{END}{after}"
+
+
+def measure_all(words: Sequence[str], many: int) -> None:
+    """Measure what lacks, in turn, and note each sample at once."""
+    pythons: dict[str, Path] = {}
+    while cell := next_cell(possible(words, known(peer_samples.FIGURES)), known(peer_samples.FIGURES), many):
+        peer = PEERS[cell[2]]
+        try:
+            pythons[peer.name] = pythons.get(peer.name) or python_of(peer)
+        except NotToBeHadError as error:
+            made = [Sample("", INSTALL, peer.name, why=f"it cannot be installed: {error}", when=today())]
+        else:
+            made = sampled(cell, pythons[peer.name])
+        note(peer_samples.FIGURES, made)
+        for one in made:
+            print(*one.cell, one.why or f"{one.value} (left {one.left})", file=sys.stderr, flush=True)
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure what was asked for, and write the tables. Return the exit code."""
+    there = {"--table", *WORKLOADS, *ROWS, *PEERS}
+    if unknown := set(words) - there:
+        print(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(sorted(there))}", file=sys.stderr)
+        return 2
+    if "--table" not in words:
+        measure_all(words, int(os.environ.get("BENCH_RUNS", peer_samples.MANY)))
+    PAGE.write_text(rendered(PAGE.read_text(), known(peer_samples.FIGURES)))
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["inside"]:
+        sys.exit(main(sys.argv[2:]))
+    else:
+        for each in [] if "--table" in sys.argv else PEERS.values():
+            try:
+                python_of(each)  # Ray runs in a network namespace of its own, where nothing can be fetched.
+            except NotToBeHadError as error:
+                print(each.name, error, file=sys.stderr)  # its rows say so
+        command = [*isolated(), sys.executable, __file__, "inside", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, check=False).returncode)

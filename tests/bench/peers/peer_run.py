@@ -1,0 +1,284 @@
+"""One run of a peer: its Ray, its start, an event, and the end of all its processes, all seen from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).parent
+CODE = HERE / "workloads"
+MARK = "PEER_OUT"
+"""All processes of a run inherit this variable: by it they are found."""
+RANKS = 4
+"""As many as an event meets."""
+LIMIT_S, END_S, LEAVE_S = 120.0, 20.0, 5.0
+"""Until a run counts as one that does not come back; for the command to end; for its other processes after it."""
+MIB = 1 << 20
+
+
+class NoFigureError(Exception):
+    """A run has no figure; says why."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One that runs the workloads."""
+
+    name: str
+    script: str
+    settings: str
+    """Its best documented settings, for the page."""
+    workloads: str = "SA"
+    why_not: str = ""
+    """Why it does not run the other workload."""
+    environment: str = ""
+    """The lock in this folder; empty: dljob's own environment."""
+    ray: bool = True
+    master: str = ""
+    """How the title of its master's process begins; empty: its command is master and head."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Row -> why it cannot be measured."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run measured."""
+
+    values: dict[str, float]
+    """Row -> seconds or MiB."""
+    restarted: int | None = None
+    left: int = 0
+
+
+class Run:
+    """A peer's processes in a folder of their own."""
+
+    def __init__(self, peer: Peer, python: Path, out: Path, limit_s: float = LIMIT_S) -> None:
+        self.peer, self.python, self.out, self.limit_s = peer, python, out, limit_s
+        words = [str(CODE), str(HERE), os.environ.get("PYTHONPATH", "")]
+        quiet = {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            "DLJOB_HOME": str(out / "state"),
+            "RAY_TMPDIR": str(out),
+        }
+        self.env = {**os.environ, **quiet, MARK: str(out), "PYTHONPATH": os.pathsep.join(words).rstrip(os.pathsep)}
+        self.made: subprocess.Popen[bytes] | None = None
+        self.ray: subprocess.Popen[bytes] | None = None
+        self.begun = 0.0
+
+    def _spawn(self, *words: str, **more: Any) -> subprocess.Popen[bytes]:
+        with (self.out / "log").open("ab") as log:
+            command = [str(self.python), "-W", "ignore", *words]
+            return subprocess.Popen(
+                command, cwd=self.out, env=self.env, stdout=log, stderr=log, start_new_session=True, **more
+            )
+
+    def start_ray(self, n: int) -> None:
+        """Start a Ray in which either raylet has room for all ranks and a master; a slow machine gets a second try."""
+        address = self.out / "address"
+        for again in (True, False):
+            self.ray = self._spawn(str(HERE / "ray_here.py"), str(n + 2), stdin=subprocess.PIPE)
+            try:
+                self.until(address.exists, "Ray did not come up")
+            except NoFigureError:
+                if not again:
+                    raise
+                self.end()
+            else:
+                break
+        self.env["RAY_ADDRESS"] = address.read_text()
+
+    def start(self, workload: str, n: int) -> float:
+        """Return seconds from starting the peer's command to the last of n ranks in user code."""
+        self.begun = time.time()
+        self.made = self._spawn(str(HERE / self.peer.script), workload, str(n))
+        first = self.until(lambda: len(got := self.lives()) >= n and got)
+        return max(life["t"] for life in first.values()) - self.begun
+
+    def lives(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
+        """Return the newest life of each rank that began later than a time."""
+        found = {}
+        for file in self.out.glob("rank-*.jsonl"):
+            lines = file.read_text().splitlines()
+            life = json.loads(lines[-1]) if lines else {"t": 0.0}
+            if life["t"] > since:
+                found[life["rank"]] = life
+        return found
+
+    def until(self, check: Callable[[], Any], late: str = "") -> Any:
+        """Return the first true answer of a check."""
+        end = time.monotonic() + self.limit_s
+        while not (got := check()):
+            if self.made is not None and self.made.poll() is not None and not check():
+                raise NoFigureError(f"the command ended with {self.made.returncode}")
+            if self.made is None and self.ray is not None and self.ray.poll() is not None:
+                raise NoFigureError(f"Ray ended with {self.ray.returncode}")
+            if time.monotonic() > end:
+                raise NoFigureError(late or f"not in {self.limit_s:.0f} s")
+            time.sleep(0.01)
+        return got
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all processes of this run."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == str(self.out):
+                    found.append(process)
+        return found
+
+    def named(self, name: str) -> psutil.Process:
+        """Return the process whose title or program has this name; the peer's command for an empty name."""
+        if not name and self.made is not None:
+            return psutil.Process(self.made.pid)
+        found = [one for one in self.processes() if title(one).startswith(name)]
+        if not found:
+            raise NoFigureError(f"no process is named {name}")
+        return found[0]
+
+    def memory(self) -> dict[str, float]:
+        """Return MiB of a rank, the median of all, and of the master."""
+        ranks = [psutil.Process(life["pid"]).memory_info().rss / MIB for life in self.lives().values()]
+        return {"rss": median(ranks), "rss-master": self.named(self.peer.master).memory_info().rss / MIB}
+
+    def inflict(self, event: str) -> float:
+        """Do what an event does; returns seconds until the ranks that it ended are in user code again.
+
+        Of a master or head it is the time in which they have a rank again that is killed behind them: until somebody
+        commands.
+        """
+        lives = self.lives()
+        pids = {rank: life["pid"] for rank, life in lives.items()}
+        victims = {"two": [1, 2], "all": list(pids)}.get(event, [1])
+        begin = time.time()
+        if event == "node":
+            victims = self._end_node(pids)
+        elif event == "hang":
+            os.kill(pids[1], signal.SIGSTOP)
+        else:
+            if event in ("master", "head"):
+                self.named(self.peer.master if event == "master" else "gcs_server" if self.peer.ray else "").kill()
+            for rank in victims:
+                with contextlib.suppress(ProcessLookupError):  # it ended with its master
+                    os.kill(pids[rank], signal.SIGKILL)
+        back = self.until(lambda: set(victims) <= set(got := self.lives(begin)) and got)
+        return max(back[rank]["t"] for rank in victims) - begin
+
+    def _end_node(self, pids: dict[int, int]) -> list[int]:
+        """Kill the raylet of rank 0 with all that runs below it; returns its ranks."""
+        raylet = next((one for one in psutil.Process(pids[0]).parents() if one.name() == "raylet"), None)
+        if raylet is None:
+            raise NoFigureError("rank 0 runs below no raylet")
+        below = raylet.children(recursive=True)
+        for process in (raylet, *below):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        gone = {process.pid for process in below}
+        return [rank for rank, pid in pids.items() if pid in gone]
+
+    def restarted(self, event_at: float) -> int:
+        """Return how many ranks have a new process, after a second in which others may follow."""
+        time.sleep(1.0)
+        return len(self.lives(event_at))
+
+    def leave(self) -> int:
+        """Let the workload end; return how many of its processes are still there after it, idle ones of Ray not."""
+        (self.out / "go").touch()
+        if self.made is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.made.wait(END_S)
+        end = time.monotonic() + LEAVE_S
+        while (left := self._of_the_peer()) and time.monotonic() < end:
+            time.sleep(0.1)
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                print(f"left by {self.peer.name}: {' '.join(process.cmdline())[:200]}", file=sys.stderr, flush=True)
+        return len(left)
+
+    def _of_the_peer(self) -> list[psutil.Process]:
+        """Return the processes that began with the peer's command or later, without those of Ray itself."""
+        own = ("ray::IDLE", "raylet", "gcs_server", "ray-dashboard")
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                rays = title(process).startswith(own) or "/ray/" in words or "ray_here.py" in words
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                if not rays and not ended and process.create_time() >= self.begun - 1:
+                    found.append(process)
+        return found
+
+    def end(self) -> None:
+        """End all processes of this run."""
+        for _ in range(5):  # a process may start another one meanwhile
+            if not (there := self.processes()):
+                break
+            for process in there:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(there, 2)
+        for made in (self.made, self.ray):
+            if made is not None:
+                made.wait(END_S)
+
+
+def title(process: psutil.Process) -> str:
+    """Return the title that a process gave itself, or the name of its program."""
+    with contextlib.suppress(psutil.Error):
+        word = (process.cmdline() or [""])[0]
+        return word if word.startswith("ray::") else Path(word).name
+    return ""
+
+
+@contextlib.contextmanager
+def running(peer: Peer, python: Path, limit_s: float = LIMIT_S) -> Iterator[Run]:
+    """Yield a run in a folder with a short path; all its processes are ended behind it."""
+    with tempfile.TemporaryDirectory(prefix="dlp", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        run = Run(peer, python, Path(folder), limit_s)
+        try:
+            yield run
+        finally:
+            run.end()
+
+
+def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = LIMIT_S) -> Outcome:
+    """Run a peer once through one row.
+
+    Raises:
+        NoFigureError: it did not come back, or could not be run.
+    """
+    event, _, number = row.partition("-")
+    n = int(number) if event == "start" else RANKS
+    with running(peer, python, limit_s) as run:
+        if peer.ray:
+            run.start_ray(n)
+        try:
+            seconds = run.start(workload, n)
+            if event == "start":
+                return Outcome({row: seconds, **(run.memory() if n == 16 else {})}, left=run.leave())
+            begin = time.time()
+            seconds = run.inflict(event)
+            restarted = run.restarted(begin)
+            return Outcome({row: seconds}, restarted, 0 if event in ("node", "head") else run.leave())
+        except NoFigureError as error:
+            raise NoFigureError(f"{error}{said(run.out / 'log') if 'ended' in str(error) else ''}") from error
+
+
+def said(log: Path) -> str:
+    """Return the last line of what a command said, short enough for a table."""
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return f": {lines[-1].strip().replace('|', '/')[:100]}" if lines else ""

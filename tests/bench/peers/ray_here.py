@@ -1,0 +1,24 @@
+"""A Ray in the Python of a peer, for one run: a head without CPUs and two raylets. `ray_here.py CPUS`.
+
+It writes its address to PEER_OUT/address, and ends when its standard input does. All peers get Ray's defaults.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from ray.cluster_utils import Cluster
+
+STORE = 100 << 20
+
+if __name__ == "__main__":
+    made = Cluster()
+    made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=STORE)
+    for _ in range(2):
+        made.add_node(num_cpus=int(sys.argv[1]), object_store_memory=STORE)
+    made.wait_for_nodes()
+    new = Path(os.environ["PEER_OUT"], "address.new")
+    new.write_text(made.address)
+    new.rename(new.with_suffix(""))
+    sys.stdin.read()
+    made.shutdown()

@@ -1,0 +1,32 @@
+"""Workload S: a script of n gloo ranks. Each life of a rank writes down its first step; PEER_OUT/go ends all."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+
+def work() -> None:
+    """Do an all-reduce every 50 ms; the first of a life is written down once all ranks have done it."""
+    import torch
+    import torch.distributed as dist
+
+    out = Path(os.environ["PEER_OUT"])
+    torch.set_num_threads(1)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    rank, said = dist.get_rank(), False
+    while True:
+        total = torch.tensor([float((out / "go").exists())])
+        dist.all_reduce(total)
+        if not said:
+            said = True
+            with (out / f"rank-{rank}.jsonl").open("a") as file:
+                file.write(json.dumps({"t": time.time(), "pid": os.getpid(), "rank": rank}) + "\n")
+        if total.item():
+            return
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    work()

@@ -1,0 +1,177 @@
+"""The bench of peers takes turns, goes on where it was ended, and says of each cell why it has no figure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PEERS = ROOT / "tests" / "bench" / "peers"
+FAKE = '''
+import os, subprocess, sys, time
+from pathlib import Path
+
+out, kind, n = Path(os.environ["PEER_OUT"]), os.environ["FAKE"], int(sys.argv[2])
+if kind == "fails":
+    sys.exit("this peer | is broken")
+if kind == "hangs":
+    time.sleep(600)
+life = """
+import json, os, sys, time
+from pathlib import Path
+out = Path(os.environ["PEER_OUT"])
+with (out / f"rank-{sys.argv[1]}.jsonl").open("a") as file:
+    file.write(json.dumps({"t": time.time(), "pid": os.getpid(), "rank": int(sys.argv[1])}) + chr(10))
+while not (out / "go").exists():
+    time.sleep(0.01)
+"""
+start = lambda rank: subprocess.Popen([sys.executable, "-c", life, str(rank)])
+ranks = {rank: start(rank) for rank in range(n)}
+if kind == "leaves":
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+while not (out / "go").exists():
+    for rank, process in ranks.items():
+        if process.poll() is not None and not (out / "go").exists():
+            ranks[rank] = start(rank)
+    time.sleep(0.01)
+for process in ranks.values():
+    process.wait()
+'''
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    sys.path.insert(0, str(PEERS))
+    import bench_peers
+
+    return bench_peers
+
+
+@pytest.fixture
+def fake(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that takes samples of a fake peer of some kind."""
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+    monkeypatch.setitem(bench.PEERS, "fake", bench.Peer("fake", str(script), "none", ray=False))
+
+    def sampled(kind: str, row: str = "one", limit_s: float = 60.0) -> Any:
+        monkeypatch.setenv("FAKE", kind)
+        (sample,) = bench.sampled(("A", row, "fake"), Path(sys.executable), limit_s)
+        return sample
+
+    return sampled
+
+
+def alive(word: str) -> list[str]:
+    """Return the folders of runs of which a process is still there."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            words = file.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        found += [one for one in words if one.startswith("PEER_OUT=") and f"FAKE={word}" in words]
+    return found
+
+
+def sample(bench: Any, peer: str, value: float | None = 1.0, row: str = "one", **more: Any) -> Any:
+    return bench.Sample("A", row, peer, value=value, **more)
+
+
+def test_peers_of_a_row_take_turns(bench: Any) -> None:
+    cells, taken = [("A", row, peer) for row in ("one", "two") for peer in ("a", "b")], []
+    while cell := bench.next_cell(cells, taken, 2):
+        taken.append(sample(bench, cell[2], row=cell[1]))
+    assert [(one.row, one.peer) for one in taken] == [
+        (row, peer) for row in ("one", "two") for _ in range(2) for peer in ("a", "b")
+    ]
+
+
+def test_slow_and_failed_figures_have_fewer_samples(bench: Any) -> None:
+    from peer_samples import wanted
+
+    assert wanted([]) == wanted([sample(bench, "a")]) == 7
+    assert wanted([sample(bench, "a", 61.0)]) == wanted([sample(bench, "a"), sample(bench, "a", None)]) == 3
+
+
+def test_samples_survive_a_line_that_was_cut(bench: Any, tmp_path: Path) -> None:
+    path = tmp_path / "figures.jsonl"
+    bench.note(path, [sample(bench, "a")])
+    with path.open("a") as file:
+        file.write('{"workload": "A", "ro')
+    bench.note(path, [sample(bench, "b")])
+    assert [one.peer for one in bench.known(path)] == ["a", "b"]
+
+
+def test_cells_say_median_count_and_what_was_left(bench: Any) -> None:
+    three = [sample(bench, "dljob", value, restarted=1, left=2) for value in (1.0, 9.0, 2.0)]
+    assert bench.cell_text(("A", "one", "dljob"), three) == "2.00 s (n=3), 1 restarted, left 2 processes"
+    late = [*three[:2], sample(bench, "dljob", None, why="not in 120 s")]
+    assert (
+        bench.cell_text(("A", "one", "dljob"), late)
+        == "5.00 s (2 of 3 runs), 1 restarted, not in 120 s, left 2 processes"
+    )
+    assert bench.cell_text(("A", "rss", "dljob"), [sample(bench, "dljob", 135.2, row="rss")]) == "135 MiB (n=1)"
+
+
+def test_cells_without_figures_say_why(bench: Any) -> None:
+    assert bench.cell_text(("A", "one", "dljob"), []) == "not measured"
+    assert bench.cell_text(("A", "one", "torchrun"), []) == "n/a, because it runs scripts"
+    gone = [bench.Sample("", bench.INSTALL, "DLRover", why="it cannot be installed: no index")]
+    assert bench.cell_text(("A", "one", "DLRover"), gone) == "n/a, because it cannot be installed: no index"
+    assert not [cell for cell in bench.possible([], gone) if cell[2] == "DLRover"]
+
+
+def test_words_choose_rows_peers_and_workloads(bench: Any) -> None:
+    assert bench.possible(["S", "one", "two", "torchrun"], []) == [("S", "one", "torchrun"), ("S", "two", "torchrun")]
+    assert ("A", "hang", "dljob") not in bench.possible([], [])
+    assert ("S", "hang", "dljob") in bench.possible([], [])
+
+
+def test_peer_that_cannot_be_installed_is_noted_and_the_rest_goes_on(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def python_of(peer: Any) -> Path:
+        if peer.name == "DLRover":
+            raise bench.NotToBeHadError("no index")
+        return Path(sys.executable)
+
+    monkeypatch.setattr(bench.peer_samples, "FIGURES", tmp_path / "figures.jsonl")
+    monkeypatch.setattr(bench, "python_of", python_of)
+    monkeypatch.setattr(bench, "sampled", lambda cell, _python: [bench.Sample(*cell, value=1.0)])
+    bench.measure_all(["A", "one"], 1)
+    said = [(one.row, one.peer) for one in bench.known(tmp_path / "figures.jsonl")]
+    assert said == [("one", "dljob"), ("install", "DLRover"), ("one", "bare Ray")]
+
+
+def test_killed_rank_of_a_peer_comes_back(fake: Any) -> None:
+    got = fake("works")
+    assert (got.why, got.restarted, got.left) == ("", 1, 0)
+    assert got.value > 0
+    assert not alive("works")
+
+
+def test_peer_that_hangs_is_ended(fake: Any) -> None:
+    assert fake("hangs", limit_s=0.5).why.startswith("not in")
+    assert not alive("hangs")
+
+
+def test_peer_that_fails_says_its_last_line(fake: Any) -> None:
+    assert fake("fails").why == "the command ended with 1: this peer / is broken"
+
+
+def test_processes_that_a_peer_leaves_are_counted_and_ended(
+    bench: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer_run.LEAVE_S", 0.1)
+    assert fake("leaves", row="start-4").left == 1
+    assert not alive("leaves")
+
+
+def test_page_has_the_samples_that_were_measured(bench: Any) -> None:
+    page = bench.PAGE.read_text()
+    assert page.count(bench.BEGIN) == page.count(bench.END) == 1
+    assert bench.rendered(page, bench.known(bench.peer_samples.FIGURES)) == page, "run: make bench-peers ARGS=--table"
