@@ -275,10 +275,16 @@ def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = 
             restarted = run.restarted(begin)
             return Outcome({row: seconds}, restarted, 0 if event in ("node", "head") else run.leave())
         except NoFigureError as error:
+            print(*tail(run.out / "log"), sep="\n", file=sys.stderr, flush=True)
             raise NoFigureError(f"{error}{said(run.out / 'log') if 'ended' in str(error) else ''}") from error
 
 
 def said(log: Path) -> str:
     """Return the last line of what a command said, short enough for a table."""
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    lines = tail(log)
     return f": {lines[-1].strip().replace('|', '/')[:100]}" if lines else ""
+
+
+def tail(log: Path) -> list[str]:
+    """Return the last lines of what a run said."""
+    return log.read_text(errors="replace").strip().splitlines()[-20:] if log.exists() else []
