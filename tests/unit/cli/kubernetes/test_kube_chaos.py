@@ -120,7 +120,7 @@ class Cluster:
 
     async def delete(self, _resource: Any, name: str, namespace: str, **options: Any) -> None:
         self.did.append(("delete", name, namespace, options))
-        self.told("a/0", "Preempted")
+        self.told(f"a/{name[-1]}", "Preempted")
 
     async def post(self, _pod: str, _port: int, path: str, _namespace: str, body: Json, **_: Any) -> Response:
         self.did.append((path.rsplit("/", 1)[-1], body["kind"], body["target"], body["by"].split(":")[0]))
