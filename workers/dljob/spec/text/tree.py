@@ -29,6 +29,7 @@ MAX_VALUES = 50_000
 MAX_DEPTH = 64
 
 _TAG = "tag:yaml.org,2002:"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TRUE = frozenset({"true", "yes", "on", "y"})
 
 
@@ -287,7 +288,7 @@ class _Builder:
             self.document.faults.append(TextProblem(loc, _mark(node), said, hint, unread=value, elsewhere=value))
 
     def _text(self, node: YamlNode, text: str, loc: Loc) -> str:
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
+        if _SURROGATE.search(text):
             try:  # JSON writes a character beyond the 65,536th as two escapes
                 return text.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
