@@ -25,7 +25,7 @@ from recipe_figures import Figure
 from run_processes import end, end_machine, end_master, end_tables, processes
 from scenes import SCRIPTS, Scene
 
-LIMIT, START = 60.0, 400.0
+LIMIT, START = 120.0, 400.0
 """Seconds until a server that does not answer is started again, and those that its start may take."""
 WATCHED = {"master": 20.0, "head": 60.0}
 """Event -> seconds for which a server that still answers is watched: what was killed is not the server itself."""

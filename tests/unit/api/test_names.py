@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,12 @@ def test_a_home_that_cannot_be_written_is_told(home: Path, started: list[str], t
     with pytest.raises(UnreachableError, match="cannot keep jobs"):
         submit(tmp_path)
     assert not started
+
+
+def test_a_runner_that_nobody_waits_for_is_gone() -> None:
+    """So it is under a first process of a container that waits for no child: its job would keep the name for ever."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert registry.start_of(child.pid) > 0
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert registry.start_of(child.pid) == 0

@@ -70,10 +70,15 @@ class RegistryEntry:
 
 
 def start_of(pid: int) -> int:
-    """Return the start of a process in clock ticks since boot; 0 when there is no such process."""
+    """Return the start of a process in clock ticks since boot; 0 when there is no such process.
+
+    One that has ended and is not waited for by its parent, as under a first process of a container that waits for none,
+    is gone, too.
+    """
     try:
         # Field 22 of stat. The command in field 2 may itself contain spaces and parentheses: count from the last ")".
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        told = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return 0 if told[0] in "ZX" else int(told[19])
     except (OSError, IndexError, ValueError):
         return 0
 
