@@ -31,7 +31,7 @@ import server_events  # noqa: E402
 import training_events  # noqa: E402
 from environment import NAMES, make  # noqa: E402
 from recipe_figures import Figure, known, note  # noqa: E402
-from run_processes import end  # noqa: E402
+from run_processes import adopt, end  # noqa: E402
 from scenes import Scene  # noqa: E402
 
 from tiers import isolated  # noqa: E402
@@ -203,6 +203,7 @@ def main(words: list[str]) -> int:
         print(f"unknown: {', '.join(sorted(unknown))}; there are: {known_words}", file=sys.stderr)
         return 2
     failed = 0
+    adopt()
     for one in [] if "--table" in words else chosen(words):
         try:
             figure = measure(*one)

@@ -1,21 +1,31 @@
-"""The processes of a measured run, found by a variable that they inherit."""
+"""The processes of a measured run, found by a variable that they inherit, or as orphans that came to this process."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import subprocess
 from pathlib import Path
 
 import psutil
 from scenes import Scene
 
+MARK = "HF_HOME"
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt() -> None:
+    """Become the parent of what a killed process leaves: vLLM's workers write their title over their variables."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
 
 def processes(scene: Scene) -> list[psutil.Process]:
     """Return all processes of a run."""
-    found = []
+    found, below = [], set(psutil.Process().children(recursive=True))
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("HF_HOME") == scene.env["HF_HOME"]:
+            mark = process.environ().get(MARK)
+            if mark == scene.env[MARK] or (mark is None and process in below):
                 found.append(process)
     return found
 
