@@ -93,6 +93,7 @@ ASKS = [
         {POLICY: {"rules": [{"name": "r", "action": "RestartProcess", "maxAttempts": 1, "escalateTo": "ReplaceNode"}]}},
     ),
     ("spec.master.maxRestarts", Capability.MASTER_RESTARTS, {}, {"master": {"maxRestarts": 1}}),
+    ("spec.master.standby", Capability.MASTER_RESTARTS, {}, {"master": {"standby": "Always"}}),
     ("spec.backend", Capability.JOBS, {}, {}),
 ]
 
