@@ -15,8 +15,7 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 """Make a unit test that calls Ray fail: Ray would otherwise start itself, for all tests of the process."""
 HERE = Path(__file__).parent
 UNTRACED = ("testing", "operator_shell", "observability", "chart", "examples", "docs", "house", "kube", "api", "compat")
-UNTRACED += ("runtime", "cli", "report", "convert")
-"""Simulations, whole operators and code that is not pure: what is pure has tests of its own for each branch."""
+"""Simulations, whole operators and code that is not ours: like slow tests, they run the same lines a million times."""
 
 RUN = os.getpid()
 exit_at_once = os._exit
