@@ -53,6 +53,7 @@ class Cluster:
         self.phase = "Running"
         self.sockets: list[Socket] = []
         self.wrong = ""
+        self.master_in = HEAD
         role = {"name": "a", "replicas": 2, "entrypoint": {"class": "m.A"}}
         job = add_job(kube, phase="Running", submissionId="s", attempt=1)
         kube.put(DLJOBS, {**job, "spec": {"roles": [role]}})
@@ -65,7 +66,10 @@ class Cluster:
         kube.head |= {
             "status": lambda _: self.status(),
             "events": lambda _: {"events": []},
-            "placement": lambda _: {"nodes": [{"node": f"n{n}", "pod": f"pod-{n}"} for n in (0, 1)]},
+            "placement": lambda _: {
+                "nodes": [{"node": f"n{n}", "pod": f"pod-{n}"} for n in (0, 1)],
+                "master": {"node": "h", "pod": self.master_in, "pid": 7},
+            },
         }
         kube.calls[chaos.REVIEWS] = self.review
         monkeypatch.setattr(kube.transport, "socket", self.socket, raising=False)
@@ -111,7 +115,7 @@ class Cluster:
             given = {key: value for key, value in order.items() if value and key != "do"}
             self.did.append((order["do"], pod, container, given))
             self.sockets.append(made)
-            self.told("master" if order.get("title") == "ray::PrimeMaster" else "a/0")
+            self.told("master" if order.get("pids") == [7] else "a/0")
         return made
 
     async def evict(self, pod: str, namespace: str, grace: int | None) -> None:
@@ -166,16 +170,22 @@ def test_a_stop_is_held_and_ended_with_the_command(cluster: Cluster, inject: Run
     assert [one.ended for one in cluster.sockets] == [True]
 
 
-def test_the_master_and_a_raylet_are_found_by_their_names_in_the_pod(cluster: Cluster, inject: Run) -> None:
-    assert inject("target: master, fault: kill", "target: node/1, fault: kill")[0] == 0
-    assert cluster.did == [
-        ("kill", HEAD, "ray-head", {"title": "ray::PrimeMaster", "factor": 2}),
-        ("kill", "pod-1", "ray-worker", {"title": "raylet", "factor": 2}),
-    ]
-    cluster.wrong = "2 processes are called ray::PrimeMaster"
-    code, _, err = inject("target: master, fault: kill")
+@pytest.mark.parametrize(("pod", "container"), [(HEAD, "ray-head"), ("pod-1", "ray-worker")])
+def test_the_master_that_commands_is_killed_wherever_it_is(
+    cluster: Cluster, inject: Run, pod: str, container: str
+) -> None:
+    cluster.master_in = pod
+    assert inject("target: master, fault: kill")[0] == 0
+    assert cluster.did == [("kill", pod, container, {"pids": [7], "factor": 2})]
+
+
+def test_a_raylet_is_found_by_its_name_in_the_pod(cluster: Cluster, inject: Run) -> None:
+    assert inject("target: node/1, fault: kill")[0] == 0
+    assert cluster.did == [("kill", "pod-1", "ray-worker", {"title": "raylet", "factor": 2})]
+    cluster.wrong = "2 processes are called raylet"
+    code, _, err = inject("target: node/1, fault: kill")
     assert code == 4
-    assert f"kill master was not done: in pod {HEAD} 2 processes are called ray::PrimeMaster" in err
+    assert "kill node/1 was not done: in pod pod-1 2 processes are called raylet" in err
 
 
 def test_a_leaving_node_is_cordoned_only_while_the_command_lasts(cluster: Cluster, inject: Run) -> None:

@@ -75,7 +75,8 @@ class Master:
         return {"engine": [{"rank": 0, "incarnation": 1, "addresses": {"http": "10.0.0.1:80"}}]}
 
     async def placement(self) -> dict[str, Any]:
-        return {"version": 7, "nodes": [{"node": "n", "units": ["a/0"], "roles": ["a"], "ranks": "a/0-1"}]}
+        rows = [{"node": "n", "units": ["a/0"], "roles": ["a"], "ranks": "a/0-1"}]
+        return {"version": 7, "nodes": rows, "master": {"node": "n", "pid": 7}}
 
     async def stacks(self, target: str) -> dict[str, str]:
         return {target: "thread"}
@@ -229,8 +230,10 @@ async def test_the_endpoints_are_those_of_primemaster(jobs: RayJobs) -> None:
 async def test_placement_names_pods_and_asks_ray_only_for_new_nodes(
     jobs: RayJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (row,) = (await jobs.placement(UID))["nodes"]
+    placed = await jobs.placement(UID)
+    (row,) = placed["nodes"]
     assert (row["node"], row["pod"], row["ranks"]) == ("n", "pod-1", "a/0-1")
+    assert placed["master"] == {"node": "n", "pod": "pod-1", "pid": 7}
     monkeypatch.setattr(gateway_jobs, "pods_of_nodes", lambda: pytest.fail("asked again"))
     assert (await jobs.placement(UID))["nodes"][0]["pod"] == "pod-1"
 

@@ -71,7 +71,7 @@ def test_call_that_waits_for_its_turn_is_refused_at_the_end(callee, doer):
 
 
 def test_a_rank_that_its_role_gives_up_answers_what_it_was_asked(callee, doer, monkeypatch):
-    monkeypatch.setattr(server, "KNOWN_S", 0.1)
+    monkeypatch.setattr(server, "KNOWN_S", 1.0)
     with ThreadPoolExecutor(4) as callers:
         first = callers.submit(answer, callee, "do", "first")
         assert doer.begun.wait(WAIT_S)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dljob.kube.exec import PodCommand
 
 Json = dict[str, Any]
-MASTER_TITLE = "ray::PrimeMaster"
 """Command line of PrimeMaster, as Ray sets it for the actor class."""
 RAYLET = "raylet"
 """The program of a node of Ray."""
@@ -157,12 +156,19 @@ class PodMeans:
         if self._is_operator(target):
             await self._end_operator(kube)
         elif target.role == MASTER:
-            await self._signal(kube, self._gateway().pod, HEAD_CONTAINER, order("kill", title=MASTER_TITLE))
+            await self._kill_master(kube)
         elif target.role == NODE:
             node = node_of(target, status, tuple(self._pods)) or ""
             await self._strike_pod(kube, fault, target, self._pods[node])
         else:
             await self._strike_ranks(kube, fault, victims, status)
+
+    async def _kill_master(self, kube: Kube) -> None:
+        """Kill the PrimeMaster that commands; its standby, which is called the same, may run beside it."""
+        gateway = self._gateway()
+        pod, pid = await gateway.master()
+        container = HEAD_CONTAINER if pod == gateway.pod else WORKER_CONTAINER
+        await self._signal(kube, pod, container, order("kill", pids=[pid]))
 
     async def _strike_ranks(
         self, kube: Kube, fault: FileFault, victims: Mapping[str, int], status: Mapping[str, Any]

@@ -70,6 +70,11 @@ class JobGateway:
         rows = (await self._await_answer(self.gateway.placement(self.job)))["nodes"]
         return {str(row["node"]): str(row["pod"]) for row in rows if row["pod"]}
 
+    async def master(self) -> tuple[str, int]:
+        """Return the pod of the PrimeMaster that commands, and its pid there."""
+        row = (await self._await_answer(self.gateway.placement(self.job)))["master"]
+        return str(row["pod"]), int(row["pid"])
+
     async def learned(self, process: str, evidence: str) -> None:
         """Report evidence for the end of a rank's process, written as `rollout/1.5`, before it ends."""
         order = self.gateway.command(self.job, id=f"chaos-{time.time_ns()}", kind="cause", target=process, by=evidence)

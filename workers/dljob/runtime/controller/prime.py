@@ -274,9 +274,10 @@ class MasterServer:
             return shell.brief()
 
     async def placement(self) -> dict[str, Any]:
-        """Return the units and ranks of each node."""
+        """Return the units and ranks of each node, and the process of this PrimeMaster."""
         async with self._client() as shell:
-            return {**placement(shell.state), "version": shell.version}
+            mine = {"node": shell.backend.here(), "pid": os.getpid()}
+            return {**placement(shell.state), "version": shell.version, "master": mine}
 
     async def notes(self, after_seq: int = 0, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the notes numbered above `after_seq`, as soon as there are some or the timeout (s) passes."""

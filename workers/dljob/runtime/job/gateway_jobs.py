@@ -100,13 +100,14 @@ class RayJobs:
         return answer[:EVENTS_AT_ONCE]
 
     async def placement(self, uid: str) -> dict[str, Any]:
-        """Return the units and ranks of each node with its pod; no nodes for a job that has ended."""
+        """Return the units and ranks of each node with its pod, and PrimeMaster's; no nodes once the job has ended."""
         answer = await self._ask(uid, 0.0, lambda _: ("placement",))
         if answer is None:
             return {"version": (await self._final(uid))["version"], "nodes": []}
-        await self._learn_pods({row["node"] for row in answer["nodes"]})
-        rows = [{**row, "pod": self._pods.get(row["node"], "")} for row in answer["nodes"]]
-        return {**answer, "nodes": rows}
+        rows, master = answer["nodes"], answer["master"]
+        await self._learn_pods({row["node"] for row in (*rows, master)})
+        at = [{**row, "pod": self._pods.get(row["node"], "")} for row in (master, *rows)]
+        return {**answer, "master": at[0], "nodes": at[1:]}
 
     async def endpoints(self, uid: str) -> dict[str, Any]:
         """Return role -> its ranks that get requests, for each role with ports; {} for a job that has ended."""
