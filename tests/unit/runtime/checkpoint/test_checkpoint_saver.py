@@ -23,8 +23,9 @@ from dljob.runtime.checkpoint import saver as saver_module
 from dljob.runtime.checkpoint.book import FileBook
 from dljob.runtime.checkpoint.checkpoints import Checkpoints
 from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.checkpoint.final_save import SAVING, FinalSave
 from dljob.runtime.checkpoint.pack import pack
-from dljob.runtime.checkpoint.slot import check_room
+from dljob.runtime.checkpoint.slot import Slot, check_room
 from dljob.runtime.checkpoint.wire import Wire
 
 torch = pytest.importorskip("torch")
@@ -452,3 +453,35 @@ def test_packed_state_is_released_with_its_last_name_and_no_later():
         assert kept() is None
     finally:
         gc.enable()
+
+
+def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_back(tmp_path: Path, monkeypatch: Any):
+    """The rank saw no flag; before it begins its copy, the last save of its node has come and gone."""
+    with a_saver() as (saver, _):
+        mine, held = client(place(saver, tmp_path)), threading.Event()
+        mine.save(1, state(1), persist=False)
+        begin, hold = Slot.begin, FinalSave.hold
+
+        def late(slot: Slot) -> None:
+            monkeypatch.setattr(Slot, "begin", begin)
+            assert saver.parting.last(20.0) == ""
+            begin(slot)
+
+        def told(last: FinalSave, rank: Any, asked: str) -> None:
+            if asked in SAVING:
+                held.set()
+            hold(last, rank, asked)
+
+        monkeypatch.setattr(Slot, "begin", late)
+        monkeypatch.setattr(FinalSave, "hold", told)
+        rank = threading.Thread(target=mine.save, args=(2, state(2)), kwargs={"persist": False})
+        rank.start()
+        assert held.wait(60)
+        assert mine.saved == 1
+        assert [mark.step for mark in Folder(tmp_path).marks()] == [1]
+        with saver._changed:  # the node stays after all
+            saver.parting._until = 0.0
+            saver._changed.notify_all()
+        rank.join(60)
+        assert mine.saved == 2
+        mine.close()

@@ -89,9 +89,21 @@ def test_a_kill_of_long_ago_is_not_told(tmp_path, monkeypatch):
     kills.sample()
     assert kills.clue() == Clue("cgroup", "oom_kill +1, peak 70 of 70 bytes")
     counts.write_text("oom_kill 5\n")
-    kills.sample()
+    monkeypatch.setattr(evidence, "COUNTED_S", 0.0)
     kills.sample()
     assert kills.clue() is None
+
+
+def test_a_kill_is_told_though_its_process_took_seconds_to_end(tmp_path, monkeypatch):
+    """As when the kernel frees 100 GB, or PrimeMaster asks late on a machine at full load."""
+    counts = group(tmp_path, 2)
+    counts.write_text("oom_kill 3\n")
+    kills = MemoryKills(tmp_path, tmp_path)
+    monkeypatch.setattr(evidence, "SAMPLE_S", 0.0)
+    counts.write_text("oom_kill 4\n")
+    for _ in range(15):
+        kills.sample()
+    assert kills.clue() == Clue("cgroup", "oom_kill +1")
 
 
 def test_without_a_control_group_there_is_no_clue(tmp_path):

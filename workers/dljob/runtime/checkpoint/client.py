@@ -105,7 +105,7 @@ class CheckpointClient:
             if not self._slots or self._slots[0].capacity < packed.size:
                 self._make_room(place, packed.size)
             # 2. The slot, which may take a wait for the disk. The count comes after: all ranks count the same saves.
-            slot = self._free_slot()
+            slot = self._begun_slot()
             order, revision = self._count.next(place.life, step)
             head = CopyHeader(
                 WHOLE, order, step, place.attempt, place.number, place.incarnation, place.rank, place.world,
@@ -225,12 +225,30 @@ class CheckpointClient:
     def _offer_slots(self) -> None:
         self._request({"op": "slots", "shards": self._done}, [slot.fd for slot in self._slots])
 
+    def _begun_slot(self) -> Slot:
+        """Return the copy to overwrite, marked as torn; during the last save of the node, no copy begins.
+
+        The last save forbids copies, then waits for those that have begun: it sees the mark, or this its flag. A rank
+        that went on between the two would have a step that is not on disk.
+        """
+        shut, slot = self._shut(), self._free_slot()
+        before = slot.head
+        slot.begin()
+        if self._shut() and not shut:
+            slot.take_back(before)
+            slot = self._free_slot()  # it waits in the saver
+            slot.begin()
+        return slot
+
+    def _shut(self) -> bool:
+        return any(slot.shut for slot in self._slots)
+
     def _free_slot(self) -> Slot:
         """Return the copy to overwrite: never one that waits for the disk, else the older one.
 
         While the node is being drained, this waits until the process ends: a later copy could not reach the disk.
         """
-        if all(_waits(slot) for slot in self._slots) or any(slot.shut for slot in self._slots):
+        if all(_waits(slot) for slot in self._slots) or self._shut():
             said, _ = self._request({"op": "free"})
             if said["failed"] and said["failed"] != self._told:
                 self._told = said["failed"]
@@ -413,7 +431,6 @@ def _pieces(part: mmap.mmap) -> Any:
 
 
 def _fill(slot: Slot, packed: Packed, head: CopyHeader) -> None:
-    slot.begin()
     packed.copy_into(slot.map, PAGE, locked=packed.on_gpu and slot.lock_for_gpu())
     slot.finish(head)
 

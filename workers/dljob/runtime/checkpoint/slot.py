@@ -136,6 +136,13 @@ class Slot:
         """Mark the copy as torn, before its bytes change."""
         _HEAD.pack_into(self.map, 0, MAGIC, WRITING, *([0] * 8), False, 0, 0)
 
+    def take_back(self, before: CopyHeader | None) -> None:
+        """Undo `begin` while no byte of the copy has changed; `before`: the header that it had."""
+        if before is not None and before.state == WHOLE:
+            self.finish(before)
+        else:
+            _HEAD.pack_into(self.map, 0, MAGIC, EMPTY, *([0] * 8), False, 0, 0)
+
     def finish(self, head: CopyHeader) -> None:
         """Write the header and mark the copy as whole."""
         values = (head.order, head.step, head.attempt, head.number, head.incarnation, head.rank, head.world, head.index)

@@ -31,6 +31,9 @@ SAMPLE_S = 1.0
 KILL_S, DEVICE_S = 60.0, 900.0
 """Largest age, in seconds, of a kill and of a device's error that may explain an end noticed now. A kill is noticed at
 once; after an error of its device a process may live on for a while."""
+COUNTED_S = 20.0
+"""Largest age, in seconds, of a kill that is only counted. The count grows at the kill; the process ends once
+the kernel has freed its memory, some gigabytes a second, and PrimeMaster asks for evidence after the restart began."""
 _XID = "NVRM: Xid"
 _KERNEL_KILLS = re.compile(r"out of memory: killed process|nvrm: xid", re.IGNORECASE)
 _PID = re.compile(r"killed process (\d+)|\bpid=(\d+)", re.IGNORECASE)
@@ -82,27 +85,26 @@ class MemoryKills:
 
     def __init__(self, cgroups: Path = memory_limit.CGROUPS, proc: Path = PROC) -> None:
         self._group = memory_limit.own_group(cgroups, proc)
-        first = self._count()
-        self._before = self._last = first
-        self._at = time.monotonic()
+        self._counts = deque([(time.monotonic(), self._count())])
 
     def sample(self) -> None:
-        """Sample the counter, at most once a second. A kill before the last but one sample counts as past."""
-        if time.monotonic() - self._at >= SAMPLE_S:
-            self._at = time.monotonic()
-            # Two samples back: the death of a process is noticed after its kill, which the last sample may contain.
-            self._before, self._last = self._last, self._count()
+        """Sample the counter, at most once a second."""
+        counts, now = self._counts, time.monotonic()
+        if now - counts[-1][0] >= SAMPLE_S:
+            counts.append((now, self._count()))
+            # The oldest that stays is what the counter was `COUNTED_S` ago.
+            while len(counts) > 1 and now - counts[1][0] >= COUNTED_S:
+                counts.popleft()
 
     def clue(self) -> Clue | None:
-        """Return the kills since the last but one sample; each kill is reported once."""
-        now = self._count()
-        if now is None or self._before is None or now <= self._before:
+        """Return the kills of the last `COUNTED_S` seconds; each kill is reported once."""
+        self.sample()
+        before, now = self._counts[0][1], self._count()
+        if now is None or before is None or now <= before:
             return None
-        more = now - self._before
-        # Both, so that the same kill is no clue for the next death.
-        self._before = self._last = now
+        self._counts = deque([(time.monotonic(), now)])
         peak = memory_limit.peak(self._group)
-        return Clue("cgroup", f"oom_kill +{more}{f', {peak}' if peak else ''}")
+        return Clue("cgroup", f"oom_kill +{now - before}{f', {peak}' if peak else ''}")
 
     def _count(self) -> int | None:
         # The two versions of control groups have the same line in different files.
