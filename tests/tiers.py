@@ -10,10 +10,10 @@ deterministic costs), `unit` (pure code, with branch coverage), `ray` (a real Ra
 may be made, two runs side by side, each in one with the interfaces of a laptop, since Ray listens on all of them),
 `kube` (a real control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run).
 Kubernetes and the images are built beside the first two.
-Run only when named, or with the tests of a room or a change: `slow`, simulations and searches, and on a real Ray whole
-jobs of a minute or more. Run only when named: `frameworks`, scripts of published frameworks, in an environment made
-for them. Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of
-the chart, which are skipped while helm is still being built, are run once it is.
+Run only when named, or with the tests of a room or a change: `slow`, simulations and searches, and whole jobs of a
+minute or more on a real Ray, of three minutes or more on a node. Run only when named: `frameworks`, scripts of
+published frameworks, in an environment made for them. Exits 1 when any tier fails; what was skipped is named with what
+it takes. The unit tests of the chart, which are skipped while helm is still being built, are run once it is.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ USUAL = tuple(tier for tier in TIERS if tier != SLOW)
 """What is run where nothing is named: all that finds most faults in less than an hour on two cores."""
 FOLDERS = {
     "unit": ("tests/unit/", "tests/replay/"),
-    SLOW: ("tests/unit/", "tests/replay/", "tests/ray/"),
+    SLOW: ("tests/unit/", "tests/replay/", "tests/ray/", "tests/kube/"),
     "ray": ("tests/ray/",),
     "kube": ("tests/kube/",),
     "node": ("tests/kube/",),
 }
 FRAMEWORKS = "frameworks"
 """The tier of published frameworks, run when it is asked for: they take an environment of 6 GB, most of it shared."""
-NODES = {"node", FRAMEWORKS}
+NODES = {"node", SLOW, FRAMEWORKS}
 ON_NODE = "tests/kube/node/test_frameworks_node.py"
 """Of that tier, what runs on a Kubernetes node, which has namespaces of its own."""
 NONE_COLLECTED = 5  # pytest's exit code; of files that were chosen, a tier's marker may leave none
@@ -118,15 +118,17 @@ def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> li
         return [pytest(*PURE_TESTS, *files, "-m", "not slow or live", *covered, *report, *extra)]
     if tier == SLOW:
         real = [file for file in files if file.startswith("tests/ray")]
-        pure = [file for file in files if file not in real]
+        pods = [file for file in files if file.startswith("tests/kube")]
+        pure = [file for file in files if file not in (*real, *pods)]
         searches = [pytest(*PURE_TESTS, *pure, "-m", "slow and not live", "--timeout=1200", *extra)]
-        return [*(searches if pure else []), *(on_ray(SLOW, real, extra) if real else [])]
+        on_node = [pytest(*pods, "-m", "node and slow", *extra)]
+        return [*(searches if pure else []), *(on_ray(SLOW, real, extra) if real else []), *(on_node if pods else [])]
     if tier in (CHART, FRAMEWORKS):
         return on_demand(tier, extra)
     if tier == "kube":  # each run boots a control plane of its own, at ports of its own
         return [pytest(*files, "-m", tier, "-n", str(PLANES), "--dist", "loadfile", *extra)]
     if tier == "node":
-        return [pytest(*files, "-m", tier, *extra)]
+        return [pytest(*files, "-m", f"{tier} and not {SLOW}", *extra)]
     whole = not chosen and not extra  # who chooses tests may choose none of that file
     rest = [file for file in files if file != BARE]
     first = [pytest(BARE, *extra)] if whole or BARE in files else []

@@ -143,6 +143,7 @@ def test_the_smallest_job_completes(release: Release, node: Cluster, namespace: 
     assert [event["reason"] for event in events if event["regarding"]["kind"] == "DLJob"], "it may tell Events"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_faults_in_pods_come_to_the_decisions_of_the_simulator(
     release: Release, node: Cluster, namespace: str, tmp_path: Path

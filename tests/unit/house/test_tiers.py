@@ -73,7 +73,8 @@ USUAL = ["tests/unit", "tests/ray/cli/test_without_a_namespace.py", "tests/ray",
 
 
 @pytest.mark.parametrize(
-    ("asked", "ran"), [("", USUAL), ("slow", ["tests/unit", "tests/ray"]), ("slow kube", ["tests/unit", *BOTH[1:]])]
+    ("asked", "ran"),
+    [("", USUAL), ("slow", ["tests/unit", "tests/ray", "tests/kube"]), ("slow kube", ["tests/unit", *BOTH[1:]])],
 )
 def test_slow_tests_run_only_when_they_are_named(tiers: Any, capsys: Any, asked: str, ran: list[str]) -> None:
     tiers.isolated = lambda: ["unshare"]
@@ -99,9 +100,12 @@ def test_all_that_tests_need_is_there_before_they_start(tiers: Any) -> None:
 def test_each_test_is_run_once(tiers: Any) -> None:
     """Two tiers share what they collect, and part it by one marker."""
     tiers.isolated = lambda: ["unshare"]
-    (unit,), (_, ray), (searches, long) = (tiers.commands(tier, ()) for tier in ("unit", "ray", "slow"))
-    marks = [each[each.index("-m", 3) + 1] for each in (unit, searches, ray, long)]
-    assert marks == ["not slow or live", "slow and not live", "not slow", "slow"]
+    (unit,), (_, ray), (node,) = (tiers.commands(tier, ()) for tier in ("unit", "ray", "node"))
+    searches, long, pods = tiers.commands("slow", ())
+    marks = [each[each.index("-m", 3) + 1] for each in (unit, searches, ray, long, node, pods)]
+    assert marks[:4] == ["not slow or live", "slow and not live", "not slow", "slow"]
+    assert marks[4:] == ["node and not slow", "node and slow"]
+    assert all("tests/kube" in each for each in (node, pods))
     assert all(part in unit and part in searches for part in ("tests/unit", "tests/replay"))
     assert all("tests/ray" in each and f"--ignore={tiers.BARE}" in each for each in (ray, long))
 
@@ -173,7 +177,7 @@ def test_a_tier_without_a_file_is_left_out(tiers: Any) -> None:
     found = tiers.by_tier(["tests/unit/house/test_tiers.py", lease], tiers.TIERS)
     assert found == {
         "unit": ["tests/unit/house/test_tiers.py"],
-        "slow": ["tests/unit/house/test_tiers.py"],
+        "slow": ["tests/unit/house/test_tiers.py", lease],
         "kube": [lease],
     }
     assert "node" in tiers.by_tier(["tests/kube/node/test_cli_node.py"], tiers.TIERS)
