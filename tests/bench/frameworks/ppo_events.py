@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
+import tempfile
 import time
 from dataclasses import replace
 from typing import Any
@@ -104,7 +105,8 @@ def start(scene: Scene, side: str, faults: str = "") -> subprocess.Popen[bytes]:
     out.mkdir(exist_ok=True)
     env = {**scene.env, "FAULTS": faults, "NOTES": str(out)}
     if side == "theirs":
-        env |= VARIABLES
+        # Ray keeps the address of a Ray that was killed, and would join it.
+        env |= {**VARIABLES, "RAY_TMPDIR": tempfile.mkdtemp(prefix="r", dir=scene.folder)}
         command = ["-m", "verl.trainer.main_ppo", *words(scene), *OWN_RAY]
     else:
         command = ["-m", "dljob.cli", "run", "dljob.yaml", f"--pretend=GPU={GPUS}"]
