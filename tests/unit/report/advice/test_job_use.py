@@ -82,8 +82,14 @@ def test_kills_for_memory_and_failures_are_counted_by_role() -> None:
     assert (own.out_of_memory, own.lost_s, own.failures) == (2, 3.5, 0)
 
 
+LATER = {"version": 99, "roles": {"t": {"productive": 9.0}}, "goodput": {"share": 0.9}, "seconds": {"all": 60}}
+"""As another version of dljob could write it: the same names, and other things under them."""
+
+
 @pytest.mark.parametrize(
-    "ledger", [None, 7, {"roles": 3, "goodput": "much", "seconds": "x"}, {"roles": [3], "goodput": 9}]
+    "ledger",
+    [None, 7, {"roles": 3, "goodput": "much", "seconds": "x"}, {"roles": [3], "goodput": 9}, LATER],
+    ids=["none", "a number", "wrong kinds", "wrong rows", "of another version"],
 )
 def test_damaged_ledger_tells_nothing(ledger: object) -> None:
     use = measure(record(ledger=ledger), "j")

@@ -99,6 +99,26 @@ async def test_a_witness_that_may_act_accuses_its_rank_alone_unless_the_trouble_
     assert [type(one) for one in await kit.hear(ACTS)] == [ev.CauseLearned, ev.JournalReported]
 
 
+async def test_a_witness_that_lies_of_a_rank_of_another_node_accuses_nobody(tmp_path: Path) -> None:
+    kit = Desk(tmp_path)
+    (note,) = await kit.hear(Sighting("act", 1.0, (("rank", "1"),), 5.0))  # it runs on the node `gone`
+    assert isinstance(note, ev.JournalReported)
+    assert "no one rank is meant" in note.message
+
+
+async def test_a_witness_that_always_lies_costs_its_rank_one_restart(tmp_path: Path) -> None:
+    kit = Desk(tmp_path)
+    accused = 0
+    for incarnation in range(1, 6):
+        kit.state.ranks["w", 0].incarnation = incarnation
+        kit.state.ranks["w", 0].ready_at = kit.now - 1.0  # the lie is older than this life
+        if incarnation == 1:
+            kit.state.ranks["w", 0].ready_at = 100.0
+        accused += sum(isinstance(one, ev.HangFound) for one in await kit.hear(ACTS))
+        kit.now += 10.0
+    assert accused == 1
+
+
 async def test_words_about_no_one_rank_are_told_once_however_their_labels_change(tmp_path: Path) -> None:
     kit = Desk(tmp_path)
     (note,) = await kit.hear(Sighting("look", 1.0, (("rank", "8"),)))
