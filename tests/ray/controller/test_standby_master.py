@@ -16,14 +16,12 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 def test_two_masters_that_are_killed_in_turn_take_over_from_each_other(job: Job) -> None:
     scene = PairScene(job)
     scene.kill(FIRST)
-    # The standby, but where its question was just on its way: Ray breaks such a call only when the actor is back, and
-    # then the process that Ray started again may be the one that claims.
-    commander = scene.commander(epoch=2)
+    scene.commands(SECOND, epoch=2)
     scene.untouched()
     scene.restart("worker/0", incarnation=2)
-    scene.follows(FIRST + SECOND - commander)
-    scene.kill(commander)
-    scene.commander(epoch=3)
+    scene.follows(FIRST)  # the process that Ray started again
+    scene.kill(SECOND)
+    scene.commands(FIRST, epoch=3)
     scene.untouched()
     scene.ends()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,56 @@ async def test_a_silent_master_is_fenced_and_ended(tmp_path: Path, monkeypatch: 
     first.stopped = True
     await until(lambda: second.shell.recovered and f"kill {first.name}" in world.backend.calls)
     assert await first.shell.journal.store.superseded(1)
+    first.close()
+    second.close()
+
+
+async def process() -> asyncio.subprocess.Process:
+    """A process of its own: both masters of a test are in one."""
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)")
+
+
+async def test_the_end_of_the_process_is_enough_where_the_call_does_not_break(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, own = World(tmp_path), await process()
+    monkeypatch.setattr(standby, "SILENT_S", 2 * HANG_S)
+    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    first = await commanding(world)
+    first.pair._pid = own.pid
+    second = await following(world)
+    await until(lambda: second.pair._process.pid == own.pid)
+    first.stopped = True
+    own.kill()
+    await until(lambda: second.shell.recovered)
+    assert second.shell.journal.epoch == 2
+    assert second.pair._process.pid == 0
+    await own.wait()
+    first.close()
+    second.close()
+
+
+async def test_after_a_lost_claim_the_end_of_the_process_before_counts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, own, lost = World(tmp_path), await process(), list[int]()
+    monkeypatch.setattr(standby, "ANSWER_S", 0.02)
+    first = await commanding(world)
+    first.pair._pid = own.pid
+    second = await following(world)
+    await until(lambda: second.pair._process.pid == own.pid)
+
+    async def loses(epoch: int) -> bool:
+        lost.append(epoch)
+        first.pair._pid = os.getpid()  # that of the one that won
+        return False
+
+    monkeypatch.setattr(second.shell.journal, "claim", loses)
+    own.kill()
+    await until(lambda: second.pair._process.pid == os.getpid())
+    await own.wait()
+    assert lost == [2]
+    assert second.shell.journal.epoch == 0
     first.close()
     second.close()
 

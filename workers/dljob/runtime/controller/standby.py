@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from dljob.linux.process_watch import ProcessWatch
 from dljob.master.placement.takeover import FIRST_SILENT_S, SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
 from dljob.master.state.state import Phase, RankPhase
 from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, find_actor
@@ -52,6 +54,10 @@ class StandbyPair:
         self.follows = asyncio.Event()
         """Set while the other one is known to command: then this one answers nobody else."""
         self._tasks = TaskOwner(nobody_waits)
+        self._pid = os.getpid()
+        self._process = ProcessWatch()
+        """The other one, while it commands on this node. Ray may break a call that is just being sent only once the
+        process is started again: then that one may claim first, seconds later."""
 
     # -- before this one commands
 
@@ -76,14 +82,26 @@ class StandbyPair:
         peer, begun = await find_actor(self._shell.backend, self._other), loop.time()
         try:
             async with asyncio.timeout(limit):
-                heard, claimed = await self._heard(peer, claimed)
+                heard, claimed = await self._heard_unless_ended(peer, claimed)
                 self._claimed = claimed
         except TimeoutError:
             heard = PeerState.SILENT
         except ActorLostError:
             heard = PeerState.BROKEN
+        if heard is not PeerState.COMMANDS:
+            self._process.forget()  # whoever answers next may be another process
         verdict = judge(PeerQuestion(heard, claimed, loop.time() - begun, limit))
         return replace(verdict, fence=verdict.fence and self._commanded)
+
+    async def _heard_unless_ended(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
+        call = asyncio.ensure_future(self._heard(peer, claimed))
+        ended = asyncio.ensure_future(self._process.ended())
+        try:
+            await asyncio.wait([call, ended], return_when=asyncio.FIRST_COMPLETED)
+            return await call if call.done() else (PeerState.BROKEN, claimed)
+        finally:
+            call.cancel()
+            ended.cancel()
 
     async def _heard(self, peer: ActorRef | None, claimed: int) -> tuple[PeerState, int]:
         if peer is None:
@@ -99,6 +117,8 @@ class StandbyPair:
             return PeerState.FOLLOWS, claimed
         self.follows.set()
         self._fold(tuple(answer["at"]))
+        here = answer.get("node") == self._shell.backend.here()  # an earlier version tells no node
+        self._process.watch(answer["pid"] if here else 0)
         return PeerState.COMMANDS, max(claimed, answer["at"][0])
 
     def _fold(self, at: tuple[int, int]) -> None:
@@ -146,7 +166,8 @@ class StandbyPair:
         if not shell.journal.epoch:
             return {"commands": False}
         await until(shell.changed, lambda: shell.journal.segment != segment or shell.final is not None, ANSWER_S)
-        return {"commands": True, "at": shell.journal.position, "over": shell.final is not None}
+        told = {"at": shell.journal.position, "over": shell.final is not None}
+        return {"commands": True, **told, "node": shell.backend.here(), "pid": self._pid}
 
     async def keep_other(self) -> None:
         """Create the standby once the last rank is in user code, and again whenever it is gone for good."""
