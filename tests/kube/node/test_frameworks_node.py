@@ -135,7 +135,7 @@ def test_trl_goes_on_after_each_fault_and_a_suspension_with_the_losses_of_torchr
 
     assert scene.begun("ours") == [0, 2, 4, 6, 6], scene.said("ours")
     said = (scene.folder / "ours.log").read_text()
-    assert re.search(r"HangFound .*default/0.*stopped by a signal", said), said
+    assert re.search(r"Hang: .*default/0.*stopped by a signal", said), said
     # What gloo says of a lost peer has a character beyond 16 bits.
     assert "LogsLost" not in said
     scene.ends(theirs, "theirs")
