@@ -85,7 +85,7 @@ class MemoryKills:
 
     def __init__(self, cgroups: Path = memory_limit.CGROUPS, proc: Path = PROC) -> None:
         self._group = memory_limit.own_group(cgroups, proc)
-        self._counts = deque([(time.monotonic(), self._count())])
+        self._counts: deque[tuple[float, int | None]] = deque([(time.monotonic(), self._count())])
 
     def sample(self) -> None:
         """Sample the counter, at most once a second."""
