@@ -21,22 +21,23 @@ WORDS = "w1 w5 w9 w13 w17"
 ROUTES = {"completion": {"prompt": WORDS}, "chat": {"messages": [{"role": "user", "content": WORDS}]}}
 
 
-def listeners() -> dict[str, int]:
-    """Return the process that listens at each port of this machine."""
-    return {str(one.laddr[1]): one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.pid}
+def servers() -> dict[str, int]:
+    """Return rank -> the process that listens at its port, of all servers that are ready."""
+    there = {one.laddr[1]: one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.pid}
+    return {str(one.rank): there[int(one.address.rpartition(":")[2])] for one in dljob.endpoints("serve")}
 
 
 def streamed(body: dict[str, Any], *, end: bool) -> dict[str, Any]:
     """Read one stream; its server is killed at its first text."""
     stream = dljob.CompletionStream("serve", body, without_ids="restart", silence=60, timeout=600)
-    text, restarted, there = "", 0, listeners()
+    # Known before: a small model may have said all of its answer while they are looked up.
+    text, restarted, there = "", 0, servers()
     for chunk in stream:
         if chunk.restarted:
             text, restarted = "", restarted + 1
         text += chunk.text
         if end and chunk.text:
-            (server,) = [one for one in dljob.endpoints("serve") if str(one.rank) == chunk.server.rpartition("/")[2]]
-            os.kill(there[server.address.rpartition(":")[2]], signal.SIGKILL)
+            os.kill(there[chunk.server.rpartition("/")[2]], signal.SIGKILL)
             end = False
     return {"text": text, "ids": list(stream.token_ids), "restarted": restarted, "lost": len(stream.losses)}
 
