@@ -26,6 +26,10 @@ ip netns exec router bash -c 'echo 1 > /proc/sys/net/ipv4/ip_forward; echo 0 > /
 
 printf '127.0.0.1 localhost\n::1 localhost\n%s %s\n' "$here" "$name" > /run/netns/hosts
 mount --bind /run/netns/hosts /etc/hosts
+# As systemd-resolved of a laptop that is offline, a refusal comes at once. Of a name server beyond the router glibc hears
+# nothing for 5 s, and torch's store asks for the names of addresses that /etc/hosts does not have (::ffff:127.0.0.1).
+echo 'nameserver 127.0.0.53' > /run/netns/resolv.conf
+mount --bind /run/netns/resolv.conf /etc/resolv.conf
 hostname "$name"
 
 exec "$@"
