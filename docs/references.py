@@ -86,6 +86,7 @@ INTERNAL = {
     "DLJOB_CHECKPOINT": "mount point of `spec.checkpoint` on Kubernetes",
     "DLJOB_COMPAT": "`dlrover`: DLRover's import paths are dljob's in this process",
     "DLJOB_DLROVER": "a job of DLRover's builders in its own terms, for its ranks",
+    "DLJOB_FORK_IMPORTS": "modules that the server of a role's workers imports before it forks them",
     "DLJOB_EMBEDDED": "marks the processes of a Ray that `dljob run` started",
     "DLJOB_HOST_SOCKET": "socket by which a rank talks to its host",
     "DLJOB_TOKEN_KEY": "key of the operator, from which it derives the token of each job; the chart sets it",
@@ -95,6 +96,10 @@ READ = {
     "DISTRIBUTED_BACKEND": ("command, ranks", "`ray` or `yr`: the backend of jobs that name none"),
     "RAY_ADDRESS": ("Python API", "a running Ray to join, where `submit` gets no `address`"),
     "KUBECONFIG": ("command", "kubeconfig files, as for kubectl"),
+    "DLJOB_FORKED_WORKERS": (
+        "command",
+        "0: `dljob run` starts each of Ray's workers as Ray does, instead of forking it",
+    ),
     "DLJOB_TRACE_CALLS": ("ranks", "1 in a role's `env`: record its calls for `dljob trace`; `--trace-calls` sets it"),
     "DLJOB_PRELOAD": (
         "scripts",

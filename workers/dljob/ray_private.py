@@ -307,6 +307,20 @@ def start_node(params: Any) -> Any:
     return Node(params, head=False, shutdown_at_exit=False, spawn_reaper=True)
 
 
+def when_threads_are_known(then: Callable[[], None]) -> None:
+    """Call a function whenever Ray has set this worker's OMP_NUM_THREADS, which it does before a task or an actor."""
+    from ray._private import utils
+
+    own = utils.set_omp_num_threads_if_unset
+
+    def known() -> bool:
+        changed = own()
+        then()
+        return changed
+
+    utils.set_omp_num_threads_if_unset = known
+
+
 # -- collective groups: the public `init_collective_group` meets at an actor of its own, which outlives a lost member
 
 

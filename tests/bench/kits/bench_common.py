@@ -110,10 +110,33 @@ def folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[Any]:
+def forking(home: Path) -> Iterator[None]:
+    """Start raylets in this block as `dljob run` does: their workers are forked."""
+    from ray._private import services
+
+    from dljob.runtime.forked_workers.raylet_command import with_forked_workers
+
+    start, forks = services.start_ray_process, home / "forks"
+    forks.mkdir()
+
+    def ours(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
+        return start(
+            with_forked_workers(command, forks) if process_type == "raylet" else command, process_type, *args, **more
+        )
+
+    services.start_ray_process = ours
+    try:
+        yield
+    finally:
+        services.start_ray_process = start
+
+
+@contextlib.contextmanager
+def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20, forked: bool = False) -> Iterator[Any]:
     """Run a Ray with a head without CPUs and a raylet for each number of CPUs; this process is connected to it.
 
-    `quick`: with RAY_ENV; otherwise Ray's defaults. `store`: bytes of a raylet's object store.
+    `quick`: with RAY_ENV; otherwise Ray's defaults. `store`: bytes of a raylet's object store. `forked`: all
+    workers are forked, those of baselines too, as on the Ray of `dljob run`.
     """
     with folder() as home:
         os.environ.update(DLJOB_HOME=str(home / "state"), RAY_TMPDIR=str(home), **(RAY_ENV if quick else {}))
@@ -122,8 +145,9 @@ def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20) -> Iterator[
         from ray.cluster_utils import Cluster
 
         made = Cluster()
-        made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
-        made.raylets = [made.add_node(num_cpus=n, object_store_memory=store) for n in cpus]
+        with forking(home) if forked else contextlib.nullcontext():
+            made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
+            made.raylets = [made.add_node(num_cpus=n, object_store_memory=store) for n in cpus]
         from dljob.runtime.backend.connect import connect
 
         connect(made.address)

@@ -28,7 +28,7 @@ def main() -> None:
     took: list[float] = []
     meanwhile: list[float] = []
     only: list[bool] = []
-    with cluster(2, 2), folder() as out:
+    with cluster(2, 2, forked=True), folder() as out:
         entries = Entries(out)
         trainer = role("trainer", "bench_app.Trainer", 2, type="Elastic", replicasPerGroup=2, comm={"backend": "gloo"})
         others = [role("echo", "bench_app.Echo", 1, driver=False), role("rollout", "bench_app.Rollout", 2)]

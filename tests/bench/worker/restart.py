@@ -97,7 +97,7 @@ def without_spare() -> Row:
 
 def main() -> None:
     """Both rows."""
-    with cluster(2):
+    with cluster(2, forked=True):
         say("restart with a spare")
         with_spare().emit()
         say("restart without a spare: bare, dljob")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from patience import patience
 
 from dljob.runtime.backend.embedded import with_light_agent
+from dljob.runtime.forked_workers.raylet_command import with_forked_workers
 
 
 class RayHere:
@@ -21,9 +25,11 @@ class RayHere:
         from ray.cluster_utils import Cluster
 
         self.temp = temp
+        # Not below `temp`, whose path may be too long for a socket.
+        self._forks = Path(tempfile.mkdtemp(prefix="forks-"))
         self._cluster = Cluster(shutdown_at_exit=True)
         # No test reads the output of Ray's log monitors, which use as much CPU as a raylet.
-        with _light_agents():
+        with _light_agents(self._forks):
             self._cluster.add_node(
                 num_cpus=0, include_dashboard=False, include_log_monitor=False, object_store_memory=80 << 20
             )
@@ -41,7 +47,7 @@ class RayHere:
     def add_node(self, **options: Any) -> Any:
         """Add a raylet of 4 CPUs; `node_id` of the result is its id."""
         node = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_log_monitor": False}
-        with _light_agents():
+        with _light_agents(self._forks):
             return self._cluster.add_node(**{**node, **options})
 
     def kill_raylet(self, node: Any) -> None:
@@ -69,11 +75,12 @@ class RayHere:
             ray.shutdown()
         with suppress(Exception):
             self._cluster.shutdown()
+        shutil.rmtree(self._forks, ignore_errors=True)
 
 
 @contextmanager
-def _light_agents() -> Generator[None]:
-    """Start nodes without Ray's dashboard agents, as `dljob run` does: unused here, they made a tenth of the load.
+def _light_agents(forks: Path) -> Generator[None]:
+    """Start nodes as `dljob run` does: without Ray's dashboard agents, and with workers that are forked.
 
     Tests that need an agent have a Ray of their own (head_kit.py, gateway_kit.py).
     """
@@ -82,7 +89,9 @@ def _light_agents() -> Generator[None]:
     start = services.start_ray_process
 
     def lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
-        return start(with_light_agent(command) if process_type == "raylet" else command, process_type, *args, **more)
+        if process_type == "raylet":
+            command = with_forked_workers(with_light_agent(command), forks)
+        return start(command, process_type, *args, **more)
 
     services.start_ray_process = lighter
     try:

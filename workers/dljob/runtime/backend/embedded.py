@@ -7,7 +7,7 @@ Each of Ray's processes leads a session of its own. A signal to the runner's pro
 
 Source: ray/_private/{node,services}.py, 2.60. Three things differ from `ray start`, so that Ray is up in 3 s instead of
 12: there is no API server, a stand-in replaces the dashboard agents (`light_agent.py`), and nodes wait only for the
-head's GCS, not for its raylet.
+head's GCS, not for its raylet. And its workers are forked (`forked_workers`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dljob.linux import memory_limit
 from dljob.plan.labels import NODE_NAME
 from dljob.runtime.backend import light_agent, sweeper
 from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
+from dljob.runtime.forked_workers.raylet_command import with_forked_workers
 
 LOCALHOST = "127.0.0.1"
 START_S = 60.0
@@ -85,6 +86,8 @@ class EmbeddedRay:
         self.address = ""
         self.token_file = Path()
         self.log_dir = Path()
+        self.forks = Path()
+        """The folder of the servers that fork its workers."""
 
     def __enter__(self) -> Self:
         """Start Ray.
@@ -95,6 +98,8 @@ class EmbeddedRay:
         check_shared_memory(len(self._nodes))
         self._store = store_bytes(len(self._nodes), memory_limit.free()[0])
         self.folder = scratch_folder()
+        self.forks = self.folder / "forks"
+        self.forks.mkdir()
         try:
             self._start()
         except BaseException:
@@ -324,7 +329,7 @@ def _quicker(folder: Path, embedded: EmbeddedRay) -> Generator[None]:
 
     def start_lighter(start: Callable[..., Any], command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type == "raylet":
-            command = with_light_agent(command)
+            command = with_forked_workers(with_light_agent(command), embedded.forks)
             more["env_updates"] = {**(more.get("env_updates") or {}), **getattr(_LOCAL, "env", {})}
         return start(command, process_type, *args, **more)
 

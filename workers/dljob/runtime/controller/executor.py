@@ -28,6 +28,8 @@ from dljob.runtime.controller.admission import AdmissionLock
 from dljob.runtime.controller.checking import Checks
 from dljob.runtime.controller.relauncher import Relaunching
 from dljob.runtime.controller.worker_hosts import HostLaunch, Offer, SpareId, WorkerHosts
+from dljob.runtime.forked_workers.raylet_command import imports_env
+from dljob.runtime.process import preload
 from dljob.runtime.process.messages import (
     HostSpec,
     JobInfo,
@@ -94,6 +96,7 @@ class Executor:
         """Returns (role, number of ranks) for the roles whose number of ranks may change."""
         self.numbers: Callable[[], tuple[tuple[str, tuple[int, ...]], ...]] = tuple
         """Returns (role, numbers of its ranks) for these; empty where they are 0 to n-1."""
+        self._known_imports: dict[str, tuple[tuple[str, str], ...]] = {}
         self._works: dict[type, Callable[[Any], Coroutine[Any, Any, None]]] = {
             ac.StartRanks: self._start,
             ac.StopRanks: self._stop,
@@ -224,7 +227,14 @@ class Executor:
         # A fork host stays in Ray's Python, and starts its ranks in the role's own.
         own = role.python if role.host is HostKind.THREAD and cls == HOST_CLASSES[role.host] else ""
         python = launcher(own, self.job.dir) if own else ""
-        return ActorSpec(name, cls, (host_spec,), env=role.env, python=python, **where)
+        env = (*role.env, *self._imports(role)) if role.host is HostKind.THREAD else role.env
+        return ActorSpec(name, cls, (host_spec,), env=env, python=python, **where)
+
+    def _imports(self, role: RolePlan) -> tuple[tuple[str, str], ...]:
+        """Return the variables by which the ranks of a class find torch imported, where workers are forked."""
+        if role.name not in self._known_imports:  # the role's source is read once
+            self._known_imports[role.name] = imports_env(preload.modules(role, self.job.code_dir))
+        return self._known_imports[role.name]
 
     def _bring_up_host(self, action: ac.SpawnHost) -> None:
         role = self._plan.roles[action.host.role]

@@ -129,10 +129,10 @@ class Guard:
 def raylet_pidfd() -> int | None:
     """Return a descriptor that becomes readable when the raylet is gone; None without a raylet.
 
-    The raylet is this process's parent, or named by Ray where something stands between them.
+    Ray names the raylet; without a name it is this process's parent.
     """
     # A pid of 1 means that the parent is gone already, or that this process leads a container.
-    for pid in (os.getppid(), int(os.environ.get("RAY_RAYLET_PID") or 0)):
+    for pid in (int(os.environ.get("RAY_RAYLET_PID") or 0), os.getppid()):
         with contextlib.suppress(OSError):
             if pid > 1:
                 return os.pidfd_open(pid)

@@ -1,0 +1,110 @@
+"""Workers of a real Ray that are forked: what a rank is, and what happens when the processes around it are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from patience import patience
+from prime_help import Job
+
+pytestmark = pytest.mark.ray
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def server_of(pid: int) -> int:
+    """Return the server that forked a worker."""
+    found = parent(pid)
+    assert "forked_workers/server.py" in command(found)
+    return found
+
+
+def starters(server: int) -> list[int]:
+    """Return the starters that wait for a server's workers."""
+    raylet = command(server).split()[-1]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _says(pid, "forked_workers/starter.py") and str(parent(pid)) == raylet]
+
+
+def _says(pid: int, word: str) -> bool:
+    try:
+        return word in command(pid)
+    except OSError:
+        return False
+
+
+def test_ranks_master_and_agents_are_forks_of_one_server_for_a_raylet(job: Job) -> None:
+    job.start(job.role("worker", "prime_user.until_told", replicas=2))
+    pids = job.running("worker/0", "worker/1")
+    servers = {name: server_of(pid) for name, pid in pids.items()}
+    assert all(os.getsid(pid) == pid for pid in pids.values())
+    os.kill(pids["worker/1"], signal.SIGKILL)
+    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert server_of(after["worker/1"]) in servers.values()
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+    job.nothing_left()
+
+
+def test_killed_server_takes_no_rank_with_it_and_the_next_rank_gets_another(job: Job) -> None:
+    job.start(job.role("worker", "prime_user.until_told", replicas=2))
+    before = job.running("worker/0", "worker/1")
+    servers = {server_of(pid) for pid in before.values()}
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    os.kill(before["worker/1"], signal.SIGKILL)
+    after = job.running("worker/0", "worker/1", incarnation={"worker/1": 2})
+    assert after["worker/0"] == before["worker/0"]
+    assert after["master"] == before["master"]
+    assert server_of(after["worker/1"]) not in servers
+    job.go()
+    status = job.connection.wait(60)
+    assert (status["phase"], status["restarts"]["process"], status["restarts"]["master"]) == ("Succeeded", 1, 0)
+
+
+def test_starters_that_are_killed_end_their_workers_and_the_ranks_come_back(job: Job) -> None:
+    job.start(job.role("worker", "prime_user.until_told"))
+    before = job.running("worker/0")
+    for pid in starters(server_of(before["worker/0"])):
+        os.kill(pid, signal.SIGKILL)
+    after = job.running("worker/0", incarnation={"worker/0": 2})
+    assert after["worker/0"] != before["worker/0"]
+    job.go()
+    assert job.connection.wait(60)["phase"] == "Succeeded"
+
+
+@pytest.fixture
+def actor(ray_here: Any) -> Any:
+    """A function that makes an actor of a user's in this Ray."""
+
+    @ray.remote
+    class Own:
+        def threads(self) -> tuple[str | None, int]:
+            return os.environ.get("OMP_NUM_THREADS"), os.getppid()
+
+        def drawn(self) -> tuple[float, bytes]:
+            import numpy as np
+
+            return float(np.random.random()), ray.put(1).binary()
+
+    return Own
+
+
+def test_actors_of_users_are_workers_like_any_other(actor: Any) -> None:
+    made = [actor.options(num_cpus=0.1).remote() for _ in range(3)]
+    found = ray.get([one.drawn.remote() for one in made], timeout=patience(60))
+    assert len({number for number, _ in found}) == len({name for _, name in found}) == 3
+    (omp, above) = ray.get(made[0].threads.remote(), timeout=patience(60))
+    assert omp == "1"
+    assert "forked_workers/server.py" in command(above)

@@ -1,0 +1,122 @@
+"""What a starter asks for, and of whom; everything else is done as Ray does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dljob.runtime.forked_workers import server, starter
+from dljob.runtime.forked_workers.raylet_command import SWITCH, WANTED, imports_env, with_forked_workers
+from dljob.runtime.forked_workers.starter import CONTEXT, request_of
+
+PYTHON = "/venv/bin/python"
+ENV = {"RAY_JOB_ID": "01000000", "HOME": "/root"}
+WORDS = ["/ray/setup_worker.py", "/ray/default_worker.py", "--node-id=1", "--language=PYTHON"]
+
+
+def asked(environ: dict[str, str] = ENV, /, *more: str, **context: object) -> starter.Request | None:
+    told = [f"{CONTEXT}{json.dumps(context)}"] if context else []
+    return request_of([*WORDS, *more, *told], environ, PYTHON)
+
+
+def test_request_has_rays_program_and_the_environment() -> None:
+    assert asked() == (["/ray/default_worker.py", "--node-id=1"], ENV)
+    assert asked(ENV, env_vars={"A": "1"}, py_executable=PYTHON) == (
+        ["/ray/default_worker.py", "--node-id=1"],
+        {**ENV, "A": "1"},
+    )
+
+
+def test_variables_of_an_environment_are_expanded_as_ray_does_it() -> None:
+    told = {"A": "${HOME}/x", "B": "$HOME:${NONE}:$NONE", "C": "${A}", "D": "${lower}"}
+    found = asked(ENV, env_vars=told)
+    assert found is not None
+    wanted = {"A": "/root/x", "B": "/root::$NONE", "C": "/root/x", "D": "${lower}"}
+    assert {name: found[1][name] for name in told} == wanted
+
+
+@given(st.text(alphabet="${}AB_\\ 1", max_size=12))
+def test_expansion_is_that_of_python(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", {"A": "a", "B1": "$A"})
+        assert starter._expanded(text, {"A": "a", "B1": "$A"}) == os.path.expandvars(text)
+
+
+def test_workers_that_only_ray_can_start() -> None:
+    assert asked({"HOME": "/root"}) is None  # before any job: Ray would abort when it is loaded
+    assert asked(ENV, "--worker-type=SPILL_WORKER") is None
+    assert asked(ENV, py_executable="/other/python") is None
+    assert asked(ENV, command_prefix=["podman"]) is None
+    assert asked(ENV, override_worker_entrypoint="/x.py") is None
+    assert request_of(["/ray/setup_worker.py"], ENV, PYTHON) is None
+
+
+def test_each_environment_has_a_server_of_its_own() -> None:
+    one, other = (starter.socket_of("/f", {**ENV, "A": value}) for value in "12")
+    assert one != other
+    assert one == starter.socket_of("/f", {"A": "1", **ENV})
+    assert one.startswith(f"/f/{os.getppid()}-")
+
+
+def test_number_of_servers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "MOST", 1)
+    (tmp_path / f"{os.getppid()}-other.sock").touch()
+    (tmp_path / "1-of-another-raylet.sock").touch()
+    with pytest.raises(FileNotFoundError):
+        starter.reach(str(tmp_path), (["x"], ENV))
+
+
+def test_server_that_must_not_fork_is_not_asked_again(tmp_path: Path) -> None:
+    path = starter.socket_of(str(tmp_path), ENV)
+    Path(path + starter.UNFIT).touch()
+    with pytest.raises(OSError, match="start threads"):
+        starter.reach(str(tmp_path), (["x"], ENV))
+    assert (starter.YES, starter.UNFIT) == (server.YES, server.UNFIT)
+
+
+def test_request_arrives_with_the_files_of_the_starter(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/s")
+        listening.listen()
+        with starter.ask(f"{tmp_path}/s", (["a", "b"], {"X": "é" * 9000})):
+            line, _ = listening.accept()
+            start = server._received(line)
+            line.close()
+    assert (start.argv, start.env, start.folder, start.starter) == (
+        *(["a", "b"], {"X": "é" * 9000}),
+        *(os.getcwd(), os.getpid()),  # noqa: PTH109 - as it is sent
+    )
+    assert [os.fstat(fd).st_ino for fd in start.files] == [os.fstat(fd).st_ino for fd in (0, 1, 2)]
+    for fd in start.files:
+        os.close(fd)
+
+
+def test_raylets_command_gets_the_starter_before_its_words() -> None:
+    import sys
+
+    words = f"{sys.executable} /ray/setup_worker.py /ray/default_worker.py --x=1"
+    command = ["/ray/raylet", "--a=b", f"--python_worker_command={words}", "--c=d"]
+    (*_, made, _) = with_forked_workers(command, Path("/f"), {})
+    assert made == f"--python_worker_command={sys.executable} -I -S {starter.__file__} /f {words.partition(' ')[2]}"
+    assert with_forked_workers(command, Path("/f"), {SWITCH: "0"}) == command
+
+
+@pytest.mark.parametrize("words", ["python3 /ray/setup_worker.py x", "{python} /ray/default_worker.py x"])
+def test_unfamiliar_command_of_a_raylet_stays(words: str) -> None:
+    import sys
+
+    command = ["/ray/raylet", f"--python_worker_command={words.format(python=sys.executable)}"]
+    assert with_forked_workers(command, Path("/f"), {}) == command
+    assert with_forked_workers(["/ray/raylet"], Path("/f"), {}) == ["/ray/raylet"]
+
+
+def test_modules_are_asked_for_where_workers_are_forked() -> None:
+    assert imports_env(("torch", "torch.distributed"), {SWITCH: "1"}) == ((WANTED, "torch,torch.distributed"),)
+    assert imports_env(("torch",), {}) == imports_env((), {SWITCH: "1"}) == ()
+    assert (SWITCH, WANTED) == (server.SWITCH, server.WANTED)

@@ -1,0 +1,214 @@
+"""A server of workers: what it forks, how the ends are told, and when it ends. Its workers are plain programs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dljob.runtime.forked_workers import server, starter
+
+WAIT_S = 30.0
+SERVE = """
+import sys
+from dljob.runtime.forked_workers import server
+server.IMPORTS, server.IDLE_S = tuple(sys.argv.pop().split()), float(sys.argv.pop())
+server.main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+"""
+WORKER = """
+import json, os, sys
+told = {"pid": os.getpid(), "env": os.environ.get("X"), "argv": sys.argv[1:], "cwd": os.getcwd()}
+told |= {"first": sys.path[0], "leads": os.getsid(0) == os.getpid(), "known": "colorsys" in sys.modules}
+told |= {"fds": len(os.listdir("/proc/self/fd"))}
+print(json.dumps(told), flush=True)
+if "wait" in sys.argv:
+    sys.stdin.read()
+sys.exit(7)
+"""
+
+
+class Served:
+    """A server, and connections to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = f"{folder}/server.sock"
+        self.program = folder / "worker.py"
+        self.program.write_text(WORKER)
+        self.raylet = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.left: list[Any] = []
+
+    def start(self, imports: str = "colorsys", idle_s: float = 60.0) -> None:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(self.path)
+            listening.listen()
+            listening.set_inheritable(True)
+            words = [str(listening.fileno()), self.path, str(self.raylet.pid), str(idle_s), imports]
+            command = [sys.executable, "-c", SERVE, *words]
+            self.process = subprocess.Popen(command, pass_fds=[listening.fileno()])
+
+    def ask(self, *words: str) -> tuple[socket.socket, dict[str, object]]:
+        """Have a worker forked; return the connection, and what it prints."""
+        reader, writer = os.pipe()
+        before, stdin = os.dup(1), os.dup(0)
+        waits, release = os.pipe()
+        try:
+            os.dup2(writer, 1)
+            os.dup2(waits, 0)
+            line = starter.ask(self.path, ([str(self.program), *words], {**os.environ, "X": "1"}))
+        finally:
+            os.dup2(before, 1)
+            os.dup2(stdin, 0)
+            for fd in (before, stdin, writer, waits):
+                os.close(fd)
+        self.left += [line, os.fdopen(release, "wb")]
+        line.settimeout(WAIT_S)
+        assert line.recv(1) == starter.YES
+        with os.fdopen(reader) as out:
+            told = json.loads(out.readline())
+        return line, told
+
+    def close(self) -> None:
+        self.raylet.kill()
+        self.raylet.wait(WAIT_S)
+        for each in (*self.left, self.raylet.stdin):
+            each.close()
+        if self.process is not None:
+            self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path)
+    yield made
+    made.close()
+
+
+def gone(pid: int) -> bool:
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served: Served) -> None:
+    served.start()
+    line, told = served.ask("a", "b")
+    assert told == {
+        "env": "1",
+        "argv": ["a", "b"],
+        "cwd": str(Path.cwd()),
+        "first": str(served.folder),
+        "leads": True,
+        "known": True,
+        "pid": told["pid"],
+        "fds": told["fds"],
+    }
+    # Standard files, its connection, and the folder that is listed.
+    assert told["fds"] == 5
+    assert line.recv(1) == bytes([7])
+    assert gone(int(str(told["pid"])))
+
+
+def test_signal_that_ended_a_worker_is_told(served: Served) -> None:
+    served.start()
+    line, told = served.ask("wait")
+    os.kill(int(str(told["pid"])), signal.SIGKILL)
+    assert line.recv(1) == bytes([128 + 9])
+
+
+def test_worker_whose_starter_is_gone_is_ended(served: Served) -> None:
+    served.start()
+    line, told = served.ask("wait")
+    other, second = served.ask("wait")
+    line.close()
+    assert gone(int(str(told["pid"])))
+    assert Path(f"/proc/{second['pid']}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    os.kill(int(str(second["pid"])), signal.SIGKILL)
+    assert other.recv(1) == bytes([137])
+
+
+def test_workers_outlive_a_server_that_is_killed(served: Served) -> None:
+    served.start()
+    line, told = served.ask("wait")
+    assert served.process is not None
+    served.process.kill()
+    served.process.wait(WAIT_S)
+    os.kill(int(str(told["pid"])), 0)
+    served.left.pop().close()
+    # The worker holds the connection until it ends.
+    assert line.recv(1) == b""
+    assert gone(int(str(told["pid"])))
+
+
+def test_server_ends_with_its_raylet(served: Served) -> None:
+    served.start()
+    served.ask()
+    served.close()
+    assert served.process is not None
+    assert served.process.returncode == 0
+    assert not Path(served.path).exists()
+
+
+def test_server_without_workers_ends(served: Served) -> None:
+    served.start(idle_s=0.2)
+    assert served.process is not None
+    assert served.process.wait(WAIT_S) == 0
+    assert not Path(served.path).exists()
+
+
+def test_server_whose_imports_start_a_thread_forks_nobody(served: Served) -> None:
+    (served.folder / "with_thread.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(served.folder), prepend=os.pathsep)
+        served.start("no_such_module with_thread")
+    assert served.process is not None
+    assert served.process.wait(WAIT_S) == 0
+    assert Path(served.path + starter.UNFIT).exists()
+    assert not Path(served.path).exists()
+
+
+def test_request_that_breaks_off_is_no_start(served: Served) -> None:
+    served.start()
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(served.path)
+        line.sendall((100).to_bytes(4, "big") + b"[")
+    line, _ = served.ask()
+    assert line.recv(1) == bytes([7])
+
+
+def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    with server.one_thread():
+        assert {os.environ[name] for name in server.THREADS} == {"1"}
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert "MKL_NUM_THREADS" not in os.environ
+    program = (
+        "import numpy, os, sys\nfrom dljob.runtime.forked_workers import server\n"
+        "tasks = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = tasks()\ndel os.environ['OPENBLAS_NUM_THREADS']\n"
+        "os.environ['OMP_NUM_THREADS'] = '3'\nserver.set_threads()\n"
+        "a = numpy.ones((512, 512)); a @ a\nprint(before, tasks())"
+    )
+    env = {**os.environ, **dict.fromkeys(server.THREADS, "1")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "3"], done.stderr

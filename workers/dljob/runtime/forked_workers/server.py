@@ -1,0 +1,253 @@
+"""A server that forks Ray workers, with what each of them would import already there.
+
+Run as `python server.py LISTENING_FD SOCKET RAYLET_PID` by `starter`, with the environment of the workers. It has one
+thread and no Ray of its own: libraries are loaded, and nothing of them runs. It ends with its raylet, or once it has
+had no worker for IDLE_S; workers that it has forked live on if it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+IMPORTS = (
+    *("ray._private.workers.default_worker", "ray._common.usage.usage_lib", "numpy", "pydantic", "pydantic.v1"),
+    *("dljob.runtime.worker.thread_host", "dljob.runtime.controller.prime_actor", "dljob.runtime.node.node_agent"),
+)
+"""What workers of ours import; one that fails is left to them."""
+SWITCH, WANTED = "DLJOB_FORKED_WORKERS", "DLJOB_FORK_IMPORTS"
+"""Variables: 1 in a worker that was forked; more modules to import, such as torch."""
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that libraries read once, when they are loaded."""
+BLAS = ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_")
+"""Names that a build of OpenBLAS may give the same function."""
+IDLE_S = 10.0
+"""Seconds without a worker after which the server ends."""
+YES, UNFIT = b"y", ".unfit"  # as in `starter`, which this program does not import
+_SCORE = "oom_score_adj"
+
+
+class Start(NamedTuple):
+    """A worker to become."""
+
+    argv: list[str]
+    env: dict[str, str]
+    folder: str
+    files: list[int]
+    starter: int
+    """The pid of the process that the raylet has started for it."""
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Have libraries begin with one thread while the block runs: pools of threads do not survive a fork."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def set_threads() -> None:
+    """Give libraries that are loaded already the numbers of threads that they would have read in this environment."""
+    if blas := _number("OPENBLAS_NUM_THREADS") or _number("OMP_NUM_THREADS"):
+        for path in _loaded("openblas"):
+            library = ctypes.CDLL(path)
+            for name in BLAS:
+                if (call := getattr(library, name, None)) is not None:
+                    call(blas)
+    if (torch := sys.modules.get("torch")) is not None and (many := _number("OMP_NUM_THREADS")):
+        torch.set_num_threads(many)
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _loaded(word: str) -> set[str]:
+    """Return the libraries of this process that have a word in their names."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {path for line in lines if word in Path(path := line.partition("/")[1] + line.partition("/")[2]).name}
+
+
+class WorkerServer:
+    """Forks a worker for each connection; `line` listens."""
+
+    def __init__(self, line: socket.socket, path: str, raylet: int) -> None:
+        self._line = line
+        self._path = path
+        self._raylet = os.pidfd_open(raylet)
+        self._poll = select.poll()
+        self._lines: dict[int, tuple[socket.socket, int]] = {}
+        """Descriptor of a connection -> itself, and the pid of its worker."""
+        self._workers: dict[int, tuple[int, int]] = {}
+        """Pidfd of a worker -> its pid, and the descriptor of its connection."""
+        for fd in (line.fileno(), self._raylet):
+            self._poll.register(fd, select.POLLIN)
+
+    def serve(self) -> Start | None:
+        """Serve until the raylet is gone, or nobody needs a worker: then return None. In a worker, return its start."""
+        idle_since = time.monotonic()
+        while True:
+            ready = self._poll.poll(1000 * IDLE_S)
+            if self._workers:
+                idle_since = time.monotonic()
+            for fd, _ in ready:
+                if fd == self._raylet:
+                    return None
+                if fd == self._line.fileno():
+                    start = self._take()
+                    if start is not None:
+                        return start
+                elif fd in self._workers:
+                    self._ended(fd)
+                elif fd in self._lines:
+                    # The starter is gone: the raylet does not want the worker any more.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._lines[fd][1], signal.SIGKILL)
+                    self._poll.unregister(fd)
+            if not self._workers and time.monotonic() - idle_since >= IDLE_S:
+                return None
+
+    def _take(self) -> Start | None:
+        """Take a connection and fork; in the worker return its start."""
+        line, _ = self._line.accept()
+        try:
+            line.settimeout(1.0)
+            start = _received(line)
+        except (OSError, ValueError):
+            line.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            self._let_go(line)
+            return start
+        for fd in start.files:
+            os.close(fd)
+        line.settimeout(None)
+        pidfd = os.pidfd_open(pid)
+        self._workers[pidfd] = pid, line.fileno()
+        self._lines[line.fileno()] = line, pid
+        self._poll.register(pidfd, select.POLLIN)
+        self._poll.register(line.fileno(), select.POLLRDHUP)
+        with contextlib.suppress(OSError):
+            line.sendall(YES)
+        return None
+
+    def _ended(self, pidfd: int) -> None:
+        """Collect a worker, and tell its starter how it ended."""
+        pid, fd = self._workers.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        line, _ = self._lines.pop(fd)
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(fd)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(OSError):
+            # As a shell tells a signal.
+            line.sendall(bytes([code if code >= 0 else 128 - code]))
+        line.close()
+
+    def _let_go(self, line: socket.socket) -> None:
+        """Close, in a worker, what is the server's. Its connection stays open: the starter waits for its end."""
+        os.close(self._line.detach())
+        os.close(self._raylet)
+        for pidfd in self._workers:
+            os.close(pidfd)
+        for other, _ in self._lines.values():
+            other.close()
+        line.detach()
+
+    def leave(self) -> None:
+        """Stop to listen; who has asked and got no answer starts as Ray does."""
+        Path(self._path).unlink(missing_ok=True)
+        self._line.close()
+
+
+def _received(line: socket.socket) -> Start:
+    head, files, _, _ = socket.recv_fds(line, 4, 3)
+    text = bytearray()
+    while len(text) < int.from_bytes(head, "big"):
+        text += line.recv(1 << 16) or _gone()
+    argv, env, folder = json.loads(text)
+    starter, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return Start(argv, env, folder, files, starter)
+
+
+def _gone() -> bytes:
+    raise ConnectionResetError("the starter is gone")
+
+
+def become(start: Start) -> None:
+    """Go on as a worker, in a session of its own as Ray's workers are: a raylet ends a worker's whole process group."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for at, fd in enumerate(start.files):
+        os.dup2(fd, at)
+        os.close(fd)
+    with contextlib.suppress(OSError):
+        os.chdir(start.folder)
+    # The raylet has set it for the process that it started; whom the kernel kills first must be the worker.
+    with contextlib.suppress(OSError):
+        Path("/proc/self", _SCORE).write_text(Path("/proc", str(start.starter), _SCORE).read_text())
+    os.environ.clear()
+    os.environ.update({**start.env, SWITCH: "1"})
+    # `random` does this for itself. With the server's state all workers would draw the same numbers.
+    if (drawn := sys.modules.get("numpy.random")) is not None:
+        drawn.seed()
+    from dljob import ray_private
+
+    ray_private.when_threads_are_known(set_threads)
+    sys.argv = start.argv
+    sys.path.insert(0, os.fspath(Path(start.argv[0]).parent))
+    runpy.run_path(start.argv[0], run_name="__main__")
+
+
+def main(fd: int, path: str, raylet: int) -> None:
+    """Import, then serve. Workers end in this function, too."""
+    line = socket.socket(fileno=fd)
+    line.set_inheritable(False)
+    # Its own folder, which Python puts there for a program.
+    del sys.path[0]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with one_thread():
+        for name in (*IMPORTS, *filter(None, os.environ.get(WANTED, "").split(","))):
+            with contextlib.suppress(Exception):  # the worker's own import of it raises the error again
+                importlib.import_module(name)
+    # A collection in a worker would write to the headers of all shared objects, and so copy their pages.
+    gc.collect()
+    gc.freeze()
+    server = WorkerServer(line, path, raylet)
+    # Threads do not survive a fork: a library that has started one is safe in no worker.
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        Path(path + UNFIT).touch()
+        server.leave()
+    elif (start := server.serve()) is not None:
+        become(start)
+    else:
+        server.leave()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

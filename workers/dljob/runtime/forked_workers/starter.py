@@ -1,0 +1,166 @@
+"""What a raylet starts in place of a worker: it hands the start to a server that forks, and stays until the end.
+
+Run as `python -I -S starter.py FOLDER setup_worker.py default_worker.py ARGUMENT...`. It imports only the standard
+library, and little of it: it is started for each worker. The raylet knows a worker by the pid with which that
+registers, so it ends the worker itself; if it ends this process instead, the server sees the connection close, and ends
+the worker.
+
+There is a server for each environment, as libraries read variables when they are imported: also Ray, which reads
+RAY_JOB_ID. Whatever no server can do, or does not do in time, is done as Ray does it.
+"""
+
+# It is started for each worker, and pathlib takes as long to import as all else here.
+# ruff: noqa: PTH100, PTH108, PTH109, PTH110, PTH120, PTH123, PTH208
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import re
+import socket
+import sys
+from hashlib import sha256
+
+SETUP = "setup_worker.py"
+"""The name of Ray's own first program of a worker."""
+CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
+"""Arguments for it alone. Source: ray/_private/workers/setup_worker.py, 2.60."""
+MOST = 16
+"""Most servers beside a raylet: workers of further environments are started as Ray does it."""
+PATIENCE_S = 60.0
+"""Seconds for a server to import, and to fork."""
+YES = b"y"
+UNFIT = ".unfit"
+"""What is appended to a server's path for the file by which it says that it must not fork."""
+
+Request = tuple[list[str], dict[str, str]]
+"""Ray's program of a worker with its arguments, and the environment."""
+
+
+def request_of(words: list[str], environ: dict[str, str], executable: str) -> Request | None:
+    """Return what to ask a server for; None where only Ray's own way will do.
+
+    Args:
+        words: The arguments behind the folder.
+        environ: The raylet's environment.
+        executable: The Python of the raylet's workers.
+    """
+    context = next((json.loads(word.removeprefix(CONTEXT)) for word in words if word.startswith(CONTEXT)), {})
+    program = [word for word in words[1:] if not word.startswith((CONTEXT, LANGUAGE))]
+    own = context.get("py_executable", executable) == executable and not context.get("override_worker_entrypoint")
+    # Workers for spilled objects come before any job, and a worker without a job cannot load Ray in advance.
+    known = environ.get("RAY_JOB_ID") and not any(word.startswith("--worker-type=") for word in program)
+    if not (own and known and program) or context.get("command_prefix"):
+        return None
+    env = dict(environ)
+    for name, value in (context.get("env_vars") or {}).items():
+        # As Ray does it: `${X}` is X of the node, and nothing where there is none.
+        env[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", _expanded(value, env))
+    return program, env
+
+
+def _expanded(text: str, env: dict[str, str]) -> str:
+    """Do as `os.path.expandvars`, for an environment that is not this process's."""
+
+    def value(found: re.Match[str]) -> str:
+        return env.get(found[1] or found[2], found[0])
+
+    return re.sub(r"\$(?:(\w+)|\{([^}]*)\})", value, text)
+
+
+def socket_of(folder: str, env: dict[str, str]) -> str:
+    """Return the path of the server for an environment, beside this raylet."""
+    digest = sha256(json.dumps([sys.executable, sorted(env.items())]).encode()).hexdigest()[:16]
+    return f"{folder}/{os.getppid()}-{digest}.sock"
+
+
+def ask(path: str, request: Request) -> socket.socket:
+    """Hand a start to a server; return the connection. Raises OSError where nobody listens."""
+    program, env = request
+    text = json.dumps([program, env, os.getcwd()]).encode()
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.settimeout(PATIENCE_S)
+        line.connect(path)
+        files = array.array("i", [0, 1, 2])
+        line.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        line.sendall(text)
+    except OSError:
+        line.close()
+        raise
+    return line
+
+
+def reach(folder: str, request: Request) -> socket.socket:
+    """Hand a start to the server of its environment, which is started if there is none. Raises OSError."""
+    path = socket_of(folder, request[1])
+    if os.path.exists(path + UNFIT):
+        raise OSError("libraries of this environment start threads when they are imported")
+    try:
+        return ask(path, request)
+    except (FileNotFoundError, ConnectionRefusedError):
+        pass
+    with open(f"{folder}/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return ask(path, request)
+        except FileNotFoundError:
+            beside = f"{os.getppid()}-"
+            if sum(name.startswith(beside) for name in os.listdir(folder)) >= MOST:
+                raise
+        except ConnectionRefusedError:  # a server that was killed
+            os.unlink(path)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(path)
+        # Before the server runs: others may ask meanwhile.
+        listening.listen(1024)
+        _start(listening, path, request[1])
+        listening.close()
+    return ask(path, request)
+
+
+def _start(listening: socket.socket, path: str, env: dict[str, str]) -> None:
+    """Start a server that is no child of this process: Ray ends the descendants of a worker with it."""
+    program = f"{os.path.dirname(os.path.abspath(__file__))}/server.py"
+    raylet = os.getppid()
+    if (child := os.fork()) == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        listening.set_inheritable(True)
+        words = [sys.executable, program, str(listening.fileno()), path, str(raylet)]
+        try:
+            os.execve(sys.executable, words, env)  # noqa: S606 - no shell wanted
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+
+
+def granted(folder: str, request: Request) -> socket.socket | None:
+    """Have a worker forked; return the connection, or None where no server does it."""
+    try:
+        line = reach(folder, request)
+        answer = line.recv(1)
+    except OSError:  # no room for a socket, or a server that does not answer in time
+        return None
+    return line if answer == YES else None
+
+
+def main(folder: str, words: list[str]) -> None:
+    """Have a worker forked, and end with its exit code; else become it, as Ray does."""
+    request = request_of(words, dict(os.environ), sys.executable)
+    if request is not None and (line := granted(folder, request)) is not None:
+        line.settimeout(None)
+        try:
+            code = line.recv(1)
+        except OSError:
+            code = b""
+        # Without a code the server was killed, and the worker has ended since: it holds the connection, too.
+        os._exit(code[0] if code else 1)
+    os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - no shell wanted
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
