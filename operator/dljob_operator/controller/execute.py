@@ -21,6 +21,7 @@ from dljob.kube.objects import Objects
 from dljob.kube.resources import NETWORK_POLICIES
 from dljob.raycluster.pods import SPEC_KEY, TOKEN_KEY
 from dljob.reconcile.children import patches
+from dljob.reconcile.policies.resources import without_oldest
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import items, part
 from dljob.reconcile.state.model import (
@@ -31,6 +32,7 @@ from dljob.reconcile.state.model import (
     CreateToken,
     Delete,
     Finalize,
+    KeepResourceUse,
     Object,
     PatchCluster,
     SaveLogs,
@@ -124,6 +126,8 @@ class ActionExecutor:
                 await self._services.perform(key, memory, action)
             case SaveLogs():
                 await self._save_logs(key, memory, action)
+            case KeepResourceUse():
+                await self._keep_resource_use(key, memory, action)
             case _:
                 assert_never(action)
 
@@ -334,6 +338,22 @@ class ActionExecutor:
         body["metadata"]["annotations"] = {"dljob.io/cut": ",".join(tails.cut)[:4096]} if tails.cut else {}
         await self._kube.apply(CONFIG_MAPS, {**body, "data": {**_files(tails), **last}}, key.namespace)
         memory.logs_saved = True
+
+    async def _keep_resource_use(self, key: Key, memory: OperatorMemory, action: KeepResourceUse) -> None:
+        entry = {action.job: action.value}
+        try:
+            # By the key of the name alone: jobs of other names may end at the same moment.
+            made = await self._kube.patch(CONFIG_MAPS, names.RESOURCE_USE, key.namespace, {"data": entry})
+        except NotThereError:
+            # No owner: it outlives the jobs.
+            meta = {"name": names.RESOURCE_USE, "labels": {names.LABEL_MANAGED: "dljob"}}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": entry}
+            made = await self._kube.create(CONFIG_MAPS, body, key.namespace)
+        gone = without_oldest(part(made, "data"), action.job)
+        if gone:
+            dropped = {"data": dict.fromkeys(gone)}
+            await self._kube.patch(CONFIG_MAPS, names.RESOURCE_USE, key.namespace, dropped)
+        memory.use_kept = True
 
     async def _not_of_others(self, key: Key, name: str) -> None:
         """Refuse to overwrite a ConfigMap of that name which belongs to another: an apply would take it over."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dljob.kube.api import CONFIG_MAPS, PODS, Json, Kube, NotThereError
 from dljob.kube.kuberay_client import RayClusters
+from dljob.reconcile.policies.resources import reads_history
 from dljob.reconcile.state import names
 from dljob.reconcile.state.fields import items, part, text
 from dljob.reconcile.state.model import Object, Observed, Pod, Trouble
@@ -30,6 +31,8 @@ class OperatorMemory:
     commands: tuple[str, ...] = ()
     logs_saved: bool = False
     """Whether the logs are saved; asked again for an ended job, since another operator may save them."""
+    use_kept: bool = False
+    """Whether what the ranks of an ended job used is kept, or nothing of it can be: it is not looked for again."""
     config_maps: dict[str, str] = field(default_factory=dict[str, str])
     """uid by name of the ConfigMaps made or adopted for the attempt."""
     services: dict[str, str] = field(default_factory=dict[str, str])
@@ -94,6 +97,7 @@ class Observer:
             self._kube, key.namespace, there, memory.hangs, self._now()
         )
         earlier, strays = self._earlier(key, job, attempt)
+        history = await self._resource_history(key, job, memory)
         seen = Observed(
             job=job,
             cluster=there.cluster,
@@ -106,11 +110,24 @@ class Observer:
             ray_job=ray_job,
             troubles=tuple(memory.troubles.values()),
             logs_saved=memory.logs_saved,
+            resource_history=history,
             kuberay=self.kuberay,
             commands=memory.commands,
             services=dict(memory.services),
         )
         return seen, memory
+
+    async def _resource_history(self, key: Key, job: Object, memory: OperatorMemory) -> str | None:
+        """Return what is kept about earlier jobs of the name, where a choice needs it, or the end of the job."""
+        if memory.use_kept or not reads_history(job):
+            return None
+        try:
+            found = await self._kube.get(CONFIG_MAPS, names.RESOURCE_USE, key.namespace)
+        except NotThereError:
+            return ""
+        entry = text(found, "data", key.name)
+        memory.use_kept = bool(text(job, "status", "completionTime")) and memory.uid in entry
+        return entry
 
     async def _find_cluster(self, key: Key, job: Object, attempt: int) -> ClusterView:
         """Return the RayCluster of the job, its own or the one that it refers to."""

@@ -18,6 +18,7 @@ from reconcile_samples import NOW, SETTINGS, UID, dljob, merged, snapshot, spec
 
 from dljob.raycluster.pods import CARRIED_KEY, SPEC_KEY
 from dljob.reconcile.children.patches import operations
+from dljob.reconcile.policies.resources import reads_history
 from dljob.reconcile.reconcile import reconcile
 from dljob.reconcile.state import names
 from dljob.reconcile.state.context import stamp
@@ -30,6 +31,7 @@ from dljob.reconcile.state.model import (
     Delete,
     Event,
     Finalize,
+    KeepResourceUse,
     MasterView,
     Object,
     Observed,
@@ -70,6 +72,8 @@ class World:
     now: float = NOW
     clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
     maps: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    """The data of the ConfigMap with what ended jobs used: name of a job -> its entry."""
     secrets: dict[str, str] = field(default_factory=dict)
     """Name -> the ConfigMap that owns it."""
     pods: dict[str, list[Pod]] = field(default_factory=dict)
@@ -132,6 +136,7 @@ class World:
             ray_job=self.said,
             troubles=self.troubles,
             logs_saved=names.logs_map(self.job["metadata"]["name"]) in self.maps,
+            resource_history=self.kept.get(self.job["metadata"]["name"], "") if reads_history(self.job) else None,
             objection=self.objection,
             kuberay=self.kuberay,  # type: ignore[arg-type]
             commands=self.sent,
@@ -205,7 +210,7 @@ class World:
                 assert self.job is not None
                 self.job["metadata"]["finalizers"] = [names.FINALIZER] if action.on else []
                 self.job = None if not action.on and "deletionTimestamp" in self.job["metadata"] else self.job
-            case Submit() | Command() | SaveLogs():
+            case Submit() | Command() | SaveLogs() | KeepResourceUse():
                 self._order(action)
         if not isinstance(action, Delete) or action.kind != "Pod":
             self.log.append(f"{type(action).__name__} {getattr(action, 'kind', '')}".strip())
@@ -224,8 +229,11 @@ class World:
         else:
             self.services[key] = action.body
 
-    def _order(self, action: Submit | Command | SaveLogs) -> None:
-        """Apply an action that is sent to the head."""
+    def _order(self, action: Submit | Command | SaveLogs | KeepResourceUse) -> None:
+        """Apply an action that is sent to the head, or keeps what came from there."""
+        if isinstance(action, KeepResourceUse):
+            self.kept[action.job] = action.value
+            return
         assert action.cluster in self.clusters
         match action:
             case Submit():

@@ -47,8 +47,6 @@ class Overrides:
 
 
 UNCHANGED = Overrides()
-EARLIER_JOBS = 20
-"""Most earlier jobs from which resources are chosen."""
 
 
 def manifest_of(
@@ -103,9 +101,8 @@ def cluster_job(
     from dljob.api.kubernetes.refusals import JobFile
     from dljob.api.kubernetes.submit import GivenJob
     from dljob.plan.plan import plan
-    from dljob.spec.rules.auto import undecided
 
-    manifest = manifest_of(file, changes=changes, backend=backend, rules=lambda made: tuple(undecided(made.spec)))
+    manifest = manifest_of(file, changes=changes, backend=backend)
     # Only for its errors: the operator plans for itself.
     plan(manifest)
     # -sig: editors on Windows begin a file with a byte-order mark.
@@ -118,18 +115,22 @@ def with_resources(manifest: DLJobManifest) -> DLJobManifest:
 
     They are chosen from the records of the newest ended jobs of its name on this machine.
     """
-    if all(role.resources.auto is None for role in manifest.spec.roles):
+    from dljob.spec import chosen_resources
+
+    if not chosen_resources.undecided(manifest.spec):
         return manifest
     from dljob.api import registry
     from dljob.cli import output
-    from dljob.report.advice import chosen_resources, past_jobs
+    from dljob.report.advice import past_jobs
+    from dljob.report.advice.earlier_jobs import earlier_jobs
 
     ended = [record for record in registry.records() if record.name == manifest.metadata.name and record.over]
-    folders = [record.folder for record in sorted(ended, key=lambda one: one.started)[-EARLIER_JOBS:]]
-    made, chosen = chosen_resources.choose(manifest, past_jobs.lightly_measured(folders))
+    newest = sorted(ended, key=lambda one: one.started)[-chosen_resources.EARLIER_JOBS :]
+    uses = past_jobs.lightly_measured([record.folder for record in newest])
+    chosen = chosen_resources.choose(manifest.spec, *earlier_jobs(manifest, uses))
     for one in chosen:
         output.say(f"roles.{one.role}.{chosen_resources.told(one)}")
-    return made
+    return chosen_resources.with_chosen(manifest, chosen)
 
 
 def _split(text: str, flag: str, form: str) -> tuple[str, str]:

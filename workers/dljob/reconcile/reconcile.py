@@ -17,6 +17,7 @@ from dljob.reconcile.policies import (
     finish,
     leaving,
     machines,
+    resources,
     services,
     stopping,
     suspending,
@@ -58,6 +59,8 @@ POLICIES: tuple[Policy, ...] = (
     machines.force,
     # The RayCluster of the last attempt, and its ranks' lease, end before the next attempt can write a checkpoint.
     attempts.leftover,
+    # Before anything is made of the spec.
+    resources.choose,
     # ConfigMap, Secret, NetworkPolicy, RayCluster.
     children.missing,
     # On an existing RayCluster the finalizer must be there before anything is submitted.
@@ -132,6 +135,7 @@ def _rest(case: ReconcileContext) -> PolicyDecision:
         or leaving.release(case)
         or machines.force(case)
         or attempts.strays(case)
+        or resources.keep(case)
         or finish.after(case)
     )
 

@@ -92,8 +92,9 @@ class RoleResources(Model):
     custom: Annotated[dict[RayName, Amount], Field(max_length=16)] = Field(default_factory=dict)
     """Amounts of other resources that one rank takes, by Ray's name."""
     auto: AutoResources | None = None
-    """Resources that `dljob run` and `dljob submit --address` choose when the job starts, from the records of earlier
-    jobs of its name on this machine; the event ResourcesChosen tells which. Not on Kubernetes."""
+    """Resources that are chosen before an attempt starts, from what earlier jobs of the name used; the event
+    ResourcesChosen tells which. On Kubernetes the operator chooses, from the jobs of the namespace; elsewhere
+    `dljob run` and `dljob submit --address` do, from the records on this machine."""
 
 
 class TensorFlow(Model):

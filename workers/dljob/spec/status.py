@@ -224,6 +224,41 @@ def _servers() -> dict[str, Schema]:
     }
 
 
+def _resources() -> dict[str, Schema]:
+    """Return the fields about resources that the spec leaves open (`resources.auto`)."""
+    shape = _text("Digest of the roles, their types, entrypoints, sizes and devices; records count for equal ones.")
+    chosen = _object(
+        "One choice.",
+        role=_text("Name of the role."),
+        resource=_text("cpu or memory."),
+        value=_text("Value of the resource for one rank."),
+        why=_text("The earlier job and the measurement that the value stands on, or why it is the one to begin with."),
+    )
+    counts = {
+        "productiveSeconds": _count("Productive seconds of one rank."),
+        "peakMiB": _count("Highest peak memory of a rank in MiB; 0: not recorded."),
+        "growthPermille": _count("Growth of that peak in the last quarter of the run, in thousandths."),
+        "cpuMillis": _count("CPUs that a rank did not exceed in 95 % of the measurements, in thousandths."),
+        "measurements": _count("Measurements of CPU time."),
+        "outOfMemory": _count("Ranks killed for want of memory."),
+    }
+    used = _object("Use of one role.", name=_text("Name of the role."), **counts)
+    return {
+        "chosenResources": _object(
+            "Resources that the spec leaves open, as chosen for an attempt.",
+            attempt=_count("The attempt."),
+            shape=shape,
+            resources=_list("The choices.", 64, chosen),
+        ),
+        "resourceUse": _object(
+            "Resources that ranks used of roles whose resources were chosen, for the next choice; written at most every"
+            " 15 seconds.",
+            shape=shape,
+            roles=_list("The roles.", 32, used, key="name"),
+        ),
+    }
+
+
 def _history() -> dict[str, Schema]:
     counts = {
         "desired": _count("Ranks that the role has at its present size."),
@@ -271,6 +306,7 @@ def _history() -> dict[str, Schema]:
             step=_count("Last step of the attempt, when it was lost."),
             state=_object("Restart counts and times, in PrimeMaster's own format."),
         ),
+        **_resources(),
         "lastFault": _fault("The last failure."),
         "recentFaults": _list("The last failures, the newest last.", 10, _fault("One failure.")),
         "progress": _object(

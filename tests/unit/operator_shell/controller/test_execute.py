@@ -14,6 +14,7 @@ from shell_kit import JOB, UID, Shell, dljob, shell, token
 
 from dljob.kube.api import ApiError
 from dljob.kube.head import HeadError
+from dljob.reconcile.policies.resources import MOST_BYTES
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import (
     Action,
@@ -22,6 +23,7 @@ from dljob.reconcile.state.model import (
     Create,
     CreateToken,
     Delete,
+    KeepResourceUse,
     PatchCluster,
     SaveLogs,
     Submit,
@@ -456,3 +458,24 @@ async def test_children_of_an_attempt_stay_where_deletion_is_forbidden() -> None
         await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
         assert it.fake.names("configmaps") == []
         await it.executor.perform(JOB, it.memory(), Delete("ConfigMap", "c-spec", ""))
+
+
+async def test_use_of_resources_is_kept_beside_that_of_other_names(it: Shell) -> None:
+    await do(it, KeepResourceUse("hello", "[1]"))
+    made = it.fake.one("configmaps", names.RESOURCE_USE)
+    assert made["data"] == {"hello": "[1]"}
+    assert "ownerReferences" not in made["metadata"]
+    it.fake.put("configmaps", {**made, "data": {"other": "[2]", "hello": "[1]"}})
+    await do(it, KeepResourceUse("hello", "[3]"))
+    assert it.fake.one("configmaps", names.RESOURCE_USE)["data"] == {"other": "[2]", "hello": "[3]"}
+    it.fake.fail("PATCH", "configmaps", 403)
+    with pytest.raises(ApiError):
+        await do(it, KeepResourceUse("hello", "[4]"))
+
+
+async def test_use_of_other_names_makes_room(it: Shell) -> None:
+    old = {"data": {"old": "x" * MOST_BYTES}}
+    it.fake.put("configmaps", {"metadata": {"name": names.RESOURCE_USE}, **old})
+    await do(it, KeepResourceUse("hello", "[1]"))
+    assert it.fake.one("configmaps", names.RESOURCE_USE)["data"] == {"hello": "[1]"}
+    assert it.memory().use_kept

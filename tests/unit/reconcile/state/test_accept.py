@@ -14,6 +14,7 @@ from dljob.errors import SpecError
 from dljob.reconcile.state import accept, names
 from dljob.reconcile.state.accept import Live, Refused, Terms, live, source
 from dljob.reconcile.state.model import RayJobView
+from dljob.spec.chosen_resources import ChosenResource
 from dljob.spec.loading.load import load
 
 REFUSED = Path(__file__).parents[3] / "golden/refused"
@@ -298,10 +299,12 @@ def test_a_job_that_others_manage_is_left_alone():
     assert World(dljob(managedBy="dljob.io/operator")).look().actions
 
 
-def test_resources_to_be_chosen_are_refused_as_nothing_is_known_of_earlier_jobs():
+def test_choice_of_resources_is_no_edit_of_the_spec():
     roles = [{"name": "w", "entrypoint": {"class": "m.W"}, "resources": {"auto": {"cpu": {"min": "1", "max": "2"}}}}]
-    refused = terms(roles=roles)
-    assert isinstance(refused, Refused)
-    assert refused.reason == "InvalidSpec"
-    assert "spec.roles[0].resources.auto" in refused.message
-    assert "a cluster has none of earlier jobs" in refused.message
+    job = dljob(roles=roles)
+    choice = (ChosenResource("w", "cpu", "2", "why"),)
+    before, after = (accept.blueprint(accept.source(job, chosen), SETTINGS) for chosen in ((), choice))
+    assert before.hash == after.hash
+    assert after.manifest.spec.roles[0].resources.cpu == "2"
+    assert after.manifest.spec.roles[0].resources.auto is None
+    assert before.plan.units != after.plan.units

@@ -9,7 +9,6 @@ import pytest
 from dljob.errors import SpecError
 from dljob.plan.plan import plan
 from dljob.spec.loading.load import load, parse
-from dljob.spec.rules.auto import undecided
 
 FILE = """\
 apiVersion: dljob.io/v1alpha1
@@ -73,10 +72,3 @@ def test_least_amounts_stand_until_they_are_chosen() -> None:
     assert (
         plan(parse(data({"cpu": "3", "auto": {"cpu": bounds["cpu"]}}))).units == plan(parse(data({"cpu": "3"}))).units
     )
-
-
-def test_cluster_has_no_records_to_choose_from() -> None:
-    (one,) = undecided(parse(data({"auto": {"cpu": {"min": "1", "max": "2"}}})).spec)
-    assert one.loc == ("spec", "roles", 0, "resources", "auto")
-    assert "a cluster has none of earlier jobs" in one.message
-    assert not list(undecided(parse(data({"cpu": "1"})).spec))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,10 +25,10 @@ from dljob.reconcile.state.fields import field, part
 from dljob.reconcile.state.model import Object, Settings
 from dljob.reconcile.state.placement import placement_plan
 from dljob.spec import standing
+from dljob.spec.chosen_resources import ChosenResource, with_chosen
 from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 from dljob.spec.policy import FaultTolerance
-from dljob.spec.rules.auto import undecided
 from dljob.spec.rules.findings import Finding
 from dljob.spec.text.words import path_of
 
@@ -110,11 +110,15 @@ class Blueprint:
     """
 
 
-def source(job: Object) -> str:
-    """Return the fields that a plan depends on, as text: the key of every cache in this module."""
+def source(job: Object, chosen: Sequence[ChosenResource] = ()) -> str:
+    """Return the fields that a plan depends on, as text: the key of every cache in this module.
+
+    `chosen` has the values that `resources.auto` leaves open, once they are chosen for the attempt.
+    """
     metadata: Object = job["metadata"]
     kept: Object = {key: metadata[key] for key in ("name", "namespace", "labels") if metadata.get(key)}
-    return json.dumps({"metadata": kept, "spec": job.get("spec") or {}}, separators=(",", ":"))
+    made = {"metadata": kept, "spec": job.get("spec") or {}, **({"chosen": list(chosen)} if chosen else {})}
+    return json.dumps(made, separators=(",", ":"))
 
 
 @lru_cache(maxsize=4096)
@@ -195,12 +199,12 @@ def blueprint(text: str, settings: Settings) -> Blueprint:
 def read(text: str, settings: Settings) -> Blueprint:
     """Return a spec with its plan, without a cache: admission sees many specs that nobody ever applies."""
     data: dict[str, Any] = json.loads(text)
+    chosen = [ChosenResource(*one) for one in data.pop("chosen", ())]
     written = parse({"apiVersion": API_VERSION, "kind": "DLJob", **data})
-    if found := [Problem(path_of(one.loc), one.message, hint=one.hint) for one in undecided(written.spec)]:
-        raise SpecError(tuple(found))
     # Defaults of the operator say nothing about a RayCluster that somebody else made.
     there = written.spec.ray_cluster_ref is not None
-    manifest = written if there else effective(written, settings.image, settings.ray_version)
+    manifest = with_chosen(written if there else effective(written, settings.image, settings.ray_version), chosen)
+    # The digest is of what the user wrote: the choice of each attempt is no edit.
     return Blueprint(manifest, plan(manifest), _hash(written))
 
 

@@ -13,6 +13,7 @@ from dljob.reconcile.state.accept import Refused, Terms
 from dljob.reconcile.state.fields import field, items, number, part, text
 from dljob.reconcile.state.model import Object, Observed, Pod, RayJobView, Settings, Trouble
 from dljob.reconcile.state.steps import ENDINGS, Ending, ending
+from dljob.spec.chosen_resources import ChosenResource
 
 PATIENCE_SECONDS = 10.0
 """Seconds that PrimeMaster and its gateway may be silent before a condition reports it: their restarts are shorter."""
@@ -77,8 +78,17 @@ class ReconcileContext:
 
     @cached_property
     def source(self) -> str:
-        """The spec as text: the key of the caches in `accept`."""
-        return accept.source(self.observed.job)
+        """The spec as text, with the resources chosen for the attempt: the key of the caches in `accept`."""
+        return accept.source(self.observed.job, self.chosen)
+
+    @cached_property
+    def chosen(self) -> tuple[ChosenResource, ...]:
+        """The resources that were chosen for this attempt (`resources.auto`); empty: none, or not yet."""
+        told = part(self.old, "chosenResources")
+        if number(told, "attempt") != self.attempt:
+            return ()
+        rows = items(told, "resources")
+        return tuple(ChosenResource(*(text(row, key) for key in ChosenResource._fields)) for row in rows)
 
     @cached_property
     def terms(self) -> Terms | Refused:

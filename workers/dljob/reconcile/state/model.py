@@ -175,6 +175,8 @@ class Observed:
     """(reason, message) of the last Warning Event about a RayCluster to which KubeRay has written no status."""
     kuberay: Literal["", "missing", "old"] = ""
     """Whether the API server lacks the RayCluster CRD, or serves one without fields that jobs need."""
+    resource_history: str | None = None
+    """What ConfigMap `names.RESOURCE_USE` has about earlier jobs of the name, as JSON; None: it was not read."""
     commands: tuple[str, ...] = ()
     """Ids of the commands that PrimeMaster has accepted since this operator process became the leader."""
     services: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -320,8 +322,18 @@ class SaveLogs:
     labels: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class KeepResourceUse:
+    """Write what the ranks of a job used into ConfigMap `names.RESOURCE_USE`, where later jobs of the name find it."""
+
+    job: str
+    value: str
+    """The whole entry of the name, as JSON."""
+
+
+_OnHead: TypeAlias = Submit | Command | SaveLogs
 Action: TypeAlias = (
-    Create | CreateToken | Serve | Delete | PatchCluster | Annotate | Finalize | Submit | Command | SaveLogs
+    Create | CreateToken | Serve | Delete | PatchCluster | Annotate | Finalize | KeepResourceUse | _OnHead
 )
 
 

@@ -87,6 +87,9 @@ def logs_map(job: str) -> str:
     return f"{job}-logs"
 
 
+RESOURCE_USE = "dljob-resource-use"
+"""The ConfigMap of a namespace with what ranks of ended jobs used: a key for each name of a job (`resources.auto`)."""
+
 MASTER_LOG = "master.log"
 """The key of PrimeMaster's log in that ConfigMap; keys of ranks are `<role>-<rank>.log`."""
 LAST_STATUS = "status.json"

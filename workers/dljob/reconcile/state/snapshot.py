@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from dljob.reconcile.state.fields import bounded, items, number, part, text, texts
 from dljob.reconcile.state.model import Object
+from dljob.spec.chosen_resources import ResourceUse
 from dljob.spec.status import LEVELS as ALL_LEVELS
 
 Pieces: TypeAlias = dict[str, Any]
@@ -64,7 +65,15 @@ def digest(snapshot: Object) -> Object:
         found["endpoints"] = endpoints(snapshot)
     if part(snapshot, "cuts"):
         found["cuts"] = _cuts(part(snapshot, "cuts"))
+    if items(snapshot, "resourceUse"):
+        found["resourceUse"] = resource_use(snapshot)
     return found
+
+
+def resource_use(told: Object) -> list[Pieces]:
+    """Return what the ranks of roles used whose resources were chosen."""
+    rows = [row for row in items(told, "resourceUse")[:MAX_ROLES] if text(row, "name")]
+    return [ResourceUse.of_row(row).row(bounded(text(row, "name"), 63)) for row in rows]
 
 
 def _cuts(told: Object) -> Pieces:

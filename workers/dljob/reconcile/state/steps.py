@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from dljob.reconcile.state import reasons
 from dljob.reconcile.state.model import Action, Event, Object
+from dljob.spec.chosen_resources import ChosenResource
 
 Ending: TypeAlias = Literal["Complete", "Failed", "Stopped"]
 """The terminal conditions. At the end of a job exactly one of them is True."""
@@ -87,7 +88,16 @@ class Noted:
     commands: tuple[Object, ...]
 
 
-Change: TypeAlias = JobEnd | NewAttempt | SubmitOrder | Intent | Halt | Noted
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The resources that were chosen for the attempt, which is made with them."""
+
+    resources: tuple[ChosenResource, ...]
+    shape: str
+    """The digest of what must be equal for the records of this job to count for another."""
+
+
+Change: TypeAlias = JobEnd | NewAttempt | SubmitOrder | Intent | Halt | Noted | Chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dljob.reconcile.policies import services, suspending
+from dljob.reconcile.policies import resources, services, suspending
 from dljob.reconcile.policies.attempts import CLUSTER, clearing
 from dljob.reconcile.state import exclusions, handover, names, reasons
 from dljob.reconcile.state.accept import Refused, Terms
@@ -17,10 +17,13 @@ from dljob.reconcile.state.context import ReconcileContext, seconds, stamp
 from dljob.reconcile.state.fields import bounded, items, number, part, text
 from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.snapshot import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
-from dljob.reconcile.state.steps import Change, Halt, Intent, JobEnd, NewAttempt, Noted, SubmitOrder
+from dljob.reconcile.state.steps import Change, Chosen, Halt, Intent, JobEnd, NewAttempt, Noted, SubmitOrder
 from dljob.reconcile.status import conditions, phases
 
-KEPT_FIELDS = ("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried")
+KEPT_FIELDS = (
+    *("startTime", "completionTime", "lastCommands", "lastFault", "recentFaults", "accelerators", "carried"),
+    *("chosenResources", "resourceUse"),
+)
 """Fields that outlive an attempt."""
 OF_ATTEMPT = (
     *("submissionId", "attemptSpecHash", "effective", "rayCluster", "master", "roles", "rolesReady", "placement"),
@@ -32,6 +35,7 @@ UNTIL_IT_RUNS = ("startTime", "attemptSpecHash", "effective", "rayCluster")
 MAX_COMMANDS = 10
 LATER_FIELDS = (
     *("message", "progress", "roles", "rolesReady", "placement", "nodes", "conditions", "endpoints", "cuts"),
+    "resourceUse",
 )
 """Fields that are written with the progress, or whose state is compared apart from their figures."""
 CONDITION = ("type", "status", "reason", "observedGeneration")
@@ -185,7 +189,9 @@ def _spoken(case: ReconcileContext) -> dict[str, Any]:
     found["nodes"] = {**part(_cluster(case), "nodes"), **part(found, "nodes")}
     found["master"] = {"state": state, "epoch": epoch, "restarts": found["restarts"]["master"]}
     found |= handover.written(handover.restarts(case, found["restarts"]))
-    return {**found, **_faults(case, found), "carried": handover.state_to_keep(case)}
+    used = resources.used(case)
+    carried = handover.state_to_keep(case)
+    return {**found, **_faults(case, found), "carried": carried, **({"resourceUse": used} if used else {})}
 
 
 def _excluded(case: ReconcileContext, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +231,9 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
             return {} if begun else dict.fromkeys(UNTIL_IT_RUNS)
         case NewAttempt():
             return _next_attempt(case, change)
+        case Chosen():
+            rows = [one._asdict() for one in change.resources]
+            return {"chosenResources": {"attempt": case.attempt, "shape": change.shape, "resources": rows}}
         case _:
             return {}
 

@@ -9,13 +9,9 @@ from typing import Any
 from dljob.master.state.views import Reason
 from dljob.report.advice.values import mapping, number, rows
 from dljob.report.job_folder import RecordedJob
-from dljob.runtime.journal.samples import ACCOUNTS, Samples
+from dljob.runtime.journal.cpu_windows import GAP_S, PRODUCTIVE, WINDOW_S, CpuWindow
+from dljob.runtime.journal.samples import Samples
 
-PRODUCTIVE = ACCOUNTS["productive"]
-WINDOW_S = 20.0
-"""Least seconds over which CPU time becomes a rate, as it is measured every ten seconds; and waits a share."""
-GAP_S = 300.0
-"""Longest time between two samples over which something is computed; PrimeMaster was away for longer ones."""
 LATE = 0.75
 """Share of a rank's samples after which its peak should not grow any more."""
 
@@ -147,20 +143,11 @@ def _cpus(
 ) -> tuple[float, ...]:
     found: list[float] = []
     for rank, series in enumerate(cpu):
-        well = (letters is not None and letters[rank : rank + 1] == PRODUCTIVE for letters in accounts)
-        # Only readings that are new: between two measurements the samples repeat the last one.
-        readings: list[tuple[float, int]] = []
-        for at, used, productive in zip(times, series, well, strict=False):
-            if used is None or not productive:
-                readings = []
-            elif readings and (used < readings[-1][1] or at - readings[-1][0] > GAP_S):
-                readings = [(at, used)]  # another process, which began at 0; or a gap
-            elif not readings or used > readings[-1][1]:
-                readings.append((at, used))
-            if readings and readings[-1][0] - readings[0][0] >= WINDOW_S:
-                (begun, before), (ended, after) = readings[0], readings[-1]
-                found.append((after - before) / 100 / (ended - begun))
-                readings = readings[-1:]
+        window = CpuWindow()
+        for at, used, letters in zip(times, series, accounts, strict=False):
+            productive = letters is not None and letters[rank : rank + 1] == PRODUCTIVE
+            rate = window.take(at, used, productive=productive)
+            found += () if rate is None else (rate,)
     return tuple(sorted(found))
 
 

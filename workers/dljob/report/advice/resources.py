@@ -10,20 +10,19 @@ from typing import Any
 from dljob.report.advice.job_use import JobUse, RoleUse
 from dljob.report.advice.proposals import LEAST, Advice, Gain, Proposal
 from dljob.report.advice.values import mapping, rows
+from dljob.spec.chosen_resources import (
+    GROWTH,
+    LEAST_S,
+    MARGIN,
+    USUAL,
+    WINDOWS,
+    rounded_cpu,
+    rounded_memory,
+    shown_mib,
+    usual_of,
+)
 from dljob.spec.quantity import GRAIN, parse_cpu, parse_memory, show, show_memory
 from dljob.telemetry.wording import counted, seconds
-
-LEAST_S = 300.0
-"""Productive seconds of a rank, in all runs together, from which its use is known."""
-MARGIN = 1.2
-"""What is proposed above the most that was measured."""
-GROWTH = 0.05
-"""Growth of a peak in the last quarter of a run from which it is not known where it ends."""
-WINDOWS = 10
-"""Measurements of CPU time that a rank's use takes."""
-_MIB = 2**20
-_USUAL = 0.95
-"""Share of the windows in which a rank used no more than what counts as its use."""
 
 
 def advise(uses: Sequence[JobUse]) -> Advice:
@@ -110,7 +109,7 @@ def _cpu(name: str, role: Mapping[str, Any], own: Sequence[RoleUse]) -> Advice:
         return Advice.no(what, str(error))
     usual, most = usual_of(windows), windows[-1]
     measured = counted(len(windows), "measurement")
-    told = f"{_USUAL:.0%} of {measured} are at most {usual:.2f} CPUs, the highest {most:.2f}"
+    told = f"{USUAL:.0%} of {measured} are at most {usual:.2f} CPUs, the highest {most:.2f}"
     if usual > asked:
         return Advice.no(what, f"{told}, of {asked_text}: more may help, but nothing recorded says how much")
     proposed = rounded_cpu(usual * MARGIN)
@@ -121,27 +120,6 @@ def _cpu(name: str, role: Mapping[str, Any], own: Sequence[RoleUse]) -> Advice:
     return _proposal(name, "cpu", (asked_text, show(round(proposed * GRAIN))), why, gain)
 
 
-def usual_of(windows: Sequence[float]) -> float:
-    """Return the CPUs that nearly all measurements, which rise, do not exceed."""
-    return windows[int((len(windows) - 1) * _USUAL)]
-
-
 def _proposal(role: str, key: str, change: tuple[str, str], why: str, gain: Gain) -> Advice:
     field = ("roles", role, "resources", key)
     return Advice((Proposal(field, ".".join(field), *change, change[1], why, gain),))
-
-
-def rounded_memory(size: float) -> int:
-    """Round bytes up to a step that people write."""
-    step = 32 * _MIB if size < 1024 * _MIB else 128 * _MIB if size < 8192 * _MIB else 512 * _MIB
-    return math.ceil(size / step) * step
-
-
-def rounded_cpu(amount: float) -> float:
-    """Round CPUs up to tenths below one, to halves above."""
-    return max(0.1, math.ceil(amount * 10 - 1e-9) / 10) if amount < 1 else math.ceil(amount * 2 - 1e-9) / 2
-
-
-def shown_mib(size: int) -> str:
-    """Return bytes in MiB, as people read them."""
-    return f"{size / _MIB:,.0f} MiB".replace(",", " ")

@@ -9,9 +9,8 @@ from typing import Any
 from dljob.report.advice.job_use import JobUse
 from dljob.report.advice.proposals import NoAdvice
 from dljob.report.advice.values import rows
+from dljob.spec.chosen_resources import SHAPE
 
-_SAME = ("type", "entrypoint", "replicas", "accelerator", "driver")
-"""Fields of a role that must be equal. `args` and `config` need not be: a learning rate differs with each run."""
 _DEFAULTS: Mapping[str, Any] = {"type": "Actor", "replicas": 1}
 
 
@@ -34,7 +33,7 @@ def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     if list(one) != list(two):
         return f"it has the roles {', '.join(one) or 'none'}, not {', '.join(two) or 'none'}"
     for name, role in one.items():
-        for field in _SAME:
+        for field in SHAPE:
             default = _DEFAULTS.get(field)
             own, other = role.get(field, default), two[name].get(field, default)
             if own != other:

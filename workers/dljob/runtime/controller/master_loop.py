@@ -97,7 +97,7 @@ class MasterLoop:
         self.changed = asyncio.Condition()
         self.heartbeats = HeartbeatLog()
         self.progress = self.heartbeats.progress
-        self.samples = Sampler(setup.info, self._view, backend)
+        self.samples = Sampler(setup.info, self._view, backend, (role for role, _ in setup.chosen))
         self.record = KeptRecord(setup.info)
         self._node, self._alert_until = backend.here(), 0.0
         self._node_filter = NodeChangeFilter()
@@ -426,7 +426,9 @@ class MasterLoop:
         """Return a snapshot with the facts that only the loop has; `masterNode` is where PrimeMaster's log lies."""
         declared = {"declared": list(names)} if (names := self.setup.spec.progress_metrics) else {}
         progress = {**made["progress"], **rate, **declared}
-        return {**made, "progress": progress, "version": version, "masterNode": self._node}
+        own = {"progress": progress, "version": version, "masterNode": self._node}
+        used = self.samples.resource_use()
+        return {**made, **own, **({"resourceUse": list(used)} if used else {})}
 
     def _client_state(self) -> JobState:
         # The core's phase is final before the last status is written; until then clients see Stopping.

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ from dljob.master.state.state import JobState, Phase
 from dljob.plan.role import AutoscalePlan
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import calls_under_way
+from dljob.runtime.controller.resource_use import ResourceUses
 from dljob.runtime.controller.worker_hosts import Offer
 from dljob.runtime.journal.sample_rows import Columns, SampleRow
 from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter, last_columns
@@ -64,15 +65,18 @@ class SampledMaster(NamedTuple):
 
 
 class Sampler:
-    """Samples one master. `view` is called on the event loop."""
+    """Samples one master. `view` is called on the event loop; `chosen`: roles whose resources were chosen."""
 
-    def __init__(self, info: JobInfo, view: Callable[[], SampledMaster], backend: Backend) -> None:
+    def __init__(
+        self, info: JobInfo, view: Callable[[], SampledMaster], backend: Backend, chosen: Iterable[str] = ()
+    ) -> None:
         self._view = view
         self._uid = info.uid
         self._backend = backend
         self._folder = Path(info.dir)
         self._writer = SampleWriter(self._folder)
         self._rows = RowMaker()
+        self._uses = ResourceUses(chosen)
         self._errors = ErrorLog("the recording of samples", log)
         self._ended = self._begun = False
         # One thread keeps the order of the rows; the volume may be slow, and then samples are left out.
@@ -87,6 +91,10 @@ class Sampler:
     def queues(self) -> Mapping[str, list[int]]:
         """Return `queues/<name>` -> items and capacity, as last asked."""
         return self._rows.queues
+
+    def resource_use(self) -> tuple[Mapping[str, Any], ...]:
+        """Return what roles used whose resources were chosen, as rows of the status; empty: there is none."""
+        return self._uses.rows
 
     async def watch_queues(self) -> None:
         """Ask the queues that ranks use for their fill, until the task is cancelled."""
@@ -116,7 +124,9 @@ class Sampler:
             if not self._begun and view.state.epoch > 1:
                 self._rows.recall(last_columns(self._folder), view)
             self._begun = True
-            self._writer.append(SampleRow(view.at, self._rows.columns(view)))
+            columns = self._rows.columns(view)
+            self._uses.take(view.at, view.state, columns)
+            self._writer.append(SampleRow(view.at, columns))
             self._errors.worked()
         except OSError as error:
             self._errors.failed(error)

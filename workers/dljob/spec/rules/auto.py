@@ -61,16 +61,3 @@ def _below_growth(role: Role, high: Loc, most: str) -> Iterator[Finding]:
 
 
 AUTO_RULES: tuple[Check, ...] = (_auto,)
-
-
-def undecided(spec: DLJobSpec) -> Iterator[Finding]:
-    """Yield a finding for each role whose resources are still to be chosen, for clusters, which keep no records."""
-    for index, role in enumerate(spec.roles):
-        if role.resources.auto is not None:
-            words = (
-                "resources are chosen from records on the machine of the command: a cluster has none of earlier jobs"
-            )
-            hint = (
-                "set resources.cpu and resources.memory to what `dljob advise FOLDER...` proposes, and leave auto out"
-            )
-            yield Finding(("spec", "roles", index, "resources", "auto"), words, hint, at_key=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dljob.report.advice.chosen_resources import choose, told
+from dljob.report.advice.earlier_jobs import earlier_jobs
 from dljob.report.advice.job_use import JobUse, RoleUse
+from dljob.spec import chosen_resources
+from dljob.spec.chosen_resources import ChosenResource, EarlierJob, ResourceUse, shape_of, told, with_chosen
 from dljob.spec.loading.load import parse
 from dljob.spec.model import DLJobManifest
 from dljob.spec.rules.auto import CHOSEN, chosen
@@ -35,6 +38,11 @@ def earlier(used: RoleUse = USED, name: str = "j (1111)") -> JobUse:
     return JobUse(name, spec, 1000.0, 0.9, False, {"t": used, "o": RoleUse(1, 0.0, None)})
 
 
+def choose(made: DLJobManifest, uses: Sequence[JobUse]) -> tuple[DLJobManifest, tuple[ChosenResource, ...]]:
+    found = chosen_resources.choose(made.spec, *earlier_jobs(made, uses))
+    return with_chosen(made, found), found
+
+
 def texts(made: DLJobManifest, *uses: JobUse) -> list[str]:
     return [told(one) for one in choose(made, uses)[1]]
 
@@ -53,7 +61,7 @@ def test_memory_is_chosen() -> None:
 def test_cpus_are_chosen() -> None:
     made, (one,) = choose(job({"cpu": BOTH["cpu"]}), [earlier()])
     assert made.spec.roles[0].resources.cpu == one.value == "0.9"
-    assert one.why == "a fifth above 0.68 CPUs, the most in 95% of 20 measurements, the last ones of j (1111)"
+    assert one.why == "a fifth above 0.68 CPUs, the most in 95% of 20 measurements of j (1111)"
 
 
 def test_choice_stays_within_its_bounds() -> None:
@@ -117,3 +125,51 @@ def test_choices_are_told_to_the_master_by_an_annotation() -> None:
     assert chosen(made.metadata.annotations) == tuple(("t", told(one)) for one in found)
     assert chosen({}) == chosen({CHOSEN: "{"}) == chosen({CHOSEN: "[1]"}) == ()
     assert choose(job(None), [earlier()]) == (job(None), ())
+
+
+def test_cpus_are_those_of_the_job_that_used_most() -> None:
+    more = earlier(replace(USED, cpus=(1.9,) * 12), "j (2222)")
+    few = earlier(replace(USED, cpus=(3.0,) * 9), "j (3333)")
+    (text,) = texts(job({"cpu": BOTH["cpu"]}), earlier(), more, few)
+    source = "1.90 CPUs, the most in 95% of 12 measurements of j (2222), the highest of 2 earlier jobs"
+    assert text == f"resources.cpu is 2.5: a fifth above {source}"
+
+
+def test_few_measurements_of_each_job_count_together() -> None:
+    few = replace(USED, cpus=(0.5,) * 6)
+    (text,) = texts(job({"cpu": BOTH["cpu"]}), earlier(few), earlier(replace(few, cpus=(0.7,) * 6), "j (2222)"))
+    assert "0.70 CPUs, the most in 95% of 6 measurements of j (2222)" in text
+
+
+def test_row_of_a_status_tells_the_same_use() -> None:
+    use = ResourceUse(1200.9, 900 * MIB, 0.031, 0.68, 20, 2)
+    row = use.row("t")
+    assert row.pop("name") == "t"
+    assert ResourceUse.of_row(row) == use._replace(productive_s=1200)
+    odd = {"productiveSeconds": -1, "peakMiB": "9", "cpuMillis": None, "measurements": 3}
+    assert ResourceUse.of_row(odd) == ResourceUse(0, measurements=3)
+
+
+def test_figures_of_an_earlier_report_stay_where_they_tell_more() -> None:
+    before, now = ResourceUse(900.0, 800, 0.5, 1.5, 40, 1), ResourceUse(10.0, 700, 0.0, 0.2, 1, 0)
+    assert now.with_earlier(before) == before
+    assert ResourceUse(950.0, 801, 0.1, 0.9, 41, 0).with_earlier(before) == ResourceUse(950.0, 801, 0.1, 0.9, 41, 1)
+
+
+def test_shape_is_of_names_types_entrypoints_sizes_and_devices() -> None:
+    own = job().spec
+    assert shape_of(own) == shape_of(job(cpu="1").spec) == shape_of(job(None, memory="1Gi").spec)
+    (first, other) = own.roles
+    for role in (first.model_copy(update={"replicas": 3}), first.model_copy(update={"name": "u"})):
+        assert shape_of(own.model_copy(update={"roles": (role, other)})) != shape_of(own)
+
+
+def test_choices_touch_no_role_that_leaves_nothing_open() -> None:
+    said = [ChosenResource("t", "cpu", "2", "why"), ChosenResource("o", "cpu", "3", "why")]
+    made = with_chosen(job(), said)
+    assert [role.resources.cpu for role in made.spec.roles] == ["2", None]
+
+
+def test_roles_that_no_earlier_job_had_begin_anew() -> None:
+    (one, _) = chosen_resources.choose(job().spec, [EarlierJob("j (1111)", {"o": ResourceUse(1e4)})])
+    assert one.why == "the value to begin with, since no earlier job of the name has ended here"
