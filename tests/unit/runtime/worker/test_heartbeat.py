@@ -141,6 +141,20 @@ def test_a_host_that_nobody_knows_ends(here: Scene, by: str) -> None:
     assert "epoch 9" in caught.value.args[1]
 
 
+def test_word_of_a_master_that_was_replaced_ends_no_host_and_renews_no_lease(here: Scene) -> None:
+    here.agent = Renewal(9, here.now, here.now + 2.0, known=True)
+    here.turn()
+    # It wakes up after its successor has begun, and knows none of that one's hosts.
+    here.agent = Renewal(8, here.now, here.now + 2.0, known=False)
+    here.reply = BeaconReply(8, known=False)
+    here.steps = {0: (1, 5, {})}
+    here.turn()
+    assert here.reports.epoch == 9
+    assert here.lost == 1, "its steps are sent again"
+    here.now += 30.0
+    assert here.lease.over
+
+
 def test_steps_that_nobody_took_are_sent_again(here: Scene) -> None:
     here.reply = TimeoutError()
     here.steps = {0: (1, 5, {})}

@@ -105,14 +105,18 @@ class HeartbeatThread:
         # A host whose lease is half over does not rely on its agent any longer.
         if renewal is None or boottime() > renewal.sent_at + self._lease.seconds / 2:
             return False
-        self._take(renewal.epoch, known=renewal.known)
+        if not self._take(renewal.epoch, known=renewal.known):
+            return False
         self._lease.renew(renewal.sent_at)
         return True
 
-    def _take(self, epoch: int, *, known: bool) -> None:
+    def _take(self, epoch: int, *, known: bool) -> bool:
+        """Take an answer; False for that of a master that was replaced, which knows nothing of this host any more."""
+        if not self._host.reports.accept_epoch(epoch):
+            return False
         if not known:
             end(EndCode.NOT_KNOWN, f"PrimeMaster (epoch {epoch}) does not know {self._host.actor_name} any more")
-        self._host.reports.accept_epoch(epoch)
+        return True
 
     def _send(self) -> None:
         host = self._host
@@ -127,7 +131,10 @@ class HeartbeatThread:
         # The lease counts from here, when PrimeMaster was still to hear of this host, and not from its answer.
         sent = boottime()
         reply: BeaconReply = ray.get(self._master.beacon.remote(heartbeat), timeout=ANSWER_S)
-        self._take(reply.epoch, known=reply.known)
+        if not self._take(reply.epoch, known=reply.known):
+            self._master = None
+            host.restore_steps()
+            return
         self._lease.renew(sent)
         host.usage.mark_sent(number)
         self._next = sent + (IDLE - 0.5) * job.beacon_s
