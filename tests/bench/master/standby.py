@@ -64,7 +64,7 @@ def main() -> None:
     """Three rows."""
     killed: list[tuple[float, float]] = []
     stopped: list[tuple[float, float]] = []
-    with cluster(5), folder() as out:
+    with cluster(5, forked=True), folder() as out:
         entries = Entries(out)
         roles = [
             role("caller", "bench_app.Caller", 1),

@@ -79,7 +79,7 @@ def one_kind(kind: str, entrypoint: str, spares: int, count: int) -> dict[str, l
 
 def main() -> None:
     """A row of all runs, and one of each kind."""
-    with cluster(2 * RANKS):
+    with cluster(2 * RANKS, forked=True):
         all_of_it = {kind: one_kind(kind, entrypoint, spares, runs(9)) for kind, entrypoint, spares in KINDS}
     step = median(s for seen in all_of_it.values() for s in seen["step"])
     Row(

@@ -45,7 +45,7 @@ def main() -> None:
     took: list[float] = []
     where: dict[str, list[float]] = {}
     kept: list[bool] = []
-    with cluster(8), folder() as out:
+    with cluster(8, forked=True), folder() as out:
         entries = Entries(out)
         group = role("t", "group_app.Stays", RANKS, type="Elastic", replicasPerGroup=RANKS, comm={"backend": "gloo"})
         group["restartPolicy"]["level"] = "InProcess"

@@ -61,7 +61,7 @@ def main() -> None:
     apart: list[float] = []
     took: dict[str, list[float]] = {"4 to 2": [], "2 to 4": []}
     kept, once, level = True, True, True
-    with cluster(8), folder() as out:
+    with cluster(8, forked=True), folder() as out:
         wanted = made.losses(over(started(out, "undisturbed", {})))
         for number in range(runs(5)):
             handle = started(out, "resized", UNTIL)

@@ -13,7 +13,7 @@ import pytest
 from prime_help import Job, eventually
 from saver_looks import saver_on, savers, whole_in
 
-from dljob.linux.descendants import below
+from dljob.runtime.forked_workers.processes import of_raylet
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
 
@@ -31,7 +31,7 @@ def vanishes(job: Job, node: Any) -> None:
     """Its saver first, which would bring all to disk; then all the rest of it."""
     saver, _ = saver_on(job.uid, node.node_id)
     raylet = node.all_processes["raylet"][0].process.pid
-    for pid in [saver, raylet, *below(raylet)]:
+    for pid in [saver, *of_raylet(raylet)]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

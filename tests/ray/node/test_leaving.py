@@ -15,8 +15,8 @@ from leave_user import told
 from prime_help import Job, eventually
 from saver_looks import savers
 
-from dljob.linux.descendants import below
 from dljob.runtime.checkpoint.files import Folder
+from dljob.runtime.forked_workers.processes import of_raylet
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch]
 
@@ -48,7 +48,7 @@ def vanishes(*nodes: Any) -> None:
     """As when the container's first process has ended: nothing of the node is left."""
     for node in nodes:
         raylet = node.all_processes["raylet"][0].process.pid
-        for pid in [raylet, *below(raylet)]:
+        for pid in of_raylet(raylet):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prime_help import Job, eventually
 
-from dljob.linux.descendants import below
+from dljob.runtime.forked_workers.processes import of_raylet
 from dljob.runtime.process.messages import AgentRequest
 from dljob.telemetry import reasons
 
@@ -34,7 +34,7 @@ def raylet(node: Any) -> int:
 
 
 def everybody(node: Any) -> list[int]:
-    return [raylet(node), *below(raylet(node))]
+    return of_raylet(raylet(node))
 
 
 def send(pids: list[int], number: signal.Signals) -> None:

@@ -60,6 +60,7 @@ labels={})
 ray._private.services.ConsolePopen("command", start_new_session=True)
 ray._private.services.ProcessInfo.process
 ray._private.services.get_node_ip_address("address")
+ray._private.utils.set_omp_num_threads_if_unset()
 ray._private.services.start_ray_process("command", "raylet", fate_share=True, env_updates={})
 ray._private.state.state._connect_and_get_accessor()
 ray._private.state.state.actor_table("id")

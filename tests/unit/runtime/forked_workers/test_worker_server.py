@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dljob.runtime.forked_workers import server, starter
+from dljob.runtime.forked_workers import processes, server, starter
 
 WAIT_S = 30.0
 SERVE = """
@@ -212,3 +212,21 @@ def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch:
     env = {**os.environ, **dict.fromkeys(server.THREADS, "1")}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "3"], done.stderr
+
+
+def test_processes_of_a_raylet_are_those_of_its_servers_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.start()
+    _, told = served.ask("wait")
+    assert served.process is not None
+    # The server of these tests is no program of its own.
+    monkeypatch.setattr(processes, "SERVER", SERVE)
+    monkeypatch.setattr(processes, "_serves", lambda words, raylet: SERVE in words and f"\0{raylet}\0" in words)
+    found = processes.of_raylet(served.raylet.pid)
+    assert found == [served.raylet.pid, served.process.pid, told["pid"]]
+
+
+def test_server_is_known_by_its_program_and_its_raylet() -> None:
+    words = ["python", processes.SERVER, "3", "/f/1-2.sock", "77", ""]
+    assert processes._serves("\0".join(words), 77)
+    assert not processes._serves("\0".join(words), 7)
+    assert not processes._serves("\0".join(["python", "other.py", "77", ""]), 77)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dljob.linux.descendants import below
+from dljob.runtime.forked_workers.processes import of_raylet
 
 PERIOD_S = 0.2
 """Seconds of one cycle of a slowed process: it runs for a part of each."""
@@ -132,4 +132,4 @@ def raylets_here(address: str, proc: Path = Path("/proc")) -> dict[str, int]:
 
 def processes_of_node(raylet: int) -> list[int]:
     """Return all processes of a node, the raylet first."""
-    return [raylet, *below(raylet)]
+    return of_raylet(raylet)

@@ -25,8 +25,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from dljob import ray_private
+
 IMPORTS = (
-    *("ray._private.workers.default_worker", "ray._common.usage.usage_lib", "numpy", "pydantic", "pydantic.v1"),
+    *(*ray_private.WORKER_MODULES, "numpy", "pydantic", "pydantic.v1"),
     *("dljob.runtime.worker.thread_host", "dljob.runtime.controller.prime_actor", "dljob.runtime.node.node_agent"),
 )
 """What workers of ours import; one that fails is left to them."""
@@ -216,8 +218,6 @@ def become(start: Start) -> None:
     # `random` does this for itself. With the server's state all workers would draw the same numbers.
     if (drawn := sys.modules.get("numpy.random")) is not None:
         drawn.seed()
-    from dljob import ray_private
-
     ray_private.when_threads_are_known(set_threads)
     sys.argv = start.argv
     sys.path.insert(0, os.fspath(Path(start.argv[0]).parent))
