@@ -13,7 +13,7 @@ from dljob.api.handle import refuse_unchosen
 from dljob.api.registry import RegistryEntry
 from dljob.cli import main
 from dljob.cli.job_file import cluster_job, with_resources
-from dljob.errors import SpecError, UsageError
+from dljob.errors import UsageError
 from dljob.runtime.journal.sample_rows import SampleRow
 from dljob.runtime.journal.samples import SampleWriter
 from dljob.spec.loading.load import load
@@ -76,10 +76,9 @@ def test_first_job_of_a_name_begins_with_the_least(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
 
 
-def test_cluster_and_python_refuse_resources_that_nobody_chose(tmp_path: Path) -> None:
+def test_cluster_chooses_itself_and_python_refuses_what_nobody_chose(tmp_path: Path) -> None:
     file = tmp_path / "j.yaml"
     file.write_text(FILE)
-    with pytest.raises(SpecError, match=r"j.yaml:9:17: .*a cluster has none of earlier jobs"):
-        cluster_job(file, upload=False)
+    assert cluster_job(file, upload=False).manifest.spec.roles[0].resources.auto is not None
     with pytest.raises(UsageError, match=r"of role w is chosen by dljob run and dljob submit --address"):
         refuse_unchosen(load(FILE))

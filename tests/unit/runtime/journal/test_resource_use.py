@@ -14,7 +14,7 @@ from dljob.master.state.faults import FaultRecord
 from dljob.master.state.state import JobState
 from dljob.runtime.controller import sampler
 from dljob.runtime.controller.master_loop import MasterLoop
-from dljob.runtime.controller.resource_use import ResourceUses
+from dljob.runtime.journal.resource_use import ResourceUses
 from dljob.runtime.journal.stores import FileStore
 
 ROLES = [{"name": "t", "entrypoint": {"class": "m.C"}, "replicas": 2}, {"name": "o", "entrypoint": {"class": "m.C"}}]

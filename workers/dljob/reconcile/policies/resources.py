@@ -16,7 +16,7 @@ from dljob.reconcile.state.context import ReconcileContext
 from dljob.reconcile.state.fields import items, number, part, text
 from dljob.reconcile.state.model import Event, KeepResourceUse, Object
 from dljob.reconcile.state.snapshot import resource_use
-from dljob.reconcile.state.steps import Chosen, PolicyDecision
+from dljob.reconcile.state.steps import PolicyDecision, ResourceChoice
 from dljob.spec.chosen_resources import EARLIER_JOBS, EarlierJob, ResourceUse, shape_of, told
 from dljob.spec.chosen_resources import choose as choose_from
 from dljob.telemetry.reasons import RESOURCES_CHOSEN
@@ -51,7 +51,7 @@ def choose(case: ReconcileContext) -> PolicyDecision | None:
         Event("Normal", RESOURCES_CHOSEN, f"roles.{one.role}.{told(one)}", "ChooseResources") for one in made
     )
     reason = f"attempt {case.attempt} leaves resources open: they are chosen"
-    return PolicyDecision(reason, change=Chosen(made, shape), events=events)
+    return PolicyDecision(reason, change=ResourceChoice(made, shape), events=events)
 
 
 def used(case: ReconcileContext) -> dict[str, Any]:

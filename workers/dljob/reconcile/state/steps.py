@@ -89,7 +89,7 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ResourceChoice:
     """The resources that were chosen for the attempt, which is made with them."""
 
     resources: tuple[ChosenResource, ...]
@@ -97,7 +97,7 @@ class Chosen:
     """The digest of what must be equal for the records of this job to count for another."""
 
 
-Change: TypeAlias = JobEnd | NewAttempt | SubmitOrder | Intent | Halt | Noted | Chosen
+Change: TypeAlias = JobEnd | NewAttempt | SubmitOrder | Intent | Halt | Noted | ResourceChoice
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dljob.reconcile.state.context import ReconcileContext, seconds, stamp
 from dljob.reconcile.state.fields import bounded, items, number, part, text
 from dljob.reconcile.state.model import Object
 from dljob.reconcile.state.snapshot import MAX_FAULTS, pieces, placement_state, ready_text, roles_state
-from dljob.reconcile.state.steps import Change, Chosen, Halt, Intent, JobEnd, NewAttempt, Noted, SubmitOrder
+from dljob.reconcile.state.steps import Change, Halt, Intent, JobEnd, NewAttempt, Noted, ResourceChoice, SubmitOrder
 from dljob.reconcile.status import conditions, phases
 
 KEPT_FIELDS = (
@@ -231,7 +231,7 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
             return {} if begun else dict.fromkeys(UNTIL_IT_RUNS)
         case NewAttempt():
             return _next_attempt(case, change)
-        case Chosen():
+        case ResourceChoice():
             rows = [one._asdict() for one in change.resources]
             return {"chosenResources": {"attempt": case.attempt, "shape": change.shape, "resources": rows}}
         case _:

@@ -24,8 +24,8 @@ from dljob.master.state.state import JobState, Phase
 from dljob.plan.role import AutoscalePlan
 from dljob.runtime.backend.interface import Backend
 from dljob.runtime.controller.heartbeat_log import calls_under_way
-from dljob.runtime.controller.resource_use import ResourceUses
 from dljob.runtime.controller.worker_hosts import Offer
+from dljob.runtime.journal.resource_use import ResourceUses
 from dljob.runtime.journal.sample_rows import Columns, SampleRow
 from dljob.runtime.journal.samples import ABSENT, ACCOUNTS, SampleWriter, last_columns
 from dljob.runtime.process.messages import KEEPER, JobInfo
