@@ -7,7 +7,7 @@ from typing import Any
 
 CAUSES = "tests/unit/master/state/test_causes.py"
 FAILOVER = "tests/unit/master/failure/test_failover.py"
-CHOSEN = "tests/unit/report/advice/test_chosen_resources.py::test_"
+CHOSEN = "tests/unit/spec/test_chosen_resources.py::test_"
 MEMORY = "tests/unit/master/failure/test_memory.py"
 DOMAINS = "tests/unit/master/placement/test_failure_domains.py"
 WITNESSES = "tests/unit/plan/test_witnesses.py"
@@ -223,7 +223,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].resources.memory": Plan("spec.roles.0.resources", {"memory": "1Gi"}),
     "spec.roles[].resources.custom": Plan("spec.roles.0.resources", {"custom": {"licence": "1"}}),
     **{
-        f"spec.roles[].resources.auto.{key}.{bound}": Code("dljob.report.advice.chosen_resources", f"auto.{key}", test)
+        f"spec.roles[].resources.auto.{key}.{bound}": Code("dljob.spec.chosen_resources", f"auto.{key}", test)
         for key, test in {"cpu": f"{CHOSEN}cpus_are_chosen", "memory": f"{CHOSEN}memory_is_chosen"}.items()
         for bound in ("min", "max")
     },

@@ -227,12 +227,14 @@ def _servers() -> dict[str, Schema]:
 def _resources() -> dict[str, Schema]:
     """Return the fields about resources that the spec leaves open (`resources.auto`)."""
     shape = _text("Digest of the roles, their types, entrypoints, sizes and devices; records count for equal ones.")
+    why = "The earlier job and the measurement that {} stands on, or why it is the value to begin with."
     chosen = _object(
-        "One choice.",
-        role=_text("Name of the role."),
-        resource=_text("cpu or memory."),
-        value=_text("Value of the resource for one rank."),
-        why=_text("The earlier job and the measurement that the value stands on, or why it is the one to begin with."),
+        "The choices for one role.",
+        name=_text("Name of the role."),
+        cpu=_text("CPUs of a rank."),
+        cpuWhy=_text(why.format("cpu")),
+        memory=_text("Memory of a rank."),
+        memoryWhy=_text(why.format("memory")),
     )
     counts = {
         "productiveSeconds": _count("Productive seconds of one rank."),
@@ -248,7 +250,7 @@ def _resources() -> dict[str, Schema]:
             "Resources that the spec leaves open, as chosen for an attempt.",
             attempt=_count("The attempt."),
             shape=shape,
-            resources=_list("The choices.", 64, chosen),
+            roles=_list("The roles that leave resources open.", 32, chosen, key="name"),
         ),
         "resourceUse": _object(
             "Resources that ranks used of roles whose resources were chosen, for the next choice; written at most every"

@@ -44,7 +44,8 @@ def ended(**use: Any) -> World:
 
 
 def values(world: World) -> dict[str, str]:
-    return {row["resource"]: row["value"] for row in world.status["chosenResources"]["resources"]}
+    (row,) = world.status["chosenResources"]["roles"]
+    return {key: row[key] for key in ("cpu", "memory") if key in row}
 
 
 def as_made(world: World, name: str = "") -> dict[str, Any]:
@@ -95,8 +96,8 @@ def test_next_job_of_the_name_gets_what_the_first_one_used() -> None:
     assert kept["roles"] == [USE]
     after = another(world).settle()
     assert values(after) == {"cpu": "0.9", "memory": "1280Mi"}
-    (_, memory) = after.status["chosenResources"]["resources"]
-    assert memory["why"] == f"a fifth above 1 000 MiB, the highest peak of 1 earlier job, that of hello ({UID[:8]})"
+    (row,) = after.status["chosenResources"]["roles"]
+    assert row["memoryWhy"] == f"a fifth above 1 000 MiB, the highest peak of 1 earlier job, that of hello ({UID[:8]})"
     pods = after.cluster["spec"]["workerGroupSpecs"] or [after.cluster["spec"]["headGroupSpec"]]
     small = World(open_job()).settle().cluster["spec"]
     assert pods != (small["workerGroupSpecs"] or [small["headGroupSpec"]])
@@ -141,9 +142,9 @@ def test_use_of_another_shape_does_not_count() -> None:
     world = ended()
     (role,) = open_job()["spec"]["roles"]
     other = another(world, open_job(roles=[{**role, "replicas": 3}])).settle()
-    (cpu, _) = other.status["chosenResources"]["resources"]
-    assert cpu["value"] == "500m"
-    assert f"; hello ({UID[:8]}): another shape of job" in cpu["why"]
+    (row,) = other.status["chosenResources"]["roles"]
+    assert row["cpu"] == "500m"
+    assert f"; hello ({UID[:8]}): another shape of job" in row["cpuWhy"]
     # An attempt of an edited job: what the old shape used is not added to what the new one does.
     same = ran()
     same.edit(roles=[{**role, "replicas": 3}]).delete_cluster().settle()

@@ -87,8 +87,12 @@ class ReconcileContext:
         told = part(self.old, "chosenResources")
         if number(told, "attempt") != self.attempt:
             return ()
-        rows = items(told, "resources")
-        return tuple(ChosenResource(*(text(row, key) for key in ChosenResource._fields)) for row in rows)
+        found = (
+            ChosenResource(text(row, "name"), key, text(row, key), text(row, f"{key}Why"))
+            for row in items(told, "roles")
+            for key in ("cpu", "memory")
+        )
+        return tuple(one for one in found if one.value)
 
     @cached_property
     def terms(self) -> Terms | Refused:

@@ -232,10 +232,17 @@ def _changed(case: ReconcileContext, change: Change | None) -> dict[str, Any]:
         case NewAttempt():
             return _next_attempt(case, change)
         case ResourceChoice():
-            rows = [one._asdict() for one in change.resources]
-            return {"chosenResources": {"attempt": case.attempt, "shape": change.shape, "resources": rows}}
+            return {"chosenResources": _chosen(case, change)}
         case _:
             return {}
+
+
+def _chosen(case: ReconcileContext, change: ResourceChoice) -> dict[str, Any]:
+    roles: dict[str, dict[str, str]] = {}
+    for one in change.resources:
+        row = roles.setdefault(one.role, {"name": one.role})
+        row |= {one.resource: one.value, f"{one.resource}Why": bounded(one.why)}
+    return {"attempt": case.attempt, "shape": change.shape, "roles": list(roles.values())}
 
 
 def _whom(case: ReconcileContext) -> dict[str, Any]:
