@@ -14,6 +14,7 @@ from dljob.raycluster.pods import SPEC_KEY
 from dljob.reconcile.policies.resources import MOST_BYTES, reads_history, without_oldest
 from dljob.reconcile.state import names
 from dljob.reconcile.state.model import Trouble
+from dljob.reconcile.state.snapshot import digest
 from dljob.spec.chosen_resources import EARLIER_JOBS
 from dljob.spec.rules.auto import chosen
 
@@ -226,3 +227,9 @@ def test_names_whose_jobs_ended_first_make_room() -> None:
     assert without_oldest(data, "new") == ("bad", "old")
     assert without_oldest({"old": entry("2026-01-01")}, "new") == ()
     assert without_oldest({**data, "only": "x" * MOST_BYTES}, "only") == ("bad", "old", "mid", "new")
+
+
+def test_what_the_operator_keeps_of_a_report_has_the_use_in_its_bounds() -> None:
+    told = digest({"phase": "Running", "resourceUse": [{**USE, "more": "x" * 9999}] * 100})
+    assert told["resourceUse"] == [USE] * 32
+    assert "resourceUse" not in digest({"phase": "Running"})
