@@ -54,7 +54,7 @@ def main() -> None:
         60,
         samples={"dljob": took},
         facts={"only that group restarted": all(only)},
-        note="seconds until both ranks have done an all-reduce again, torch imported anew",
+        note="seconds until both ranks have done an all-reduce again",
     ).emit()
     Row(
         "meanwhile",

@@ -87,7 +87,7 @@ def main() -> None:
         unit="millionths",
         samples={"order -> all have made a step, 4 to 2": took["4 to 2"], "2 to 4": took["2 to 4"]},
         facts={"survivors kept their processes": kept, "each sample once an epoch": once, "only in process": level},
-        note=f"{max(apart):.1e} apart; 2 to 4 takes {median(took['2 to 4']):.1f} s, 5 s of them waiting for more nodes",
+        note=f"{max(apart):.1e} apart; 2 to 4 takes {median(took['2 to 4']):.1f} s",
     ).emit()
 
 
