@@ -238,11 +238,17 @@ def said(
 ) -> str:
     """Wait until a condition is not True with this reason; returns its message."""
 
+    seen: dict[str, str] = {}
+
     def look() -> str:
         one = condition(found(cluster, "dljob", name, namespace), kind)
+        seen[f"{one.get('status')} {one.get('reason')}"] = str(one.get("message"))
         return one["message"] if (one.get("status"), one.get("reason")) == ("False", reason) else ""
 
-    return until(look, f"{kind} of {name} is False for {reason}", seconds)
+    try:
+        return until(look, f"{kind} of {name} is False for {reason}", seconds)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}; it was {seen}") from None
 
 
 def warned(cluster: Cluster, namespace: str, name: str, reason: str) -> str:

@@ -230,6 +230,30 @@ def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> 
 
 
 @NEEDS_ENDS
+@pytest.mark.parametrize(("unknown", "stopped", "ends"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_a_stopped_host_that_nobody_knows_is_killed_and_no_other(
+    agent: NodeHosts, where: str, monkeypatch: pytest.MonkeyPatch, unknown: bool, stopped: bool, ends: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
+        try:
+            until(lambda: [host.pid for host in agent.observe()] == [child.pid])
+            agent.accept_request(ask())
+            if stopped:
+                child.send_signal(signal.SIGSTOP)
+                later = node_hosts.now() + 601
+                monkeypatch.setattr(node_hosts, "now", lambda: later)
+            number = agent.report(ask()).number
+            agent.accept_request(ask(number, *["job/w/1/1"] * unknown))
+            if ends:
+                assert child.wait(60) == -signal.SIGKILL
+                until(lambda: not agent.observe())
+            else:
+                assert child.poll() is None
+        finally:
+            child.kill()
+
+
+@NEEDS_ENDS
 def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(node_hosts, "ENDED", 1)
     gone, before = list[int](), _opened("pidfd")

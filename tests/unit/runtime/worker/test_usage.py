@@ -151,3 +151,16 @@ def test_started_processes_are_looked_at_now_and_then_and_a_peak_stays(
         own.sample(counters)
         assert json.loads(counters.usage()) == {"peak": [[3, peak]], "cpu": [[3, cpu]]}
     assert not found
+
+
+def test_a_rank_that_came_after_the_last_look_is_looked_at_at_once(
+    counters: StepCounters, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "tree_of", lambda pid: ProcessTree(pid, 1))
+    pids: dict[int, int] = {}
+    own = Usage(1, list, lambda: pids)
+    own.sample(counters)
+    pids[3] = 44
+    clock[0] += usage.LEAST_S
+    own.sample(counters)
+    assert json.loads(counters.usage())["peak"] == [[3, 44]]

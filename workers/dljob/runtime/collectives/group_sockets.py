@@ -10,6 +10,12 @@ fails (EPIPE, ECONNRESET) and reports no later error to it, so its thread waits 
 group's timeout (`Pair::write`, `Pair::signalException` in gloo/transport/tcp/pair.cc; torch 2.15). With both directions
 shut, one of four ranks hung in one of ten tries (tests/ray/worker/test_break_off.py). Delete this when gloo signals
 unbound sends.
+
+One wait cannot be ended: that for a message of which a part has arrived. `Pair::signalException` tells the operations
+that are queued, and not the one that is being read, so its thread waits in `UnboundBuffer::waitRecv` for the group's
+timeout, also where the peer's process died. It is seen with messages of megabytes only (3 of 12,800 ranks whose
+collective was broken off). PrimeMaster's deadline for leaving then replaces the process. Delete this
+paragraph when gloo tells it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -63,6 +64,16 @@ class NodeHost:
         """Seconds since the host's own thread last ran; 0 up to SILENT_S."""
         silence = now() - self.counters.heart()
         return silence if silence > SILENT_S else 0.0
+
+    def kill(self) -> None:
+        """Send SIGKILL: a host that is stopped cannot read that PrimeMaster does not know it any more.
+
+        Ray, which was asked to end it, waits 5 s for a process to end by itself (`kill_worker_timeout_milliseconds`),
+        and as long its resources are not free for the next one.
+        """
+        if self.pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def lives(self) -> tuple[tuple[int, int], ...]:
         """Return (rank, incarnation) of each rank in the host."""
@@ -191,7 +202,10 @@ class NodeHosts:
         for host, numbers in told.counts:
             if id(host) in there:
                 host.reported.update(numbers)
-                host.counters.renew(Renewal(ask.epoch, told.at, until, host.actor not in ask.unknown))
+                known = host.actor not in ask.unknown
+                host.counters.renew(Renewal(ask.epoch, told.at, until, known))
+                if not known and host.silent_s:
+                    host.kill()
 
     def has_unreported(self) -> bool:
         """Return whether a rank's step or the announced end of the pod has not reached PrimeMaster yet."""

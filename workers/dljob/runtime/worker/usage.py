@@ -98,11 +98,11 @@ class Usage:
         return {name: part for name, part in parts.items() if part}
 
     def _measure_trees(self, pids: Mapping[int, int]) -> None:
-        if (now := time.monotonic()) < self._next_tree:
-            return
-        self._next_tree = now + max(TREE_S, self._pause)
+        if due := (now := time.monotonic()) >= self._next_tree:
+            self._next_tree = now + max(TREE_S, self._pause)
         for rank, pid in pids.items():
-            if (found := tree_of(pid)) is not None:
+            # A rank that came since is not left out: its job may end before the next look at all.
+            if (due or rank not in self._trees) and (found := tree_of(pid)) is not None:
                 last = self._trees.get(rank)
                 # The peak of a process outlives it: the rank's next one needs as much.
                 self._trees[rank] = (
