@@ -44,6 +44,7 @@ SCRIPTS = (
     "inprocess",
     "resize",
     "hang",
+    "undisturbed",
     "torchrun",
     "precheck",
     "failover",

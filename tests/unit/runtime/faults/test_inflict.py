@@ -14,7 +14,7 @@ from dljob.master.state.views import Clue
 from dljob.plan.model import JobPlan
 from dljob.plan.plan import plan
 from dljob.runtime.faults import signals
-from dljob.runtime.faults.injector import FaultInjector, describe, excused
+from dljob.runtime.faults.injector import STEP_S, FaultInjector, describe, excused
 from dljob.spec.loading import faults
 from dljob.spec.loading.load import parse
 
@@ -146,6 +146,14 @@ def test_faults_come_by_time_since_the_job_runs_and_by_events(rl: JobPlan) -> No
     assert world.hand.did == [("stop", 7, 102, 103)]
     assert world.at(1, "Restarting") == ["slow trainer/3 4 times for 3 s at Restarting"]
     assert world.hand.did[1:] == [("slow", 4, 3, 107)]
+
+
+def test_a_fault_that_waits_for_a_step_is_looked_at_often(rl: JobPlan) -> None:
+    text = "- {when: {step: 4}, target: master, fault: kill}\n- {when: {time: 5}, target: master, fault: kill}\n"
+    begin = time.time()
+    world = World(rl, text, begin=begin)
+    assert world.inflictor.patience(begin) == STEP_S
+    assert world.inflictor.patience(begin + 4.9) == pytest.approx(0.1)
 
 
 def test_time_counts_from_the_order_when_there_is_one(rl: JobPlan) -> None:

@@ -111,3 +111,26 @@ def test_the_next_attempt_waits_for_a_master_that_leaves_and_ends_one_that_stays
     job(backend, tmp_path).let_leave()
     assert name not in backend.hosts
     assert (f"kill {name}" in backend.calls) is not leaves
+
+
+def test_a_master_that_answered_is_asked_again_without_a_look_and_looked_up_once_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, looked, answers = job(backend := Silent(), tmp_path), list[str](), [1, 2, None, 3]
+
+    async def find(*_: object) -> ActorRef:
+        looked.append("look")
+        return ActorRef("m", None)
+
+    async def call(*_: object) -> object:
+        if (answer := answers.pop(0)) is None:
+            raise ActorLostError("restarts", certain=False)
+        return {"phase": "Running", "version": answer}
+
+    monkeypatch.setattr(launch, "find_commander", find)
+    monkeypatch.setattr(launch, "call_commander", call)
+    assert backend.looked == 0
+    assert [own.status()["version"] for _ in range(2)] == [1, 2]
+    assert len(looked) == 1
+    assert own.status()["version"] == 3
+    assert len(looked) == 2

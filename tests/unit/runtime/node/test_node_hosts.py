@@ -230,9 +230,9 @@ def test_a_host_that_is_killed_is_gone_at_once(agent: NodeHosts, where: str) -> 
 
 
 @NEEDS_ENDS
-@pytest.mark.parametrize(("unknown", "stopped", "ends"), [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize(("unknown", "stopped"), [(True, True), (True, False), (False, True)])
 def test_a_stopped_host_that_nobody_knows_is_killed_and_no_other(
-    agent: NodeHosts, where: str, monkeypatch: pytest.MonkeyPatch, unknown: bool, stopped: bool, ends: bool
+    agent: NodeHosts, where: str, monkeypatch: pytest.MonkeyPatch, *, unknown: bool, stopped: bool
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", CHILD, where[1:]]) as child:
         try:
@@ -244,7 +244,7 @@ def test_a_stopped_host_that_nobody_knows_is_killed_and_no_other(
                 monkeypatch.setattr(node_hosts, "now", lambda: later)
             number = agent.report(ask()).number
             agent.accept_request(ask(number, *["job/w/1/1"] * unknown))
-            if ends:
+            if unknown and stopped:
                 assert child.wait(60) == -signal.SIGKILL
                 until(lambda: not agent.observe())
             else:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import importlib
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
@@ -94,6 +95,7 @@ class RayBackend:
         self._tables = RayTables()
         self._groups: dict[str, PlacementGroup] = {}
         self._classes: dict[str, Any] = {}
+        self._exporting, self._exported = threading.Lock(), set[str]()
         self._suspects: set[str] | None = None
         self._making, self._reserving = Making(self._pool), Making(self._pool)
         self.kv = RayKeyValue(self._thread)
@@ -231,6 +233,16 @@ class RayBackend:
         return self._groups[name]
 
     def _make(self, spec: ActorSpec, options: dict[str, Any]) -> Any:
+        # Ray disassembles a class before it exports it, 0.1 s of CPU in each thread that creates a first actor of it.
+        if spec.cls not in self._exported:
+            with self._exporting:
+                if spec.cls not in self._exported:
+                    made = self._remote(spec, options)
+                    self._exported.add(spec.cls)
+                    return made
+        return self._remote(spec, options)
+
+    def _remote(self, spec: ActorSpec, options: dict[str, Any]) -> Any:
         cls = self._actor_class(spec.cls)
         try:
             return cls.options(**options).remote(*spec.args)

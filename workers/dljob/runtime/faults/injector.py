@@ -26,6 +26,8 @@ TOLD_S = 60.0
 """Seconds without an incident after which a fault is taken to have had no effect."""
 OVERDUE_S = 30.0
 """Seconds that a due fault waits for its target until that is told."""
+STEP_S = 0.25
+"""Seconds between looks for the step of a fault: progress alone ends a wait for a status only once a second."""
 CLOCK_S = 0.002
 """Resolution of the times in a status, which are cut off to the millisecond."""
 
@@ -83,11 +85,13 @@ class FaultInjector:
     # -- observing the job
 
     def patience(self, now: float) -> float:
-        """Return the seconds until the next fault that is due by time; infinite without one."""
-        times = [fault.when.time for fault in self._waiting.values() if fault.when.time is not None]
+        """Return the seconds until the next fault that is due by time, or a look for a step; else infinite."""
+        waiting = [fault.when for fault in self._waiting.values()]
+        look = STEP_S if any(when.step is not None for when in waiting) else float("inf")
+        times = [when.time for when in waiting if when.time is not None]
         if not times or self._begin is None:
-            return float("inf")
-        return max(0.0, self._begin + min(times) - now)
+            return look
+        return min(look, max(0.0, self._begin + min(times) - now))
 
     def observe(self, status: Mapping[str, Any], notes: Iterable[Mapping[str, Any]]) -> list[str]:
         """Take in status and events, inject what is due, and return a line for each injected fault."""

@@ -29,7 +29,9 @@ from dljob import ray_private
 
 IMPORTS = (
     *(*ray_private.WORKER_MODULES, "numpy", "pydantic", "pydantic.v1"),
-    *("dljob.runtime.worker.thread_host", "dljob.runtime.controller.prime_actor", "dljob.runtime.node.node_agent"),
+    *("dljob.runtime.worker.thread_host", "dljob.runtime.worker.fork_host", "dljob.runtime.node.node_agent"),
+    # PrimeMaster's own, which it imports late (`prime_actor`): a quarter of a second before each epoch.
+    *("dljob.runtime.controller.prime_actor", "dljob.runtime.controller.prime"),
 )
 """What workers of ours import; one that fails is left to them."""
 SWITCH, WANTED = "DLJOB_FORKED_WORKERS", "DLJOB_FORK_IMPORTS"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dljob.errors import DeadlineError, NotFoundError, UnreachableError, UsageError
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError, Backend, chosen, factory
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend, chosen, factory
 from dljob.runtime.backend.masters import FIRST, SECOND, actor_name, call_commander, find_commander
 from dljob.runtime.collectives.driver import register_when_used
 from dljob.runtime.job import admitting
@@ -60,6 +60,8 @@ class JobConnection:
     def __init__(self, backend: Backend, entry: JobRecord) -> None:
         self._backend = backend
         self._entry = entry
+        self._master: ActorRef | None = None
+        """The master that answered last: to look for it costs as much as to ask it."""
 
     @property
     def uid(self) -> str:
@@ -162,9 +164,12 @@ class JobConnection:
         while not is_final(self.dir):
             ref, heard = None, True
             try:
-                ref = await find_commander(self._backend, self.uid)
+                ref = self._master or await find_commander(self._backend, self.uid)
+                self._master = None  # unless it answers
                 if ref is not None:
-                    return await call_commander(self._backend, ref, self.uid, method, *args)
+                    answer = await call_commander(self._backend, ref, self.uid, method, *args)
+                    self._master = ref
+                    return answer
             except ActorLostError:  # without a ref the lookup itself failed: Ray's head does not answer
                 heard = ref is not None
             except ActorCallError as error:
