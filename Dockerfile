@@ -62,7 +62,8 @@ LABEL org.opencontainers.image.title="dljob runtime" \
       org.opencontainers.image.description="Ray and dljob: the pods of a DLJob's RayCluster"
 COPY --from=runtime-packages /opt/dljob /opt/dljob
 COPY --from=wheel /opt/dljob /opt/dljob
-ENV HOME=/home/ray
+# Raylets fork their workers; DLJOB_FORKED_WORKERS=0 in a pod turns that off.
+ENV HOME=/home/ray RAY_START_HOOK=dljob.runtime.forked_workers.start_hook.install
 WORKDIR /home/ray
 USER 1000:1000
 CMD ["/bin/bash"]

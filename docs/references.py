@@ -97,8 +97,8 @@ READ = {
     "RAY_ADDRESS": ("Python API", "a running Ray to join, where `submit` gets no `address`"),
     "KUBECONFIG": ("command", "kubeconfig files, as for kubectl"),
     "DLJOB_FORKED_WORKERS": (
-        "command",
-        "0: `dljob run` starts each of Ray's workers as Ray does, instead of forking it",
+        "command, `ray start`",
+        "0: `dljob run`, and `ray start` with our hook, start each of Ray's workers as Ray does, instead of forking it",
     ),
     "DLJOB_TRACE_CALLS": ("ranks", "1 in a role's `env`: record its calls for `dljob trace`; `--trace-calls` sets it"),
     "DLJOB_PRELOAD": (

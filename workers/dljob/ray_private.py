@@ -258,6 +258,14 @@ def look_up_own_ip(by: Callable[..., str]) -> Callable[..., str]:
     return before
 
 
+def start_processes_by(start: Callable[..., Any]) -> None:
+    """Have `start` start each of Ray's processes from now on; it gets Ray's own function as its first argument."""
+    from ray._private import services
+
+    ray_services: Any = services
+    ray_services.start_ray_process = partial(start, ray_services.start_ray_process)
+
+
 @contextmanager
 def nodes_started_by(start: Callable[..., Any], head_info: Callable[..., Any]) -> Generator[None]:
     """Start nodes in this block, each of Ray's processes by `start` and in a session of its own.

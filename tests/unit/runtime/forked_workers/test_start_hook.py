@@ -1,0 +1,43 @@
+"""The hook of `ray start`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray._private import services
+
+from dljob import ray_private
+from dljob.runtime.forked_workers import start_hook, starter
+
+WORDS = f"--python_worker_command={sys.executable} /ray/setup_worker.py /ray/default_worker.py"
+
+
+def test_the_raylet_forks_its_workers_and_other_processes_start_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[list[str], str, dict[str, Any]]] = []
+    monkeypatch.setattr(services, "start_ray_process", lambda *args, **more: begun.append((*args, more)))
+    start_hook.install(None, head=True)
+    start: Any = services.start_ray_process
+    start(["gcs", WORDS], "gcs_server", fate_share=True)
+    start(["raylet", WORDS], "raylet", fate_share=True)
+    assert begun[0] == (["gcs", WORDS], "gcs_server", {"fate_share": True})
+    (_, words), kind, more = begun[1]
+    assert (kind, more) == ("raylet", {"fate_share": True})
+    assert starter.__file__ in words
+    folder = Path(words.split(starter.__file__)[1].split()[0])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(folder)
+
+
+def test_an_error_in_the_hook_leaves_ray_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise ImportError("another Ray")
+
+    monkeypatch.setattr(ray_private, "start_processes_by", refuse)
+    start_hook.install(None, head=False)
+    assert capsys.readouterr().err == "[dljob] Ray starts its workers itself: ImportError('another Ray')\n"

@@ -1,0 +1,38 @@
+"""Hook of `ray start`: the raylet that it starts has forked workers, as that of `dljob run` has.
+
+    RAY_START_HOOK=dljob.runtime.forked_workers.start_hook.install ray start ...
+
+Ray calls the function of that name before it starts a node's processes (ray/scripts/scripts.py, 2.60).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dljob import ray_private
+from dljob.runtime.forked_workers.raylet_command import with_forked_workers
+
+
+def install(params: object, head: object) -> None:
+    """Start raylets of this process with forked workers. Without the hook, or after an error in it, Ray starts them."""
+    del params, head
+    try:
+        # The path of a socket is short, and TMPDIR may not be.
+        folder = Path(tempfile.mkdtemp(prefix="dljob-forks-", dir="/tmp"))
+        ray_private.start_processes_by(_starting_in(folder))
+    except Exception as error:  # noqa: BLE001 - a Ray without it is slower, and one that does not start is nothing
+        print(f"[dljob] Ray starts its workers itself: {error!r}", file=sys.stderr)  # noqa: T201 - `ray start` prints
+
+
+def _starting_in(folder: Path) -> Callable[..., Any]:
+    """Return what starts each of Ray's processes; `folder` is for the sockets of the servers that fork."""
+
+    def started(start: Callable[..., Any], command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
+        forking = with_forked_workers(command, folder) if process_type == "raylet" else command
+        return start(forking, process_type, *args, **more)
+
+    return started
