@@ -62,8 +62,14 @@ LABEL org.opencontainers.image.title="dljob runtime" \
       org.opencontainers.image.description="Ray and dljob: the pods of a DLJob's RayCluster"
 COPY --from=runtime-packages /opt/dljob /opt/dljob
 COPY --from=wheel /opt/dljob /opt/dljob
-# Raylets fork their workers; DLJOB_FORKED_WORKERS=0 in a pod turns that off.
-ENV HOME=/home/ray RAY_START_HOOK=dljob.runtime.forked_workers.start_hook.install
+# `ray start` of this Python has the hook that lets raylets fork their workers. Not by ENV: an image made from this one may
+# start a Ray without dljob, which would fail at the hook. DLJOB_FORKED_WORKERS=0 in a pod turns it off.
+RUN cd /opt/dljob/lib/python3.*/site-packages \
+ && hook=dljob.runtime.forked_workers.start_hook \
+ && file="$PWD/$(echo $hook | tr . /).py" && test -f "$file" \
+ && echo "import os, sys; 'start' in sys.orig_argv and os.path.exists('$file')" \
+      "and os.environ.setdefault('RAY_START_HOOK', '$hook.install')" > dljob-ray-start.pth
+ENV HOME=/home/ray
 WORKDIR /home/ray
 USER 1000:1000
 CMD ["/bin/bash"]

@@ -24,7 +24,7 @@ from dljob import current_worker, progress
 def main():
     me = current_worker()
     progress(1)
-    for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+    for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "DLJOB_FORKED_WORKERS"):
         print(f"{name}={os.environ.get(name, '-')}", flush=True)
 """
 
@@ -123,6 +123,8 @@ def test_each_rank_gets_its_own_devices_and_shares_what_it_shares(
     assert sorted(taken) == ["0", "1", "2", "3"]
     assert sorted(seen["gpu-0"]["GPU"] + seen["gpu-1"]["GPU"]) == ["0", "1"]
     assert seen["gpu-0"]["NPU"] == []
+    # Not in all: a worker that Ray starts with the raylet is Ray's own.
+    assert any("DLJOB_FORKED_WORKERS=1" in text.splitlines() for text in said.values())
 
 
 def limits(node: Cluster, namespace: str) -> dict[str, dict[str, str]]:
