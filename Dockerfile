@@ -45,6 +45,15 @@ RUN /tools/bin/python -m hatchling build -t wheel -d /wheel \
  && /tools/bin/uv pip install --quiet --python /opt/dljob --offline --no-deps /wheel/*.whl \
  && cd /opt/dljob && rm -rf .lock pyvenv.cfg include lib64 bin/python* bin/[Aa]ctivate*
 
+# `ray start` of the runtime image's Python has the hook that lets raylets fork their workers. Not by ENV: an image made
+# from this one may start a Ray without dljob, which would fail at the hook. DLJOB_FORKED_WORKERS=0 in a pod turns it off.
+FROM wheel AS hooked-wheel
+RUN cd /opt/dljob/lib/python3.*/site-packages \
+ && hook=dljob.runtime.forked_workers.start_hook \
+ && file="$PWD/$(echo $hook | tr . /).py" && test -f "$file" \
+ && echo "import os, sys; 'start' in sys.orig_argv and os.path.exists('$file')" \
+      "and os.environ.setdefault('RAY_START_HOOK', '$hook.install')" > dljob-ray-start.pth
+
 # -- the images
 
 FROM ${BASE} AS base
@@ -61,14 +70,7 @@ FROM base AS runtime
 LABEL org.opencontainers.image.title="dljob runtime" \
       org.opencontainers.image.description="Ray and dljob: the pods of a DLJob's RayCluster"
 COPY --from=runtime-packages /opt/dljob /opt/dljob
-COPY --from=wheel /opt/dljob /opt/dljob
-# `ray start` of this Python has the hook that lets raylets fork their workers. Not by ENV: an image made from this one may
-# start a Ray without dljob, which would fail at the hook. DLJOB_FORKED_WORKERS=0 in a pod turns it off.
-RUN cd /opt/dljob/lib/python3.*/site-packages \
- && hook=dljob.runtime.forked_workers.start_hook \
- && file="$PWD/$(echo $hook | tr . /).py" && test -f "$file" \
- && echo "import os, sys; 'start' in sys.orig_argv and os.path.exists('$file')" \
-      "and os.environ.setdefault('RAY_START_HOOK', '$hook.install')" > dljob-ray-start.pth
+COPY --from=hooked-wheel /opt/dljob /opt/dljob
 ENV HOME=/home/ray
 WORKDIR /home/ray
 USER 1000:1000

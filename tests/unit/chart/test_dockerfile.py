@@ -24,13 +24,18 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-@pytest.mark.parametrize(("target", "user"), [("operator", "65532:65532"), ("runtime", "1000:1000")])
-def test_an_image_is_made_by_copies_and_runs_as_a_numbered_user(target: str, user: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "wheel", "user"), [("operator", "wheel", "65532:65532"), ("runtime", "hooked-wheel", "1000:1000")]
+)
+def test_an_image_is_made_by_copies_and_runs_as_a_numbered_user(target: str, wheel: str, user: str) -> None:
     made = stages()[target]
     assert "RUN" not in {word for word, _ in made}
     assert ("USER", user) in made
     assert made[0] == ("FROM", f"base AS {target}")
-    assert [rest.split()[0] for word, rest in made if word == "COPY"] == [f"--from={target}-packages", "--from=wheel"]
+    assert [rest.split()[0] for word, rest in made if word == "COPY"] == [
+        f"--from={target}-packages",
+        f"--from={wheel}",
+    ]
 
 
 def test_packages_come_from_the_lock_by_hash() -> None:

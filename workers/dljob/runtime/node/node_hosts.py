@@ -11,7 +11,6 @@ leases renewed, so a lost answer is repeated and never prolongs a lease.
 from __future__ import annotations
 
 import json
-import math
 import os
 import selectors
 import signal
@@ -42,8 +41,6 @@ ENDED = 64
 """Ended processes whose wait status can still be asked for; each costs a file descriptor."""
 USAGE = -1
 """Stands among the slots of ranks for the host's usage."""
-NEVER_S = 1e6
-"""Stands for "PrimeMaster has never asked": JSON has no infinity."""
 
 
 @dataclass(slots=True)
@@ -143,7 +140,8 @@ class NodeHosts:
         self._epoch = 0
         self._pending: dict[int, _PendingAnswer] = {}
         self._leaving, self._reported_leaving, self._may_go = "", False, ""
-        self._last_request = -math.inf
+        # An agent that has just been made was not asked yet, which is no silence of PrimeMaster.
+        self._last_request = now()
         self._wake, self._over = socket.socketpair()
         threading.Thread(target=self._serve, name="dljob-hosts", daemon=True).start()
 
@@ -279,7 +277,7 @@ class NodeHosts:
         """Note the announced end of the pod for the next report, and answer the hook, which polls."""
         with self._lock:
             self._leaving = self._leaving or why  # several hooks may announce it: the first reason stays
-            said = {"may_go": self._may_go, "asked_s": min(now() - self._last_request, NEVER_S)}
+            said = {"may_go": self._may_go, "asked_s": now() - self._last_request}
         with suppress(OSError):
             line.send(json.dumps(said).encode())
             return True
