@@ -1,10 +1,10 @@
 """Run the benchmarks one after another and print the table of figures: target, value, verdict.
 
-    python tests/bench/run.py [name ...] [--json FILE] [--markdown FILE] [--from FILE]
+    python tests/bench/run.py [name ...] [--keep] [--how WORDS] [--rows FILE]
 
-A name is that of a script in one of the folders beside this one; without a name, all of SCRIPTS run. `--from` takes
-the rows of an earlier `--json`, runs only the named scripts, and replaces their rows. Exits 1 when a figure is missed.
-Ray runs in a network namespace of its own where one can be made.
+A name is that of a script in one of the folders beside this one; without a name, all of SCRIPTS run. With `--keep`,
+the rows of each script replace its earlier ones in figures.json, of which docs/benchmarks.md is made. Exits 1 when a
+figure is missed. Ray runs in a network namespace of its own where one can be made.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import platform
 import subprocess
 import sys
 import time
-from datetime import date
-from importlib.metadata import version
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-from tiers import isolated  # noqa: E402 - the folder above has no package
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import figures  # noqa: E402 - found by the path above
+
+from tiers import isolated  # noqa: E402
 
 SCRIPTS = (
     "cli",
@@ -45,6 +46,7 @@ SCRIPTS = (
     "resize",
     "hang",
     "undisturbed",
+    "memory",
     "torchrun",
     "precheck",
     "failover",
@@ -87,9 +89,9 @@ SCRIPTS = (
 )
 
 
-def script(name: str) -> Path:
-    """Return the path of a benchmark; its folder is named after the part of the product that it measures."""
-    return next(HERE.glob(f"*/{name}.py"))
+def printed(text: str) -> list[dict[str, Any]]:
+    """The rows in what a benchmark printed."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"name"')]
 
 
 def measure(name: str) -> list[dict[str, Any]]:
@@ -97,14 +99,14 @@ def measure(name: str) -> list[dict[str, Any]]:
     print(f"== {name}", file=sys.stderr, flush=True)
     begin = time.monotonic()
     network = [] if name.startswith("kube_") else isolated()  # a Kubernetes makes networks of its own
-    command = [*network, sys.executable, "-W", "ignore", str(script(name))]
+    command = [*network, sys.executable, "-W", "ignore", str(figures.script(name))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=False)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    rows = printed(done.stdout)
     if done.returncode or not rows:
         what = f"{name}.py failed (exit {done.returncode})"
         rows.append({"name": name, "what": what, "target": "", "met": False, "failed": True})
     print(f"   {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    return [row | {"script": name} for row in rows]
+    return rows
 
 
 def environment() -> dict[str, str]:
@@ -112,105 +114,32 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def number(row: dict[str, Any], key: str) -> str:
-    """A figure with its unit."""
-    if row.get("failed"):
-        return "-"
-    value, unit = row[key], row["unit"]
-    digits = 0 if value >= 1000 else 2 if value >= 1 else 3
-    return f"{value:,.{digits}f} {unit}"
-
-
-def spread(row: dict[str, Any]) -> str:
-    """Each sample's smallest, median, largest, and how many."""
-    parts = [
-        f"{name} {low:.3g} / {mid:.3g} / {high:.3g} (n={len(row['samples'][name])})"
-        for name, (low, mid, high) in row.get("spread", {}).items()
-    ]
-    return "; ".join(parts)
-
-
-def remarks(row: dict[str, Any]) -> str:
-    """The facts that must be true, and the note."""
-    facts = [
-        f"{name}: {'yes' if fact is True else 'NO' if fact is False else fact}" for name, fact in row["facts"].items()
-    ]
-    return "; ".join([*facts, *([row["note"]] if row["note"] else [])])
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as a Markdown table, readable on a terminal too."""
-    lines = ["| what | figure | measured | limit | met | script |", "| --- | --- | --- | --- | --- | --- |"]
-    for row in rows:
-        more = "" if row.get("failed") else remarks(row)
-        measured = number(row, "value") + (f" ({more})" if more else "")
-        link = f"[{row['script']}.py](../tests/bench/{script(row['script']).relative_to(HERE)})"
-        verdict = "yes" if row["met"] else "**no**"
-        cells = (row["what"], row["target"], measured, number(row, "limit"), verdict, link)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def machine() -> str:
     """What it ran on, in one line."""
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
-    packages = ", ".join(f"{name} {version(name)}" for name in ("ray", "torch"))
-    cores = f"{len(os.sched_getaffinity(0))} cores ({model.partition(': ')[2] or platform.machine()})"
-    return f"{cores}, Python {platform.python_version()}, {packages}"
-
-
-def document(kept: dict[str, Any]) -> str:
-    """docs/benchmarks.md."""
-    rows = kept["rows"]
-    spreads = [f"- `{row['script']}.py`, {row['name']}: {spread(row)}" for row in rows if row.get("spread")]
-    return "\n".join(
-        [
-            "# Benchmarks",
-            "",
-            "For those who decide about dljob or change it: its measured costs and recovery times, with targets.",
-            "`python tests/bench/run.py` writes the rows, the newest of each script; `make bench` measures all again.",
-            "Each figure is a median; comparisons with Ray alone ran in turn with it, in one Ray.",
-            "",
-            f"Measured {kept['day']} on {kept['machine']}. {kept['conditions']}".rstrip(),
-            "",
-            table(rows),
-            "",
-            "## Spread",
-            "",
-            "Smallest / median / largest, in the unit of the row.",
-            "",
-            *spreads,
-            "",
-        ]
-    )
+    return f"{len(os.sched_getaffinity(0))} cores ({model.partition(': ')[2] or platform.machine()})"
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *SCRIPTS], help="benchmarks to run")
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--markdown", type=Path, help="write the document here")
-    parser.add_argument("--conditions", default="", help="what else is to be said of the machine, for the document")
+    parser.add_argument("--keep", action="store_true", help="write the rows into figures.json and docs/benchmarks.md")
     parser.add_argument(
-        "--from", dest="earlier", type=Path, help="rows of an earlier --json; only what is named is run"
+        "--rows", type=Path, help="keep the rows of this file, what the one named script printed earlier"
     )
+    parser.add_argument("--how", default="", help="what else is to be said of the machine; default: its load")
     arguments = parser.parse_args()
-    if arguments.earlier:
-        kept = json.loads(arguments.earlier.read_text())
-        rows = [row for row in kept["rows"] if row["script"] not in arguments.names]
-        rows += [row for name in arguments.names for row in measure(name)]
-        kept["rows"] = sorted(rows, key=lambda row: SCRIPTS.index(row["script"]))
-    else:
-        rows = [row for name in arguments.names or SCRIPTS for row in measure(name)]
-        kept = {"machine": machine(), "day": date.today().isoformat(), "conditions": "", "rows": rows}  # noqa: DTZ011 - a local day
-    kept["conditions"] = arguments.conditions or kept["conditions"]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
-    if arguments.markdown:
-        arguments.markdown.write_text(document(kept))
-    print(table(kept["rows"]))
-    return 0 if all(row["met"] for row in kept["rows"]) else 1
+    facts = {"when": datetime.now(UTC).date().isoformat(), "where": machine()}
+    facts["how"] = arguments.how or f"load {os.getloadavg()[0]:.0f} before it"
+    all_met = True
+    for name in arguments.names or SCRIPTS:
+        rows = printed(arguments.rows.read_text()) if arguments.rows else measure(name)
+        if arguments.keep:
+            figures.keep(figures.merged(figures.known(), name, rows, facts, SCRIPTS))
+        print(figures.section(name, facts | {"rows": [figures.worded(row) for row in rows]}), end="\n\n", flush=True)
+        all_met = all_met and all(row["met"] for row in rows)
+    return 0 if all_met else 1
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import Any
 import ray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
-from bare import reborn
-from bench_common import Entries, Row, cluster, folder, runs, say, settle
+from bare import elsewhere, reborn
+from bench_common import Entries, Row, cluster, folder, other_ray, runs, say, settle
 from bench_jobs import manifest, master_pid, processes, role, stamp, submit
 
 WORKERS = 16
@@ -40,8 +40,9 @@ def main() -> None:
     again: list[float] = []
     taken: list[float] = []
     back: list[float] = []
+    forked: list[float] = []
     bare: list[float] = []
-    with cluster(5), folder() as out:
+    with cluster(5, forked=True), other_ray(1) as plain, folder() as out:
         entries = Entries(out)
         roles = [
             role("caller", "bench_app.Caller", 1),
@@ -56,29 +57,32 @@ def main() -> None:
             for kept, value in zip((again, taken, back), commanding(handle, entries), strict=True):
                 kept.append(value)
             time.sleep(2.0)
-            bare.append(reborn(out / "births"))
-            took = ", ".join(f"{kept[-1]:.2f} s" for kept in (bare, again, taken, back))
-            say(f"  run {number + 1}: bare, commanding, order taken, effect: {took}")
+            forked.append(reborn(out / "births"))
+            bare.append(elsewhere(plain, "reborn", out / "births-elsewhere"))
+            took = ", ".join(f"{kept[-1]:.2f} s" for kept in (bare, forked, again, taken, back))
+            say(f"  run {number + 1}: bare, bare and forked, commanding, order taken, effect: {took}")
         ray.kill(ray.get_actor("reborn", "dljob"))
         same = before.items() <= processes().items()
         (out / "stop").touch()
         result = handle.result
         settle()
+    ratios = f"{median(again) / median(bare):.2f} x bare, {median(again) / median(forked):.2f} x bare and forked"
     calls = f"{result.get('calls')} calls to {WORKERS - 2} ranks each, the longest {result.get('longest', 0):.2f} s"
     Row(
         "failover",
         f"SIGKILL PrimeMaster, {WORKERS} workers",
-        "0 workers restarted, 0 calls lost, acting again <= 1 s after the kill",
+        "0 workers restarted, 0 calls lost, acting again <= 1.1 x a bare actor's `__init__` again",
         median(again),
-        1.0,
+        1.1 * median(bare),
         samples={
             "acting again": again,
             "bare actor's __init__ again": bare,
+            "the same, forked": forked,
             "a client's order taken": taken,
             "rank restarted by it in user code": back,
         },
         facts={"0 workers restarted": same, "0 calls lost": result.get("lost") == 0},
-        note=f"{median(again) / median(bare):.2f} x a bare actor's `__init__` again; {calls}",
+        note=f"{ratios}; {calls}",
     ).emit()
 
 

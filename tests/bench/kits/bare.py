@@ -1,10 +1,16 @@
-"""Baselines made with Ray alone, against which dljob is measured."""
+"""Baselines made with Ray alone, against which dljob is measured.
+
+python bare.py ADDRESS many N       # in another Ray: prints the seconds of `many(N)`
+python bare.py ADDRESS reborn FILE  # those of `reborn(FILE)`
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -98,3 +104,14 @@ def one() -> float:
     entered = ray.get(actor.enter.remote())
     ray.kill(actor)
     return entered - begin
+
+
+def elsewhere(address: str, what: str, how: int | Path) -> float:
+    """Return what a baseline of this file gives in the Ray of an address."""
+    words = [sys.executable, "-W", "ignore", __file__, address, what, str(how)]
+    return float(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1])
+
+
+if __name__ == "__main__":
+    ray.init(address=sys.argv[1], namespace="dljob", log_to_driver=False)
+    print(many(int(sys.argv[3])) if sys.argv[2] == "many" else reborn(Path(sys.argv[3])))

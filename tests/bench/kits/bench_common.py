@@ -161,6 +161,22 @@ def cluster(*cpus: int, quick: bool = True, store: int = 100 << 20, forked: bool
                 made.shutdown()
 
 
+@contextlib.contextmanager
+def other_ray(*cpus: int) -> Iterator[str]:
+    """Run a second Ray in a `cluster` block, with workers as Ray starts them; nobody connects. Yields its address."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster()
+    made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
+    for n in cpus:
+        made.add_node(num_cpus=n, object_store_memory=100 << 20)
+    try:
+        yield made.address
+    finally:
+        with contextlib.suppress(Exception):
+            made.shutdown()
+
+
 def live_actors() -> list[dict[str, Any]]:
     """Return the GCS's rows of all actors that are not dead."""
     from ray._private.state import actors

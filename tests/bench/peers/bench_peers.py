@@ -16,12 +16,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 import psutil
 
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
 sys.path[:0] = [str(HERE), str(TESTS / "frameworks"), str(TESTS)]
 
+import peer_goodput as goodput  # noqa: E402 - found by the path above
 import peer_samples  # noqa: E402 - found by the path above
 from environment import NotToBeHadError, make  # noqa: E402
 from peer_run import NoFigureError, Peer, measure  # noqa: E402
@@ -31,7 +33,14 @@ from tiers import isolated  # noqa: E402
 
 PAGE = TESTS.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- peers -->", "<!-- end of peers -->"
-WORKLOADS = {"S": "S: a script of n gloo ranks", "A": "A: n actors of a class"}
+SHORT = ("<!-- headlines -->", "<!-- end of headlines -->")
+WIDE, EIGHTHS = 16, " ▏▎▍▌▋▊▉"
+"""Characters of the longest bar, and those of its last."""
+WORKLOADS = {
+    "S": "S: a script of n gloo ranks",
+    "A": "A: n actors of a class",
+    "G": "G: a script of 4 gloo ranks that saves every 10 steps of 0.1 s",
+}
 ROWS = {
     "start-4": "command -> last of 4 in user code",
     "start-16": "command -> last of 16 in user code",
@@ -43,17 +52,35 @@ ROWS = {
     "node": "a raylet and its ranks killed -> these are back",
     "head": "the head killed, then a rank -> it is back",
     "hang": "one of 4 stopped (SIGSTOP) -> its rank is back",
+    "jobs": "8 jobs of one rank at once: commands -> last of 8 in user code",
+    "goodput": "ten faults in ten minutes: steps kept x 0.1 s / wall time",
 }
 """Row -> how the tables name it."""
-MEMORY = {"rss": "memory of a rank (RSS, n = 16)", "rss-master": "memory of the master (RSS, n = 16)"}
-"""Rows that are measured with `start-16`."""
+ROWS_OF = {"S": frozenset(ROWS) - {"goodput"}, "A": frozenset(ROWS) - {"goodput"}, "G": frozenset({"goodput"})}
+"""Workload -> its rows."""
+BESIDE = {
+    "rss": "memory of a rank (RSS, n = 16)",
+    "rss-master": "memory of the master (RSS, n = 16)",
+    "fit": "jobs of one rank that fit in 80 % of this machine's memory (PSS)",
+}
+"""Rows that are measured beside others: `start-16`, and the last one `jobs`."""
+UNITS = {"rss": "MiB", "rss-master": "MiB", "fit": "", "goodput": ""}
+"""Row -> its unit, where it is not seconds."""
+MORE = ("goodput", "fit")
+"""Rows in which more is better."""
 NO_STEPS = {"A": {"hang": "an actor of this class makes no steps that anybody could miss"}}
 """Workload -> row -> why no peer can be measured."""
 NO_MASTER = {"master": "the driver is its only master", "rss-master": "it has none"}
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("dljob", "dljob_peer.py", "no backoff, 100 restarts", master="ray::PrimeMaster"),
+        Peer(
+            "dljob",
+            "dljob_peer.py",
+            "no backoff, 100 restarts, RAY_START_HOOK in the Ray that is there",
+            start_hook="dljob.runtime.forked_workers.start_hook.install",
+            master="ray::PrimeMaster",
+        ),
         Peer(
             "DLRover",
             "dlrover_peer.py",
@@ -96,7 +123,7 @@ def why_not(cell: Cell) -> str:
     """Return why a cell cannot be measured; empty where it can."""
     workload, row, name = cell
     peer = PEERS[name]
-    if workload not in peer.workloads:
+    if ("S" if workload == "G" else workload) not in peer.workloads:
         return peer.why_not
     return peer.absent.get(row) or NO_STEPS.get(workload, {}).get(row, "")
 
@@ -105,7 +132,7 @@ def possible(words: Iterable[str], samples: Sequence[Sample]) -> list[Cell]:
     """Return the cells that can be measured and have these words, without the peers that cannot be installed."""
     asked = set(words)
     missing = {sample.peer for sample in samples if sample.row == INSTALL}
-    cells = [(workload, row, name) for workload in WORKLOADS for row in ROWS for name in PEERS]
+    cells = [(work, row, name) for work in WORKLOADS for row in ROWS if row in ROWS_OF[work] for name in PEERS]
     kinds = [asked & set(kind) or kind for kind in (WORKLOADS, ROWS, PEERS)]
     chosen = [cell for cell in cells if all(word in kind for word, kind in zip(cell, kinds, strict=True))]
     return [cell for cell in chosen if cell[2] not in missing and not why_not(cell)]
@@ -122,7 +149,10 @@ def sampled(cell: Cell, python: Path, limit_s: float | None = None) -> list[Samp
     facts = {"load": round(os.getloadavg()[0], 1), "cpus": os.cpu_count() or 0, "when": today()}
     try:
         more = {} if limit_s is None else {"limit_s": limit_s}
-        got = measure(PEERS[name], workload, row, python, **more)
+        if workload == goodput.WORKLOAD:
+            got = goodput.measure(PEERS[name], python, goodput.trace(), **more)
+        else:
+            got = measure(PEERS[name], workload, row, python, **more)
     except NoFigureError as error:
         return [Sample(workload, row, name, why=str(error), **facts)]
     except (OSError, ValueError, psutil.Error, subprocess.SubprocessError) as error:
@@ -144,7 +174,13 @@ def cell_text(cell: Cell, samples: Sequence[Sample]) -> str:
         return f"n/a, because {why}"
     lost = next((one.why for one in samples if (one.row, one.peer) == (INSTALL, cell[2])), "")
     own = [one for one in samples if one.cell == cell]
-    return f"n/a, because {lost}" if lost and not own else spoken(own, "MiB" if cell[1] in MEMORY else "s")
+    return f"n/a, because {lost}" if lost and not own else spoken(own, UNITS.get(cell[1], "s"))
+
+
+def rows_of(workload: str) -> dict[str, str]:
+    """Return the rows of a workload's table, and how it names them."""
+    own = {row: what for row, what in ROWS.items() if row in ROWS_OF[workload]}
+    return own if workload == goodput.WORKLOAD else own | BESIDE
 
 
 def tables(samples: Sequence[Sample]) -> str:
@@ -152,7 +188,7 @@ def tables(samples: Sequence[Sample]) -> str:
     parts = ["; ".join(f"{name}: {peer.settings}" for name, peer in PEERS.items()) + "."]
     for workload, title in WORKLOADS.items():
         lines = [f"| {title} | {' | '.join(PEERS)} |", "| --- |" + " --- |" * len(PEERS)]
-        for row, what in (ROWS | MEMORY).items():
+        for row, what in rows_of(workload).items():
             cells = [cell_text((workload, row, name), samples) for name in PEERS]
             lines.append(f"| {what} | {' | '.join(cells)} |")
         parts.append("\n".join(lines))
@@ -163,11 +199,45 @@ def tables(samples: Sequence[Sample]) -> str:
     return "\n\n".join(parts)
 
 
+def bar(value: float, largest: float) -> str:
+    """Return a bar of at most WIDE characters; its end is exact to an eighth of one."""
+    whole, eighths = divmod(round(8 * WIDE * value / largest), 8)
+    return ("█" * whole + (EIGHTHS[eighths] if eighths else "")) or EIGHTHS[1]
+
+
+def headlines(samples: Sequence[Sample]) -> str:
+    """Return a table of the rows that dljob and a peer have: dljob's share of the best of the others, and bars."""
+    lines = ["| what | dljob | best of the others | ratio | |", "| --- | --- | --- | --- | --- |"]
+    for workload in WORKLOADS:
+        for row, what in rows_of(workload).items():
+            unit = UNITS.get(row, "s")
+            values = medians([one for one in samples if (one.workload, one.row) == (workload, row)])
+            own = values.get("dljob")
+            others = {name: value for name, value in values.items() if name != "dljob"}
+            if own is None or not others:
+                continue
+            best = (max if row in MORE else min)(others, key=others.__getitem__)
+            bars = "<br>".join(f"`{bar(value, max(values.values()))}` {name}" for name, value in values.items())
+            mine, theirs = (f"{value:.3g} {unit}".rstrip() for value in (own, others[best]))
+            lines.append(f"| {workload}: {what} | {mine} | {theirs} ({best}) | {own / others[best]:.2f} x | {bars} |")
+    return "\n".join(lines) if len(lines) > 2 else "Nothing is measured yet."
+
+
+def medians(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the median of each peer that has a figure, in the order of PEERS."""
+    found = {name: [one.value for one in samples if one.peer == name and one.value is not None] for name in PEERS}
+    return {name: median(values) for name, values in found.items() if values}
+
+
+def put(page: str, begin: str, end: str, text: str) -> str:
+    """Return a page with what is between two marks replaced."""
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
+
+
 def rendered(page: str, samples: Sequence[Sample]) -> str:
     """Return the page with the tables as the samples have them."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables(samples)}\n\n{END}{after}"
+    return put(put(page, *SHORT, headlines(samples)), BEGIN, END, tables(samples))
 
 
 def measure_all(words: Sequence[str], many: int) -> None:

@@ -1,10 +1,11 @@
-"""Either workload under dljob: S by `dljob torchrun`, A as a job without backoff. `dljob_peer.py S|A n`."""
+"""A workload under dljob: scripts (S, G) by `dljob torchrun`, A as a job without backoff. `dljob_peer.py S|G|A n`."""
 
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+NAME = os.environ.get("PEER_JOB", "peer")
 CODE = Path(__file__).parent / "workloads"
 
 
@@ -14,15 +15,15 @@ def manifest(n: int) -> dict[str, Any]:
     role = {"name": "worker", "entrypoint": {"class": "dljob_role.stay"}, "replicas": n, "resources": {"cpu": "1"}}
     fault_tolerance = {"backoff": {"initialSeconds": 0, "maxSeconds": 0}, **restarts}
     spec = {"faultTolerance": fault_tolerance, "roles": [role | {"restartPolicy": restarts}]}
-    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": "peer"}, "spec": spec}
+    return {"apiVersion": "dljob.io/v1alpha1", "kind": "DLJob", "metadata": {"name": NAME}, "spec": spec}
 
 
 def main(workload: str, n: int) -> None:
     """Run a workload until it ends."""
     address = os.environ["RAY_ADDRESS"]
-    if workload == "S":
-        words = ["torchrun", "--to", address, f"--nproc-per-node={n}", "--max-restarts=100"]
-        script = str(CODE / "workload_s.py")
+    if workload != "A":
+        words = ["torchrun", "--to", address, "--name", NAME, f"--nproc-per-node={n}", "--max-restarts=100"]
+        script = str(CODE / f"workload_{workload.lower()}.py")
         os.execv(sys.executable, [sys.executable, "-m", "dljob.cli", *words, script])  # noqa: S606 - the same process, for its pid
     from dljob.api.handle import submit
     from dljob.spec.loading.load import parse

@@ -18,12 +18,16 @@ from typing import Any
 
 import psutil
 
+from dljob.runtime.forked_workers.processes import SERVER, of_raylet
+
 HERE = Path(__file__).parent
 CODE = HERE / "workloads"
 MARK = "PEER_OUT"
 """All processes of a run inherit this variable: by it they are found."""
-RANKS = 4
-"""As many as an event meets."""
+RANKS, JOBS = 4, 8
+"""As many as an event meets; jobs of one rank that run at once."""
+SHARE = 0.8
+"""Of the machine's memory, for as many jobs of one rank as fit."""
 LIMIT_S, END_S, LEAVE_S = 120.0, 20.0, 5.0
 """Until a run counts as one that does not come back; for the command to end; for its other processes after it."""
 MIB = 1 << 20
@@ -47,6 +51,8 @@ class Peer:
     environment: str = ""
     """The lock in this folder; empty: dljob's own environment."""
     ray: bool = True
+    start_hook: str = ""
+    """What its documentation has for RAY_START_HOOK."""
     master: str = ""
     """How the title of its master's process begins; empty: its command is master and head."""
     absent: dict[str, str] = field(default_factory=dict)
@@ -77,21 +83,24 @@ class Run:
         }
         self.env = {**os.environ, **quiet, MARK: str(out), "PYTHONPATH": os.pathsep.join(words).rstrip(os.pathsep)}
         self.made: subprocess.Popen[bytes] | None = None
+        self.jobs: list[subprocess.Popen[bytes]] = []
+        """The commands of several jobs, each with a folder of its own."""
         self.ray: subprocess.Popen[bytes] | None = None
         self.begun = 0.0
 
-    def _spawn(self, *words: str, **more: Any) -> subprocess.Popen[bytes]:
+    def _spawn(self, *words: str, env: dict[str, str] | None = None, **more: Any) -> subprocess.Popen[bytes]:
         with (self.out / "log").open("ab") as log:
             command = [str(self.python), "-W", "ignore", *words]
             return subprocess.Popen(
-                command, cwd=self.out, env=self.env, stdout=log, stderr=log, start_new_session=True, **more
+                command, cwd=self.out, env=env or self.env, stdout=log, stderr=log, start_new_session=True, **more
             )
 
     def start_ray(self, n: int) -> None:
         """Start a Ray in which either raylet has room for all ranks and a master; a slow machine gets a second try."""
         address = self.out / "address"
         for again in (True, False):
-            self.ray = self._spawn(str(HERE / "ray_here.py"), str(n + 2), stdin=subprocess.PIPE)
+            words = [str(n + 2), *filter(None, [self.peer.start_hook])]
+            self.ray = self._spawn(str(HERE / "ray_here.py"), *words, stdin=subprocess.PIPE)
             try:
                 self.until(address.exists, "Ray did not come up")
             except NoFigureError:
@@ -109,6 +118,31 @@ class Run:
         first = self.until(lambda: len(got := self.lives()) >= n and got)
         return max(life["t"] for life in first.values()) - self.begun
 
+    def start_jobs(self, workload: str) -> dict[str, float]:
+        """Start JOBS jobs of one rank at once.
+
+        Returns:
+            Seconds until the last of them is in user code; how many fit in SHARE of the machine's memory, by what these
+            have added to it.
+        """
+        before, self.begun = self.pss(), time.time()
+        for number in range(JOBS):
+            (own := self.out / f"job-{number}").mkdir()
+            env = {**self.env, MARK: str(own), "PEER_JOB": f"peer-{number}"}
+            self.jobs.append(self._spawn(str(HERE / self.peer.script), workload, "1", env=env))
+        files = self.until(lambda: len(got := list(self.out.glob("job-*/rank-0.jsonl"))) == JOBS and got)
+        seconds = max(json.loads(file.read_text().splitlines()[0])["t"] for file in files) - self.begun
+        fit = SHARE * psutil.virtual_memory().total / ((self.pss() - before) / JOBS)
+        return {"jobs": seconds, "fit": fit}
+
+    def pss(self) -> int:
+        """Return bytes of all processes of this run; what several of them share counts once."""
+        total = 0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        return total
+
     def lives(self, since: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the newest life of each rank that began later than a time."""
         found = {}
@@ -123,8 +157,11 @@ class Run:
         """Return the first true answer of a check."""
         end = time.monotonic() + self.limit_s
         while not (got := check()):
-            if self.made is not None and self.made.poll() is not None and not check():
-                raise NoFigureError(f"the command ended with {self.made.returncode}")
+            over = next(
+                (made for made in (self.made, *self.jobs) if made is not None and made.poll() is not None), None
+            )
+            if over is not None and not check():
+                raise NoFigureError(f"the command ended with {over.returncode}")
             if self.made is None and self.ray is not None and self.ray.poll() is not None:
                 raise NoFigureError(f"Ray ended with {self.ray.returncode}")
             if time.monotonic() > end:
@@ -137,7 +174,7 @@ class Run:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get(MARK) == str(self.out):
+                if f"{process.environ().get(MARK)}/".startswith(f"{self.out}/"):
                     found.append(process)
         return found
 
@@ -151,9 +188,29 @@ class Run:
         return found[0]
 
     def memory(self) -> dict[str, float]:
-        """Return MiB of a rank, the median of all, and of the master."""
+        """Return MiB of a rank, the median of all, and of the master where it has a process of that name."""
         ranks = [psutil.Process(life["pid"]).memory_info().rss / MIB for life in self.lives().values()]
-        return {"rss": median(ranks), "rss-master": self.named(self.peer.master).memory_info().rss / MIB}
+        found = {"rss": median(ranks)}
+        with contextlib.suppress(NoFigureError):  # its start is a figure all the same
+            found["rss-master"] = self.named(self.peer.master).memory_info().rss / MIB
+        return found
+
+    def strike(self, event: str) -> list[int]:
+        """Do what an event does; returns the ranks that it ended or stopped.
+
+        Raises:
+            NoFigureError: there is no process that it could meet.
+        """
+        pids = {rank: life["pid"] for rank, life in self.lives().items()}
+        if event == "node":
+            return self._end_node(pids)
+        victims = {"two": [1, 2], "all": list(pids)}.get(event, [1])
+        if event in ("master", "head"):
+            self.named(self.peer.master if event == "master" else "gcs_server" if self.peer.ray else "").kill()
+        for rank in victims:
+            with contextlib.suppress(ProcessLookupError):  # it ended with its master
+                os.kill(pids[rank], signal.SIGSTOP if event == "hang" else signal.SIGKILL)
+        return victims
 
     def inflict(self, event: str) -> float:
         """Do what an event does; returns seconds until the ranks that it ended are in user code again.
@@ -161,46 +218,34 @@ class Run:
         Of a master or head it is the time in which they have a rank again that is killed behind them: until somebody
         commands.
         """
-        lives = self.lives()
-        pids = {rank: life["pid"] for rank, life in lives.items()}
-        victims = {"two": [1, 2], "all": list(pids)}.get(event, [1])
         begin = time.time()
-        if event == "node":
-            victims = self._end_node(pids)
-        elif event == "hang":
-            os.kill(pids[1], signal.SIGSTOP)
-        else:
-            if event in ("master", "head"):
-                self.named(self.peer.master if event == "master" else "gcs_server" if self.peer.ray else "").kill()
-            for rank in victims:
-                with contextlib.suppress(ProcessLookupError):  # it ended with its master
-                    os.kill(pids[rank], signal.SIGKILL)
+        victims = self.strike(event)
         back = self.until(lambda: set(victims) <= set(got := self.lives(begin)) and got)
         return max(back[rank]["t"] for rank in victims) - begin
 
     def _end_node(self, pids: dict[int, int]) -> list[int]:
         """Kill the raylet of rank 0 with all that runs below it; returns its ranks."""
-        raylet = next((one for one in psutil.Process(pids[0]).parents() if one.name() == "raylet"), None)
-        if raylet is None:
+        raylets = (one.pid for one in self.processes() if title(one) == "raylet")
+        gone = next((node for one in raylets if pids[0] in (node := of_raylet(one))), None)
+        if gone is None:
             raise NoFigureError("rank 0 runs below no raylet")
-        below = raylet.children(recursive=True)
-        for process in (raylet, *below):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        gone = {process.pid for process in below}
+        for pid in gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return [rank for rank, pid in pids.items() if pid in gone]
 
-    def restarted(self, event_at: float) -> int:
-        """Return how many ranks have a new process, after a second in which others may follow."""
+    def restarted(self, before: dict[int, int]) -> int:
+        """Return how many ranks have another process than before, after a second in which others may follow."""
         time.sleep(1.0)
-        return len(self.lives(event_at))
+        return sum(life["pid"] != before.get(rank) for rank, life in self.lives().items())
 
     def leave(self) -> int:
         """Let the workload end; return how many of its processes are still there after it, idle ones of Ray not."""
-        (self.out / "go").touch()
-        if self.made is not None:
+        for folder in (self.out, *self.out.glob("job-*")):
+            (folder / "go").touch()
+        for made in filter(None, (self.made, *self.jobs)):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.made.wait(END_S)
+                made.wait(END_S)
         end = time.monotonic() + LEAVE_S
         while (left := self._of_the_peer()) and time.monotonic() < end:
             time.sleep(0.1)
@@ -216,11 +261,16 @@ class Run:
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 words = " ".join(process.cmdline())
-                rays = title(process).startswith(own) or "/ray/" in words or "ray_here.py" in words
+                rays = title(process).startswith(own) or any(word in words for word in ("/ray/", "ray_here.py", SERVER))
                 ended = process.status() == psutil.STATUS_ZOMBIE
                 if not rays and not ended and process.create_time() >= self.begun - 1:
                     found.append(process)
         return found
+
+    def note(self, words: str) -> None:
+        """Add a line to the log of this run."""
+        with (self.out / "log").open("a") as log:
+            log.write(f"[bench] {words}\n")
 
     def end(self) -> None:
         """End all processes of this run."""
@@ -231,9 +281,8 @@ class Run:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(there, 2)
-        for made in (self.made, self.ray):
-            if made is not None:
-                made.wait(END_S)
+        for made in filter(None, (self.made, *self.jobs, self.ray)):
+            made.wait(END_S)
 
 
 def title(process: psutil.Process) -> str:
@@ -262,17 +311,19 @@ def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = 
         NoFigureError: it did not come back, or could not be run.
     """
     event, _, number = row.partition("-")
-    n = int(number) if event == "start" else RANKS
+    n = int(number) if event == "start" else JOBS if event == "jobs" else RANKS
     with running(peer, python, limit_s) as run:
         if peer.ray:
             run.start_ray(n)
         try:
+            if event == "jobs":
+                return Outcome(run.start_jobs(workload), left=run.leave())
             seconds = run.start(workload, n)
             if event == "start":
                 return Outcome({row: seconds, **(run.memory() if n == 16 else {})}, left=run.leave())
-            begin = time.time()
+            before = {rank: life["pid"] for rank, life in run.lives().items()}
             seconds = run.inflict(event)
-            restarted = run.restarted(begin)
+            restarted = run.restarted(before)
             return Outcome({row: seconds}, restarted, 0 if event in ("node", "head") else run.leave())
         except NoFigureError as error:
             print(*tail(run.out / "log"), sep="\n", file=sys.stderr, flush=True)

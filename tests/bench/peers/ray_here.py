@@ -1,8 +1,10 @@
-"""A Ray in the Python of a peer, for one run: a head without CPUs and two raylets. `ray_here.py CPUS`.
+"""A Ray in the Python of a peer, for one run: a head without CPUs and two raylets. `ray_here.py CPUS [HOOK]`.
 
-It writes its address to PEER_OUT/address, and ends when its standard input does. All peers get Ray's defaults.
+It writes its address to PEER_OUT/address, and ends when its standard input does. HOOK is a function, module.name, which
+a peer's documentation has for RAY_START_HOOK; without it, Ray has its defaults.
 """
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -12,6 +14,10 @@ from ray.cluster_utils import Cluster
 STORE = 100 << 20
 
 if __name__ == "__main__":
+    for hook in sys.argv[2:]:
+        # As `ray start` calls it (ray/scripts/scripts.py); `Cluster` starts raylets without that command.
+        module, _, name = hook.rpartition(".")
+        getattr(importlib.import_module(module), name)(None, None)
     made = Cluster()
     made.add_node(num_cpus=0, include_dashboard=False, object_store_memory=STORE)
     for _ in range(2):

@@ -154,6 +154,18 @@ def test_killed_rank_of_a_peer_comes_back(fake: Any) -> None:
     assert not alive("works")
 
 
+def test_jobs_at_once_have_folders_of_their_own_and_a_number_that_fits(
+    bench: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake  # it has made the peer known
+    monkeypatch.setenv("FAKE", "works")
+    jobs, fit = bench.sampled(("A", "jobs", "fake"), Path(sys.executable), 60.0)
+    assert (jobs.row, fit.row, jobs.why, jobs.left) == ("jobs", "fit", "", 0)
+    assert jobs.value > 0
+    assert fit.value > 8
+    assert not alive("works")
+
+
 def test_peer_that_hangs_is_ended(fake: Any) -> None:
     assert fake("hangs", limit_s=0.5).why.startswith("not in")
     assert not alive("hangs")
@@ -169,6 +181,42 @@ def test_processes_that_a_peer_leaves_are_counted_and_ended(
     monkeypatch.setattr("peer_run.LEAVE_S", 0.1)
     assert fake("leaves", row="start-4").left == 1
     assert not alive("leaves")
+
+
+def test_headlines_hold_dljob_against_the_best_of_the_others(bench: Any) -> None:
+    samples = [
+        *(sample(bench, name, value) for name, value in (("dljob", 0.5), ("DLRover", 8.0), ("bare Ray", 1.0))),
+        sample(bench, "DLRover", None, why="not in 120 s"),
+        sample(bench, "dljob", 9.0, row="two"),
+        *(bench.Sample("G", "goodput", name, value=value) for name, value in (("dljob", 0.9), ("torchrun", 0.3))),
+    ]
+    lines = bench.headlines(samples).splitlines()[2:]
+    assert [line.split(" | ")[1:4] for line in lines] == [
+        ["0.5 s", "1 s (bare Ray)", "0.50 x"],
+        ["0.9", "0.3 (torchrun)", "3.00 x"],
+    ]
+    assert "`█` dljob<br>`████████████████` DLRover<br>`██` bare Ray" in lines[0]
+    assert (bench.bar(0.0, 1.0), bench.bar(1 / 128, 1.0), bench.bar(0.5 / 16, 1.0)) == ("▏", "▏", "▌")
+
+
+def test_goodput_counts_what_is_saved_under_the_faults_of_a_trace(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peer_goodput import Trace, allowed, measure, trace
+
+    script = tmp_path / "fake.py"
+    ten_a_second = "    (out / 'kept').write_text(str(int(10 * time.time())))\n    time.sleep(0.01)\nfor"
+    script.write_text(FAKE.replace("    time.sleep(0.01)\nfor", ten_a_second))
+    monkeypatch.setenv("FAKE", "works")
+    peer = bench.Peer("fake", str(script), "none", ray=False, absent={"node": "it has none"})
+    faults = Trace(1.0, ((0.1, "one"), (0.2, "node"), (0.3, "two")))
+    got = measure(peer, Path(sys.executable), faults)
+    assert 0.5 < got.values["goodput"] < 2.0
+    assert got.left == 0
+    assert allowed(Trace(100.0, ((1, "one"), (2, "one"), (3, "hang"))), {"one": 1.0, "hang": 6.5}) == pytest.approx(0.9)
+    kinds = {what for _, what in trace().faults}
+    assert kinds <= set(bench.ROWS)
+    assert (trace().seconds, len(trace().faults)) == (600, 10)
 
 
 def test_page_has_the_samples_that_were_measured(bench: Any) -> None:
