@@ -271,20 +271,24 @@ def nodes_started_by(start: Callable[..., Any], head_info: Callable[..., Any]) -
     """Start nodes in this block, each of Ray's processes by `start` and in a session of its own.
 
     `start` gets Ray's own function as its first argument. `head_info` answers a node's question to the GCS about the
-    head.
+    head. Ray does not import all of its dashboard to learn whether an agent can have it (0.5 to 0.9 s).
     """
-    from ray._private import node, services
+    from ray._private import node, services, utils
 
-    ray_node: Any = node
-    ray_services: Any = services
-    own = services.start_ray_process, ray_node.get_all_node_info_until_retrieved, services.ConsolePopen
-    ray_services.start_ray_process = partial(start, own[0])
-    ray_node.get_all_node_info_until_retrieved = head_info
-    ray_services.ConsolePopen = partial(own[2], start_new_session=True)
+    changes: list[tuple[Any, str, Any]] = [
+        (services, "start_ray_process", partial(start, services.start_ray_process)),
+        (node, "get_all_node_info_until_retrieved", head_info),
+        (services, "ConsolePopen", partial(services.ConsolePopen, start_new_session=True)),
+        (utils, "get_dashboard_dependency_error", lambda: None),
+    ]
+    own = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    for module, name, value in changes:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        ray_services.start_ray_process, ray_node.get_all_node_info_until_retrieved, ray_services.ConsolePopen = own
+        for module, name, value in own:
+            setattr(module, name, value)
 
 
 def node_params(**wanted: Any) -> Any:

@@ -114,15 +114,15 @@ def forking(home: Path) -> Iterator[None]:
     """Start raylets in this block as `dljob run` does: their workers are forked."""
     from ray._private import services
 
-    from dljob.runtime.forked_workers.raylet_command import with_forked_workers
+    from dljob.runtime.forked_workers.first_server import start_raylet
 
     start, forks = services.start_ray_process, home / "forks"
     forks.mkdir()
 
     def ours(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
-        return start(
-            with_forked_workers(command, forks) if process_type == "raylet" else command, process_type, *args, **more
-        )
+        if process_type != "raylet":
+            return start(command, process_type, *args, **more)
+        return start_raylet(lambda forking: start(forking, process_type, *args, **more), command, forks)
 
     services.start_ray_process = ours
     try:

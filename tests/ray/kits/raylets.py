@@ -15,7 +15,7 @@ from typing import Any
 from patience import patience
 
 from dljob.runtime.backend.embedded import with_light_agent
-from dljob.runtime.forked_workers.raylet_command import with_forked_workers
+from dljob.runtime.forked_workers.first_server import start_raylet
 
 
 class RayHere:
@@ -89,9 +89,10 @@ def _light_agents(forks: Path) -> Generator[None]:
     start = services.start_ray_process
 
     def lighter(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
-        if process_type == "raylet":
-            command = with_forked_workers(with_light_agent(command), forks)
-        return start(command, process_type, *args, **more)
+        if process_type != "raylet":
+            return start(command, process_type, *args, **more)
+        light = with_light_agent(command)
+        return start_raylet(lambda forking: start(forking, process_type, *args, **more), light, forks)
 
     services.start_ray_process = lighter
     try:

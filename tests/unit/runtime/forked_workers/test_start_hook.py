@@ -5,20 +5,27 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray._private import services
 
 from dljob import ray_private
-from dljob.runtime.forked_workers import start_hook, starter
+from dljob.runtime.forked_workers import first_server, start_hook, starter
 
 WORDS = f"--python_worker_command={sys.executable} /ray/setup_worker.py /ray/default_worker.py"
 
 
 def test_the_raylet_forks_its_workers_and_other_processes_start_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[list[str], str, dict[str, Any]]] = []
-    monkeypatch.setattr(services, "start_ray_process", lambda *args, **more: begun.append((*args, more)))
+    monkeypatch.setattr(first_server, "start_first", lambda *_: None)
+
+    def record(*args: Any, **more: Any) -> Any:
+        begun.append((*args, more))
+        return SimpleNamespace(process=SimpleNamespace(pid=7))
+
+    monkeypatch.setattr(services, "start_ray_process", record)
     start_hook.install(None, head=True)
     start: Any = services.start_ray_process
     start(["gcs", WORDS], "gcs_server", fate_share=True)

@@ -58,26 +58,26 @@ def test_workers_that_only_ray_can_start() -> None:
 
 
 def test_each_environment_has_a_server_of_its_own() -> None:
-    one, other = (starter.socket_of("/f", {**ENV, "A": value}) for value in "12")
+    one, other = (starter.socket_of("/f", {**ENV, "A": value}, 7) for value in "12")
     assert one != other
-    assert one == starter.socket_of("/f", {"A": "1", **ENV})
-    assert one.startswith(f"/f/{os.getppid()}-")
+    assert one == starter.socket_of("/f", {"A": "1", **ENV}, 7)
+    assert one.startswith("/f/7-")
 
 
 def test_number_of_servers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "MOST", 1)
-    (tmp_path / f"{os.getppid()}-other.sock").touch()
+    (tmp_path / "77-other.sock").touch()
     (tmp_path / "1-of-another-raylet.sock").touch()
     with pytest.raises(FileNotFoundError):
-        starter.reach(str(tmp_path), (["x"], ENV))
+        starter.reach(str(tmp_path), (["x"], ENV), 77)
 
 
 def test_server_that_must_not_fork_is_not_asked_again(tmp_path: Path) -> None:
-    path = starter.socket_of(str(tmp_path), ENV)
+    path = starter.socket_of(str(tmp_path), ENV, 77)
     Path(path + starter.UNFIT).touch()
     with pytest.raises(OSError, match="start threads"):
-        starter.reach(str(tmp_path), (["x"], ENV))
-    assert (starter.YES, starter.UNFIT) == (server.YES, server.UNFIT)
+        starter.reach(str(tmp_path), (["x"], ENV), 77)
+    assert (starter.YES, starter.UNFIT, starter.IDLE_S) == (server.YES, server.UNFIT, server.IDLE_S)
 
 
 def test_request_arrives_with_the_files_of_the_starter(tmp_path: Path) -> None:

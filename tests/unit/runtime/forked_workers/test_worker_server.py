@@ -22,7 +22,7 @@ SERVE = """
 import sys
 from dljob.runtime.forked_workers import server
 server.IMPORTS, server.IDLE_S = tuple(sys.argv.pop().split()), float(sys.argv.pop())
-server.main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+server.main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
 """
 WORKER = """
 import json, os, sys
@@ -48,12 +48,13 @@ class Served:
         self.process: subprocess.Popen[bytes] | None = None
         self.left: list[Any] = []
 
-    def start(self, imports: str = "colorsys", idle_s: float = 60.0) -> None:
+    def start(self, imports: str = "colorsys", idle_s: float = 60.0, first_s: float = 60.0) -> None:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(self.path)
             listening.listen()
             listening.set_inheritable(True)
-            words = [str(listening.fileno()), self.path, str(self.raylet.pid), str(idle_s), imports]
+            own = [str(listening.fileno()), self.path, str(first_s), str(self.raylet.pid)]
+            words = [*own, str(idle_s), imports]
             command = [sys.executable, "-c", SERVE, *words]
             self.process = subprocess.Popen(command, pass_fds=[listening.fileno()])
 
@@ -167,10 +168,18 @@ def test_server_ends_with_its_raylet(served: Served) -> None:
 
 
 def test_server_without_workers_ends(served: Served) -> None:
-    served.start(idle_s=0.2)
+    served.start(first_s=0.2)
     assert served.process is not None
     assert served.process.wait(WAIT_S) == 0
     assert not Path(served.path).exists()
+
+
+def test_server_without_further_workers_ends_after_its_first(served: Served) -> None:
+    served.start(idle_s=0.2)
+    line, _ = served.ask()
+    assert line.recv(1) == bytes([7])
+    assert served.process is not None
+    assert served.process.wait(WAIT_S) == 0
 
 
 def test_server_whose_imports_start_a_thread_forks_nobody(served: Served) -> None:

@@ -1,8 +1,8 @@
 """A server that forks Ray workers, with what each of them would import already there.
 
-Run as `python server.py LISTENING_FD SOCKET RAYLET_PID` by `starter`, with the environment of the workers. It has one
-thread and no Ray of its own: libraries are loaded, and nothing of them runs. It ends with its raylet, or once it has
-had no worker for IDLE_S; workers that it has forked live on if it is killed.
+Run as `python server.py LISTENING_FD SOCKET FIRST_S RAYLET_PID` by `starter` or `first_server`, with the environment of
+the workers. It has one thread and no Ray of its own: libraries are loaded, and nothing of them runs. It ends with its
+raylet, or without a first worker for FIRST_S, or any for IDLE_S; workers that it has forked live on if it is killed.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ def _loaded(word: str) -> set[str]:
 class WorkerServer:
     """Forks a worker for each connection; `line` listens."""
 
-    def __init__(self, line: socket.socket, path: str, raylet: int) -> None:
+    def __init__(self, line: socket.socket, path: str, raylet: int, first_s: float) -> None:
         self._line = line
         self._path = path
+        self._idle_s = first_s
         self._raylet = os.pidfd_open(raylet)
         self._poll = select.poll()
         self._lines: dict[int, tuple[socket.socket, int]] = {}
@@ -114,9 +115,9 @@ class WorkerServer:
         """Serve until the raylet is gone, or nobody needs a worker: then return None. In a worker, return its start."""
         idle_since = time.monotonic()
         while True:
-            ready = self._poll.poll(1000 * IDLE_S)
+            ready = self._poll.poll(1000 * self._idle_s)
             if self._workers:
-                idle_since = time.monotonic()
+                idle_since, self._idle_s = time.monotonic(), IDLE_S
             for fd, _ in ready:
                 if fd == self._raylet:
                     return None
@@ -131,7 +132,7 @@ class WorkerServer:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(self._lines[fd][1], signal.SIGKILL)
                     self._poll.unregister(fd)
-            if not self._workers and time.monotonic() - idle_since >= IDLE_S:
+            if not self._workers and time.monotonic() - idle_since >= self._idle_s:
                 return None
 
     def _take(self) -> Start | None:
@@ -226,7 +227,7 @@ def become(start: Start) -> None:
     runpy.run_path(start.argv[0], run_name="__main__")
 
 
-def main(fd: int, path: str, raylet: int) -> None:
+def main(fd: int, path: str, first_s: float, raylet: int) -> None:
     """Import, then serve. Workers end in this function, too."""
     line = socket.socket(fileno=fd)
     line.set_inheritable(False)
@@ -240,7 +241,7 @@ def main(fd: int, path: str, raylet: int) -> None:
     # A collection in a worker would write to the headers of all shared objects, and so copy their pages.
     gc.collect()
     gc.freeze()
-    server = WorkerServer(line, path, raylet)
+    server = WorkerServer(line, path, raylet, first_s)
     # Threads do not survive a fork: a library that has started one is safe in no worker.
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         Path(path + UNFIT).touch()
@@ -252,4 +253,4 @@ def main(fd: int, path: str, raylet: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))

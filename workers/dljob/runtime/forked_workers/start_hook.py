@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob import ray_private
-from dljob.runtime.forked_workers.raylet_command import with_forked_workers
+from dljob.runtime.forked_workers.first_server import start_raylet
 
 
 def install(params: object, head: object) -> None:
@@ -32,7 +32,8 @@ def _starting_in(folder: Path) -> Callable[..., Any]:
     """Return what starts each of Ray's processes; `folder` is for the sockets of the servers that fork."""
 
     def started(start: Callable[..., Any], command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
-        forking = with_forked_workers(command, folder) if process_type == "raylet" else command
-        return start(forking, process_type, *args, **more)
+        if process_type != "raylet":
+            return start(command, process_type, *args, **more)
+        return start_raylet(lambda forking: start(forking, process_type, *args, **more), command, folder)
 
     return started

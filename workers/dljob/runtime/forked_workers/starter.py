@@ -31,6 +31,8 @@ MOST = 16
 """Most servers beside a raylet: workers of further environments are started as Ray does it."""
 PATIENCE_S = 60.0
 """Seconds for a server to import, and to fork."""
+IDLE_S = 10.0
+"""Seconds without a worker after which a server ends."""
 YES = b"y"
 UNFIT = ".unfit"
 """What is appended to a server's path for the file by which it says that it must not fork."""
@@ -70,10 +72,10 @@ def _expanded(text: str, env: dict[str, str]) -> str:
     return re.sub(r"\$(?:(\w+)|\{([^}]*)\})", value, text)
 
 
-def socket_of(folder: str, env: dict[str, str]) -> str:
-    """Return the path of the server for an environment, beside this raylet."""
+def socket_of(folder: str, env: dict[str, str], raylet: int) -> str:
+    """Return the path of the server for an environment, beside a raylet."""
     digest = sha256(json.dumps([sys.executable, sorted(env.items())]).encode()).hexdigest()[:16]
-    return f"{folder}/{os.getppid()}-{digest}.sock"
+    return f"{folder}/{raylet}-{digest}.sock"
 
 
 def ask(path: str, request: Request) -> socket.socket:
@@ -93,9 +95,9 @@ def ask(path: str, request: Request) -> socket.socket:
     return line
 
 
-def reach(folder: str, request: Request) -> socket.socket:
+def reach(folder: str, request: Request, raylet: int) -> socket.socket:
     """Hand a start to the server of its environment, which is started if there is none. Raises OSError."""
-    path = socket_of(folder, request[1])
+    path = socket_of(folder, request[1], raylet)
     if os.path.exists(path + UNFIT):
         raise OSError("libraries of this environment start threads when they are imported")
     try:
@@ -107,32 +109,39 @@ def reach(folder: str, request: Request) -> socket.socket:
         try:
             return ask(path, request)
         except FileNotFoundError:
-            beside = f"{os.getppid()}-"
+            beside = f"{raylet}-"
             if sum(name.startswith(beside) for name in os.listdir(folder)) >= MOST:
                 raise
         except ConnectionRefusedError:  # a server that was killed
             os.unlink(path)
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(path)
-        # Before the server runs: others may ask meanwhile.
-        listening.listen(1024)
-        _start(listening, path, request[1])
-        listening.close()
+        with listening(path) as line:
+            _start(line, path, request[1], raylet)
     return ask(path, request)
 
 
-def _start(listening: socket.socket, path: str, env: dict[str, str]) -> None:
-    """Start a server that is no child of this process: Ray ends the descendants of a worker with it."""
+def listening(path: str) -> socket.socket:
+    """Return the socket of a server that is about to be started: others may ask before it runs."""
+    line = socket.socket(socket.AF_UNIX)
+    line.bind(path)
+    line.listen(1024)
+    line.set_inheritable(True)
+    return line
+
+
+def words_of(line: socket.socket, path: str, first_s: float, raylet: int) -> list[str]:
+    """Return the command of a server; `first_s`: seconds without a first worker after which it ends."""
     program = f"{os.path.dirname(os.path.abspath(__file__))}/server.py"
-    raylet = os.getppid()
+    return [sys.executable, program, str(line.fileno()), path, str(first_s), str(raylet)]
+
+
+def _start(line: socket.socket, path: str, env: dict[str, str], raylet: int) -> None:
+    """Start a server that is no child of this process: Ray ends the descendants of a worker with it."""
     if (child := os.fork()) == 0:
         os.setsid()
         if os.fork():
             os._exit(0)
-        listening.set_inheritable(True)
-        words = [sys.executable, program, str(listening.fileno()), path, str(raylet)]
         try:
-            os.execve(sys.executable, words, env)  # noqa: S606 - no shell wanted
+            os.execve(sys.executable, words_of(line, path, IDLE_S, raylet), env)  # noqa: S606 - no shell wanted
         finally:
             os._exit(1)
     os.waitpid(child, 0)
@@ -141,7 +150,7 @@ def _start(listening: socket.socket, path: str, env: dict[str, str]) -> None:
 def granted(folder: str, request: Request) -> socket.socket | None:
     """Have a worker forked; return the connection, or None where no server does it."""
     try:
-        line = reach(folder, request)
+        line = reach(folder, request, os.getppid())
         answer = line.recv(1)
     except OSError:  # no room for a socket, or a server that does not answer in time
         return None
