@@ -20,6 +20,9 @@ from bench_common import settle, until
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+TOOK = "took "
+"""Begins the line that a baseline in another Ray prints."""
+
 
 @ray.remote(max_restarts=0)
 class Bare:
@@ -109,9 +112,11 @@ def one() -> float:
 def elsewhere(address: str, what: str, how: int | Path) -> float:
     """Return what a baseline of this file gives in the Ray of an address."""
     words = [sys.executable, "-W", "ignore", __file__, address, what, str(how)]
-    return float(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1])
+    said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    return float(next(line.removeprefix(TOOK) for line in said if line.startswith(TOOK)))  # Ray prints there too
 
 
 if __name__ == "__main__":
     ray.init(address=sys.argv[1], namespace="dljob", log_to_driver=False)
-    print(many(int(sys.argv[3])) if sys.argv[2] == "many" else reborn(Path(sys.argv[3])))
+    took = many(int(sys.argv[3])) if sys.argv[2] == "many" else reborn(Path(sys.argv[3]))
+    print(f"{TOOK}{took}", flush=True)

@@ -40,7 +40,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that libraries read once, when they are loaded."""
 BLAS = ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_")
 """Names that a build of OpenBLAS may give the same function."""
-IDLE_S = 10.0
+IDLE_S = 30.0
 """Seconds without a worker after which the server ends."""
 YES, UNFIT = b"y", ".unfit"  # as in `starter`, which this program does not import
 _SCORE = "oom_score_adj"

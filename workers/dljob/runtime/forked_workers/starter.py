@@ -31,7 +31,7 @@ MOST = 16
 """Most servers beside a raylet: workers of further environments are started as Ray does it."""
 PATIENCE_S = 60.0
 """Seconds for a server to import, and to fork."""
-IDLE_S = 10.0
+IDLE_S = 30.0
 """Seconds without a worker after which a server ends."""
 YES = b"y"
 UNFIT = ".unfit"
