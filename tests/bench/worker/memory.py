@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kits"))
 from bare import Bare
 from bench_common import Entries, Row, cluster, folder, runs, say, settle
 from bench_jobs import end, manifest, processes, role, submit
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 RANKS = 16
 MIB = 1 << 20
@@ -23,9 +24,10 @@ def pss(pid: int) -> float:
     return int(words[words.index("Pss:") + 1]) * 1024 / MIB
 
 
-def bare() -> float:
-    """MiB of each of as many bare actors as a job has processes, the median."""
-    actors = [Bare.options(num_cpus=0).remote() for _ in range(RANKS + 2)]
+def bare(many: int, node: str) -> float:
+    """MiB of each of so many bare actors on a node, the median: workers of a node share the pages of their server."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    actors = [Bare.options(num_cpus=0, scheduling_strategy=there).remote() for _ in range(many)]
     pids = ray.get([actor.__ray_call__.remote(lambda _: __import__("os").getpid()) for actor in actors])
     value = median(map(pss, pids))
     for actor in actors:
@@ -47,19 +49,23 @@ def job() -> tuple[float, float]:
 
 def main() -> None:
     """Two rows."""
-    theirs: list[float] = []
+    actors: list[float] = []
+    alone: list[float] = []
     ranks: list[float] = []
     masters: list[float] = []
-    with cluster(6, 6, forked=True):
+    # PrimeMaster is alone with its server on the head, all ranks and an agent are on the other node.
+    with cluster(12, forked=True) as made:
         for number in range(runs(3)):
-            theirs.append(bare())
+            actors.append(bare(RANKS + 1, made.raylets[0].node_id))
+            alone.append(bare(1, made.head_node.node_id))
             rank, master = job()
             ranks.append(rank)
             masters.append(master)
-            say(f"  run {number + 1}: bare {theirs[-1]:.1f}, rank {rank:.1f}, PrimeMaster {master:.1f} MiB")
-    for name, what, ours, most in (
-        ("rank", f"PSS of a CPU rank, {RANKS} of them", ranks, 1.03),
-        ("master", f"PSS of PrimeMaster with {RANKS} ranks", masters, 1.08),
+            beside = f"bare {actors[-1]:.1f}, rank {rank:.1f}; alone: bare {alone[-1]:.1f}, PrimeMaster {master:.1f}"
+            say(f"  run {number + 1}, MiB: {beside}")
+    for name, what, ours, theirs, most in (
+        ("rank", f"PSS of a CPU rank, {RANKS} of them on a node", ranks, actors, 1.03),
+        ("master", f"PSS of PrimeMaster with {RANKS} ranks, on the head", masters, alone, 1.08),
     ):
         Row(
             f"memory-{name}",
