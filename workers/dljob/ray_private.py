@@ -28,8 +28,12 @@ DIED_OF_ITSELF = (1, 3)
 SYSTEM_GROUP = "_ray_system"
 """The concurrency group in which Ray frees tensors that a tensor transport has put. An actor without this group never
 frees them (`rdt_manager.free_object_primary_copy`)."""
-WORKER_MODULES = ("ray._private.workers.default_worker",)
-"""What a worker of Ray imports of Ray: its program."""
+WORKER_MODULES = (
+    "ray._private.workers.default_worker",
+    *("ray._common.usage.usage_lib", "ray._common.pydantic_compat", "ray._private.arrow_serialization"),
+)
+"""What a worker of Ray imports of Ray: its program, and what that imports when it connects and reads a first argument
+(but pyarrow, which starts threads)."""
 KILL_S = 5.0
 """Seconds for the GCS to accept an order to kill an actor."""
 

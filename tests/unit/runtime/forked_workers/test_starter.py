@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.runtime.forked_workers import server, starter
-from dljob.runtime.forked_workers.raylet_command import SWITCH, WANTED, imports_env, with_forked_workers
+from dljob.runtime.forked_workers.raylet_command import SWITCH, WANTED, imports_env, is_forked, with_forked_workers
 from dljob.runtime.forked_workers.starter import CONTEXT, request_of
 
 PYTHON = "/venv/bin/python"
@@ -120,3 +120,5 @@ def test_modules_are_asked_for_where_workers_are_forked() -> None:
     assert imports_env(("torch", "torch.distributed"), {SWITCH: "1"}) == ((WANTED, "torch,torch.distributed"),)
     assert imports_env(("torch",), {}) == imports_env((), {SWITCH: "1"}) == ()
     assert (SWITCH, WANTED) == (server.SWITCH, server.WANTED)
+    assert [is_forked({SWITCH: value}) for value in "10"] == [True, False]
+    assert not is_forked({})

@@ -37,9 +37,14 @@ def with_forked_workers(command: list[str], folder: Path, environ: Mapping[str, 
     return [*command[:at], f"{_FLAG}{ours} {words.removeprefix(python)}", *command[at + 1 :]]
 
 
+def is_forked(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process is a worker that was forked."""
+    return environ.get(SWITCH) == "1"
+
+
 def imports_env(modules: Sequence[str], environ: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
     """Return the variables of workers that are to find modules imported; none where this process was not forked itself.
 
     Without modules there is nothing to say, and workers have one server with all others of the same environment.
     """
-    return ((WANTED, ",".join(modules)),) if modules and environ.get(SWITCH) == "1" else ()
+    return ((WANTED, ",".join(modules)),) if modules and is_forked(environ) else ()

@@ -91,8 +91,9 @@ def _number(name: str) -> int:
 
 def _loaded(word: str) -> set[str]:
     """Return the libraries of this process that have a word in their names."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return {path for line in lines if word in Path(path := line.partition("/")[1] + line.partition("/")[2]).name}
+    with open("/proc/self/maps") as lines:  # noqa: PTH123 - each worker does this: hundreds of lines
+        paths = {line[at:-1] for line in lines if word in line and (at := line.find("/")) >= 0}
+    return {path for path in paths if word in Path(path).name}
 
 
 class WorkerServer:

@@ -21,6 +21,7 @@ from dljob.linux import interpreter
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
 from dljob.runtime.checkpoint import saving
+from dljob.runtime.forked_workers.raylet_command import is_forked
 from dljob.runtime.process import environment, preload
 from dljob.runtime.process.context import current_worker, install
 from dljob.runtime.process.guard import EndCode, end
@@ -98,7 +99,9 @@ class ThreadHost(Host):
         self._cores = numa.Cores(spec.role.numa_binding)
         self._serving = HostServing(spec, ray.util.get_node_ip_address, self._client, self)
         super().__init__(spec)
-        self._preload = preload.in_background(preload.modules(spec.role, spec.job.code_dir))
+        # PrimeMaster has looked for a forked worker, whose server has done these imports.
+        early = () if is_forked() else preload.modules(spec.role, spec.job.code_dir)
+        self._preload = preload.in_background(early)
 
     # -- orders
 
