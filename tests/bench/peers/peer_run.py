@@ -130,10 +130,15 @@ class Run:
             (own := self.out / f"job-{number}").mkdir()
             env = {**self.env, MARK: str(own), "PEER_JOB": f"peer-{number}"}
             self.jobs.append(self._spawn(str(HERE / self.peer.script), workload, "1", env=env))
-        files = self.until(lambda: len(got := list(self.out.glob("job-*/rank-0.jsonl"))) == JOBS and got)
-        seconds = max(json.loads(file.read_text().splitlines()[0])["t"] for file in files) - self.begun
+        first = self.until(lambda: len(got := self._first_lives()) == JOBS and got)
+        seconds = max(first) - self.begun
         fit = SHARE * psutil.virtual_memory().total / ((self.pss() - before) / JOBS)
         return {"jobs": seconds, "fit": fit}
+
+    def _first_lives(self) -> list[float]:
+        """Return when each rank 0 of the jobs began; workers of Ray write to the folder of that Ray, not of a job."""
+        files = [file for folder in (self.out, *self.out.glob("job-*")) for file in folder.glob("rank-0.jsonl")]
+        return [json.loads(line)["t"] for file in files for line in file.read_text().splitlines()]
 
     def pss(self) -> int:
         """Return bytes of all processes of this run; what several of them share counts once."""
