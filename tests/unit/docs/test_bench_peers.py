@@ -205,7 +205,10 @@ def test_goodput_counts_what_is_saved_under_the_faults_of_a_trace(
     from peer_goodput import Trace, allowed, measure, trace
 
     script = tmp_path / "fake.py"
-    ten_a_second = "    (out / 'kept').write_text(str(int(10 * time.time())))\n    time.sleep(0.01)\nfor"
+    ten_a_second = """    (out / "kept.new").write_text(str(int(10 * time.time())))
+    (out / "kept.new").rename(out / "kept")
+    time.sleep(0.01)
+for"""
     script.write_text(FAKE.replace("    time.sleep(0.01)\nfor", ten_a_second))
     monkeypatch.setenv("FAKE", "works")
     peer = bench.Peer("fake", str(script), "none", ray=False, absent={"node": "it has none"})

@@ -40,6 +40,9 @@ OTHERS = {
 IN_TEXT = re.compile(r"\bray\.(?:_|core\.|dashboard\.)[\w.]*|\b_ray_\w+")
 
 USES = """
+ray._common.pydantic_compat.BaseModel
+ray._common.usage.usage_lib.usage_stats_enabled()
+ray._private.arrow_serialization._register_custom_datasets_serializers("context")
 ray._private.accelerators.get_all_accelerator_resource_names()
 ray._private.accelerators.get_accelerator_manager_for_resource("GPU")
 ray._private.accelerators.NvidiaGPUAcceleratorManager.get_current_node_num_accelerators()
@@ -60,6 +63,7 @@ labels={})
 ray._private.services.ConsolePopen("command", start_new_session=True)
 ray._private.services.ProcessInfo.process
 ray._private.services.get_node_ip_address("address")
+ray._private.utils.get_dashboard_dependency_error()
 ray._private.utils.set_omp_num_threads_if_unset()
 ray._private.services.start_ray_process("command", "raylet", fate_share=True, env_updates={})
 ray._private.state.state._connect_and_get_accessor()

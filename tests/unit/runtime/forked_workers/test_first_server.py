@@ -50,8 +50,8 @@ def test_first_worker_of_the_first_job_finds_a_server(
 ) -> None:
     monkeypatch.setattr("dljob.runtime.forked_workers.starter._start", lambda *_: pytest.fail("a second server"))
     (program := tmp_path / "worker.py").write_text(WORKER)
-    start_first(tmp_path, raylet.pid)
-    start_first(tmp_path, raylet.pid)  # a raylet has one: nothing happens
+    start_first(tmp_path, raylet.pid, FIRST_JOB)
+    start_first(tmp_path, raylet.pid, FIRST_JOB)  # a raylet has one: nothing happens
     env = env_of_workers(environ_of(raylet.pid), raylet.pid, FIRST_JOB)
     with starter.reach(str(tmp_path), ([str(program)], env), raylet.pid) as line:
         line.settimeout(WAIT_S)
@@ -61,8 +61,8 @@ def test_first_worker_of_the_first_job_finds_a_server(
 def test_raylet_that_forks_has_a_first_server_and_another_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[Path, int]] = []
-    monkeypatch.setattr(first_server, "start_first", lambda folder, pid: begun.append((folder, pid)))
+    begun: list[tuple[Path, int, str]] = []
+    monkeypatch.setattr(first_server, "start_first", lambda *asked: begun.append(asked))
 
     def start(command: list[str]) -> Any:
         return SimpleNamespace(process=SimpleNamespace(pid=7), command=command)
@@ -70,7 +70,7 @@ def test_raylet_that_forks_has_a_first_server_and_another_has_none(
     forking = start_raylet(start, ["raylet", WORDS], tmp_path)
     assert starter.__file__ in forking.command[1]
     assert start_raylet(start, ["raylet"], tmp_path).command == ["raylet"]
-    assert begun == [(tmp_path, 7)]
+    assert begun == [(tmp_path, 7, FIRST_JOB)]
 
 
 def test_raylet_starts_where_no_server_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

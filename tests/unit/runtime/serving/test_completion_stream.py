@@ -166,9 +166,10 @@ def test_a_line_without_end_fills_no_memory(told: Any, monkeypatch: pytest.Monke
 
 
 def test_a_server_that_refuses_connections_is_no_death(told: Any) -> None:
-    with serving(Script()) as (gone,):
-        address = gone.address
+    # The one that stays listens first: it must not get the port that the other one leaves.
     with serving(Script()) as (server,):
+        with serving(Script()) as (gone,):
+            address = gone.address
         told(*[address] * 7, server)
         stream = completion()
         assert ids_of(stream) == undisturbed(PROMPT, 12)
