@@ -34,6 +34,11 @@ WORKER_MODULES = (
 )
 """What a worker of Ray imports of Ray: its program, and what that imports when it connects and reads a first argument
 (but pyarrow, which starts threads)."""
+WORKER_LIBRARIES = (
+    *("requests", "yaml", "attr", "jsonschema", "filelock", "msgpack", "packaging.version"),
+    *("google.protobuf.json_format", "google.protobuf.descriptor_pb2"),
+)
+"""What these import that is not Ray's, and takes longest."""
 KILL_S = 5.0
 """Seconds for the GCS to accept an order to kill an actor."""
 

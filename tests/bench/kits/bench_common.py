@@ -114,7 +114,7 @@ def forking(home: Path) -> Iterator[None]:
     """Start raylets in this block as `dljob run` does: their workers are forked."""
     from ray._private import services
 
-    from dljob.runtime.forked_workers.first_server import start_raylet
+    from dljob.runtime.forked_workers.first_template import start_raylet
 
     start, forks = services.start_ray_process, home / "forks"
     forks.mkdir()

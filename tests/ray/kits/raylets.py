@@ -15,7 +15,7 @@ from typing import Any
 from patience import patience
 
 from dljob.runtime.backend.embedded import with_light_agent
-from dljob.runtime.forked_workers.first_server import start_raylet
+from dljob.runtime.forked_workers.first_template import start_raylet
 
 
 class RayHere:

@@ -183,6 +183,7 @@ def test_restarts_count_from_the_start_of_the_job(here: Path) -> None:
     assert spec["faultTolerance"] == {
         "maxRestarts": 0,
         "windowSeconds": 2592000,
+        "backoff": {"initialSeconds": 0, "maxSeconds": 0},
         "rules": [torchrun.LOST, torchrun.AGAIN],
     }
     assert (spec["roles"][0]["restartPolicy"], spec["roles"][0]["name"]) == ({"maxRestarts": 3}, "trainer")

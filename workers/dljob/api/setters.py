@@ -258,7 +258,7 @@ class SpecSetters(UnsupportedCalls):
     def backoff(
         self, *, initial_seconds: int | None = None, multiplier: int | None = None, max_seconds: int | None = None
     ) -> Self:
-        """Set the backoff between restarts; it begins with the second failure in a window."""
+        """Set the backoff between restarts; it begins with the second failure in a row."""
         wait = {"initialSeconds": initial_seconds, "multiplier": multiplier, "maxSeconds": max_seconds}
         return self._merge("faultTolerance", backoff={k: v for k, v in wait.items() if v is not None})
 

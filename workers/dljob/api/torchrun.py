@@ -30,6 +30,8 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
 """Device kinds by word of `--nproc-per-node`; `xpu` are Intel GPUs, `npu` and `hpu` backends that plug into torch."""
 FOR_EVER = 2592000
 """Longest restart window of the spec, 30 days: torchrun counts restarts from the start of the job, without a window."""
+AT_ONCE = {"initialSeconds": 0, "maxSeconds": 0}
+"""Backoff: torchrun has none."""
 AGAIN = {"name": "torchrun", "onReasons": ["UserError", "ImportError"], "action": "RestartRole"}
 """Restart rule for errors of the script itself.
 
@@ -118,7 +120,7 @@ def job(line: argparse.Namespace, site: Site) -> TorchrunJob:
         **({"nodeGroups": [_machines(least, most, now, each, device)]} if most > 1 else {}),
         "roles": [role],
         # No budget of the job besides the role's: restarts that the role has used up would begin anew in that one.
-        "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "rules": [LOST, AGAIN]},
+        "faultTolerance": {"maxRestarts": 0, "windowSeconds": FOR_EVER, "backoff": AT_ONCE, "rules": [LOST, AGAIN]},
         **_patience(line),
     }
     meta = {"name": name(line), **({"namespace": line.namespace} if line.namespace else {})}

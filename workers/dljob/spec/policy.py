@@ -72,14 +72,17 @@ class RestartPolicy(Model):
 
 
 class Backoff(Model):
-    """Exponential backoff before a restart, from the second failure in a window on."""
+    """Exponential backoff before a restart, from the second failure of a role in a row on.
+
+    A row ends with the window, or with a rank that had been ready for longer than `max_seconds`.
+    """
 
     initial_seconds: Annotated[int, Field(ge=0, le=3600)] = 1
     """Seconds of the first wait."""
     multiplier: Annotated[int, Field(ge=1, le=10)] = 2
     """Factor from each wait to the next; 1: all waits are equal."""
     max_seconds: Annotated[int, Field(ge=0, le=86400)] = 300
-    """Upper bound of a wait, in seconds."""
+    """Upper bound of a wait, in seconds. The failure of a rank that had been ready for longer restarts at once."""
 
 
 class Spares(Model):

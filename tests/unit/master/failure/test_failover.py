@@ -95,7 +95,7 @@ def test_an_error_restarts_once_and_nobody_again_when_others_end_well_after_it()
 
 
 def test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_bound():
-    backoff = {"initialSeconds": 2, "multiplier": 3, "maxSeconds": 10}
+    backoff = {"initialSeconds": 5, "multiplier": 3, "maxSeconds": 40}
     world = World(job({"name": "w"}, faultTolerance={"backoff": backoff})).boot()
     waits = []
     for _ in range(4):
@@ -104,8 +104,22 @@ def test_the_second_failure_in_the_window_waits_and_each_wait_is_longer_up_to_a_
         while world.state.incidents:
             world.tick()
             world.settle()
-        world.now += 60
-    assert waits == [0.0, 2.0, 6.0, 10.0]
+        world.now += 35
+    assert waits == [0.0, 5.0, 15.0, 40.0]
+
+
+def test_a_rank_that_ran_for_longer_than_the_longest_wait_begins_the_backoff_anew():
+    world = World(job({"name": "w"}, faultTolerance={"backoff": {"initialSeconds": 2, "maxSeconds": 40}})).boot()
+    waits = []
+    for ran in (35, 35, 41, 35):
+        world.now += ran
+        fail(world, "w", 0)
+        waits.append(world.state.wake - world.now if world.state.incidents else 0.0)
+        while world.state.incidents:
+            world.tick()
+            world.settle()
+    assert waits == [0.0, 2.0, 0.0, 2.0]
+    assert restarts(world) == {"Process": 4}, "the budget counts them all the same"
 
 
 def test_failures_outside_the_window_are_forgotten():

@@ -96,6 +96,10 @@ def test_a_silent_rank_is_looked_at_ever_more_rarely():
     assert hang.look_again_at(10.0) == 15.0
 
 
+def test_ranks_without_steps_are_looked_at_as_often_as_primemaster_can_afford():
+    assert [hang.quiet_every(nodes) for nodes in (0, 1, 64, 640)] == [3.0, 3.0, 3.0, 30.0]
+
+
 def test_stacks_are_wanted_once_the_silence_is_long():
     paces = {0: steady(), 1: Pace(1, 1, 0.0)}
     assert not hang.wants_stacks(paces, 60, POLICY)

@@ -12,6 +12,7 @@ import pytest
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.master.state import events as ev
+from dljob.master.state import hang
 from dljob.master.state.hang import ProcessSample, Where
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import HostId
@@ -71,6 +72,7 @@ class Here:
             running_at=1.0,
             ranks={("w", n): SimpleNamespace(**rank, pid=40 + n if world else 0) for n in range(3)},
             hosts={HostId("w", n): SimpleNamespace(node="n1", pid=90 + n) for n in range(3)},
+            nodes=("n1",),
             job=SimpleNamespace(
                 uid=UID, roles={"w": facts}, fault_tolerance=FaultTolerance.model_validate({"hang": policy})
             ),
@@ -246,12 +248,12 @@ async def test_only_those_who_are_silent_are_looked_at_while_others_of_their_wor
 
 async def test_a_stopped_rank_that_told_this_master_no_step_is_found_all_the_same(here: Here) -> None:
     here.agent.sees = {"w/0": WAITS, "w/1": ProcessSample(STOPPED)}
-    await here.passes(hang_watch.QUIET_EVERY_S - 1)
+    await here.passes(hang.quiet_every(1) - 1)
     assert here.agent.asked == []
     await here.passes(2)
     (event,) = here.told
     assert (event.rank, event.why) == (1, STOPPED)
-    await here.passes(2 * hang_watch.QUIET_EVERY_S)
+    await here.passes(2 * hang.quiet_every(1))
     assert len(here.told) == 1
 
 

@@ -136,6 +136,7 @@ async def breathe() -> None:
 @pytest.fixture
 async def here(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     monkeypatch.setattr(node_watch, "RETRY_S", 0)
+    monkeypatch.setattr(node_watch, "SPREAD_S", 0)
     made = Listener()
     yield made
     made.watch.close()
@@ -160,6 +161,14 @@ async def test_each_node_has_an_agent_once_the_job_runs_and_none_before(here: Li
     ]
     await here.pass_time(60, *ALL)
     assert here.told == []
+
+
+async def test_nodes_without_units_get_their_agents_later(here: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_watch, "SPREAD_S", 5.0)
+    await here.pass_time(4)
+    assert [spec.node for spec in here.backend.specs] == ["n0"]
+    await here.pass_time(2, "n0")
+    assert sorted(spec.node for spec in here.backend.specs) == list(ALL)
 
 
 async def up_or_not(here: Listener) -> None:
@@ -251,6 +260,7 @@ async def test_the_node_of_this_process_is_not_frozen(monkeypatch: pytest.Monkey
         return "n1"
 
     monkeypatch.setattr(Nodes, "here", on_n1)
+    monkeypatch.setattr(node_watch, "SPREAD_S", 0)
     here = Listener()
     await up(here)
     await here.pass_time(60, "n0", "n2")
@@ -316,11 +326,12 @@ def test_on_a_large_cluster_only_nodes_that_matter_to_the_job_are_heard(here: Li
     state = here.state
     state.nodes, state.units = many, {"w/0": SimpleNamespace(node="n7"), "w/1": SimpleNamespace(node="")}
     state.exclusions = {"n9": Exclusion("NodeFrozen", 0, 9, None)}
-    assert nodes_to_watch(state) == {"n7", "n9"}  # type: ignore[arg-type]
+    assert nodes_to_watch(state, spread=True) == {"n7", "n9"}  # type: ignore[arg-type]
     state.nodes = many[:-1]
-    assert len(nodes_to_watch(state)) == SMALL  # type: ignore[arg-type]
+    assert len(nodes_to_watch(state, spread=True)) == SMALL  # type: ignore[arg-type]
+    assert nodes_to_watch(state, spread=False) == {"n7", "n9"}  # type: ignore[arg-type]
     state.nodes, state.job.own_nodes = many, True
-    assert len(nodes_to_watch(state)) == SMALL + 1  # type: ignore[arg-type]
+    assert len(nodes_to_watch(state, spread=False)) == SMALL + 1  # type: ignore[arg-type]
 
 
 def start(index: int, *incarnations: int) -> StartRanks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,73 @@ def test_number_of_servers_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(starter, "MOST", 1)
     (tmp_path / "77-other.sock").touch()
     (tmp_path / "1-of-another-raylet.sock").touch()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="too many environments"):
+        starter.reach(str(tmp_path), (["x"], ENV), 77)
+
+
+def answers(path: str, *given: bytes) -> threading.Thread:
+    """Listen at a path, and answer each connection."""
+    line = starter.listening(path)
+
+    def answer() -> None:
+        with line:
+            for each in given:
+                made, _ = line.accept()
+                with made:
+                    start = server._received(made)
+                    for fd in start.files:
+                        os.close(fd)
+                    if start.line is not None:
+                        start.line.close()
+                    made.sendall(each)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_jobs_of_one_environment_have_servers_of_one_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[str, dict[str, str]]] = []
+    threads: list[threading.Thread] = []
+
+    def start(line: socket.socket, path: str, env: dict[str, str], raylet: int) -> None:
+        assert raylet == 77
+        line.close()
+        os.unlink(path)  # noqa: PTH108 - the real one listens on what it inherits
+        begun.append((path, env))
+        threads.append(answers(path, starter.YES, starter.YES, b"n"))
+
+    monkeypatch.setattr(starter, "_start", start)
+    folder = str(tmp_path)
+    for job in ("01000000", "02000000"):
+        request: starter.Request = (["x"], {**ENV, "RAY_JOB_ID": job})
+        # The socket is there; of a real server somebody listens.
+        with pytest.raises(ConnectionRefusedError):
+            starter.reach(folder, request, 77)
+        assert Path(starter.socket_of(folder, request[1], 77)).is_socket()
+    assert begun == [(starter.socket_of(folder, {"HOME": "/root"}, 77), {"HOME": "/root"})]
+    with pytest.raises(OSError, match="the template forks no server"):
+        starter.reach(folder, (["x"], {**ENV, "RAY_JOB_ID": "03000000"}), 77)
+    threads[0].join()
+
+
+def test_template_that_was_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starter.listening(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77)).close()
+    begun: list[str] = []
+
+    def start(line: socket.socket, path: str, *_: object) -> None:
+        begun.append(path)
+        line.close()
+
+    monkeypatch.setattr(starter, "_start", start)
+    with pytest.raises(ConnectionRefusedError):
+        starter.reach(str(tmp_path), (["x"], ENV), 77)
+    assert len(begun) == 1
+
+
+def test_template_that_must_not_fork_is_not_asked(tmp_path: Path) -> None:
+    Path(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77) + starter.UNFIT).touch()
+    with pytest.raises(OSError, match="start threads"):
         starter.reach(str(tmp_path), (["x"], ENV), 77)
 
 

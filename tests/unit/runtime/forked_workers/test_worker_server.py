@@ -1,4 +1,4 @@
-"""A server of workers: what it forks, how the ends are told, and when it ends. Its workers are plain programs here."""
+"""A template and servers of workers: what they fork, how ends are told, when they end. Workers are plain programs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ WAIT_S = 30.0
 SERVE = """
 import sys
 from dljob.runtime.forked_workers import server
-server.IMPORTS, server.IDLE_S = tuple(sys.argv.pop().split()), float(sys.argv.pop())
+server.LIBRARIES, server.IDLE_S = tuple(sys.argv.pop().split()), float(sys.argv.pop())
+server.IMPORTS = ("wave",)
 server.main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
 """
 WORKER = """
 import json, os, sys
 told = {"pid": os.getpid(), "env": os.environ.get("X"), "argv": sys.argv[1:], "cwd": os.getcwd()}
 told |= {"first": sys.path[0], "leads": os.getsid(0) == os.getpid(), "known": "colorsys" in sys.modules}
-told |= {"fds": len(os.listdir("/proc/self/fd"))}
+told |= {"fds": len(os.listdir("/proc/self/fd")), "above": os.getppid(), "later": "wave" in sys.modules}
 print(json.dumps(told), flush=True)
 if "wait" in sys.argv:
     sys.stdin.read()
@@ -58,7 +59,17 @@ class Served:
             command = [sys.executable, "-c", SERVE, *words]
             self.process = subprocess.Popen(command, pass_fds=[listening.fileno()])
 
-    def ask(self, *words: str) -> tuple[socket.socket, dict[str, object]]:
+    def serve(self, name: str) -> str:
+        """Have the template fork a server; return its path."""
+        path = f"{self.folder}/{name}.sock"
+        with starter.ask(self.path, ([path], {**os.environ, "X": "1"}), serves=True) as line:
+            line.settimeout(WAIT_S)
+            assert line.recv(1) == starter.YES
+            # A server has no starter that waits for its end.
+            assert line.recv(1) == b""
+        return path
+
+    def ask(self, *words: str, path: str = "") -> tuple[socket.socket, dict[str, object]]:
         """Have a worker forked; return the connection, and what it prints."""
         reader, writer = os.pipe()
         before, stdin = os.dup(1), os.dup(0)
@@ -66,7 +77,7 @@ class Served:
         try:
             os.dup2(writer, 1)
             os.dup2(waits, 0)
-            line = starter.ask(self.path, ([str(self.program), *words], {**os.environ, "X": "1"}))
+            line = starter.ask(path or self.path, ([str(self.program), *words], {**os.environ, "X": "1"}))
         finally:
             os.dup2(before, 1)
             os.dup2(stdin, 0)
@@ -111,6 +122,7 @@ def gone(pid: int) -> bool:
 def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served: Served) -> None:
     served.start()
     line, told = served.ask("a", "b")
+    assert served.process is not None
     assert told == {
         "env": "1",
         "argv": ["a", "b"],
@@ -120,6 +132,8 @@ def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served:
         "known": True,
         "pid": told["pid"],
         "fds": told["fds"],
+        "above": served.process.pid,
+        "later": False,
     }
     # Standard files, its connection, and the folder that is listed.
     assert told["fds"] == 5
@@ -193,6 +207,56 @@ def test_server_whose_imports_start_a_thread_forks_nobody(served: Served) -> Non
     assert served.process.wait(WAIT_S) == 0
     assert Path(served.path + starter.UNFIT).exists()
     assert not Path(served.path).exists()
+
+
+def test_template_forks_servers_that_import_more_and_fork_workers(served: Served) -> None:
+    served.start()
+    one, other = served.serve("one"), served.serve("other")
+    line, told = served.ask(path=one)
+    _, second = served.ask("wait", path=other)
+    assert served.process is not None
+    assert len({told["above"], second["above"], served.process.pid}) == 3
+    assert (told["known"], told["later"], told["leads"], told["fds"]) == (True, True, True, 5)
+    assert line.recv(1) == bytes([7])
+    # Both live on if the template is killed; it is another process to them.
+    served.process.kill()
+    served.process.wait(WAIT_S)
+    line, _ = served.ask(path=one)
+    assert line.recv(1) == bytes([7])
+    served.raylet.kill()
+    assert gone(int(str(told["above"])))
+    assert gone(int(str(second["above"])))
+    assert not Path(one).exists()
+
+
+def test_template_outlives_a_server_that_is_killed_and_forks_the_next(served: Served) -> None:
+    served.start()
+    path = served.serve("one")
+    _, told = served.ask("wait", path=path)
+    os.kill(int(str(told["above"])), signal.SIGKILL)
+    assert gone(int(str(told["above"])))
+    os.unlink(path)  # noqa: PTH108 - as a starter does it
+    _, after = served.ask(path=served.serve("one"))
+    assert after["above"] != told["above"]
+
+
+def test_template_ends_behind_its_last_server(served: Served) -> None:
+    served.start(idle_s=0.2)
+    line, _ = served.ask(path=served.serve("one"))
+    assert line.recv(1) == bytes([7])
+    assert served.process is not None
+    assert served.process.wait(WAIT_S) == 0
+    assert not list(served.folder.glob("*.sock"))
+
+
+def test_server_whose_path_is_taken_is_not_forked(served: Served) -> None:
+    served.start()
+    Path(taken := f"{served.folder}/taken").touch()
+    with starter.ask(served.path, ([taken], dict(os.environ)), serves=True) as line:
+        line.settimeout(WAIT_S)
+        assert line.recv(1) == b""
+    line, _ = served.ask()
+    assert line.recv(1) == bytes([7])
 
 
 def test_request_that_breaks_off_is_no_start(served: Served) -> None:

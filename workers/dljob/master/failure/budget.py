@@ -1,9 +1,9 @@
 """Budgets and backoff: counts of failures and restarts within the spec's window, by key.
 
 The keys "<role>" and "job" count restarts against their budgets, "master" counts restarts of PrimeMaster, "rule:<name>"
-counts the attempts of a rule, and "fail:<role>" counts all failures, for the backoff; "node:<id>" and "domain:<value>"
-count failures of a node, and failed nodes of a failure domain. No role may be called job or master, so the keys cannot
-collide.
+counts the attempts of a rule, and "fail:<role>" counts failures in a row, for the backoff; "node:<id>" and
+"domain:<value>" count failures of a node, and failed nodes of a failure domain. No role may be called job or master, so
+the keys cannot collide.
 """
 
 from __future__ import annotations
@@ -32,6 +32,23 @@ def add(d: StateTransaction, key: str, node: str = "") -> int:
     marks = (*recent(d, key), BudgetMark(d.now, node))
     d.marks = d.marks.set(key, marks)
     return len(marks)
+
+
+def add_failure(d: StateTransaction, role: str, node: str, ran_s: float) -> int:
+    """Add a failure of a role; return the number of its failures that count for the backoff.
+
+    Args:
+        d: The job.
+        role: Whose rank failed.
+        node: Where it ran.
+        ran_s: Seconds that it had been ready. After more than the longest wait its failure is the first of a new row.
+    """
+    name = f"fail:{role}"
+    if ran_s > d.job.fault_tolerance.backoff.max_seconds:
+        # Those of the last seconds stay: ends that belong to them may still be reported.
+        own = tuple(mark for mark in d.marks.get(name, ()) if d.now - mark.at <= limits.JOIN_S)
+        d.marks = d.marks.set(name, own)
+    return add(d, name, node)
 
 
 def refund(d: StateTransaction, keys: Iterable[str], times: frozenset[float]) -> None:
@@ -68,7 +85,7 @@ def joined(d: StateTransaction, role: str, node: str, since: float) -> bool:
 
 
 def backoff(d: StateTransaction, failures: int) -> float:
-    """Return the seconds to wait before the next restart, by the number of failures within the window."""
+    """Return the seconds to wait before the next restart, by the number of failures in a row."""
     if failures <= 1:
         return 0.0  # a single failure restarts at once
     rule = d.job.fault_tolerance.backoff

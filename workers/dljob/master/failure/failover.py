@@ -108,7 +108,8 @@ def _restart(d: StateTransaction, failure: Failure, ranks: tuple[int, ...], deci
     if _joined(d, failure):
         wait = _left_of_backoff(d, role, ranks)
     else:
-        wait = budget.backoff(d, budget.add(d, f"fail:{role}", failure.node))
+        ready_at = d.ranks[role, failure.rank].ready_at
+        wait = budget.backoff(d, budget.add_failure(d, role, failure.node, d.now - ready_at if ready_at else 0.0))
         if decision.counts:
             charged = charge(d, role, level, cause)
             if charged is None:

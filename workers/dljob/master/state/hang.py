@@ -27,6 +27,9 @@ A false suspicion costs only two reads of /proc, so these factors are small.
 """
 AGAIN, AGAIN_S = 1.5, 1.0
 """It looks again when the silence has grown by the factor AGAIN, and by AGAIN_S at least."""
+QUIET_S, QUIET_NODES = 3.0, 64
+"""Seconds between inspections of ranks whose silence means nothing yet, for each QUIET_NODES nodes: with so many, a
+node is asked as rarely as it costs PrimeMaster 2 % of a core (two calls of half a millisecond each)."""
 IDLE_FACTOR, BUSY_FACTOR, LONGEST_FACTOR = 30.0, 300.0, 3.0
 """Without proof, a silence must last IDLE_FACTOR or BUSY_FACTOR median steps, and LONGEST_FACTOR times the longest
 earlier one: checkpoints, compilations and evaluations pause an honest job for a hundred steps."""
@@ -107,6 +110,11 @@ def silent(paces: Mapping[int, Pace], now: float) -> tuple[int, ...]:
 def look_again_at(silence: float) -> float:
     """Return the seconds of silence at which to look again, after a look that proved nothing."""
     return max(silence * AGAIN, silence + AGAIN_S)
+
+
+def quiet_every(nodes: int) -> float:
+    """Return the seconds between inspections of ranks without a measured pace: a stopped process is proof without."""
+    return QUIET_S * max(1.0, nodes / QUIET_NODES)
 
 
 # -- second tier: judging what was seen

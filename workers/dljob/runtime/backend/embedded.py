@@ -33,7 +33,7 @@ from dljob.linux import memory_limit
 from dljob.plan.labels import NODE_NAME
 from dljob.runtime.backend import light_agent, sweeper
 from dljob.runtime.backend.machine import STORE_BYTES, EmbeddedNode, check_shared_memory, scratch_folder, store_bytes
-from dljob.runtime.forked_workers.first_server import start_raylet
+from dljob.runtime.forked_workers.first_template import start_raylet
 
 LOCALHOST = "127.0.0.1"
 START_S = 60.0

@@ -33,8 +33,6 @@ PAUSE_S, LONG_PAUSE_S = 0.25, 2.0
 """Pause (s) between the two inspections of a process: the short one shows whether it is stopped, the long one whether
 it uses a CPU and where it waits."""
 SLOW_EVERY_S = 2.0
-QUIET_EVERY_S = 15.0
-"""Seconds between inspections of ranks without a measured pace: a stopped process is proof without one."""
 SHOWN = 64
 """Largest number of ranks whose stacks are written to the file of a hang, the culprit's first."""
 
@@ -110,7 +108,7 @@ class HangWatch:
             if any(self._is_due((role, rank)) for rank in self._of(state, role, late)):
                 self._inquire(role, self._look_at(role))
         # 2. Ranks without a pace: stopped processes only.
-        if self._clock - self._quiet_at >= QUIET_EVERY_S:
+        if self._clock - self._quiet_at >= hang.quiet_every(len(state.nodes)):
             self._quiet_at = self._clock
             for role in state.job.roles:
                 if quiet := self._quiet(state, role):

@@ -45,6 +45,8 @@ FIRST_S = 5.0
 """Extra time (s) for the first answer of an agent to this master."""
 SMALL = 32
 """Up to this many nodes each has an agent, also without a unit; in larger clusters only nodes with units have one."""
+SPREAD_S = 10.0
+"""Seconds after the job runs until nodes without a unit get an agent: ranks of other jobs may be starting there."""
 LOOK_S = 1.0
 """Seconds for a fresh list of nodes to arrive, before the core decides without it."""
 REAP_AGAIN_S = 1.0
@@ -78,6 +80,8 @@ class NodeWatch:
         self._on_heartbeat = on_heartbeat
         self._witnesses = witnesses
         self._clock = 0.0
+        self._ran_at: float | None = None
+        """When the job was first seen to run, by the watch's clock."""
         self._last = 0.0
         self._last_heartbeats: dict[str, float] = {}
         """Node -> time of its last heartbeat, by the watch's clock."""
@@ -119,7 +123,8 @@ class NodeWatch:
         if state.verdict is not None:
             self._keep(())
         elif state.running_at is not None:
-            self._keep(nodes_to_watch(state))
+            self._ran_at = self._clock if self._ran_at is None else self._ran_at
+            self._keep(nodes_to_watch(state, spread=self._clock - self._ran_at >= SPREAD_S))
             await self._judge(state)
 
     def _keep(self, nodes: Iterable[str]) -> None:
@@ -288,9 +293,14 @@ def may_go(state: JobState, node: str) -> str:
     return (own.stays and f"no other node can have its ranks: {own.stays}") if here else "nothing of the job runs there"
 
 
-def nodes_to_watch(state: JobState) -> set[str]:
-    """Return the nodes that need an agent: those with units or excluded, and in small clusters all but the head."""
+def nodes_to_watch(state: JobState, *, spread: bool) -> set[str]:
+    """Return the nodes that need an agent: those with units or excluded, and in small clusters all but the head.
+
+    Args:
+        state: The job.
+        spread: Whether nodes without units come into question yet.
+    """
     worth = [node.id for node in state.nodes if not node.head]
     used = {unit.node for unit in state.units.values()}
-    few = state.job.own_nodes or len(worth) <= SMALL
+    few = state.job.own_nodes or (spread and len(worth) <= SMALL)
     return {node for node in worth if few or node in used or node in state.exclusions}

@@ -1,8 +1,10 @@
 """A server that forks Ray workers, with what each of them would import already there.
 
-Run as `python server.py LISTENING_FD SOCKET FIRST_S RAYLET_PID` by `starter` or `first_server`, with the environment of
-the workers. It has one thread and no Ray of its own: libraries are loaded, and nothing of them runs. It ends with its
-raylet, or without a first worker for FIRST_S, or any for IDLE_S; workers that it has forked live on if it is killed.
+Run as `python server.py LISTENING_FD SOCKET FIRST_S RAYLET_PID` by `starter` or `first_template`, with the environment
+of the workers but the id of their job: a template, which has loaded all but Ray. It forks a server for each job, as
+Ray's library reads that id when it is loaded. Both have one thread and no Ray of their own: libraries are loaded, and
+nothing of them runs. They end with their raylet, or without a first child for FIRST_S, or any for IDLE_S; workers live
+on if their server is killed, and servers if their template is.
 """
 
 from __future__ import annotations
@@ -20,20 +22,24 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from dljob import ray_private
 
-IMPORTS = (
-    *(*ray_private.WORKER_MODULES, "numpy", "pydantic", "pydantic.v1"),
-    *("dljob.runtime.worker.thread_host", "dljob.runtime.worker.fork_host", "dljob.runtime.node.node_agent"),
+LIBRARIES = (
+    *(*ray_private.WORKER_LIBRARIES, "numpy", "pydantic", "pydantic.v1"),
     # PrimeMaster's own, which it imports late (`prime_actor`): a quarter of a second before each epoch.
     *("dljob.runtime.controller.prime_actor", "dljob.runtime.controller.prime"),
 )
-"""What workers of ours import; one that fails is left to them."""
+"""What a template imports: nothing that loads Ray."""
+IMPORTS = (
+    *ray_private.WORKER_MODULES,
+    *("dljob.runtime.worker.thread_host", "dljob.runtime.worker.fork_host", "dljob.runtime.node.node_agent"),
+)
+"""What the server of a job imports beside them. A module that fails is left to the workers, in either."""
 SWITCH, WANTED = "DLJOB_FORKED_WORKERS", "DLJOB_FORK_IMPORTS"
 """Variables: 1 in a worker that was forked; more modules to import, such as torch."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -41,20 +47,23 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 BLAS = ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_")
 """Names that a build of OpenBLAS may give the same function."""
 IDLE_S = 30.0
-"""Seconds without a worker after which the server ends."""
+"""Seconds without a child after which a server or template ends."""
 YES, UNFIT = b"y", ".unfit"  # as in `starter`, which this program does not import
 _SCORE = "oom_score_adj"
 
 
 class Start(NamedTuple):
-    """A worker to become."""
+    """A worker, or the server of a job, to become."""
 
     argv: list[str]
+    """The program of a worker and its arguments; the path of the socket of a server."""
     env: dict[str, str]
     folder: str
     files: list[int]
     starter: int
-    """The pid of the process that the raylet has started for it."""
+    """The pid of the process that the raylet has started for a worker."""
+    line: socket.socket | None = None
+    """Where a server listens."""
 
 
 @contextmanager
@@ -97,7 +106,7 @@ def _loaded(word: str) -> set[str]:
 
 
 class WorkerServer:
-    """Forks a worker for each connection; `line` listens."""
+    """Forks a worker, or the server of a job, for each connection; `line` listens."""
 
     def __init__(self, line: socket.socket, path: str, raylet: int, first_s: float) -> None:
         self._line = line
@@ -107,17 +116,17 @@ class WorkerServer:
         self._poll = select.poll()
         self._lines: dict[int, tuple[socket.socket, int]] = {}
         """Descriptor of a connection -> itself, and the pid of its worker."""
-        self._workers: dict[int, tuple[int, int]] = {}
-        """Pidfd of a worker -> its pid, and the descriptor of its connection."""
+        self._children: dict[int, tuple[int, int]] = {}
+        """Pidfd of a child -> its pid, and the descriptor of its connection; -1: it has none, as it is a server."""
         for fd in (line.fileno(), self._raylet):
             self._poll.register(fd, select.POLLIN)
 
     def serve(self) -> Start | None:
-        """Serve until the raylet is gone, or nobody needs a worker: then return None. In a worker, return its start."""
+        """Serve until the raylet is gone, or nobody needs it: then return None. In a child, return its start."""
         idle_since = time.monotonic()
         while True:
             ready = self._poll.poll(1000 * self._idle_s)
-            if self._workers:
+            if self._children:
                 idle_since, self._idle_s = time.monotonic(), IDLE_S
             for fd, _ in ready:
                 if fd == self._raylet:
@@ -126,18 +135,18 @@ class WorkerServer:
                     start = self._take()
                     if start is not None:
                         return start
-                elif fd in self._workers:
+                elif fd in self._children:
                     self._ended(fd)
                 elif fd in self._lines:
                     # The starter is gone: the raylet does not want the worker any more.
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(self._lines[fd][1], signal.SIGKILL)
                     self._poll.unregister(fd)
-            if not self._workers and time.monotonic() - idle_since >= self._idle_s:
+            if not self._children and time.monotonic() - idle_since >= self._idle_s:
                 return None
 
     def _take(self) -> Start | None:
-        """Take a connection and fork; in the worker return its start."""
+        """Take a connection and fork; in the child return its start."""
         line, _ = self._line.accept()
         try:
             line.settimeout(1.0)
@@ -147,43 +156,57 @@ class WorkerServer:
             return None
         pid = os.fork()
         if pid == 0:
-            self._let_go(line)
+            self._let_go(line, keep=start.line is None)
             return start
         for fd in start.files:
             os.close(fd)
         line.settimeout(None)
-        pidfd = os.pidfd_open(pid)
-        self._workers[pidfd] = pid, line.fileno()
-        self._lines[line.fileno()] = line, pid
-        self._poll.register(pidfd, select.POLLIN)
-        self._poll.register(line.fileno(), select.POLLRDHUP)
         with contextlib.suppress(OSError):
             line.sendall(YES)
+        self._follow(pid, line, start)
         return None
 
+    def _follow(self, pid: int, line: socket.socket, start: Start) -> None:
+        """Wait for the end of a child, and of the starter of a worker."""
+        pidfd = os.pidfd_open(pid)
+        self._poll.register(pidfd, select.POLLIN)
+        if start.line is not None:
+            start.line.close()
+            line.close()
+            self._children[pidfd] = pid, -1
+            return
+        self._children[pidfd] = pid, line.fileno()
+        self._lines[line.fileno()] = line, pid
+        self._poll.register(line.fileno(), select.POLLRDHUP)
+
     def _ended(self, pidfd: int) -> None:
-        """Collect a worker, and tell its starter how it ended."""
-        pid, fd = self._workers.pop(pidfd)
+        """Collect a child, and tell the starter of a worker how it ended."""
+        pid, fd = self._children.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if fd < 0:
+            return
         line, _ = self._lines.pop(fd)
         with contextlib.suppress(KeyError):
             self._poll.unregister(fd)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with contextlib.suppress(OSError):
             # As a shell tells a signal.
             line.sendall(bytes([code if code >= 0 else 128 - code]))
         line.close()
 
-    def _let_go(self, line: socket.socket) -> None:
-        """Close, in a worker, what is the server's. Its connection stays open: the starter waits for its end."""
+    def _let_go(self, line: socket.socket, *, keep: bool) -> None:
+        """Close, in a child, what is the server's. A worker keeps its connection: the starter waits for its end."""
         os.close(self._line.detach())
         os.close(self._raylet)
-        for pidfd in self._workers:
+        for pidfd in self._children:
             os.close(pidfd)
         for other, _ in self._lines.values():
             other.close()
-        line.detach()
+        if keep:
+            line.detach()
+        else:
+            line.close()
 
     def leave(self) -> None:
         """Stop to listen; who has asked and got no answer starts as Ray does."""
@@ -196,19 +219,31 @@ def _received(line: socket.socket) -> Start:
     text = bytearray()
     while len(text) < int.from_bytes(head, "big"):
         text += line.recv(1 << 16) or _gone()
-    argv, env, folder = json.loads(text)
+    argv, env, folder, serves = json.loads(text)
     starter, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return Start(argv, env, folder, files, starter)
+    # Before the fork: who asked may connect as soon as it has its answer.
+    return Start(argv, env, folder, files, starter, listening(argv[0]) if serves else None)
+
+
+def listening(path: str) -> socket.socket:
+    """Return the socket of a server. Raises OSError."""
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.bind(path)
+        line.listen(1024)
+    except OSError:
+        line.close()
+        raise
+    return line
 
 
 def _gone() -> bytes:
     raise ConnectionResetError("the starter is gone")
 
 
-def become(start: Start) -> None:
-    """Go on as a worker, in a session of its own as Ray's workers are: a raylet ends a worker's whole process group."""
+def become(start: Start, raylet: int) -> None:
+    """Go on as a worker or a server, in a session of its own: a raylet ends a worker's whole process group."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     for at, fd in enumerate(start.files):
         os.dup2(fd, at)
         os.close(fd)
@@ -219,6 +254,10 @@ def become(start: Start) -> None:
         Path("/proc/self", _SCORE).write_text(Path("/proc", str(start.starter), _SCORE).read_text())
     os.environ.clear()
     os.environ.update({**start.env, SWITCH: "1"})
+    if start.line is not None:
+        run(start.line, start.argv[0], raylet, IDLE_S, IMPORTS + wanted())
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # `random` does this for itself. With the server's state all workers would draw the same numbers.
     if (drawn := sys.modules.get("numpy.random")) is not None:
         drawn.seed()
@@ -228,15 +267,15 @@ def become(start: Start) -> None:
     runpy.run_path(start.argv[0], run_name="__main__")
 
 
-def main(fd: int, path: str, first_s: float, raylet: int) -> None:
-    """Import, then serve. Workers end in this function, too."""
-    line = socket.socket(fileno=fd)
-    line.set_inheritable(False)
-    # Its own folder, which Python puts there for a program.
-    del sys.path[0]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def wanted() -> tuple[str, ...]:
+    """Return the modules that the environment asks for."""
+    return tuple(filter(None, os.environ.get(WANTED, "").split(",")))
+
+
+def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: Iterable[str]) -> None:
+    """Import, then serve. What it forks ends in this function, too."""
     with one_thread():
-        for name in (*IMPORTS, *filter(None, os.environ.get(WANTED, "").split(","))):
+        for name in imports:
             with contextlib.suppress(Exception):  # the worker's own import of it raises the error again
                 importlib.import_module(name)
     # A collection in a worker would write to the headers of all shared objects, and so copy their pages.
@@ -248,9 +287,19 @@ def main(fd: int, path: str, first_s: float, raylet: int) -> None:
         Path(path + UNFIT).touch()
         server.leave()
     elif (start := server.serve()) is not None:
-        become(start)
+        become(start, raylet)
     else:
         server.leave()
+
+
+def main(fd: int, path: str, first_s: float, raylet: int) -> None:
+    """Serve as a template."""
+    line = socket.socket(fileno=fd)
+    line.set_inheritable(False)
+    # Its own folder, which Python puts there for a program.
+    del sys.path[0]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run(line, path, raylet, first_s, LIBRARIES)
 
 
 if __name__ == "__main__":

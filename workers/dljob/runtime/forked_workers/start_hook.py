@@ -7,7 +7,6 @@ Ray calls the function of that name before it starts a node's processes (ray/scr
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob import ray_private
-from dljob.runtime.forked_workers.first_server import FIRST_JOB, JOB_OF_API, start_raylet
+from dljob.runtime.forked_workers.first_template import start_raylet
 
 
 def install(params: object, head: object) -> None:
@@ -35,8 +34,6 @@ def _starting_in(folder: Path) -> Callable[..., Any]:
     def started(start: Callable[..., Any], command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
         if process_type != "raylet":
             return start(command, process_type, *args, **more)
-        # In a pod of KubeRay jobs come by Ray's Job API. Source: KubeRay, RAY_CLUSTER_NAME in each of its containers.
-        job = JOB_OF_API if "RAY_CLUSTER_NAME" in os.environ else FIRST_JOB
-        return start_raylet(lambda forking: start(forking, process_type, *args, **more), command, folder, job)
+        return start_raylet(lambda forking: start(forking, process_type, *args, **more), command, folder)
 
     return started

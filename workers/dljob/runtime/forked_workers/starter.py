@@ -6,7 +6,8 @@ registers, so it ends the worker itself; if it ends this process instead, the se
 the worker.
 
 There is a server for each environment, as libraries read variables when they are imported: also Ray, which reads
-RAY_JOB_ID. Whatever no server can do, or does not do in time, is done as Ray does it.
+RAY_JOB_ID. A template forks it, which is there for all jobs of an environment that is else the same. Whatever no server
+can do, or does not do in time, is done as Ray does it.
 """
 
 # It is started for each worker, and pathlib takes as long to import as all else here.
@@ -27,12 +28,13 @@ SETUP = "setup_worker.py"
 """The name of Ray's own first program of a worker."""
 CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 """Arguments for it alone. Source: ray/_private/workers/setup_worker.py, 2.60."""
-MOST = 16
-"""Most servers beside a raylet: workers of further environments are started as Ray does it."""
+MOST = 64
+"""Most servers and templates beside a raylet: workers of further environments are started as Ray does it."""
+JOB = "RAY_JOB_ID"
 PATIENCE_S = 60.0
-"""Seconds for a server to import, and to fork."""
+"""Seconds for a server or template to import, and to fork."""
 IDLE_S = 30.0
-"""Seconds without a worker after which a server ends."""
+"""Seconds without a child after which either ends."""
 YES = b"y"
 UNFIT = ".unfit"
 """What is appended to a server's path for the file by which it says that it must not fork."""
@@ -53,7 +55,7 @@ def request_of(words: list[str], environ: dict[str, str], executable: str) -> Re
     program = [word for word in words[1:] if not word.startswith((CONTEXT, LANGUAGE))]
     own = context.get("py_executable", executable) == executable and not context.get("override_worker_entrypoint")
     # Workers for spilled objects come before any job, and a worker without a job cannot load Ray in advance.
-    known = environ.get("RAY_JOB_ID") and not any(word.startswith("--worker-type=") for word in program)
+    known = environ.get(JOB) and not any(word.startswith("--worker-type=") for word in program)
     if not (own and known and program) or context.get("command_prefix"):
         return None
     env = dict(environ)
@@ -78,10 +80,16 @@ def socket_of(folder: str, env: dict[str, str], raylet: int) -> str:
     return f"{folder}/{raylet}-{digest}.sock"
 
 
-def ask(path: str, request: Request) -> socket.socket:
-    """Hand a start to a server; return the connection. Raises OSError where nobody listens."""
+def ask(path: str, request: Request, *, serves: bool = False) -> socket.socket:
+    """Hand a start to a server; return the connection. Raises OSError where nobody listens.
+
+    Args:
+        path: Where the server listens.
+        request: What to start.
+        serves: It is a server, whose program is its socket.
+    """
     program, env = request
-    text = json.dumps([program, env, os.getcwd()]).encode()
+    text = json.dumps([program, env, os.getcwd(), serves]).encode()
     line = socket.socket(socket.AF_UNIX)
     try:
         line.settimeout(PATIENCE_S)
@@ -98,29 +106,54 @@ def ask(path: str, request: Request) -> socket.socket:
 def reach(folder: str, request: Request, raylet: int) -> socket.socket:
     """Hand a start to the server of its environment, which is started if there is none. Raises OSError."""
     path = socket_of(folder, request[1], raylet)
-    if os.path.exists(path + UNFIT):
-        raise OSError("libraries of this environment start threads when they are imported")
-    try:
-        return ask(path, request)
-    except (FileNotFoundError, ConnectionRefusedError):
-        pass
+    if (line := _asked(path, request)) is not None:
+        return line
     with open(f"{folder}/lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            return ask(path, request)
-        except FileNotFoundError:
-            beside = f"{raylet}-"
-            if sum(name.startswith(beside) for name in os.listdir(folder)) >= MOST:
-                raise
-        except ConnectionRefusedError:  # a server that was killed
-            os.unlink(path)
-        with listening(path) as line:
-            _start(line, path, request[1], raylet)
+        if (line := _asked(path, request)) is not None:
+            return line
+        beside = f"{raylet}-"
+        if sum(name.startswith(beside) for name in os.listdir(folder)) >= MOST:
+            raise OSError("there are too many environments beside this raylet")
+        _clear(path)
+        _fork_server(folder, path, request[1], raylet)
     return ask(path, request)
 
 
+def _asked(path: str, request: Request, *, serves: bool = False) -> socket.socket | None:
+    """Ask a server, or return None where there is none. Raises OSError if it must not fork, or does not answer."""
+    if os.path.exists(path + UNFIT):
+        raise OSError("libraries of this environment start threads when they are imported")
+    try:
+        return ask(path, request, serves=serves)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+
+
+def _clear(path: str) -> None:
+    """Remove the socket of a server that was killed; the lock is held, so nobody else makes one."""
+    try:  # noqa: SIM105 - contextlib takes 5 ms to import
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _fork_server(folder: str, path: str, env: dict[str, str], raylet: int) -> None:
+    """Have the template of an environment fork a server for a job; the template is started if there is none."""
+    common = {name: value for name, value in env.items() if name != JOB}
+    template, asked = socket_of(folder, common, raylet), ([path], env)
+    if (line := _asked(template, asked, serves=True)) is None:
+        _clear(template)
+        with listening(template) as made:
+            _start(made, template, common, raylet)
+        line = ask(template, asked, serves=True)
+    with line:
+        if line.recv(1) != YES:
+            raise OSError("the template forks no server")
+
+
 def listening(path: str) -> socket.socket:
-    """Return the socket of a server that is about to be started: others may ask before it runs."""
+    """Return the socket of a template that is about to be started: others may ask before it runs."""
     line = socket.socket(socket.AF_UNIX)
     line.bind(path)
     line.listen(1024)
@@ -129,13 +162,13 @@ def listening(path: str) -> socket.socket:
 
 
 def words_of(line: socket.socket, path: str, first_s: float, raylet: int) -> list[str]:
-    """Return the command of a server; `first_s`: seconds without a first worker after which it ends."""
+    """Return the command of a template; `first_s`: seconds without a first server after which it ends."""
     program = f"{os.path.dirname(os.path.abspath(__file__))}/server.py"
     return [sys.executable, program, str(line.fileno()), path, str(first_s), str(raylet)]
 
 
 def _start(line: socket.socket, path: str, env: dict[str, str], raylet: int) -> None:
-    """Start a server that is no child of this process: Ray ends the descendants of a worker with it."""
+    """Start a template that is no child of this process: Ray ends the descendants of a worker with it."""
     if (child := os.fork()) == 0:
         os.setsid()
         if os.fork():

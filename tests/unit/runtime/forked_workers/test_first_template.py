@@ -1,4 +1,4 @@
-"""The server of a first job is there before that job, for the environment that its workers are going to have."""
+"""A first template is there before any job, for the environment that workers are going to have."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dljob.runtime.forked_workers import first_server, starter
-from dljob.runtime.forked_workers.first_server import FIRST_JOB, env_of_workers, environ_of, start_first, start_raylet
+from dljob.runtime.forked_workers import first_template, starter
+from dljob.runtime.forked_workers.first_template import env_of_workers, environ_of, start_first, start_raylet
 
 WORDS = f"--python_worker_command={sys.executable} /ray/setup_worker.py /ray/default_worker.py"
 WAIT_S = 30.0
@@ -30,9 +30,8 @@ def raylet() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_environment_is_the_raylets_with_what_ray_adds_and_without_its_allocator() -> None:
-    assert env_of_workers({"A": "1", "LD_PRELOAD": "/ray/libjemalloc.so"}, 7, FIRST_JOB) == {
+    assert env_of_workers({"A": "1", "LD_PRELOAD": "/ray/libjemalloc.so"}, 7) == {
         "A": "1",
-        "RAY_JOB_ID": "01000000",
         "RAY_RAYLET_PID": "7",
         "SPT_NOENV": "1",
     }
@@ -45,24 +44,24 @@ def test_environment_of_a_process_is_read_as_it_was_given(raylet: subprocess.Pop
         environ_of(2**22 + 1)
 
 
-def test_first_worker_of_the_first_job_finds_a_server(
+def test_first_worker_of_the_first_job_finds_a_template(
     raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dljob.runtime.forked_workers.starter._start", lambda *_: pytest.fail("a second server"))
+    monkeypatch.setattr("dljob.runtime.forked_workers.starter._start", lambda *_: pytest.fail("a second template"))
     (program := tmp_path / "worker.py").write_text(WORKER)
-    start_first(tmp_path, raylet.pid, FIRST_JOB)
-    start_first(tmp_path, raylet.pid, FIRST_JOB)  # a raylet has one: nothing happens
-    env = env_of_workers(environ_of(raylet.pid), raylet.pid, FIRST_JOB)
+    start_first(tmp_path, raylet.pid)
+    start_first(tmp_path, raylet.pid)  # a raylet has one: nothing happens
+    env = {**env_of_workers(environ_of(raylet.pid), raylet.pid), "RAY_JOB_ID": "01000000"}
     with starter.reach(str(tmp_path), ([str(program)], env), raylet.pid) as line:
         line.settimeout(WAIT_S)
         assert (line.recv(1), line.recv(1)) == (starter.YES, bytes([7]))
 
 
-def test_raylet_that_forks_has_a_first_server_and_another_has_none(
+def test_raylet_that_forks_has_a_first_template_and_another_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[Path, int, str]] = []
-    monkeypatch.setattr(first_server, "start_first", lambda *asked: begun.append(asked))
+    begun: list[tuple[Path, int]] = []
+    monkeypatch.setattr(first_template, "start_first", lambda *asked: begun.append(asked))
 
     def start(command: list[str]) -> Any:
         return SimpleNamespace(process=SimpleNamespace(pid=7), command=command)
@@ -70,13 +69,13 @@ def test_raylet_that_forks_has_a_first_server_and_another_has_none(
     forking = start_raylet(start, ["raylet", WORDS], tmp_path)
     assert starter.__file__ in forking.command[1]
     assert start_raylet(start, ["raylet"], tmp_path).command == ["raylet"]
-    assert begun == [(tmp_path, 7, FIRST_JOB)]
+    assert begun == [(tmp_path, 7)]
 
 
-def test_raylet_starts_where_no_server_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raylet_starts_where_no_template_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise FileNotFoundError(2, "the raylet has ended")
 
-    monkeypatch.setattr(first_server, "start_first", fails)
+    monkeypatch.setattr(first_template, "start_first", fails)
     made = SimpleNamespace(process=SimpleNamespace(pid=7))
     assert start_raylet(lambda _: made, ["raylet", WORDS], tmp_path) is made
