@@ -14,6 +14,7 @@ import pytest
 
 from dljob.runtime.forked_workers import first_template, starter
 from dljob.runtime.forked_workers.first_template import env_of_workers, environ_of, start_first, start_raylet
+from dljob.runtime.forked_workers.processes import servers
 
 WORDS = f"--python_worker_command={sys.executable} /ray/setup_worker.py /ray/default_worker.py"
 WAIT_S = 30.0
@@ -51,6 +52,23 @@ def test_first_worker_of_the_first_job_finds_a_template(
     (program := tmp_path / "worker.py").write_text(WORKER)
     start_first(tmp_path, raylet.pid)
     start_first(tmp_path, raylet.pid)  # a raylet has one: nothing happens
+    (template,) = servers(raylet.pid)
+    assert {os.readlink(f"/proc/{template}/fd/{fd}") for fd in range(3)} == {os.devnull}  # noqa: PTH115 - no file's link
+    env = {**env_of_workers(environ_of(raylet.pid), raylet.pid), "RAY_JOB_ID": "01000000"}
+    with starter.reach(str(tmp_path), ([str(program)], env), raylet.pid) as line:
+        line.settimeout(WAIT_S)
+        assert (line.recv(1), line.recv(1)) == (starter.YES, bytes([7]))
+
+
+def test_template_is_there_where_a_standard_file_is_closed(
+    raylet: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dljob.runtime.forked_workers.starter._start", lambda *_: pytest.fail("a second template"))
+    (program := tmp_path / "worker.py").write_text(WORKER)
+    code = "import sys\nfrom pathlib import Path\nfrom dljob.runtime.forked_workers.first_template import start_first\n"
+    code += "start_first(Path(sys.argv[1]), int(sys.argv[2]))"
+    words = [sys.executable, "-c", code, str(tmp_path), str(raylet.pid)]
+    subprocess.run(["sh", "-c", 'exec "$@" <&- >&-', "sh", *words], check=True)
     env = {**env_of_workers(environ_of(raylet.pid), raylet.pid), "RAY_JOB_ID": "01000000"}
     with starter.reach(str(tmp_path), ([str(program)], env), raylet.pid) as line:
         line.settimeout(WAIT_S)

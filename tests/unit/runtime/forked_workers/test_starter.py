@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -145,6 +147,14 @@ def test_server_that_must_not_fork_is_not_asked_again(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="start threads"):
         starter.reach(str(tmp_path), (["x"], ENV), 77)
     assert (starter.YES, starter.UNFIT, starter.IDLE_S) == (server.YES, server.UNFIT, server.IDLE_S)
+
+
+def test_standard_files_that_are_closed_are_opened() -> None:
+    code = "import os\nfrom dljob.runtime.forked_workers import starter\nstarter.open_standard_files()\n"
+    code += "os.write(2, ' '.join(os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1)).encode())"
+    words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-c", code]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=True)
+    assert done.stderr.split() == [os.devnull] * 2
 
 
 def test_request_arrives_with_the_files_of_the_starter(tmp_path: Path) -> None:

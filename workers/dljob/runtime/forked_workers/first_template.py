@@ -48,9 +48,9 @@ def start_first(folder: Path, raylet: int) -> None:
             return
         with starter.listening(path) as line:
             words = starter.words_of(line, path, FIRST_S, raylet)
-            template = subprocess.Popen(
-                words, env=env, pass_fds=[line.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-            )
+            # Not the files of this process: they may be closed, or a pipe whose reader waits for its end.
+            files = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            template = subprocess.Popen(words, env=env, pass_fds=[line.fileno()], start_new_session=True, **files)
     # It ends with its raylet, which may be before this process.
     threading.Thread(target=template.wait, name="dljob-first-template", daemon=True).start()
 

@@ -155,6 +155,10 @@ def _fork_server(folder: str, path: str, env: dict[str, str], raylet: int) -> No
 def listening(path: str) -> socket.socket:
     """Return the socket of a template that is about to be started: others may ask before it runs."""
     line = socket.socket(socket.AF_UNIX)
+    if line.fileno() < 3:
+        # This process has closed a standard file, and the template gets one of that number.
+        line, low = socket.socket(fileno=fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, 3)), line
+        low.close()
     line.bind(path)
     line.listen(1024)
     line.set_inheritable(True)
@@ -190,8 +194,18 @@ def granted(folder: str, request: Request) -> socket.socket | None:
     return line if answer == YES else None
 
 
+def open_standard_files() -> None:
+    """Open those that are closed, as of a raylet without stdin: a server would get the lock as one of them."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number
+
+
 def main(folder: str, words: list[str]) -> None:
     """Have a worker forked, and end with its exit code; else become it, as Ray does."""
+    open_standard_files()
     request = request_of(words, dict(os.environ), sys.executable)
     if request is not None and (line := granted(folder, request)) is not None:
         line.settimeout(None)
