@@ -94,7 +94,7 @@ class Scene:
         self.doer, self.callee = Doer(), RpcServer("w")
         self.callee.open(self.doer)
         self.handle = Handle(self.callee)
-        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "me/0")
+        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "me/0")
         self.calls._peers["w", 0], self.calls._handles["w-0"] = Peer("w", 0, 1, "w-0", ready=True), self.handle
         self.numbers = iter(range(1, 1000))
 

@@ -40,7 +40,7 @@ class Store:
 
     def known(self) -> RpcClient:
         """The caller's side, in the loop of this test."""
-        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
         self.calls._master, self.calls._handles["a"] = self, self
         self.calls._loop = asyncio.get_running_loop()
         return self.calls

@@ -59,7 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def called(
     host: Host, *, idempotent: bool = False, known: bool | None = None, method: str = "score", label: str = ""
 ) -> Reply:
-    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     calls._master, calls._handles["a"] = Master(), host
     if known is not None:
         calls._idempotent["t", "score"] = known
@@ -138,7 +138,7 @@ async def test_a_stream_whose_rank_ended_is_asked_of_no_later_one(method: str) -
     ],
 )
 async def test_a_call_that_its_caller_sends_again_itself_goes_nowhere_else(answer: Any, died: bool) -> None:
-    calls, host = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0"), Host(answer)
+    calls, host = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0"), Host(answer)
     calls._master, calls._handles["a"] = Master(), host
     with pytest.raises(PeerLostError) as caught:
         await calls._run(RankCall("t", 0, "tokens", b"", 60.0, False, id="1", once=True), ())
@@ -146,7 +146,7 @@ async def test_a_call_that_its_caller_sends_again_itself_goes_nowhere_else(answe
 
 
 async def test_a_process_known_to_be_dead_was_not_killed_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     calls._master, calls._handles["a"] = Master(), Host()
     monkeypatch.setattr(client, "known_dead", lambda _: True)
     with pytest.raises(PeerLostError) as caught:
@@ -155,7 +155,7 @@ async def test_a_process_known_to_be_dead_was_not_killed_by_the_call(monkeypatch
 
 
 async def test_a_call_for_one_process_does_not_wait_for_a_later_one() -> None:
-    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     host = Host(Reply(payload=b"1"))
     calls._master, calls._handles["a"] = Master(), host
     calls._peers["t", 0] = Peer("t", 0, 3, "a", ready=True)
@@ -168,7 +168,7 @@ async def test_a_call_for_one_process_does_not_wait_for_a_later_one() -> None:
 
 
 async def test_calls_sent_again_and_lost_are_counted() -> None:
-    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0")
+    calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0")
     host = Host(NODE_LOST, Reply(payload=b"1"), NODE_LOST)
     calls._master, calls._handles["a"] = Master(), host
     await calls._run(RankCall("t", 0, "score", b"", 60.0, True, id="1"), ())
@@ -187,7 +187,7 @@ async def traced(host: Host, tmp_path: Path, *calls: RankCall) -> list[CallerRow
     """Make calls, of which none is sampled, in a client that traces; return their rows."""
     trace = RankTrace(tmp_path, "w", 0, 100_000)
     trace.level = 1
-    client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0", trace)
+    client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0", trace)
     client._master, client._handles["a"] = Master(), host
     client._idempotent["t", "other"] = False
     for call in calls:
@@ -208,7 +208,7 @@ async def test_calls_sent_again_and_lost_are_traced_though_not_sampled(tmp_path:
 
 def test_an_answer_that_a_thread_fetched_itself_is_traced(tmp_path: Path) -> None:
     trace, call = RankTrace(tmp_path, "w", 0, 100_000), RankCall("t", 0, "score", b"", 60.0, True, id="1")
-    client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0", trace)
+    client = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0", trace)
     trace.begin(call, 1)
     client._direct_answer(call, Reply(error_type="ValueError"))
     trace.flush(1.0)
@@ -216,7 +216,7 @@ def test_an_answer_that_a_thread_fetched_itself_is_traced(tmp_path: Path) -> Non
 
 
 async def test_call_that_waits_for_its_callee_is_counted_as_parked() -> None:
-    calls, comes = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n")), "w/0"), asyncio.Event()
+    calls, comes = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid="u")), "w/0"), asyncio.Event()
     asked = asyncio.Event()
 
     async def await_peer(*_: Any) -> Peer:

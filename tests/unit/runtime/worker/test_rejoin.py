@@ -503,7 +503,7 @@ def test_a_call_that_is_broken_off_is_told_as_such_and_waited_for():
     ("idempotent", "known", "goes"), [(True, None, True), (False, True, True), (False, False, False)]
 )
 def test_a_call_that_was_broken_off_is_sent_again_where_that_does_no_harm(idempotent, known, goes):
-    calls = RpcClient(cast("Any", SimpleNamespace(namespace="n")), "w/0")
+    calls = RpcClient(cast("Any", SimpleNamespace(namespace="n", uid="u")), "w/0")
     call, peer = RankCall("t", 0, "once", b"", None, idempotent, id="1"), Peer("t", 0, 3, "a", ready=True)
     calls._peers["t", 0] = peer
     if known is not None:

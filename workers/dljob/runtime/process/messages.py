@@ -369,6 +369,8 @@ DESCRIBE, PULL, CLOSE = ":card", ":pull", ":close"
 """Calls to the host instead of a method: describe the role's service; the next items of a stream; close a stream."""
 CANCEL = ":cancel"
 """Tells the callee that the caller of this call id has given up; the answer is the call's `Fate`."""
+BATCH = ":batch"
+"""A call to one rank that holds several calls of one method, which run one after another."""
 GROUPS = {DESCRIBE: "ask", PULL: "pull", CLOSE: "ask", CANCEL: "cancel"}
 """The concurrency group of the host's threads that answers each. Methods have "rpc". Calls that wait for their turn may
 take all of its threads, and a stream ends, which passes the turn on, only by its pulls: these need other threads. Pulls

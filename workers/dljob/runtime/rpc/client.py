@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
@@ -24,11 +25,14 @@ from dljob.errors import CallError, PeerLostError, UnreachableError
 from dljob.ray_private import known_dead
 from dljob.runtime.backend.masters import NotCommandingError, find_master
 from dljob.runtime.process.messages import CANCEL, CLOSE, GROUPS, KEEPER, PULL, Call, JobInfo, NotRun, Peer, Reply
+from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import FOR_ANSWER, RankCall
 from dljob.runtime.rpc import storage_actors
+from dljob.runtime.rpc.call_lines import CallLines
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.direct import DirectCall, UnawaitedCalls, unpacked
 from dljob.runtime.rpc.large_args import LargeArguments, Payload
+from dljob.runtime.rpc.line_call import LineBrokenError, LineCall
 
 RETRY_S = 0.1
 """Pause before PrimeMaster, or a process that could not be reached, is asked again."""
@@ -110,6 +114,9 @@ class RpcClient:
         self._large = LargeArguments()
         self._master: Any = None
         self._unasked = UnawaitedCalls()
+        self._lines = CallLines(job.uid)
+        self._by_ray: set[tuple[str, str]] = set()
+        """(role, method) of methods with large answers, which Ray maps without a copy."""
 
     def send(self, call: RankCall) -> Future[Reply]:
         """Start a call; return the future of its reply.
@@ -129,15 +136,35 @@ class RpcClient:
         if peer is None or handle is None or known_dead(handle) or not call.fits(peer.incarnation):
             return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
         self._sends(call)
-        answer = invoke(handle, call.method, self._message(call, peer, payload), payload)
+        message = self._message(call, peer, payload)
+        if not payload and call.method not in GROUPS and (call.role, call.method) not in self._by_ray:
+            by_line = LineCall(
+                call,
+                lambda future: self._take_over(future, call, peer, payload, self._later(future, call, peer)),
+                lambda reply: self._direct_answer(call, reply),
+            )
+            if self._lines.send(peer.actor, message, by_line.took):
+                self._unasked.add(by_line, self._running_loop())
+                return by_line
+        answer = invoke(handle, call.method, message, payload)
         direct = DirectCall(
             answer,
             call,
-            lambda future: self._take_over(future, call, peer, payload),
+            lambda future: self._take_over(future, call, peer, payload, future.ref),
             lambda reply: self._direct_answer(call, reply),
         )
         self._unasked.add(direct, self._running_loop())
         return direct
+
+    async def _later(self, by_line: LineCall, call: RankCall, peer: Peer) -> Reply:
+        """Wait for the answer of a call that was sent by a line; raises Ray's error if its callee is gone."""
+        try:
+            return await by_line.later
+        except LineBrokenError:
+            with suppress(TimeoutError):
+                await self._withdrawn(call, peer, CANCEL_S)
+            # It lives, and may have run the call: as when Ray has lost its connection.
+            raise rx.ActorUnavailableError("the connection for its calls broke", None) from None
 
     def keeper(self, address: str) -> Any:
         """Return the storage actor at an address, for code that passes it object references itself."""
@@ -146,6 +173,8 @@ class RpcClient:
 
     def _direct_answer(self, call: RankCall, reply: Reply) -> None:
         self._learn(call, reply)
+        if len(reply.payload) >= LARGE:
+            self._by_ray.add((call.role, call.method))
         if self._trace is not None:
             self._trace.ended(call, reply.error_type or OK, len(reply.payload))
 
@@ -153,9 +182,11 @@ class RpcClient:
         # Remembered for a later loss, when the callee that knows it is gone.
         self._idempotent[call.role, call.method] = reply.idempotent
 
-    def _take_over(self, future: DirectCall, call: RankCall, peer: Peer, payload: Payload) -> None:
+    def _take_over(
+        self, future: Future[Reply], call: RankCall, peer: Peer, payload: Payload, answer: Awaitable[Any]
+    ) -> None:
         """Continue on the loop a call that a thread has sent."""
-        work = asyncio.run_coroutine_threadsafe(self._run(call, payload, peer, future.ref), self._running_loop())
+        work = asyncio.run_coroutine_threadsafe(self._run(call, payload, peer, answer), self._running_loop())
 
         def copy_result(done: Future[Reply]) -> None:
             error = done.exception()
@@ -302,20 +333,27 @@ class RpcClient:
         if handle is None or call.method in GROUPS or call.role.startswith(KEEPER):
             return call.waiting
         who = f"{call.role}/{call.rank}"
-        message = Call(call.id, call.rank, peer.incarnation, CANCEL, CANCEL_S, self._caller).packed(b"")
         # The caller is late already, and must not wait long to hear why.
         within_s = min(CANCEL_S, CANCEL_LEAST_S + (call.timeout_s or 0))
         try:
-            said = await asyncio.wait_for(_plain(invoke(handle, CANCEL, message, ())), within_s)
+            said = await self._withdrawn(call, peer, within_s)
         except (TimeoutError, ValueError, rx.RayError):
             return f"{FOR_ANSWER}; {who} does not say whether it runs"
-        match unpacked(said).payload.decode():
+        match said:
             case Fate.NOT_RUN:
                 return f"in the queue of {who}, not run"
             case Fate.BEGUN:
                 return f"{FOR_ANSWER}; {who} runs it to its end"
             case _:  # a later incarnation answered, which knows nothing of this call
                 return f"{FOR_ANSWER}; it may have run"
+
+    async def _withdrawn(self, call: RankCall, peer: Peer, within_s: float) -> str:
+        """Withdraw a call at its callee, by Ray; return its `Fate` there. Raises TimeoutError, and Ray's errors."""
+        message = Call(call.id, call.rank, peer.incarnation, CANCEL, CANCEL_S, self._caller).packed(b"")
+        handle = await self._handle(peer)
+        if handle is None:
+            raise rx.ActorDiedError
+        return unpacked(await asyncio.wait_for(_plain(invoke(handle, CANCEL, message, ())), within_s)).payload.decode()
 
     def _judge(self, call: RankCall, peer: Peer, reply: Reply) -> Reply | None:
         """Return the reply for the caller; None when the call must go to a later incarnation."""

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -35,6 +35,13 @@ def unpacked(answer: bytes | Reply) -> Reply:
     return Reply.unpacked(answer) if isinstance(answer, bytes) else answer
 
 
+class SentCall(Protocol):
+    """A call that a thread has sent."""
+
+    def hand_over(self) -> None:
+        """Hand the call to `RpcClient`'s event loop, which waits for the answer; only the first time."""
+
+
 class UnawaitedCalls:
     """Calls that no thread waits for yet. After `UNASKED_S` the loop takes them over, and resends lost ones.
 
@@ -43,10 +50,10 @@ class UnawaitedCalls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: deque[tuple[float, weakref.ref[DirectCall]]] = deque()
+        self._calls: deque[tuple[float, weakref.ref[SentCall]]] = deque()
         self._is_watching = False
 
-    def add(self, call: DirectCall, loop: asyncio.AbstractEventLoop) -> None:
+    def add(self, call: SentCall, loop: asyncio.AbstractEventLoop) -> None:
         """Count a call's age from now on."""
         with self._lock:
             # A weak reference: a future that was dropped goes to the loop by `__del__`, and must not be kept for this.
@@ -58,7 +65,7 @@ class UnawaitedCalls:
         loop.call_soon_threadsafe(self._poll, loop)
 
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        old: list[weakref.ref[DirectCall]] = []
+        old: list[weakref.ref[SentCall]] = []
         with self._lock:
             before = time.monotonic() - UNASKED_S
             while self._calls and self._calls[0][0] <= before:

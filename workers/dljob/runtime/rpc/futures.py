@@ -333,7 +333,7 @@ def _fetch(started: Invocation, left: _Countdown) -> None:
     together = getattr(futures[0], "fetch_together", None)
     if len(futures) == 1:
         futures[0].result(left())
-    elif together is not None and all(hasattr(future, "fetch_together") for future in futures):
+    elif together is not None and len({type(future) for future in futures}) == 1:
         together(futures, left, started.check)
     under_way = [future for future in futures if not future.done()]
     started.check()

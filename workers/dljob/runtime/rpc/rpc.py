@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from dljob.calls import collect as collects
@@ -20,7 +20,8 @@ from dljob.errors import UsageError
 from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.worker_context import WorkerContext
 from dljob.runtime.rpc.futures import CallFuture, FutureSequence
-from dljob.runtime.rpc.sending import CallTarget, begin
+from dljob.runtime.rpc.mapped import MappedFuture
+from dljob.runtime.rpc.sending import CallTarget, begin, mapped
 from dljob.runtime.rpc.streams import Stream
 
 _MARK = "__dljob_rpc__"
@@ -187,6 +188,25 @@ class Rank(_Handle):
     if TYPE_CHECKING:
 
         def __getattr__(self, method: str) -> Method: ...
+
+    def map(self, method: str, *iterables: Iterable[Any], batch_size: int = 64) -> list[MappedFuture[Any]]:
+        """Call an @rpc method once for each tuple of items, many in a request; returns the futures in order.
+
+        The calls of a request run one after another in the callee, and their answers come together. Each has an answer
+        or error of its own; `timeout` counts for each request, and a request is lost as a whole.
+
+        Args:
+            method: an @rpc method that is no stream.
+            *iterables: its positional arguments, as of the built-in `map`; the shortest one ends it.
+            batch_size: most calls in a request, from 1.
+
+        Raises:
+            UsageError: the method is a stream, or `batch_size` is no whole number from 1.
+            WireError: an argument cannot be pickled; requests before that one are sent.
+        """
+        if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or batch_size < 1:
+            raise UsageError(f"map({method!r}, batch_size={batch_size!r}): wanted a whole number from 1")
+        return mapped(self._target, self.rank, method, zip(*iterables, strict=False), batch_size)
 
     def options(self, **changes: Any) -> Rank:
         """Return the same rank with other options: `timeout` in seconds (None: none), `idempotent`, `versions`."""

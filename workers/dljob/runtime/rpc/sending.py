@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,10 +14,11 @@ from dljob.calls.dispatch import Dispatched, RoleSnapshot, Send
 from dljob.calls.mark import DEFAULT_TIMEOUT_S, RpcMark, ServiceDescriptor, changed
 from dljob.errors import RemoteError, UsageError
 from dljob.runtime.process import arrays, wire
-from dljob.runtime.process.messages import DESCRIBE, Reply
+from dljob.runtime.process.messages import BATCH, DESCRIBE, Reply
 from dljob.runtime.process.service_descriptor import DescriptorVersion
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation, then
+from dljob.runtime.rpc.mapped import Batch, MappedFuture, packed_calls
 from dljob.runtime.rpc.resuming import split_prefix, with_prefix
 
 AHEAD = 8
@@ -151,6 +152,33 @@ def begin(
     except UsageError as error:
         begun.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))
     return begun
+
+
+def mapped(
+    target: CallTarget, rank: int, method: str, arguments: Iterable[tuple[Any, ...]], batch_size: int
+) -> list[MappedFuture[Any]]:
+    """Call a method of `target`, one rank, once for each tuple of arguments, `batch_size` of them in a request.
+
+    Raises:
+        UsageError: the method is a stream.
+        WireError: an argument cannot be pickled.
+    """
+    descriptor = target.descriptor or target.ask(method).result()
+    mark = target.mark(descriptor, method)
+    try:
+        _check_kind(mark, method, known=method in descriptor.methods, stream=False)
+    except UsageError as error:
+        raise UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint) from None
+    sent, note = Dispatched((Send(rank, 0),), (((), {}),), single=True), target.context.note
+    what, left, made = f"{target.name}.{method}", iter(arguments), list[MappedFuture[Any]]()
+    while some := list(itertools.islice(left, batch_size)):
+        payloads = [_pickled(what, args, {}) for args in some]
+        whole = packed_calls(method, payloads)
+        call = RankCall(target.role, rank, BATCH, whole, mark.timeout_s, mark.idempotent, label=method)
+        started = Invocation(target.role, method, mark, sent, (target.context.calls.send(call),), note=note)
+        batch = Batch(started, len(payloads), what)
+        made += [MappedFuture(batch, number) for number in range(len(payloads))]
+    return made
 
 
 def _after_descriptor(
@@ -293,6 +321,9 @@ def pickled(what: str, arguments: Sequence[batch.Arguments]) -> tuple[bytes, lis
 
 
 def _pickled(what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-    # Named one by one, so that an error says which argument cannot be pickled.
-    parts = itertools.chain(((f"argument {i}", a) for i, a in enumerate(args, 1)), kwargs.items())
-    return wire.dump((args, dict(kwargs)), what, tuple(parts))
+    try:
+        return wire.dump((args, dict(kwargs)), what)
+    except wire.WireError:
+        # Named one by one, so that the error says which argument cannot be pickled.
+        parts = itertools.chain(((f"argument {i}", a) for i, a in enumerate(args, 1)), kwargs.items())
+        return wire.dump((args, dict(kwargs)), what, tuple(parts))

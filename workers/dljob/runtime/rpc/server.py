@@ -6,7 +6,7 @@ import difflib
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from dljob.calls.pending import PendingCalls
 from dljob.master.state.views import Outcome
 from dljob.runtime.process import wire
 from dljob.runtime.process.loop import settle
-from dljob.runtime.process.messages import CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
+from dljob.runtime.process.messages import BATCH, CANCEL, CLOSE, DESCRIBE, KNOWN_S, PULL, Call, NotRun, Reply
 from dljob.runtime.process.outcome import user_traceback
 from dljob.runtime.rpc.call_trace import RankTrace
+from dljob.runtime.rpc.mapped import packed, unpacked_calls
 from dljob.runtime.rpc.resumed import ResumedCall, Stamp, code_of
 from dljob.runtime.rpc.rpc import mark_of, parameters_of
 from dljob.runtime.rpc.stream_producer import UNHEARD_S, CutOffError, HandedOverError, StreamProducer
@@ -155,9 +156,13 @@ class RpcServer:
             if not self._pending.arrive(call.id):
                 return _cancelled(name)
         try:
+            what: bytes | list[bytes] = payload
+            if call.method == BATCH:
+                method, what = unpacked_calls(payload)
+                call = replace(call, method=method)
             refused = self._not_up(call, name)
             found = refused or self._find(call.method, name)
-            return found if isinstance(found, Reply) else self._run(found, call, payload, common, end=end)
+            return found if isinstance(found, Reply) else self._run(found, call, what, common, end=end)
         finally:
             with self._changed:
                 self._pending.end(call.id)
@@ -254,16 +259,19 @@ class RpcServer:
         hint = f"did you mean {close[0]!r}?" if close else f"it has: {', '.join(offered) or 'none'}"
         return _refuse(NotRun.NO_METHOD, f"{name}: {kind} has no @rpc method {method!r}; {hint}")
 
-    def _run(self, mark: RpcMark, call: Call, payload: bytes, common: bytes, *, end: float | None) -> Reply:
+    def _run(
+        self, mark: RpcMark, call: Call, payload: bytes | list[bytes], common: bytes, *, end: float | None
+    ) -> Reply:
+        """Run a call, or those of a batch one after another: its answer has a reply for each."""
         name = f"{self._role}/{call.rank}"
         # The caller could not know, as no answer of the method ever reached it: the callee decides.
         if call.again and not mark.idempotent:
             return _refuse(NotRun.NOT_AGAIN, f"{name}.{call.method} is not declared idempotent")
-        try:
-            args, kwargs = wire.arguments(payload, common)
-        except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
-            said = f"{name}.{call.method}: the arguments cannot be read here: {type(error).__name__}: {error}"
-            return _refuse(NotRun.BAD_ARGUMENTS, said, user_traceback(error))
+        what = f"{name}.{call.method}"
+        each = payload if isinstance(payload, list) else [payload]
+        given = [_arguments(one, common, what) for one in each]
+        if isinstance(payload, bytes) and isinstance(given[0], Reply):
+            return given[0]
         if mark.resume and self._draining:
             return _refuse(NotRun.ENDED, f"{name} is about to end")
         # The turn comes before `_begin`: a call that waits for it is not running, and can still be cancelled.
@@ -275,17 +283,40 @@ class RpcServer:
                 slot.release()
             return refused
         ended = functools.partial(self._ended, slot)
-        if mark.stream:
-            return self._open_stream(mark, call, (args, kwargs), ended)
+        if mark.stream and isinstance(payload, bytes) and not isinstance(given[0], Reply):
+            return self._open_stream(mark, call, given[0], ended)
+        try:
+            if isinstance(payload, bytes):
+                return self._value(mark, call, given[0], what)
+            return self._values(mark, call, given, what, end=end)
+        finally:
+            ended()
+
+    def _values(
+        self, mark: RpcMark, call: Call, given: Sequence[Arguments | Reply], what: str, *, end: float | None
+    ) -> Reply:
+        replies: list[Reply] = []
+        for arguments in given:
+            # Its caller has given up the batch, and would read no answer.
+            if end is not None and time.monotonic() >= end:
+                return _cancelled(f"{self._role}/{call.rank}")
+            replies.append(one := self._value(mark, call, arguments, what))
+            if one.refused is NotRun.CUT_OFF:
+                return one
+        return Reply(payload=packed(replies), idempotent=mark.idempotent)
+
+    def _value(self, mark: RpcMark, call: Call, given: Arguments | Reply, what: str) -> Reply:
+        """Run the method once; returns a Reply whatever it does."""
+        if isinstance(given, Reply):
+            return given
+        args, kwargs = given
         try:
             value = settle(getattr(self._object, call.method)(*args, **kwargs))
             # The caller discards it, and a result that cannot be pickled is no error then.
-            payload = b"" if call.quiet else wire.dump(value, f"the result of {name}.{call.method}")
+            payload = b"" if call.quiet else wire.dump(value, f"the result of {what}")
             return Reply(payload=payload, idempotent=mark.idempotent)
         except BaseException as error:  # noqa: BLE001 - the caller receives it; this process goes on
-            return self._failed(error, name, idempotent=mark.idempotent)
-        finally:
-            ended()
+            return self._failed(error, f"{self._role}/{call.rank}", idempotent=mark.idempotent)
 
     def _ended(self, slot: threading.Semaphore | None) -> None:
         with self._changed:
@@ -353,6 +384,15 @@ def _refuse(why: NotRun, message: str, traceback: str = "") -> Reply:
     return Reply(error_type="CallError", message=message, traceback=traceback, refused=why)
 
 
+def _arguments(payload: bytes, common: bytes, what: str) -> Arguments | Reply:
+    """Unpickle the arguments of a call, or return the refusal of one whose arguments cannot be read here."""
+    try:
+        return wire.arguments(payload, common)
+    except Exception as error:  # noqa: BLE001 - unpickling runs whatever the arguments' classes do
+        said = f"{what}: the arguments cannot be read here: {type(error).__name__}: {error}"
+        return _refuse(NotRun.BAD_ARGUMENTS, said, user_traceback(error))
+
+
 def _cancelled(name: str) -> Reply:
     """Return the refusal of a call that was withdrawn or late; its caller may still be there to read it."""
     return _refuse(NotRun.LATE, f"in the queue of {name}, not run")
@@ -363,6 +403,11 @@ def _text(error: BaseException) -> str:
         return str(error)[:2000]
     except Exception:  # noqa: BLE001 - a user's __str__ may raise
         return "(its message cannot be shown)"
+
+
+def has_methods(cls: type) -> bool:
+    """Whether other roles can call methods of a class."""
+    return any(mark_of(cls, name) for name in dir(cls))
 
 
 def describe(instance: Any) -> ServiceDescriptor:

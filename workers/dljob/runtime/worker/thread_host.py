@@ -50,9 +50,11 @@ from dljob.runtime.process.worker_context import (
     renew,
     with_device,
 )
+from dljob.runtime.rpc.call_lines import LineServer
+from dljob.runtime.rpc.call_lines import address as call_address
 from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
-from dljob.runtime.rpc.server import RpcServer
+from dljob.runtime.rpc.server import RpcServer, has_methods
 from dljob.runtime.serving.ports import PortTakenError
 from dljob.runtime.worker import last_save, numa, torch_group
 from dljob.runtime.worker.heartbeat import Steps
@@ -88,6 +90,7 @@ class ThreadHost(Host):
         self._life: Lifecycle | None = None
         self._instance: Any = None
         self._calls: RpcClient | None = None
+        self._lines: LineServer | None = None
         self._recall = ThreadInterrupt()
         self._left = 0
         """The highest incarnation that was ordered to leave its torch group."""
@@ -357,6 +360,9 @@ class ThreadHost(Host):
 
     def _ready(self, start: RankStart, instance: Any) -> None:
         self._callee.open(instance)
+        # Before it is ready: callers look for a line once.
+        if self._lines is None and has_methods(type(instance)):
+            self._lines = LineServer(call_address(self.spec.job.uid, self.actor_name), self._by_line)
         self._instance = instance
         self._serving.started(start)
 
@@ -441,6 +447,10 @@ class ThreadHost(Host):
         return Outcome(ok=False, reason=Reason.UNKNOWN, code=int(EndCode.SIGTERM), message=self._killed)
 
     # -- calls and steps
+
+    def _by_line(self, packed: bytes) -> bytes:
+        call, payload = Call.unpacked(packed)
+        return self.answer(call, payload).packed()
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call on the rank's object, once `setup` is done."""

@@ -1,0 +1,166 @@
+"""A client whose callee is on the same machine: what goes by its line, what by Ray, and what a broken line means."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from ray import exceptions as rx
+
+from dljob.calls.pending import Fate
+from dljob.errors import CallTimeoutError, PeerLostError
+from dljob.runtime.process.messages import CANCEL, PULL, Call, Peer, Reply
+from dljob.runtime.process.wire import LARGE
+from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.rpc import client
+from dljob.runtime.rpc.call_lines import LineServer, address
+from dljob.runtime.rpc.client import RpcClient
+
+WAIT_S = 30.0
+
+
+class Handle:
+    """The handle of Ray's of a callee: notes what comes by Ray; `said` raises or answers."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.said: Callable[[str], Reply] = lambda _: Reply(payload=b"by Ray")
+        self.invoke = SimpleNamespace(remote=self._invoke, options=lambda **_: self.invoke)
+
+    def _get_local_state(self) -> int:
+        return 2
+
+    async def _invoke(self, message: bytes) -> bytes:
+        call, _ = Call.unpacked(message)
+        self.called.append(call.method)
+        return self.said(call.method).packed()
+
+
+class Scene:
+    """A client that knows rank 0 of the role `t` in the actor `a`."""
+
+    def __init__(self) -> None:
+        self.uid = uuid4().hex
+        self.handle = Handle()
+        self.calls = RpcClient(cast("Any", SimpleNamespace(name="j", namespace="n", uid=self.uid)), "w/0")
+        self.peer = Peer("t", 0, 3, "a", ready=True)
+        self.calls._handles["a"] = self.handle
+        self.calls._peers["t", 0] = self.peer
+        self.calls._master = SimpleNamespace(await_peer=SimpleNamespace(remote=self._await_peer))
+        self.heard: list[Call] = []
+        self.reply = Reply(payload=b"by line")
+        self.gate = threading.Event()
+        self.gate.set()
+
+    async def _await_peer(self, role: str, rank: int, after: int) -> Peer:
+        self.calls._handles["a"] = self.handle
+        return self.peer
+
+    def serve(self) -> None:
+        LineServer(address(self.uid, "a"), self._answer)
+
+    def _answer(self, packed: bytes) -> bytes:
+        self.heard.append(Call.unpacked(packed)[0])
+        self.gate.wait(WAIT_S)
+        return self.reply.packed()
+
+    def call(self, method: str = "score", **more: Any) -> Any:
+        return self.calls.send(
+            RankCall("t", 0, method, b"", more.pop("timeout_s", 60.0), more.pop("idempotent", False))
+        )
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(client, "RETRY_S", 0.001)
+    made = Scene()
+    yield made
+    made.gate.set()
+
+
+def test_call_goes_by_the_line_and_ray_hears_nothing(scene: Scene) -> None:
+    scene.serve()
+    assert scene.call().result(WAIT_S).payload == b"by line"
+    assert [(call.method, call.incarnation, call.caller) for call in scene.heard] == [("score", 3, "w/0")]
+    assert scene.handle.called == []
+
+
+def test_calls_to_the_host_itself_and_those_without_a_line_go_by_ray(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.serve()
+    monkeypatch.setattr(client, "DirectCall", lambda answer, *_: answer)
+    monkeypatch.setattr(scene.calls._unasked, "add", lambda *_: None)
+    scene.call(PULL).close()
+    scene.calls._lines._uid = "another machine"
+    scene.calls._lines._lines.clear()
+    scene.call().close()
+    assert scene.heard == []
+
+
+def test_method_whose_answers_are_large_goes_by_ray_from_then_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.serve()
+    scene.reply = Reply(payload=b"x" * LARGE)
+    assert len(scene.call().result(WAIT_S).payload) == LARGE
+    monkeypatch.setattr(client, "DirectCall", lambda answer, *_: answer)
+    monkeypatch.setattr(scene.calls._unasked, "add", lambda *_: None)
+    scene.call().close()
+    assert len(scene.heard) == 1
+    scene.reply = Reply(payload=b"small")
+    assert scene.call("other").result(WAIT_S).payload == b"small"
+
+
+def test_deadline_of_a_call_by_line_withdraws_it_by_ray(scene: Scene) -> None:
+    scene.serve()
+    scene.gate.clear()
+    scene.handle.said = lambda _: Reply(payload=Fate.BEGUN.encode())
+    with pytest.raises(CallTimeoutError, match=r"t/0\.score: no answer within 0\.1 s, .* runs it to its end"):
+        scene.call(timeout_s=0.1).result(WAIT_S)
+    assert scene.handle.called == [CANCEL]
+
+
+def broken(scene: Scene, *, idempotent: bool) -> Any:
+    """Send a call by a line that breaks before its answer."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(address(scene.uid, "a"))
+        line.listen()
+        call = scene.call(idempotent=idempotent)
+        line.accept()[0].close()
+    return call
+
+
+def test_broken_line_of_a_callee_that_lives_is_a_lost_answer(scene: Scene) -> None:
+    scene.calls._idempotent["t", "score"] = False
+    call = broken(scene, idempotent=False)
+    with pytest.raises(PeerLostError, match="it may have run, or not"):
+        call.result(WAIT_S)
+    assert scene.handle.called == [CANCEL]
+    assert broken(Scene(), idempotent=True).result(WAIT_S).payload == b"by Ray"
+
+
+def test_broken_line_of_a_callee_that_died_is_a_death(scene: Scene) -> None:
+    def died(_: str) -> Reply:
+        raise rx.ActorDiedError
+
+    scene.handle.said = died
+    scene.calls._idempotent["t", "score"] = False
+    call = broken(scene, idempotent=False)
+    with pytest.raises(PeerLostError, match=r"the process of t/0 \(incarnation 3\) died with the call"):
+        call.result(WAIT_S)
+
+
+def test_callee_without_a_handle_of_rays_is_gone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise ValueError("no such actor")
+
+    monkeypatch.setattr(client.ray, "get_actor", gone)
+    scene.calls._idempotent["t", "score"] = False
+    call = broken(scene, idempotent=False)
+    scene.calls._handles.clear()
+    with pytest.raises(PeerLostError):
+        call.result(WAIT_S)

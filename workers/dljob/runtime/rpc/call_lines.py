@@ -1,0 +1,149 @@
+"""Call lines: small calls between processes of one machine, over Unix sockets instead of Ray (docs/adr/0137).
+
+Ray takes half a millisecond for a call, most of it in locks and switches between threads. What is large goes by Ray, so
+that it is mapped and not copied, and so does whatever goes to another machine. A line that breaks says nothing about
+the callee: Ray is asked about it then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from queue import SimpleQueue
+
+from dljob.runtime.rpc.lines import Line, LineReader
+
+THREADS = 64
+"""Most calls by lines that run at once in a process, as many as by Ray."""
+
+Took = Callable[[bytes | None], None]
+"""What is told of a call: its answer, or None when the line broke before."""
+
+
+def address(uid: str, actor: str) -> str:
+    """Return the abstract address (`man 7 unix`) of the process of an actor of a job."""
+    return f"\0dljob-calls-{sha256(f'{uid}/{actor}'.encode()).hexdigest()[:32]}"
+
+
+class CallLine:
+    """The caller's end of a line."""
+
+    def __init__(self) -> None:
+        self.line: Line | None = None
+        self.is_closed = False
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Took] = {}
+
+    def send(self, message: bytes, took: Took) -> bool:
+        """Send a call; return whether `took` is going to be called. False: the callee has not received it."""
+        if self.line is None or self.is_closed:
+            return False
+        number = next(self._numbers)
+        self._waiting[number] = took
+        try:
+            self.line.send(number, message)
+        except OSError:
+            # Whoever takes it out of the table answers for it: the reader may have told of its loss already.
+            return self._waiting.pop(number, None) is None
+        return True
+
+    def answered(self, _: Line, number: int, answer: bytes) -> None:
+        """Tell of an answer."""
+        self._waiting.pop(number)(answer)
+
+    def closed(self) -> None:
+        """Tell of the loss of all calls without an answer."""
+        self.is_closed = True
+        while self._waiting:
+            with suppress(KeyError):  # a sender that has failed takes its own
+                self._waiting.popitem()[1](None)
+
+
+class CallLines:
+    """The lines of one process to others, by the names of their actors."""
+
+    def __init__(self, uid: str) -> None:
+        self._uid = uid
+        self._lock = threading.Lock()
+        self._reader: LineReader | None = None
+        self._lines: dict[str, CallLine] = {}
+
+    def send(self, actor: str, message: bytes, took: Took) -> bool:
+        """Send a call to an actor's process; return whether `took` is going to be called.
+
+        False: the process has not received it, as there is no line to it. Its line that broke is not made again.
+        """
+        line = self._lines.get(actor)
+        if line is None:
+            with self._lock:
+                line = self._lines[actor] = self._lines.get(actor) or self._connected(actor)
+        return line.send(message, took)
+
+    def _connected(self, actor: str) -> CallLine:
+        made = CallLine()
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(address(self._uid, actor))
+        except OSError:  # on another machine nobody listens there
+            line.close()
+            return made
+        self._reader = self._reader or LineReader()
+        made.line = self._reader.add(line, made.answered, made.closed)
+        return made
+
+
+class DaemonThreads:
+    """A pool of threads that end with the process, whatever runs in them."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._made = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have some work done, which must not raise, as soon as a thread is free. One thread submits."""
+        self._work.put(work)
+        if not self._idle.acquire(blocking=False) and self._made < self._most:
+            self._made += 1
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+            self._idle.release()
+
+
+class LineServer:
+    """The callee's end: answers each message by `answer`, which must not raise, in threads of its own."""
+
+    def __init__(self, where: str, answer: Callable[[bytes], bytes]) -> None:
+        """Listen at an address; raises OSError where somebody does already."""
+        self._answer = answer
+        self._threads = DaemonThreads(THREADS, "dljob-call")
+        self._reader = LineReader()
+        self._line = socket.socket(socket.AF_UNIX)
+        try:
+            self._line.bind(where)
+            self._line.listen(1024)
+        except OSError:
+            self._line.close()
+            raise
+        threading.Thread(target=self._accept, name="dljob-call-lines", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            self._reader.add(self._line.accept()[0], self._heard, lambda: None)
+
+    def _heard(self, line: Line, number: int, message: bytes) -> None:
+        self._threads.submit(partial(self._run, line, number, message))
+
+    def _run(self, line: Line, number: int, message: bytes) -> None:
+        answer = self._answer(message)
+        with suppress(OSError):  # the caller is gone
+            line.send(number, answer)

@@ -1,0 +1,129 @@
+"""Lines: connections between two processes of a machine that carry numbered messages, and the thread that reads them.
+
+Sending never waits: what the socket does not take stays in a buffer until the other end has read, so a process that is
+stopped holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+from dljob.linux.socket_peer import peer
+
+_HEAD = struct.Struct("<IQ")
+"""Before each message: its length in bytes, and its number."""
+_ROOM = 1 << 18
+"""Bytes that are read at a time."""
+
+
+Closed = Callable[[], None]
+
+
+class Line:
+    """One end of a connection. Any thread may send; `heard` and `closed` are called in the thread of `LineReader`."""
+
+    def __init__(self, line: socket.socket, poll: select.epoll, heard: Heard, closed: Closed) -> None:
+        self._line = line
+        self._poll = poll
+        self._heard = heard
+        self._closed = closed
+        self._sending = threading.Lock()
+        self._out = bytearray()
+        self._waits = False
+        """Whether the socket was full, so that the reader sends the rest."""
+        self._is_open = True
+        self._read = bytearray()
+
+    def send(self, number: int, message: bytes) -> None:
+        """Send a message of less than 4 GiB, or raise OSError if the line is broken."""
+        with self._sending:
+            if not self._is_open:
+                raise BrokenPipeError("the line is closed")
+            self._out += _HEAD.pack(len(message), number)
+            self._out += message
+            if not self._waits:
+                self._flush()
+
+    def _flush(self) -> None:
+        """Send what the socket takes."""
+        try:
+            while self._out:
+                del self._out[: self._line.send(self._out, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        if self._waits != bool(self._out):
+            self._waits = bool(self._out)
+            self._poll.modify(self._line.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._waits else 0))
+
+    def serve(self, events: int) -> bool:
+        """Send the rest, and hand over what has arrived; False once the line is broken."""
+        try:
+            if events & select.EPOLLOUT:
+                with self._sending:
+                    self._flush()
+            data = self._line.recv(_ROOM, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._read += data
+        at = 0
+        while len(self._read) - at >= _HEAD.size:
+            size, number = _HEAD.unpack_from(self._read, at)
+            if len(self._read) - at < _HEAD.size + size:
+                break
+            at += _HEAD.size + size
+            self._heard(self, number, bytes(memoryview(self._read)[at - size : at]))
+        del self._read[:at]
+        return bool(data)
+
+    def close(self) -> None:
+        """Close the connection, and tell."""
+        with self._sending:
+            self._is_open = False
+            self._line.close()
+        self._closed()
+
+
+class LineReader:
+    """The thread that reads all lines of one purpose in a process; it is started with the first one."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._lines: dict[int, Line] = {}
+        self._lock = threading.Lock()
+        self._runs = False
+
+    def add(self, line: socket.socket, heard: Heard, closed: Closed) -> Line | None:
+        """Read a connection from now on; None, and it is closed, where the process at the other end is another user's.
+
+        An abstract address has no file permissions: anybody may connect to it, or have bound it before.
+        """
+        if peer(line)[1] != os.getuid():
+            line.close()
+            return None
+        made = Line(line, self._poll, heard, closed)
+        with self._lock:
+            self._lines[line.fileno()] = made
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="dljob-lines", daemon=True).start()
+        self._poll.register(line.fileno(), select.EPOLLIN)
+        return made
+
+    def _run(self) -> None:
+        while True:
+            for fd, events in self._poll.poll():
+                line = self._lines[fd]
+                if not line.serve(events):
+                    self._poll.unregister(fd)
+                    del self._lines[fd]
+                    line.close()
+
+
+Heard = Callable[[Line, int, bytes], None]
