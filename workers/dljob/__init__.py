@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dljob.runtime.process.worker_context import WorkerContext
     from dljob.runtime.queues.data_queue import DataQueue
     from dljob.runtime.rpc.futures import CallFuture, FutureSequence
+    from dljob.runtime.rpc.mapped import MappedFuture
     from dljob.runtime.rpc.streams import Stream
     from dljob.runtime.serving.completion_stream import CompletionStream
     from dljob.runtime.serving.endpoints import Endpoint, Endpoints, endpoints
@@ -105,6 +106,7 @@ _HOMES = {
     "dljob.runtime.process.worker_context": ("WorkerContext",),
     "dljob.runtime.queues.data_queue": ("DataQueue",),
     "dljob.runtime.rpc.futures": ("CallFuture", "FutureSequence"),
+    "dljob.runtime.rpc.mapped": ("MappedFuture",),
     "dljob.runtime.controller.relauncher": ("BadNode", "NodeRelauncher"),
     "dljob.runtime.rpc.rpc": ("RoleGroup", "rpc"),
     "dljob.runtime.data.shards": ("Shard", "shards"),
@@ -151,6 +153,7 @@ __all__ = [
     "JobStatus",
     "JournalError",
     "KubernetesJob",
+    "MappedFuture",
     "NodeRelauncher",
     "NotFoundError",
     "PeerLostError",

@@ -72,7 +72,8 @@ def rpc(method: Any = None, **options: Any) -> Any:
             `versions`: "same": it goes on only at a callee with the version of weights and the code that it began with,
             and waits for one until its timeout; "any": at any, and `Stream.segments` tells who made what.
             `concurrency`: how many calls of the method a rank runs at once; an open stream counts as one. None: no
-            limit of its own. A rank holds 64 running or queued calls of all methods; later ones wait for a place.
+            limit of its own. A rank runs or queues 64 calls of all methods from its own machine, and 64 others; later
+            ones wait for a place.
     """
     mark = _read("@rpc", RpcMark(), options, (*_OPTIONS, "stream", "resume", "hand_over", "concurrency"))
 
