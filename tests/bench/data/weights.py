@@ -28,9 +28,9 @@ def main() -> None:
     Row(
         "weights",
         "WeightChannel, 64 MiB to 4 readers on a host",
-        "<= 1.2 x of one numpy ray.put + 4 gets; bytes equal",
+        "<= 1.1 x of one numpy ray.put + 4 gets; bytes equal",
         median(found["store"]),
-        1.2 * plain,
+        1.1 * plain,
         samples={"dljob": found["store"], "plain": found["plain"]},
         facts={"bytes equal": found["equal"]},
         note=f"{median(found['store']) / plain:.2f} x plain",

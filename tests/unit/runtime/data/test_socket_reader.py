@@ -17,16 +17,18 @@ from dljob.runtime.data.source_reader import Extent, SourceError, SourceEvent
 @pytest.fixture
 def serve():
     """A server that gives each connection the next answers; an answer of None ends it."""
-    made: list[socket.socket] = []
+    made: list[tuple[socket.socket, threading.Thread]] = []
 
     def begin(*answers: bytes | None) -> tuple[SocketReader, list[bytes]]:
         server = socket.create_server(("127.0.0.1", 0))
-        made.append(server)
         asked, left = list[bytes](), list(answers)
 
         def run() -> None:
             while left:
-                connection, _ = server.accept()
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # the test is over
+                    return
                 with connection, connection.makefile("rb") as file:
                     while left and (line := file.readline()):
                         asked.append(line)
@@ -35,11 +37,16 @@ def serve():
                             break
                         connection.sendall(answer)
 
-        threading.Thread(target=run, daemon=True).start()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        made.append((server, thread))
         return open_source(f"tcp://127.0.0.1:{server.getsockname()[1]}", {}), asked
 
     yield begin
-    for server in made:
+    for server, thread in made:
+        # It wakes who accepts: the number of a closed socket is soon that of another file.
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
         server.close()
 
 

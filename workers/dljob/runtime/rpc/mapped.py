@@ -15,7 +15,7 @@ from dljob.runtime.rpc.futures import Invocation
 T = TypeVar("T")
 
 
-class Batch:
+class CallBatch:
     """A request with several calls, and its one answer, which has a reply for each."""
 
     def __init__(self, started: Invocation, many: int, what: str) -> None:
@@ -54,7 +54,7 @@ class MappedFuture(Generic[T]):
 
     __slots__ = ("_batch", "_number")
 
-    def __init__(self, batch: Batch, number: int) -> None:
+    def __init__(self, batch: CallBatch, number: int) -> None:
         self._batch = batch
         self._number = number
 

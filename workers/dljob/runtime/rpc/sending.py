@@ -18,7 +18,7 @@ from dljob.runtime.process.messages import BATCH, DESCRIBE, Reply
 from dljob.runtime.process.service_descriptor import DescriptorVersion
 from dljob.runtime.process.worker_context import RankCall, WorkerContext
 from dljob.runtime.rpc.futures import Invocation, then
-from dljob.runtime.rpc.mapped import Batch, MappedFuture, packed_calls
+from dljob.runtime.rpc.mapped import CallBatch, MappedFuture, packed_calls
 from dljob.runtime.rpc.resuming import split_prefix, with_prefix
 
 AHEAD = 8
@@ -176,7 +176,7 @@ def mapped(
         whole = packed_calls(method, payloads)
         call = RankCall(target.role, rank, BATCH, whole, mark.timeout_s, mark.idempotent, label=method)
         started = Invocation(target.role, method, mark, sent, (target.context.calls.send(call),), note=note)
-        batch = Batch(started, len(payloads), what)
+        batch = CallBatch(started, len(payloads), what)
         made += [MappedFuture(batch, number) for number in range(len(payloads))]
     return made
 
