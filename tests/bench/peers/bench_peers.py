@@ -192,11 +192,22 @@ def tables(samples: Sequence[Sample]) -> str:
             cells = [cell_text((workload, row, name), samples) for name in PEERS]
             lines.append(f"| {what} | {' | '.join(cells)} |")
         parts.append("\n".join(lines))
+    if allowed := allowed_goodput(samples, goodput.trace()):
+        why = "each fault costs its row and half of what lies between two saves"
+        parts.append(f"By its own rows of S dljob can reach {allowed:.3f} in G: {why}.")
     if samples:
         loads, days = [one.load for one in samples], sorted({one.when for one in samples})
         cpus = " or ".join(sorted({str(one.cpus) for one in samples}))
         parts.append(f"{days[0]} to {days[-1]}, {cpus} processors, load {min(loads)} to {max(loads)} before a run.")
     return "\n\n".join(parts)
+
+
+def allowed_goodput(samples: Sequence[Sample], faults: goodput.Trace) -> float | None:
+    """Return the goodput that dljob's own recoveries allow; None before each kind of the trace has its row."""
+    rows = {what: [one for one in samples if (one.workload, one.row) == ("S", what)] for _, what in faults.faults}
+    found = {what: medians(own).get("dljob") for what, own in rows.items()}
+    known_s = {what: seconds for what, seconds in found.items() if seconds is not None}
+    return goodput.allowed(faults, known_s) if len(known_s) == len(found) else None
 
 
 def bar(value: float, largest: float) -> str:

@@ -222,6 +222,17 @@ for"""
     assert (trace().seconds, len(trace().faults)) == (600, 10)
 
 
+def test_goodput_that_is_allowed_needs_a_row_for_each_kind_of_fault(bench: Any) -> None:
+    from peer_goodput import Trace
+
+    faults = Trace(100.0, ((1, "one"), (2, "one"), (3, "hang")))
+    one = bench.Sample("S", "one", "dljob", value=1.0)
+    others = [bench.Sample("S", "hang", "torchrun", value=0.1), bench.Sample("A", "hang", "dljob", value=0.1)]
+    assert bench.allowed_goodput([one, *others], faults) is None
+    samples = [one, *others, bench.Sample("S", "hang", "dljob", value=6.5)]
+    assert bench.allowed_goodput(samples, faults) == pytest.approx(0.9)
+
+
 def test_page_has_the_samples_that_were_measured(bench: Any) -> None:
     page = bench.PAGE.read_text()
     assert page.count(bench.BEGIN) == page.count(bench.END) == 1
