@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from life_kit import context, info, role_of
@@ -254,6 +255,33 @@ class TestPreload:
     )
     def test_torch_is_found_where_importing_the_code_imports_it(self, code, entrypoint, there):
         assert ("torch" in preload.imported(entrypoint, code)) is there
+
+    @pytest.mark.parametrize(
+        ("line", "there"),
+        [
+            ("opt = torch.optim.Adam", True),
+            ("from torch import nn, optim", True),
+            ("from torch.optim import Adam", True),
+            ("import torch.optim", True),
+            ("def f(net):\n    return torch.optim.SGD(net)", True),
+            ("from torch import nn  # no optim", False),
+            ("optimum = 1", False),
+        ],
+    )
+    def test_what_an_optimizer_imports_is_there_where_the_code_names_one(self, code, line, there):
+        Path(code, "pkg", "model.py").write_text(f"import torch\n{line}\n")
+        wanted = ("torch", *["torch._dynamo"] * there)
+        assert preload.modules(role_of("pkg.train.T"), code) == wanted
+
+    def test_first_optimizer_imports_nothing_more(self):
+        program = (
+            "import importlib, sys\nfrom dljob.runtime.process import preload\nimport torch\n"
+            "for name in preload.OF_OPTIMIZERS: importlib.import_module(name)\n"
+            "before = set(sys.modules)\ntorch.optim.Adam(torch.nn.Linear(1, 1).parameters())\n"
+            "print(len(set(sys.modules) - before))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert int(done.stdout) == 0
 
     def test_role_with_a_store_needs_it_anyway(self, code):
         role = role_of("lazy.f", elastic=True, comm_backend="gloo")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,13 @@ HARMLESS = {
     *("Path", "abspath", "dirname", "get", "getLogger", "get_logger", "getenv", "join", "resolve"),
 }
 """Calls that an assignment between imports may make: they change nothing that a later import reads."""
+
+OPTIMIZERS, OF_OPTIMIZERS = "torch.optim", ("torch._dynamo",)
+"""What the first optimizer of a process imports, whether anything is compiled or not: a second of a core.
+
+Source: torch/_compile.py, 2.15 (`_disable_dynamo`). An older torch imports it later, or not at all.
+"""
+_NAMED = re.compile(rb"\btorch\.optim\b|\bfrom torch import [^#\n]*\boptim\b")
 
 Import = tuple[str, tuple[str, ...]]
 """A module, and the names that are taken from it; none where the module itself is imported."""
@@ -62,10 +70,10 @@ def folder(target: str, code_dir: str) -> Path:
 
 def modules(role: RolePlan, code_dir: str) -> tuple[str, ...]:
     """Return the modules to import early for a role."""
-    grouped = role.comm_backend is not None
-    if grouped or "torch" in imported(role.entrypoint, code_dir):
-        return ("torch", "torch.distributed") if grouped else ("torch",)
-    return ()
+    grouped, names = role.comm_backend is not None, imported(role.entrypoint, code_dir)
+    if not grouped and "torch" not in names:
+        return ()
+    return ("torch", *["torch.distributed"] * grouped, *OF_OPTIMIZERS * (OPTIMIZERS in names))
 
 
 def in_background(names: tuple[str, ...]) -> threading.Thread:
@@ -88,7 +96,10 @@ def _import(names: tuple[str, ...]) -> None:
 
 
 def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
-    """Return the top-level packages that a role's code imports while being imported, as far as its folder shows."""
+    """Return the top-level packages that a role's code imports while being imported, as far as its folder shows.
+
+    OPTIMIZERS is among them where one of its files names it.
+    """
     kind, target = entrypoint[0], entrypoint[1]
     # A command's program is not known to be Python.
     if kind == "command":
@@ -104,6 +115,8 @@ def imported(entrypoint: tuple[str, ...], code_dir: str) -> frozenset[str]:
         if path in seen:
             continue
         seen.add(path)
+        if _NAMED.search(_source(path)):
+            found.add(OPTIMIZERS)
         for name in _names(path, root):
             found.add(name.partition(".")[0])
             waiting += _files(root, name)
@@ -118,6 +131,13 @@ def _files(root: Path, module: str) -> Iterator[Path]:
         for candidate in (path / "__init__.py", path.with_suffix(".py")):
             if candidate.is_file():
                 yield candidate
+
+
+def _source(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _names(path: Path, root: Path) -> Iterator[str]:
