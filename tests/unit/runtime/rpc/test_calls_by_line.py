@@ -14,12 +14,13 @@ from ray import exceptions as rx
 
 from dljob.calls.pending import Fate
 from dljob.errors import CallTimeoutError, PeerLostError
-from dljob.runtime.process.messages import CANCEL, PULL, Call, Peer, Reply
+from dljob.runtime.process.messages import CANCEL, PULL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import RankCall
-from dljob.runtime.rpc import client
-from dljob.runtime.rpc.call_lines import LineServer, address
+from dljob.runtime.rpc import call_lines, client
+from dljob.runtime.rpc.call_lines import LargeAnswers, LineServer, address
 from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.worker.thread_host import ThreadHost
 
 WAIT_S = 30.0
 
@@ -29,6 +30,7 @@ class Handle:
 
     def __init__(self) -> None:
         self.called: list[str] = []
+        self.again: list[bool] = []
         self.said: Callable[[str], Reply] = lambda _: Reply(payload=b"by Ray")
         self.invoke = SimpleNamespace(remote=self._invoke, options=lambda **_: self.invoke)
 
@@ -38,6 +40,7 @@ class Handle:
     async def _invoke(self, message: bytes) -> bytes:
         call, _ = Call.unpacked(message)
         self.called.append(call.method)
+        self.again.append(call.again)
         return self.said(call.method).packed()
 
 
@@ -103,16 +106,51 @@ def test_calls_to_the_host_itself_and_those_without_a_line_go_by_ray(
     assert scene.heard == []
 
 
-def test_method_whose_answers_are_large_goes_by_ray_from_then_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answer_is_fetched_by_ray_and_so_are_those_of_its_method_from_then_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.serve()
-    scene.reply = Reply(payload=b"x" * LARGE)
-    assert len(scene.call().result(WAIT_S).payload) == LARGE
+    scene.reply = Reply(refused=NotRun.BY_RAY)
+    assert scene.call().result(WAIT_S).payload == b"by Ray"
+    assert (scene.handle.called, scene.handle.again) == (["score"], [True]), "it does not run again if it is not kept"
     monkeypatch.setattr(client, "DirectCall", lambda answer, *_: answer)
     monkeypatch.setattr(scene.calls._unasked, "add", lambda *_: None)
     scene.call().close()
     assert len(scene.heard) == 1
     scene.reply = Reply(payload=b"small")
     assert scene.call("other").result(WAIT_S).payload == b"small"
+
+
+def host_of(answer: Callable[[Call, bytes], Reply]) -> Any:
+    return SimpleNamespace(answer=answer, _large=LargeAnswers(), spec=SimpleNamespace(role=SimpleNamespace(name="t")))
+
+
+def test_host_keeps_a_large_answer_for_the_same_call_by_ray() -> None:
+    host = host_of(lambda call, _: Reply(payload=call.method.encode() * LARGE))
+    packed = Call("1", 0, 3, "x", None, "w/0").packed(b"")
+    assert Reply.unpacked(ThreadHost._by_line(host, packed)).refused is NotRun.BY_RAY
+    assert ThreadHost.answer(host, Call("1", 0, 3, "x", None, "w/0"), b"").payload == b"x" * LARGE
+    assert host._large.take("1") is None, "once"
+    small = host_of(lambda *_: Reply(payload=b"1"))
+    assert Reply.unpacked(ThreadHost._by_line(small, packed)).payload == b"1"
+
+
+def test_host_that_cannot_answer_says_so() -> None:
+    def fails(*_: object) -> Reply:
+        raise KeyError("x")
+
+    said = Reply.unpacked(ThreadHost._by_line(host_of(fails), Call("1", 0, 3, "x", None, "w/0").packed(b"")))
+    assert (said.message, said.refused) == ("t/0.x failed in its host: KeyError('x')", NotRun.BAD_ARGUMENTS)
+
+
+def test_large_answer_that_nobody_fetches_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_lines, "KEPT_S", 0.01)
+    kept = LargeAnswers()
+    kept.keep("1", Reply())
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(WAIT_S)
+    assert kept.take("1") is None
 
 
 def test_deadline_of_a_call_by_line_withdraws_it_by_ray(scene: Scene) -> None:

@@ -22,6 +22,7 @@ from dljob.master.state.views import Outcome
 from dljob.runtime.process.messages import Call, LeaveOrder, NotRun, Peer, Reply, StartOrder, StopOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt, ThreadInterrupted
 from dljob.runtime.process.worker_context import ProgressCounter, RankCall, Stopping, renew
+from dljob.runtime.rpc.call_lines import LargeAnswers
 from dljob.runtime.rpc.call_trace import RankTrace
 from dljob.runtime.rpc.client import RpcClient
 from dljob.runtime.rpc.server import RpcServer
@@ -176,6 +177,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> ThreadHost:
     made._killed = ""
     made._stopping, made._progress, made._callee = Stopping(), ProgressCounter(), RpcServer("t")
     made._traces = SimpleNamespace(of=lambda _: None, write_out=lambda _: None)
+    made._large, made._lines = LargeAnswers(), None
 
     def live_on(order: StartOrder, start: RankStart) -> Outcome:
         made.lives.append(start.incarnation)

@@ -378,7 +378,7 @@ wait for items, and descriptors for `setup`, so each has a group of its own. A c
 
 
 class NotRun(StrEnum):
-    """The reason why a host did not run a call."""
+    """The reason why a host did not run a call, or not to its end, or keeps its answer."""
 
     NO_METHOD = "no method"
     """The method is unknown, or not @rpc; another try will not find it either."""
@@ -394,6 +394,8 @@ class NotRun(StrEnum):
     """A stream that goes on asks for another version of weights or code than the callee has."""
     CUT_OFF = "cut off"
     """The call was broken off because the rank restarts in its process: it may have had an effect, or not."""
+    BY_RAY = "by Ray"
+    """It ran, and its answer is too large for a line: it is kept for the same call by Ray."""
 
 
 @dataclass(frozen=True, slots=True)

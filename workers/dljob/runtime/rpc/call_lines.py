@@ -16,8 +16,11 @@ from functools import partial
 from hashlib import sha256
 from queue import SimpleQueue
 
+from dljob.runtime.process.messages import Reply
 from dljob.runtime.rpc.lines import Line, LineReader
 
+KEPT_S = 60.0
+"""Seconds for a caller to fetch a large answer."""
 THREADS = 64
 """Most calls by lines that run at once in a process, as many as by Ray."""
 
@@ -95,6 +98,24 @@ class CallLines:
         self._reader = self._reader or LineReader()
         made.line = self._reader.add(line, made.answered, made.closed)
         return made
+
+
+class LargeAnswers:
+    """Answers that are too large for a line, until their callers fetch them by Ray: it maps what a line would copy."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Reply] = {}
+
+    def keep(self, call: str, reply: Reply) -> None:
+        """Keep the answer to a call, for a while: its caller may be gone."""
+        self._kept[call] = reply
+        drop = threading.Timer(KEPT_S, self._kept.pop, (call, None))
+        drop.daemon = True
+        drop.start()
+
+    def take(self, call: str) -> Reply | None:
+        """Return the answer to a call, once; None where none is kept."""
+        return self._kept.pop(call, None)
 
 
 class DaemonThreads:

@@ -137,7 +137,7 @@ class RpcClient:
             return asyncio.run_coroutine_threadsafe(self._run(call, payload), self._running_loop())
         self._sends(call)
         message = self._message(call, peer, payload)
-        if not payload and call.method not in GROUPS and (call.role, call.method) not in self._by_ray:
+        if not payload and call.method not in GROUPS and _method(call) not in self._by_ray:
             by_line = LineCall(
                 call,
                 lambda future: self._take_over(future, call, peer, payload, self._later(future, call, peer)),
@@ -174,7 +174,7 @@ class RpcClient:
     def _direct_answer(self, call: RankCall, reply: Reply) -> None:
         self._learn(call, reply)
         if len(reply.payload) >= LARGE:
-            self._by_ray.add((call.role, call.method))
+            self._by_ray.add(_method(call))
         if self._trace is not None:
             self._trace.ended(call, reply.error_type or OK, len(reply.payload))
 
@@ -362,6 +362,11 @@ class RpcClient:
                 call.died = False
                 self._forget(call, peer)
                 return None
+            case NotRun.BY_RAY:
+                self._by_ray.add(_method(call))
+                # Where it is not kept any more, it must not run again.
+                call.again, call.tried = not call.idempotent, True
+                return None
             case NotRun.LATE:
                 call.waiting = reply.message
                 raise LateError
@@ -528,6 +533,11 @@ class RpcClient:
         if left is not None and left <= 0:
             raise LateError
         await asyncio.sleep(RETRY_S if left is None else min(RETRY_S, left))
+
+
+def _method(call: RankCall) -> tuple[str, str]:
+    """Return role and method of a call; of a batch those of its calls."""
+    return call.role, call.label or call.method
 
 
 async def _plain(answer: Awaitable[T]) -> T:

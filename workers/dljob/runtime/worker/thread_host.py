@@ -34,12 +34,14 @@ from dljob.runtime.process.messages import (
     LoadOrder,
     LoadResult,
     NewestVersion,
+    NotRun,
     Reply,
     Serves,
     StartOrder,
     StopOrder,
 )
 from dljob.runtime.process.thread_interrupt import AGAIN_S, ASK_S, PATIENCE_S, ThreadInterrupt
+from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import (
     ProgressCounter,
     Stopping,
@@ -50,7 +52,7 @@ from dljob.runtime.process.worker_context import (
     renew,
     with_device,
 )
-from dljob.runtime.rpc.call_lines import LineServer
+from dljob.runtime.rpc.call_lines import LargeAnswers, LineServer
 from dljob.runtime.rpc.call_lines import address as call_address
 from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
@@ -91,6 +93,7 @@ class ThreadHost(Host):
         self._instance: Any = None
         self._calls: RpcClient | None = None
         self._lines: LineServer | None = None
+        self._large = LargeAnswers()
         self._recall = ThreadInterrupt()
         self._left = 0
         """The highest incarnation that was ordered to leave its torch group."""
@@ -450,10 +453,20 @@ class ThreadHost(Host):
 
     def _by_line(self, packed: bytes) -> bytes:
         call, payload = Call.unpacked(packed)
-        return self.answer(call, payload).packed()
+        try:
+            reply = self.answer(call, payload)
+        except Exception as error:  # noqa: BLE001 - as by Ray: the caller hears of it, and does not wait for ever
+            said = f"{self.spec.role.name}/{call.rank}.{call.method} failed in its host: {error!r}"
+            return Reply(error_type="CallError", message=said, refused=NotRun.BAD_ARGUMENTS).packed()
+        if len(reply.payload) < LARGE:
+            return reply.packed()
+        self._large.keep(call.id, reply)
+        return Reply(refused=NotRun.BY_RAY).packed()
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call on the rank's object, once `setup` is done."""
+        if (kept := self._large.take(call.id)) is not None:
+            return kept
         start = self._start
         # A caller may still hold the address of an earlier incarnation in the same process.
         mismatch = start is not None and (start.rank, start.incarnation) != (call.rank, call.incarnation)
