@@ -137,7 +137,6 @@ def objects(monkeypatch) -> Objects:
     monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
     monkeypatch.setattr(weights_keeper.ray, "put", made.put)
     monkeypatch.setattr(weights_keeper, "COPY_AFTER_S", 0)
-    monkeypatch.setattr(weights_keeper, "SUMMED_WITHIN_S", 0)
     return made
 
 
@@ -166,7 +165,6 @@ async def test_the_newest_two_are_kept_and_copied(objects):
     assert await held.on_latest() == 3
     assert await held.on_bucket(marks[2], 0) == [b"x"]
     assert await held.on_bucket(marks[0], 0) is None
-    assert await held.sums(marks[0], 1.0) is None
 
 
 async def test_a_version_whose_publisher_died_before_the_copy_is_not_handed_out(objects):
@@ -208,23 +206,6 @@ async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):
     later = await held.offer(Who("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),)))
     assert (await held.newer(lost, 0)).mark == later
     assert (await held.newer(("another keeper's", 9), 0)).mark == later
-
-
-async def test_checksums_may_follow_their_version(objects):
-    held = a_keeper()
-    mark = await held.offer(ME, published(1, objects.put([b"x"])))
-    waiting = asyncio.create_task(held.on_sums(mark, 60))
-    await asyncio.sleep(0)
-    await held.summed(mark, (5,))
-    assert await waiting == (5,)
-
-
-async def test_checksums_of_a_publisher_that_died_before_it_told_them_are_the_keepers(objects):
-    held = a_keeper()
-    mark = await held.offer(ME, published(1, objects.put([b"x"]), objects.put([b"y", b"z"])))
-    elsewhere = asyncio.create_task(held.on_sums(mark, 60))
-    await asyncio.gather(*held._tasks.tasks)
-    assert await elsewhere == tuple(checksum([memoryview(b) for b in bucket]) for bucket in ([b"x"], [b"y", b"z"]))
 
 
 async def test_only_the_publisher_publishes_newer_versions(objects):

@@ -26,8 +26,6 @@ KEPT = 2
 """Versions that are kept: a reader may still fetch the one before the newest."""
 COPY_AFTER_S = 0.05
 """Seconds until the keeper copies a new version, so that readers who wait for it go first."""
-SUMMED_WITHIN_S = 5.0
-"""Seconds to wait for a publisher's checksums; it died if they do not come, and the keeper makes them."""
 
 
 class WeightsKeeper(StorageActor):
@@ -53,10 +51,6 @@ class WeightsKeeper(StorageActor):
         except UsageError as error:
             return str(error)
 
-    async def summed(self, mark: Mark, sums: tuple[int, ...]) -> None:
-        """Accept the checksums of a version, which follow it: readers on its node need none."""
-        self._replace(mark, sums=sums)
-
     async def newer(self, mark: Mark, wait_s: float) -> Version | None:
         """Return the newest version, once one is newer than `mark`."""
 
@@ -66,16 +60,6 @@ class WeightsKeeper(StorageActor):
             return newest if newest is not None and _after(newest.mark, mark) else None
 
         return await self.changes.until(look, wait_s)
-
-    async def sums(self, mark: Mark, wait_s: float) -> tuple[int, ...] | None:
-        """Return the checksums of a version; None when it is dropped, or they do not come in `wait_s`."""
-
-        def look() -> Version | bool | None:
-            found = self._find_version(mark)
-            return found is not None and (found if found.sums is not None else None)
-
-        found = await self.changes.until(look, wait_s)
-        return found.sums if isinstance(found, Version) else None
 
     async def lost(self, mark: Mark) -> None:
         """Drop a version that a reader could not fetch: its publisher died before the keeper had copied it."""
@@ -113,7 +97,7 @@ class WeightsKeeper(StorageActor):
 
     async def on_publish(self, who: Who, version: Version, buckets: Sequence[Sequence[bytes]]) -> None:
         """Accept a version that came as bytes. Raises UsageError when it arrived damaged."""
-        for bucket, said in zip(buckets, version.sums or (), strict=True):
+        for bucket, said in zip(buckets, version.sums, strict=True):
             if checksum([memoryview(part) for part in bucket]) != said:
                 raise UsageError(f"version {version.version} arrived damaged: publish it again")
         refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
@@ -143,10 +127,6 @@ class WeightsKeeper(StorageActor):
         except RayError:
             await self.lost(mark)
             return None
-
-    async def on_sums(self, mark: Mark, wait_s: float) -> tuple[int, ...] | None:
-        """Return the checksums of a version to a rank outside of Ray, as `sums` does."""
-        return await self.sums(mark, wait_s)
 
     async def on_latest(self) -> int | None:
         """Return the number of the newest version; None before the first."""
@@ -205,9 +185,6 @@ class WeightsKeeper(StorageActor):
         try:
             refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
             self._replace(version.mark, refs=refs, copied=True)
-            if await self.sums(version.mark, SUMMED_WITHIN_S) is None and self._find_version(version.mark):
-                sums = [await asyncio.to_thread(_sum, await ref) for ref in refs]
-                self._replace(version.mark, sums=tuple(sums))
         except RayError:
             await self.lost(version.mark)
 
@@ -236,7 +213,3 @@ def _after(mark: Mark, other: Mark) -> bool:
 
 def _put(bucket: Sequence[Any]) -> Any:
     return ray.put(parcel([memoryview(part) for part in bucket]))
-
-
-def _sum(bucket: Sequence[Any]) -> int:
-    return checksum([memoryview(part) for part in bucket])

@@ -30,8 +30,8 @@ class Version:
     node: str = ""
     """The publisher's node; empty when the bytes came through its host."""
     refs: Sequence[Any] = field(default=(), repr=False)
-    sums: tuple[int, ...] | None = None
-    """The checksum of each bucket; None until the publisher has sent them."""
+    sums: tuple[int, ...] = ()
+    """The checksum of each bucket."""
     mark: Mark = ("", 0)
     taken_at: float = 0.0
     """When the keeper took it (unix seconds): the order of versions of all keepers, whose numbers may go back."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -13,54 +12,49 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from dljob.errors import CallTimeoutError, UsageError
-from dljob.runtime.queues.storage_client import LOOK_S, SLICE_S, StorageClient
+from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
 from dljob.runtime.weights.buckets import checksum, parcel
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
 
-SUM_AFTER_S = 0.02
-"""Seconds until the publisher makes checksums: 64 MiB take 3 ms of a core that waiting readers want first."""
-
-log = logging.getLogger(__package__)
-
 
 class RayCarrier:
-    """A `transport.Carrier` for ranks in Ray."""
+    """A `transport.Carrier` for ranks in Ray; `verify`: its reader checks every byte."""
 
-    def __init__(self, keeper: StorageClient, find: Callable[[str], Any]) -> None:
+    def __init__(self, keeper: StorageClient, find: Callable[[str], Any], *, verify: bool = True) -> None:
         self._keeper = keeper
         self._find = find
+        self._verify = verify
+        self._beside: ThreadPoolExecutor | None = None
         self._actor: Any = None
         self._node: str = ray.get_runtime_context().get_node_id()
 
     def publish(self, version: Version, buckets: Buckets) -> None:
-        """Put each bucket once and offer the version to the keeper; the checksums follow from a thread."""
+        """Put each bucket once, with its checksum, and offer the version to the keeper."""
         # By value, now: the state may be changed once `publish` returns.
-        refs = [ray.put(parcel(bucket)) for bucket in buckets]
-        made = replace(version, node=self._node, refs=refs)
+        refs, sums = list[Any](), list[int]()
+        for bucket in buckets:
+            # Beside the copy, which reads the same memory: together they take little longer than the longer of the two.
+            summing = None if version.sums else self._thread().submit(checksum, bucket)
+            refs.append(ray.put(parcel(bucket)))
+            if summing is not None:
+                sums.append(summing.result())
+        made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums))
         said = self.ask("offer", self._keeper.who, made)
         if isinstance(said, str):
             raise UsageError(f"{self._keeper.name}.publish: {said}")
-        if version.sums is None:
-            name = f"dljob-sums-{self._keeper.name}"
-            threading.Thread(target=self._sum, args=(said, refs), name=name, daemon=True).start()
 
-    def _sum(self, mark: Mark, refs: list[Any]) -> None:
-        """Send the checksums of what was put; the state itself may have changed by now."""
-        time.sleep(SUM_AFTER_S)
-        try:
-            buckets: Any = _wait_interruptibly(refs, None)
-            sums = tuple(checksum([memoryview(part) for part in bucket]) for bucket in buckets)
-            self.ask("summed", mark, sums)
-        except Exception as error:  # noqa: BLE001 - this process is ending; the keeper makes them from its copy
-            log.debug("%s: no checksums: %s", self._keeper.name, error)
+    def _thread(self) -> ThreadPoolExecutor:
+        if self._beside is None:
+            self._beside = ThreadPoolExecutor(1, "dljob-sums")
+        return self._beside
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         return self.ask("newer", mark, wait_s, timeout_s=timeout_s)
 
     def fetch(self, version: Version) -> Buckets | None:
-        """Map the version's buckets; those from another node are checked."""
+        """Map the version's buckets, and check them against their checksums."""
         try:
             found: Any = _wait_interruptibly(list(version.refs), None)
         except RayError:
@@ -68,20 +62,15 @@ class RayCarrier:
             self.ask("lost", version.mark)
             return None
         buckets = [[memoryview(part) for part in bucket] for bucket in found]
-        # On the publisher's node nothing was copied since `ray.put`: a checksum of 64 MiB would take 3 to 6 ms for
-        # nothing.
-        return buckets if version.node == self._node else self._checked(version, buckets)
+        return self._checked(version, buckets) if self._verify else buckets
 
     def _checked(self, version: Version, buckets: list[list[memoryview]]) -> Buckets | None:
-        sums = self.ask("sums", version.mark, SLICE_S) if version.sums is None else version.sums
-        if sums is None:
-            return None
         whole = list[Sequence[memoryview]]()
         for number, bucket in enumerate(buckets):
             first: list[Sequence[memoryview]] = [bucket]
             got = checked(
                 lambda at=number, had=first: had.pop() if had else self._bucket(version, at),
-                sums[number],
+                version.sums[number],
                 f"{self._keeper.name}.receive",
             )
             if got is None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from dljob.errors import CallError
 from dljob.runtime.process.context import current_worker
-from dljob.runtime.queues.storage_client import SLICE_S, StorageClient
+from dljob.runtime.queues.storage_client import StorageClient
 from dljob.runtime.weights.buckets import checksum
 from dljob.runtime.weights.model import Mark, Version
 
@@ -73,15 +73,9 @@ class ByteCarrier:
 
     def fetch(self, version: Version) -> Buckets | None:
         """Return checked copies of the buckets, as bytes from the keeper; None when they are gone."""
-        sums = version.sums
-        if sums is None:
-            sums = self._keeper.ask("sums", version.mark, SLICE_S, timeout_s=None)
-        # They did not come: the publisher died, or the version was dropped. The caller looks for a newer one.
-        if sums is None:
-            return None
         buckets = list[Sequence[memoryview]]()
-        for number in range(len(sums)):
-            found = checked(lambda at=number: self._bucket(version, at), sums[number], f"{self._keeper.name}.receive")
+        for number, said in enumerate(version.sums):
+            found = checked(lambda at=number: self._bucket(version, at), said, f"{self._keeper.name}.receive")
             if found is None:
                 return None
             buckets.append(found)

@@ -138,7 +138,7 @@ class DatasystemCarrier:
     def fetch(self, version: Version) -> Buckets | None:
         """Return checked copies of the buckets; None when they are gone, which is reported to the keeper."""
         found = list[Sequence[memoryview]]()
-        for where, said in zip(version.stored, version.sums or (), strict=True):
+        for where, said in zip(version.stored, version.sums, strict=True):
             bucket = checked(lambda at=where: self._get(at), said, f"{self._keeper.name}.receive")
             if bucket is None:
                 self._keeper.ask("lost", version.mark, timeout_s=None)

@@ -1,0 +1,100 @@
+"""The carrier for ranks in Ray: checksums go with a version, and a reader checks every byte unless it asked not to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from life_kit import context as here
+
+from dljob import CallError
+from dljob.runtime.process import context
+from dljob.runtime.weights import ray_transport
+from dljob.runtime.weights.buckets import checksum
+from dljob.runtime.weights.model import Version
+from dljob.runtime.weights.ray_transport import RayCarrier
+
+STATE = [[b"first", b"", b"second"], [b"third" * 1000]]
+
+
+class Store:
+    """In the place of Ray's store and of the keeper."""
+
+    def __init__(self) -> None:
+        self.put_: list[list[bytes]] = []
+        self.offered: list[Version] = []
+        self.whole = True
+        """Whether the keeper has the bucket as it was published."""
+
+    def put(self, parts: Any) -> int:
+        self.put_.append([bytes(part) for part in parts])
+        return len(self.put_) - 1
+
+    def get(self, refs: Any, timeout: float) -> Any:
+        assert timeout >= 0
+        return [self.put_[ref] for ref in refs] if isinstance(refs, list) else refs.value
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "n1")
+
+    def get_actor(self, _: str) -> Any:
+        names = ("offer", "on_bucket")
+        return SimpleNamespace(**{name: SimpleNamespace(remote=getattr(self, name)) for name in names})
+
+    def offer(self, _: object, version: Version) -> Any:
+        self.offered.append(version)
+        return SimpleNamespace(value=("token", 1))
+
+    def on_bucket(self, _: object, number: int) -> Any:
+        return SimpleNamespace(value=STATE[number] if self.whole else [b"wrong"])
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr(ray_transport, "ray", made)
+    context.install(here(world_size=2, peers={"w": 2}))
+    return made
+
+
+def carrier(store: Store, *, verify: bool = True) -> RayCarrier:
+    keeper: Any = SimpleNamespace(who="me", name="WeightChannel('p')", address=":weights:p")
+    return RayCarrier(keeper, store.get_actor, verify=verify)
+
+
+def published(store: Store) -> Version:
+    carrier(store).publish(Version("a", 1, b""), [[memoryview(part) for part in bucket] for bucket in STATE])
+    (version,) = store.offered
+    return version
+
+
+def found(buckets: Any) -> list[list[bytes]]:
+    return [[bytes(view) for view in bucket] for bucket in buckets]
+
+
+def test_version_is_offered_with_a_checksum_of_each_bucket(store: Store) -> None:
+    version = published(store)
+    assert version.sums == tuple(checksum([memoryview(part) for part in bucket]) for bucket in STATE)
+    assert (version.node, version.refs) == ("n1", [0, 1])
+    assert found(carrier(store).fetch(version)) == STATE
+
+
+def test_checksums_that_another_transport_needed_are_not_made_again(store: Store) -> None:
+    carrier(store).publish(Version("a", 1, b"", sums=(5,)), [[memoryview(b"x")]])
+    assert store.offered[0].sums == (5,)
+
+
+def test_one_flipped_bit_is_found_and_the_bucket_fetched_again(store: Store) -> None:
+    version = published(store)
+    store.put_[1] = [bytes([STATE[1][0][0] ^ 1]) + STATE[1][0][1:]]
+    assert found(carrier(store).fetch(version)) == STATE
+    store.whole = False
+    with pytest.raises(CallError, match=r"WeightChannel\('p'\)\.receive: a bucket arrived damaged at .*, twice"):
+        carrier(store).fetch(version)
+
+
+def test_reader_that_asked_not_to_checks_nothing(store: Store) -> None:
+    version = published(store)
+    store.put_[0][0] = b"FIRST"
+    assert found(carrier(store, verify=False).fetch(version)) == [[b"FIRST", b"", b"second"], STATE[1]]
