@@ -16,7 +16,7 @@ def test_ranks_with_awkward_imports_restart_and_work_in_each_life(job: Job) -> N
     def role(kind: str, entry: str) -> dict[str, object]:
         env = [{"name": "AWKWARD", "value": kind}]
         return job.role(
-            kind, f"awkward_user.{entry}", env=env, config={"asked": list(KINDS)}, resources={"cpu": "100m"}
+            kind, f"awkward.imports.{entry}", env=env, config={"asked": list(KINDS)}, resources={"cpu": "100m"}
         )
 
     roles = [role(kind, "Awkward") for kind in KINDS]
