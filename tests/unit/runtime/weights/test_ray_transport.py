@@ -94,6 +94,13 @@ def test_one_flipped_bit_is_found_and_the_bucket_fetched_again(store: Store) -> 
         carrier(store).fetch(version)
 
 
+def test_publisher_that_asked_not_to_makes_no_checksums_and_its_readers_take_what_comes(store: Store) -> None:
+    carrier(store, verify=False).publish(Version("a", 1, b""), [[memoryview(b"x")], [memoryview(b"y")]])
+    (version,) = store.offered
+    assert version.sums == (None, None)
+    assert found(carrier(store).fetch(version)) == [[b"x"], [b"y"]]
+
+
 def test_reader_that_asked_not_to_checks_nothing(store: Store) -> None:
     version = published(store)
     store.put_[0][0] = b"FIRST"

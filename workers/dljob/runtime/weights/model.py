@@ -30,8 +30,8 @@ class Version:
     node: str = ""
     """The publisher's node; empty when the bytes came through its host."""
     refs: Sequence[Any] = field(default=(), repr=False)
-    sums: tuple[int, ...] = ()
-    """The checksum of each bucket."""
+    sums: tuple[int | None, ...] = ()
+    """The checksum of each bucket; None where its publisher made none."""
     mark: Mark = ("", 0)
     taken_at: float = 0.0
     """When the keeper took it (unix seconds): the order of versions of all keepers, whose numbers may go back."""
@@ -53,11 +53,11 @@ class Version:
     sizes: Sequence[Sequence[int]] = ()
     """Bytes of each buffer, by bucket, for another transport: there a bucket is one piece of memory."""
 
-    def at(self, stored: tuple[Stored, ...], sums: tuple[int, ...]) -> Version:
+    def at(self, stored: tuple[Stored, ...], sums: tuple[int | None, ...]) -> Version:
         """Return a copy with the places of its buckets and their checksums."""
         return replace(self, stored=stored, sums=sums)
 
-    def summed(self, sums: tuple[int, ...]) -> Version:
+    def summed(self, sums: tuple[int | None, ...]) -> Version:
         """Return a copy with its checksums."""
         return replace(self, sums=sums)
 

@@ -19,7 +19,7 @@ from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
 
 
 class RayCarrier:
-    """A `transport.Carrier` for ranks in Ray; `verify`: its reader checks every byte."""
+    """A `transport.Carrier` for ranks in Ray; `verify`: a reader checks every byte, a publisher makes it possible."""
 
     def __init__(self, keeper: StorageClient, find: Callable[[str], Any], *, verify: bool = True) -> None:
         self._keeper = keeper
@@ -32,13 +32,12 @@ class RayCarrier:
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Put each bucket once, with its checksum, and offer the version to the keeper."""
         # By value, now: the state may be changed once `publish` returns.
-        refs, sums = list[Any](), list[int]()
+        refs, sums = list[Any](), list[int | None]()
         for bucket in buckets:
-            # Beside the copy, which reads the same memory: together they take little longer than the longer of the two.
-            summing = None if version.sums else self._thread().submit(checksum, bucket)
+            # Beside the copy, which reads the same memory.
+            summing = self._thread().submit(checksum, bucket) if self._verify and not version.sums else None
             refs.append(ray.put(parcel(bucket)))
-            if summing is not None:
-                sums.append(summing.result())
+            sums.append(None if summing is None else summing.result())
         made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums))
         said = self.ask("offer", self._keeper.who, made)
         if isinstance(said, str):

@@ -62,8 +62,9 @@ class ByteCarrier:
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Send a version to the keeper as bytes."""
-        # The keeper checks what arrives, so the checksums go along.
-        sums = version.sums or tuple(checksum(bucket) for bucket in buckets)
+        # The keeper checks what arrives, so the checksums go along, also where no reader needs them.
+        made = version.sums and None not in version.sums
+        sums = version.sums if made else tuple(checksum(bucket) for bucket in buckets)
         parts = [[bytes(view) for view in bucket] for bucket in buckets]
         self._keeper.ask("publish", self._keeper.who, version.summed(sums), parts, timeout_s=None)
 
@@ -86,12 +87,15 @@ class ByteCarrier:
         return None if found is None else [memoryview(part) for part in found]
 
 
-def checked(fetch: Any, said: int, what: str) -> Sequence[memoryview] | None:
-    """Return a bucket with the right checksum; fetch a wrong one once more. Raises CallError when both are wrong."""
+def checked(fetch: Any, said: int | None, what: str) -> Sequence[memoryview] | None:
+    """Return a bucket with the right checksum; fetch a wrong one once more. Raises CallError when both are wrong.
+
+    `said`: the checksum; None: the publisher made none, and whatever comes is right.
+    """
     # Twice: a damaged transfer passes, damaged memory does not.
     for _ in range(2):
         bucket = fetch()
-        if bucket is None or checksum(bucket) == said:
+        if bucket is None or said is None or checksum(bucket) == said:
             return bucket
     me = current_worker()
     said_so = f"{what}: a bucket arrived damaged at {me.name}, twice"
