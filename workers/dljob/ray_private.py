@@ -372,6 +372,25 @@ def forget_collective_group(name: str) -> None:
     _group_mgr._name_group_map.pop(name, None)
 
 
+# -- references that pass outside of Ray: pickled by its public `cloudpickle` they would never be freed
+
+
+def packed_ref(ref: Any) -> tuple[Any, ...]:
+    """Return what `borrowed_ref` takes. Ray does not learn of it: whoever packs keeps the reference meanwhile."""
+    from ray._private.worker import global_worker
+
+    core = cast("Any", global_worker).core_worker
+    _, owner, status = core.serialize_object_ref(ref)
+    return ref.binary(), ref.call_site(), owner, status, ref.tensor_transport()
+
+
+def borrowed_ref(*parts: Any) -> Any:
+    """Return the reference that `packed_ref` took apart; its owner does not know of it, and may free the object."""
+    from ray._private import serialization
+
+    return serialization._object_ref_deserializer(*parts)
+
+
 # -- Ray Direct Transport, which is alpha: `register_tensor_transport` is its only public name here
 
 

@@ -60,6 +60,7 @@ ray._private.parameter.RayParams(gcs_address="", node_ip_address="", temp_dir=""
 raylet_socket_name="", object_store_memory=0, min_worker_port=0, max_worker_port=0, dashboard_agent_listen_port=0, \
 include_dashboard=False, include_log_monitor=False, no_monitor=True, num_cpus=0, num_gpus=0, memory=0, resources={}, \
 labels={})
+ray._private.serialization._object_ref_deserializer(b"id", "call site", b"owner", b"status", None)
 ray._private.services.ConsolePopen("command", start_new_session=True)
 ray._private.services.ProcessInfo.process
 ray._private.services.get_node_ip_address("address")
@@ -72,12 +73,14 @@ ray._private.state.state.available_resources_per_node()
 ray._private.state.state.get_draining_nodes()
 ray._private.state.state.placement_group_table()
 ray._private.state.state.placement_group_table("id")
+ray._private.worker.global_worker.core_worker
 ray._private.worker.global_worker.gcs_client
 ray._private.worker.global_worker._rdt_manager
 ray._private.worker.listen_error_messages
 ray._raylet.AuthenticationTokenLoader.get_raw_token("self")
 ray._raylet.AuthenticationTokenLoader.instance()
 ray._raylet.Config.initialize("")
+ray._raylet.CoreWorker.serialize_object_ref("self", "ref")
 ray._raylet.GlobalStateAccessor.get_actor_table("self", None, "RESTARTING")
 ray._raylet.GlobalStateAccessor.get_job_table(\
 "self", skip_submission_job_info_field=True, skip_is_running_tasks_field=True)

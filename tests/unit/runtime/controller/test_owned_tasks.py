@@ -291,10 +291,11 @@ SCENES: dict[str, Callable[[World, MasterLoop], Coroutine[Any, Any, None]]] = {
     "status file": go_on,
 }
 OF_ACTORS = {
-    *("PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights"),
+    *("PrimeMaster", "control socket", "preStop listener", "gateway", "copy of weights", "question by a line"),
     *("standby", "announcement", "journal ahead", "end of the stopped PrimeMaster"),
 }
-"""Tasks of the actors themselves, which have tests of their own: those of a standby are in `test_standby.py`."""
+"""Tasks of the actors themselves, which have tests of their own: a standby's in `test_standby.py`, a question's in
+`test_version_lines.py`."""
 
 
 @pytest.fixture(autouse=True)

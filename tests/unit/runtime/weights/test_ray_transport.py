@@ -39,12 +39,15 @@ class Store:
         return SimpleNamespace(get_node_id=lambda: "n1")
 
     def get_actor(self, _: str) -> Any:
-        names = ("offer", "on_bucket")
+        names = ("offer", "on_bucket", "line_address")
         return SimpleNamespace(**{name: SimpleNamespace(remote=getattr(self, name)) for name in names})
 
     def offer(self, _: object, version: Version) -> Any:
         self.offered.append(version)
         return SimpleNamespace(value=("token", 1))
+
+    def line_address(self) -> Any:
+        return SimpleNamespace(value="\0nobody listens here")
 
     def on_bucket(self, _: object, number: int) -> Any:
         return SimpleNamespace(value=STATE[number] if self.whole else [b"wrong"])

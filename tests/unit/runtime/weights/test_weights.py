@@ -28,6 +28,7 @@ from dljob.runtime.weights import keeper as weights_keeper
 from dljob.runtime.weights.buckets import PIECE, checksum, flat, load_state
 from dljob.runtime.weights.keeper import WeightsKeeper
 from dljob.runtime.weights.model import Version
+from dljob.runtime.weights.version_lines import line_to
 
 # -- a state and its buckets
 
@@ -206,6 +207,27 @@ async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):
     later = await held.offer(Who("trainer/0", 2, "line"), Version("another", 1, b"", "n1", (objects.put([b"z"]),)))
     assert (await held.newer(lost, 0)).mark == later
     assert (await held.newer(("another keeper's", 9), 0)).mark == later
+
+
+async def test_publisher_on_a_line_is_told_when_its_buckets_are_needed_no_more(objects):
+    held = a_keeper()
+    await held.offer(ME, published(1, objects.put([b"x"])))
+    first = asyncio.create_task(held.copied("nonce1"))
+    await asyncio.gather(*held._tasks.tasks)
+    await first
+    objects.lost = True  # its publisher has died, and the copy fails
+    await held.offer(ME, published(2, objects.put([b"y"])))
+    await held.copied("nonce2")
+    assert await held.on_latest() == 1
+
+
+async def test_ranks_of_the_machine_are_answered_by_a_line(objects):
+    held = a_keeper()
+    line = line_to(await held.line_address())
+    assert await held.line_address() == held._lines.address
+    mark = await held.offer(ME, Version("nonce1", 1, b"index", stored=(), copied=True))
+    found = await asyncio.to_thread(lambda: line.ask("newer", ("", 0), 1.0, end=None))
+    assert (found[0].version, found[0].mark) == (1, mark)
 
 
 async def test_only_the_publisher_publishes_newer_versions(objects):

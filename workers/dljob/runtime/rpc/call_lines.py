@@ -17,7 +17,7 @@ from hashlib import sha256
 from queue import SimpleQueue
 
 from dljob.runtime.process.messages import Reply
-from dljob.runtime.rpc.lines import Line, LineReader
+from dljob.runtime.rpc.lines import Line, LineListener, LineReader
 
 KEPT_S = 60.0
 """Seconds for a caller to fetch a large answer."""
@@ -88,16 +88,24 @@ class CallLines:
         return line.send(message, took)
 
     def _connected(self, actor: str) -> CallLine:
-        made = CallLine()
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.connect(address(self._uid, actor))
-        except OSError:  # on another machine nobody listens there
-            line.close()
-            return made
         self._reader = self._reader or LineReader()
-        made.line = self._reader.add(line, made.answered, made.closed)
-        return made
+        try:
+            return connected(address(self._uid, actor), self._reader)
+        except OSError:  # on another machine nobody listens there
+            return CallLine()
+
+
+def connected(where: str, reader: LineReader) -> CallLine:
+    """Return a line to whoever listens at an address; raises OSError where nobody does."""
+    made = CallLine()
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.connect(where)
+    except OSError:
+        line.close()
+        raise
+    made.line = reader.add(line, made.answered, made.closed)
+    return made
 
 
 class LargeAnswers:
@@ -147,19 +155,7 @@ class LineServer:
         """Listen at an address; raises OSError where somebody does already."""
         self._answer = answer
         self._threads = DaemonThreads(THREADS, "dljob-call")
-        self._reader = LineReader()
-        self._line = socket.socket(socket.AF_UNIX)
-        try:
-            self._line.bind(where)
-            self._line.listen(1024)
-        except OSError:
-            self._line.close()
-            raise
-        threading.Thread(target=self._accept, name="dljob-call-lines", daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            self._reader.add(self._line.accept()[0], self._heard, lambda: None)
+        LineListener(where, LineReader(), self._heard, "dljob-call-lines")
 
     def _heard(self, line: Line, number: int, message: bytes) -> None:
         self._threads.submit(partial(self._run, line, number, message))

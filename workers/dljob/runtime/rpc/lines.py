@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from dljob.linux.socket_peer import peer
 
@@ -82,6 +83,11 @@ class Line:
         del self._read[:at]
         return bool(data)
 
+    def shut_down(self) -> None:
+        """End the connection from any thread; its reader closes it."""
+        with self._sending, suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection, and tell."""
         with self._sending:
@@ -124,6 +130,27 @@ class LineReader:
                     self._poll.unregister(fd)
                     del self._lines[fd]
                     line.close()
+
+
+class LineListener:
+    """Accepts lines at an address, and has a reader read them."""
+
+    def __init__(self, where: str, reader: LineReader, heard: Heard, name: str) -> None:
+        """Listen at an abstract address (`man 7 unix`); raises OSError where somebody does already."""
+        self._reader = reader
+        self._heard = heard
+        self._line = socket.socket(socket.AF_UNIX)
+        try:
+            self._line.bind(where)
+            self._line.listen(1024)
+        except OSError:
+            self._line.close()
+            raise
+        threading.Thread(target=self._accept, name=name, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            self._reader.add(self._line.accept()[0], self._heard, lambda: None)
 
 
 Heard = Callable[[Line, int, bytes], None]

@@ -16,10 +16,12 @@ from ray.exceptions import RayError
 from dljob.calls.backlog import Who
 from dljob.errors import UsageError
 from dljob.runtime.process.messages import JobInfo
+from dljob.runtime.queues.storage_client import SLICE_S
 from dljob.runtime.rpc.storage_actor import StorageActor
 from dljob.runtime.weights.buckets import checksum, parcel
 from dljob.runtime.weights.model import Broadcast, Mark, Stored, Version
 from dljob.runtime.weights.rdt_transport import forget
+from dljob.runtime.weights.version_lines import KeeperLines
 from dljob.tasks import TaskOwner, nobody_waits
 
 KEPT = 2
@@ -41,6 +43,27 @@ class WeightsKeeper(StorageActor):
         self._handed: dict[str, Sequence[Any]] = {}
         self._coming: Broadcast | None = None
         self._tasks = TaskOwner(nobody_waits)
+        self._lines: KeeperLines | None = None
+
+    # -- ranks of this machine
+
+    async def line_address(self) -> str:
+        """Return where ranks of this machine ask by a line."""
+        self._lines = self._lines or KeeperLines(self._by_line, self._tasks)
+        return self._lines.address
+
+    async def _by_line(self, name: str, args: tuple[Any, ...]) -> Any:
+        return await {"offer": self.offer, "newer": self.newer, "copied": self.copied}[name](*args)
+
+    async def copied(self, nonce: str) -> None:
+        """Wait until this process needs the publisher's buckets of a version no more."""
+
+        def look() -> bool | None:
+            found = next((one for one in self._versions if one.nonce == nonce), None)
+            return found is None or found.copied or None
+
+        while await self.changes.until(look, SLICE_S) is None:
+            pass
 
     # -- ranks in Ray
 
@@ -65,6 +88,7 @@ class WeightsKeeper(StorageActor):
         """Drop a version that a reader could not fetch: its publisher died before the keeper had copied it."""
         # A copied version is this process's own, so the reader's loss was another's: it can fetch again.
         self._versions = [one for one in self._versions if one.mark != mark or one.copied]
+        self.changes.happened()
 
     async def hand(self, nonce: str, refs: Sequence[Any]) -> None:
         """Hold the Ray Direct Transport references of the version that is offered next; Ray would free its buckets."""

@@ -16,6 +16,7 @@ from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
 from dljob.runtime.weights.buckets import checksum, parcel
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
+from dljob.runtime.weights.version_lines import VersionLine, line_to
 
 
 class RayCarrier:
@@ -27,6 +28,7 @@ class RayCarrier:
         self._verify = verify
         self._beside: ThreadPoolExecutor | None = None
         self._actor: Any = None
+        self._line: VersionLine | None = None
         self._node: str = ray.get_runtime_context().get_node_id()
 
     def publish(self, version: Version, buckets: Buckets) -> None:
@@ -39,7 +41,9 @@ class RayCarrier:
             refs.append(ray.put(parcel(bucket)))
             sums.append(None if summing is None else summing.result())
         made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums))
-        said = self.ask("offer", self._keeper.who, made)
+        line = self._found_line()
+        by_line = line and line.offer(self._keeper.who, made)
+        said = by_line[0] if by_line else self.ask("offer", self._keeper.who, made)
         if isinstance(said, str):
             raise UsageError(f"{self._keeper.name}.publish: {said}")
 
@@ -50,7 +54,16 @@ class RayCarrier:
 
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
-        return self.ask("newer", mark, wait_s, timeout_s=timeout_s)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        if (line := self._found_line()) is not None:
+            try:
+                by_line = line.ask("newer", mark, wait_s, end=end)
+            except TimeoutError:
+                raise self._no_answer(timeout_s) from None
+            if by_line:
+                return by_line[0]
+        left = None if end is None else max(0.0, end - time.monotonic())
+        return self.ask("newer", mark, wait_s if left is None else min(left, wait_s), timeout_s=left)
 
     def fetch(self, version: Version) -> Buckets | None:
         """Map the version's buckets, and check them against their checksums."""
@@ -87,19 +100,31 @@ class RayCarrier:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                if self._actor is None:
-                    self._actor = self._find(self._keeper.address)
-                return _wait_interruptibly(getattr(self._actor, method).remote(*args), end)
+                return _wait_interruptibly(getattr(self._found_actor(), method).remote(*args), end)
             except GetTimeoutError:
-                said = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
-                raise CallTimeoutError(said, role="", rank=0) from None
+                raise self._no_answer(timeout_s) from None
             except (RayActorError, ValueError):
                 # The keeper died: the next look-up by its address creates another one.
-                self._actor = None
+                self._actor = self._line = None
                 if end is not None and time.monotonic() > end:
                     said = f"{self._keeper.name}: its keeper was not there within {timeout_s:g} s"
                     raise CallTimeoutError(said, role="", rank=0) from None
                 time.sleep(AGAIN_S)
+
+    def _found_actor(self) -> Any:
+        if self._actor is None:
+            self._actor = self._find(self._keeper.address)
+        return self._actor
+
+    def _found_line(self) -> VersionLine | None:
+        """Return the line to the keeper, which is made when the keeper is found; None on another machine."""
+        if self._actor is None:
+            self._line = line_to(self.ask("line_address"))
+        return self._line
+
+    def _no_answer(self, timeout_s: float | None) -> CallTimeoutError:
+        said = f"{self._keeper.name}: its keeper gave no answer within {timeout_s:g} s"
+        return CallTimeoutError(said, role="", rank=0)
 
 
 def _wait_interruptibly(answer: Any, end: float | None) -> Any:
