@@ -100,12 +100,13 @@ class Collector(Worker):
 
 
 class Steady(Worker):
-    """Calls one rank again and again: in quiet, while another role restarts, and while a rank collects objects."""
+    """Calls a rank and a plain actor in turn: in quiet, while another role restarts, while a rank collects objects."""
 
     def run(self) -> None:
         """Write the seconds of each call, by what went on beside it."""
-        one, beside = RoleGroup("callee")[0], RoleGroup("collector")[0]
+        one, beside, actor = RoleGroup("callee")[0], RoleGroup("collector")[0], ray.get_actor(NAME, NAME)
         found: dict[str, list[float]] = {"quiet": [], "restart": [], "collect": []}
+        plain: dict[str, list[float]] = {name: [] for name in found}
         for block in range(self.config["blocks"]):
             progress(block)  # else three short lives of the role that restarts would be a crash loop
             for name, seconds in found.items():
@@ -115,10 +116,13 @@ class Steady(Worker):
                 end = time.perf_counter() + BLOCK_S
                 while (begin := time.perf_counter()) < end:
                     one.add(1)
-                    seconds.append(time.perf_counter() - begin)
+                    then = time.perf_counter()
+                    ray.get(actor.add.remote(1))
+                    seconds.append(then - begin)
+                    plain[name].append(time.perf_counter() - then)
                     if busy is not None and busy.done():
                         busy = beside.call("collect", OBJECTS)
                 if busy is not None:
                     busy.result()
                 beside.pid()  # it is back
-        Path(self.config["out"], "steady.json").write_text(json.dumps(found))
+        Path(self.config["out"], "steady.json").write_text(json.dumps({"dljob": found, "plain": plain}))

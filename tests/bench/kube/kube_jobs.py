@@ -1,8 +1,8 @@
-"""Whole jobs on the real node: apply -> first user line, held against a RayJob of the same RayCluster, and the moment
-between a head that is ready and the submission.
+"""Whole jobs on the real node: apply -> first user line, held against a RayJob of the same RayCluster and a plain Job
+of the same image, and the moment between a head that is ready and the submission.
 
 The DLJob's first line is printed by rank 0 in its worker pod; the RayJob's by its entrypoint, on the head, which then
-runs one task in its worker pod, where user code with devices would be.
+runs one task in its worker pod, where user code with devices would be. The plain Job has one pod and no Ray.
 """
 
 from __future__ import annotations
@@ -72,6 +72,18 @@ def ray_job(name: str, cluster: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": meta(name), "spec": body}
 
 
+def plain_job(name: str, cluster: dict[str, Any]) -> dict[str, Any]:
+    """A Job of Kubernetes whose only pod has the image of the RayCluster's worker, and prints the time."""
+    worker = cluster["workerGroupSpecs"][0]["template"]["spec"]
+    own = worker["containers"][0]
+    kept = {key: own[key] for key in ("image", "imagePullPolicy", "securityContext") if key in own}
+    command = ["python", "-c", f"{CODE}\n\nmain()"]
+    container = {"name": "main", "command": command, "resources": {"requests": {"cpu": "500m"}}, **kept}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    pod |= {key: worker[key] for key in ("securityContext",) if key in worker}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta(name), "spec": {"template": {"spec": pod}}}
+
+
 class Jobs:
     """Runs one job after another, and keeps what was measured."""
 
@@ -131,6 +143,16 @@ class Jobs:
         self.tasks.append(float(TASK.search(printed)[1]) - begin)
         return float(FIRST.search(printed)[1]) - begin
 
+    def plain(self, name: str) -> float:
+        """Seconds from apply to the first line of a plain Job."""
+        begin = time.time()
+        self.cluster.apply(plain_job(name, self.spec))
+        until(lambda: found(self.cluster, "job", name).get("status", {}).get("succeeded"), name, 120)
+        printed = self.cluster.kubectl("logs", f"job/{name}", "-n", NAMESPACE)
+        self.cluster.kubectl("delete", "job", name)
+        self._alone()
+        return float(FIRST.search(printed)[1]) - begin
+
     def _alone(self) -> None:
         """Wait until no pod is left: the next job has the machine to itself."""
         until(lambda: not self.cluster.get("pods", "-n", NAMESPACE)["items"], "the pods go", 120)
@@ -156,11 +178,13 @@ def main() -> None:
     with node() as jobs:
         asyncio.run(jobs.ours("warm"))
         jobs.posted.clear()
-        ours, theirs = list[float](), list[float]()
+        ours, theirs, plain = list[float](), list[float](), list[float]()
         for number in range(runs()):
             ours.append(asyncio.run(jobs.ours(f"ours-{number}")))
             theirs.append(jobs.theirs(f"theirs-{number}"))
-            say(f"  {number + 1}: DLJob {ours[-1]:.2f} s, RayJob {theirs[-1]:.2f} s, its task {jobs.tasks[-1]:.2f} s")
+            plain.append(jobs.plain(f"plain-{number}"))
+            say(f"  {number + 1}: DLJob {ours[-1]:.2f} s, RayJob {theirs[-1]:.2f} s, its task {jobs.tasks[-1]:.2f} s,")
+            say(f"     a plain Job {plain[-1]:.2f} s")
         while len(jobs.posted) < 10:
             asyncio.run(jobs.ours(f"more-{len(jobs.posted)}"))
     ratio = median(ours) / median(theirs)
@@ -170,8 +194,9 @@ def main() -> None:
         "<= 0.8 x a RayJob with the same RayCluster",
         median(ours),
         0.8 * median(theirs),
-        samples={"DLJob": ours, "RayJob": theirs, "RayJob's first task in its worker pod": jobs.tasks},
-        note=f"{ratio:.2f} x RayJob; {median(ours) / median(jobs.tasks):.2f} x its first task in a worker pod",
+        samples={"DLJob": ours, "RayJob": theirs, "RayJob's task": jobs.tasks, "plain Job": plain},
+        note=f"{ratio:.2f} x RayJob; {median(ours) / median(jobs.tasks):.2f} x its first task in a worker pod; "
+        f"a plain Job {median(plain):.1f} s",
     ).emit()
     Row(
         "kube-submit",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -21,8 +21,9 @@ from statistics import median
 import psutil
 
 HERE, TESTS = Path(__file__).parent, Path(__file__).parents[2]
-sys.path[:0] = [str(HERE), str(TESTS / "frameworks"), str(TESTS)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(TESTS / "frameworks"), str(TESTS)]
 
+import figures  # noqa: E402 - found by the path above
 import peer_goodput as goodput  # noqa: E402 - found by the path above
 import peer_samples  # noqa: E402 - found by the path above
 from environment import NotToBeHadError, make  # noqa: E402
@@ -221,17 +222,30 @@ def headlines(samples: Sequence[Sample]) -> str:
     lines = ["| what | dljob | best of the others | ratio | |", "| --- | --- | --- | --- | --- |"]
     for workload in WORKLOADS:
         for row, what in rows_of(workload).items():
-            unit = UNITS.get(row, "s")
             values = medians([one for one in samples if (one.workload, one.row) == (workload, row)])
-            own = values.get("dljob")
-            others = {name: value for name, value in values.items() if name != "dljob"}
-            if own is None or not others:
-                continue
-            best = (max if row in MORE else min)(others, key=others.__getitem__)
-            bars = "<br>".join(f"`{bar(value, max(values.values()))}` {name}" for name, value in values.items())
-            mine, theirs = (f"{value:.3g} {unit}".rstrip() for value in (own, others[best]))
-            lines.append(f"| {workload}: {what} | {mine} | {theirs} ({best}) | {own / others[best]:.2f} x | {bars} |")
+            lines += headline(f"{workload}: {what}", values, UNITS.get(row, "s"), more=row in MORE)
+    lines += headline("on Kubernetes: apply -> first line of a job of one rank", on_kubernetes(figures.known()), "s")
     return "\n".join(lines) if len(lines) > 2 else "Nothing is measured yet."
+
+
+def on_kubernetes(kept: figures.Kept) -> dict[str, float]:
+    """Return the medians of `kube_jobs.py`, in which the others are a RayJob and a Job of Kubernetes; seconds."""
+    rows = kept.get("kube_jobs", {}).get("rows", [])
+    found = next((row["samples"] for row in rows if "plain Job" in row.get("samples", {})), {})
+    names = {"DLJob": "dljob", "RayJob": "RayJob", "plain Job": "plain Job"}
+    return {name: median(found[sample]) for sample, name in names.items() if sample in found}
+
+
+def headline(what: str, values: Mapping[str, float], unit: str, *, more: bool = False) -> list[str]:
+    """Return a line of that table; none where dljob or all others have no figure. `more`: whether more is better."""
+    own = values.get("dljob")
+    others = {name: value for name, value in values.items() if name != "dljob"}
+    if own is None or not others:
+        return []
+    best = (max if more else min)(others, key=others.__getitem__)
+    bars = "<br>".join(f"`{bar(value, max(values.values()))}` {name}" for name, value in values.items())
+    mine, theirs = (f"{value:.3g} {unit}".rstrip() for value in (own, others[best]))
+    return [f"| {what} | {mine} | {theirs} ({best}) | {own / others[best]:.2f} x | {bars} |"]
 
 
 def medians(samples: Sequence[Sample]) -> dict[str, float]:

@@ -199,6 +199,15 @@ def test_headlines_hold_dljob_against_the_best_of_the_others(bench: Any) -> None
     assert (bench.bar(0.0, 1.0), bench.bar(1 / 128, 1.0), bench.bar(0.5 / 16, 1.0)) == ("▏", "▏", "▌")
 
 
+def test_job_on_kubernetes_is_held_against_the_kinds_of_others(bench: Any) -> None:
+    samples = {"DLJob": [3.0, 1.0, 2.0], "RayJob": [4.0], "RayJob's task": [5.0], "plain Job": [1.0]}
+    kept = {"kube_jobs": {"rows": [{"samples": {"seconds": [1.0]}}, {"samples": samples}]}}
+    values = bench.on_kubernetes(kept)
+    assert values == {"dljob": 2.0, "RayJob": 4.0, "plain Job": 1.0}
+    assert "| 2 s | 1 s (plain Job) | 2.00 x |" in bench.headline("start", values, "s")[0]
+    assert bench.headline("start", bench.on_kubernetes({}), "s") == []
+
+
 def test_goodput_counts_what_is_saved_under_the_faults_of_a_trace(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
