@@ -100,29 +100,35 @@ class Collector(Worker):
 
 
 class Steady(Worker):
-    """Calls a rank and a plain actor in turn: in quiet, while another role restarts, while a rank collects objects."""
+    """Calls a rank, then a plain actor: in quiet, while another role restarts, and while a rank collects objects."""
 
     def run(self) -> None:
         """Write the seconds of each call, by what went on beside it."""
-        one, beside, actor = RoleGroup("callee")[0], RoleGroup("collector")[0], ray.get_actor(NAME, NAME)
-        found: dict[str, list[float]] = {"quiet": [], "restart": [], "collect": []}
-        plain: dict[str, list[float]] = {name: [] for name in found}
+        one, actor = RoleGroup("callee")[0], ray.get_actor(NAME, NAME)
+        ways: dict[str, Callable[[], Any]] = {
+            "dljob": lambda: one.add(1),
+            "plain": lambda: ray.get(actor.add.remote(1)),
+        }
+        found = {way: {name: list[float]() for name in ("quiet", "restart", "collect")} for way in ways}
         for block in range(self.config["blocks"]):
-            progress(block)  # else three short lives of the role that restarts would be a crash loop
-            for name, seconds in found.items():
-                if name == "restart":
-                    os.kill(beside.pid(), signal.SIGKILL)
-                busy = beside.call("collect", OBJECTS) if name == "collect" else None
-                end = time.perf_counter() + BLOCK_S
-                while (begin := time.perf_counter()) < end:
-                    one.add(1)
-                    then = time.perf_counter()
-                    ray.get(actor.add.remote(1))
-                    seconds.append(then - begin)
-                    plain[name].append(time.perf_counter() - then)
-                    if busy is not None and busy.done():
-                        busy = beside.call("collect", OBJECTS)
-                if busy is not None:
-                    busy.result()
-                beside.pid()  # it is back
-        Path(self.config["out"], "steady.json").write_text(json.dumps({"dljob": found, "plain": plain}))
+            for number, (way, call) in enumerate(ways.items()):
+                progress(len(ways) * block + number)  # else three short lives of a role would be a crash loop
+                for name, seconds in found[way].items():
+                    self.block(name, call, seconds)
+        Path(self.config["out"], "steady.json").write_text(json.dumps(found))
+
+    def block(self, name: str, call: Callable[[], Any], seconds: list[float]) -> None:
+        """Call for a while, with that beside it."""
+        beside = RoleGroup("collector")[0]
+        if name == "restart":
+            os.kill(beside.pid(), signal.SIGKILL)
+        busy = beside.call("collect", OBJECTS) if name == "collect" else None
+        end = time.perf_counter() + BLOCK_S
+        while (begin := time.perf_counter()) < end:
+            call()
+            seconds.append(time.perf_counter() - begin)
+            if busy is not None and busy.done():
+                busy = beside.call("collect", OBJECTS)
+        if busy is not None:
+            busy.result()
+        beside.pid()  # it is back
