@@ -87,7 +87,7 @@ PEERS = {
             "dlrover_peer.py",
             "0.6.1, the unified API: roles of 1 CPU, failover by the job, its default",
             environment="dlrover",
-            master="ray::PrimeMaster",
+            master=("ray::PrimeMaster", "ray::wait"),  # the title of the task under way
         ),
         Peer(
             "Ray Train",

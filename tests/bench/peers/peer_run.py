@@ -53,7 +53,7 @@ class Peer:
     ray: bool = True
     start_hook: str = ""
     """What its documentation has for RAY_START_HOOK."""
-    master: str = ""
+    master: str | tuple[str, ...] = ""
     """How the title of its master's process begins; empty: its command is master and head."""
     absent: dict[str, str] = field(default_factory=dict)
     """Row -> why it cannot be measured."""
@@ -183,8 +183,8 @@ class Run:
                     found.append(process)
         return found
 
-    def named(self, name: str) -> psutil.Process:
-        """Return the process whose title or program has this name; the peer's command for an empty name."""
+    def named(self, name: str | tuple[str, ...]) -> psutil.Process:
+        """Return the process whose title or program begins so; the peer's command for an empty name."""
         if not name and self.made is not None:
             return psutil.Process(self.made.pid)
         found = [one for one in self.processes() if title(one).startswith(name)]
