@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The Python that has a torch for the GPU: its tests run without the locked environment, which needs a package index.
+GPU_PYTHON ?= python3
+ON_GPU = $(filter gpu,$(firstword $(ARGS)))
 UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
@@ -38,8 +41,8 @@ $(UV):
 run: setup ## an example on an embedded Ray: GRPO, three faults (ARGS=--no-faults: the control); EXAMPLE=ppo-tiny: another one
 	$(BIN)/python -m dljob.cli run examples/$(EXAMPLE)/dljob.yaml $(RUN_$(EXAMPLE)) $(if $(filter --no-faults,$(ARGS)),,$(addprefix --faults ,$(wildcard examples/$(EXAMPLE)/faults.yaml))) $(filter-out --no-faults,$(ARGS))
 
-test: setup ## the usual tiers (ARGS=slow: searches and long jobs; ROOM=runtime/rpc: all of one room; frameworks: published ones; CHANGED=1: what differs from BASE=main)
-	$(BIN)/python tests/tiers.py $(if $(ROOM),--room $(ROOM),$(if $(CHANGED),--changed $(BASE))) $(ARGS)
+test: $(if $(ON_GPU),,setup) ## the usual tiers (ARGS=slow: searches and long jobs; gpu: jobs on one GPU; ROOM=runtime/rpc: all of one room; frameworks: published ones; CHANGED=1: what differs from BASE=main)
+	$(if $(ON_GPU),$(GPU_PYTHON),$(BIN)/python) tests/tiers.py $(if $(ROOM),--room $(ROOM),$(if $(CHANGED),--changed $(BASE))) $(ARGS)
 
 check: setup ## format, lint, types, imports; unit tests (but the slow) of the rooms that differ from BASE=main (ALL=1: of all)
 	$(BIN)/ruff format --check --quiet .

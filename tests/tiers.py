@@ -12,13 +12,15 @@ may be made, two runs side by side, each in one with the interfaces of a laptop,
 Kubernetes and the images are built beside the first two.
 Run only when named, or with the tests of a room or a change: `slow`, simulations and searches, and whole jobs of a
 minute or more on a real Ray, of three minutes or more on a node. Run only when named: `frameworks`, scripts of
-published frameworks, in an environment made for them. Exits 1 when any tier fails; what was skipped is named with what
-it takes. The unit tests of the chart, which are skipped while helm is still being built, are run once it is.
+published frameworks, in an environment made for them; and `gpu`, jobs on one NVIDIA GPU, by a Python with a torch for
+it. Exits 1 when any tier fails; what was skipped is named with what it takes. The unit tests of the chart, which are
+skipped while helm is still being built, are run once it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shlex
@@ -29,6 +31,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +58,9 @@ FOLDERS = {
 }
 FRAMEWORKS = "frameworks"
 """The tier of published frameworks, run when it is asked for: they take an environment of 6 GB, most of it shared."""
+GPU = "gpu"
+"""The tier of jobs on one GPU, run when it is asked for: the packages that it lacks come from a folder of wheels."""
+ON_REQUEST = (FRAMEWORKS, GPU)
 NODES = {"node", SLOW, FRAMEWORKS}
 ON_NODE = "tests/kube/node/test_frameworks_node.py"
 """Of that tier, what runs on a Kubernetes node, which has namespaces of its own."""
@@ -123,7 +129,7 @@ def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> li
         searches = [pytest(*PURE_TESTS, *pure, "-m", "slow and not live", "--timeout=1200", *extra)]
         on_node = [pytest(*pods, "-m", "node and slow", *extra)]
         return [*(searches if pure else []), *(on_ray(SLOW, real, extra) if real else []), *(on_node if pods else [])]
-    if tier in (CHART, FRAMEWORKS):
+    if tier in (CHART, *ON_REQUEST):
         return on_demand(tier, extra)
     if tier == "kube":  # each run boots a control plane of its own, at ports of its own
         return [pytest(*files, "-m", tier, "-n", str(PLANES), "--dist", "loadfile", *extra)]
@@ -132,7 +138,7 @@ def commands(tier: str, extra: Sequence[str], chosen: Files | None = None) -> li
     whole = not chosen and not extra  # who chooses tests may choose none of that file
     rest = [file for file in files if file != BARE]
     first = [pytest(BARE, *extra)] if whole or BARE in files else []
-    return [*first, *(on_ray(f"not {SLOW}", rest, extra) if rest else [])]
+    return [*first, *(on_ray(f"not {SLOW} and not {GPU}", rest, extra) if rest else [])]
 
 
 def on_ray(mark: str, files: Sequence[str], extra: Sequence[str]) -> list[list[str]]:
@@ -152,17 +158,30 @@ def on_demand(tier: str, extra: Sequence[str]) -> list[list[str]]:
     """What a tier runs that is no part of all tiers."""
     if tier == CHART:
         return [pytest("tests/unit/chart", *extra)]
+    if tier == GPU:  # one test at a time: some take most of the device's memory
+        python = str(gpu_environment().make())
+        return [[*isolated(), python, "-m", "pytest", "-q", "-n0", "tests/ray/gpu", "-m", GPU, *extra]]
     # The environment first: the tests have a network of their own. One at a time, since each has several ranks.
     made = [sys.executable, "tests/frameworks/environment.py"]
     on_node = pytest(ON_NODE, "-m", FRAMEWORKS, *extra)
     return [made, [*isolated(), *pytest("tests/frameworks", *extra)], on_node]
 
 
+def gpu_environment() -> ModuleType:
+    """Return the module that makes the environment of the GPU's tests; it says why there is none."""
+    sys.path.insert(0, str(ROOT / "tests" / "ray" / "gpu"))
+    return importlib.import_module("gpu_environment")
+
+
 def run(tier: str, extra: Sequence[str], report: Path, chosen: Files | None = None) -> tuple[bool, str]:
     """Run one tier; whether it passed, and a line about it."""
-    begin = time.monotonic()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    for number, command in enumerate(commands(tier, extra, chosen)):
+    try:
+        todo = commands(tier, extra, chosen)
+    except gpu_environment().NotToBeHadError as error:
+        return error.skips, f"{tier}: {'skipped' if error.skips else 'failed'}: {error}"
+    begin = time.monotonic()
+    for number, command in enumerate(todo):
         print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", flush=True)
         noted = [*command, f"--junitxml={report.with_stem(f'{tier}-{number}')}"] if "pytest" in command else command
         code = subprocess.run(noted, cwd=ROOT, env=env, check=False).returncode
@@ -279,8 +298,8 @@ def main(argv: Sequence[str]) -> int:
     tiers, extra, chosen = asked.tiers or list(TIERS if some else USUAL), argv[cut + 1 :], None
     if asked.room == FRAMEWORKS:
         tiers, asked.room = [FRAMEWORKS], ""
-    if unknown := set(tiers) - {*TIERS, FRAMEWORKS}:
-        print(f"no tier {', '.join(sorted(unknown))}; there are {', '.join([*TIERS, FRAMEWORKS])}", file=sys.stderr)
+    if unknown := set(tiers) - {*TIERS, *ON_REQUEST}:
+        print(f"no tier {', '.join(sorted(unknown))}; there are {', '.join([*TIERS, *ON_REQUEST])}", file=sys.stderr)
         return 2
     if asked.room or asked.changed or asked.near:
         try:
@@ -293,8 +312,9 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
         results, lacking = through(tiers, extra, Path(work), chosen)
     print("\n".join(["", *(line for _, line in results), *lacking]))
-    print("not run: a GPU or NPU (the real node declares both, and none is used)")
-    if not chosen and SLOW not in tiers:
+    if GPU not in tiers:
+        print("not run: a GPU or NPU (the real node declares both, and none is used): make test ARGS=gpu, on one GPU")
+    if not chosen and not {SLOW, GPU} & set(tiers):
         print("not run: searches and long jobs: make test ARGS=slow")
     return 0 if all(ok for ok, _ in results) else 1
 

@@ -15,11 +15,7 @@ from prime_help import eventually
 from dljob.runtime.journal import samples
 from dljob.telemetry.remedies import CauseKind
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(200),
-    pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="an NVIDIA GPU: there is no nvidia-smi"),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.gpu, pytest.mark.timeout(200)]
 GPU = "accelerator: {type: GPU, count: 1}"
 HALF = "accelerator: {type: GPU, count: '0.5'}"
 CODE = Path(__file__).parent / "gpu_jobs.py"

@@ -103,7 +103,7 @@ def test_each_test_is_run_once(tiers: Any) -> None:
     (unit,), (_, ray), (node,) = (tiers.commands(tier, ()) for tier in ("unit", "ray", "node"))
     searches, long, pods = tiers.commands("slow", ())
     marks = [each[each.index("-m", 3) + 1] for each in (unit, searches, ray, long, node, pods)]
-    assert marks[:4] == ["not slow or live", "slow and not live", "not slow", "slow"]
+    assert marks[:4] == ["not slow or live", "slow and not live", "not slow and not gpu", "slow"]
     assert marks[4:] == ["node and not slow", "node and slow"]
     assert all("tests/kube" in each for each in (node, pods))
     assert all(part in unit and part in searches for part in ("tests/unit", "tests/replay"))
