@@ -84,6 +84,7 @@ def test_shares_of_a_device_are_the_same_for_a_spare(job: Job, ray_here: Any) ->
         assert {first, second} == {"0", "1"}
         assert [before[rank]["CUDA_VISIBLE_DEVICES"] for rank in ("c/0", "c/1")] == [f"{first},{second}"] * 2
         assert [before[rank]["own"] for rank in ranks] == [0, 0, 0, 1]
+        assert [before[rank]["held"] for rank in ranks] == [[0.4, 0], [0.4, 0], [0.6, 0], [0.6, 1]], "its memory too"
         spares = eventually(lambda: spare_pids(job, "a"), 60, job.seen)
         os.kill(pids["a/1"], signal.SIGKILL)
         after = job.running(*ranks, incarnation={"a/1": 2})

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from dljob import current_worker
+from dljob.runtime.worker.device_memory import limit
 
 KINDS = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
@@ -16,7 +17,12 @@ def note() -> None:
     """What this rank sees, in a file named after it and its incarnation; then that it runs."""
     me = current_worker()
     seen = {name: os.environ[name] for name in (*KINDS, "LOCAL_RANK") if name in os.environ}
-    said = {**seen, "own": me.device_index, "devices": {k: list(v) for k, v in me.devices.items()}}
+    said = {
+        **seen,
+        "own": me.device_index,
+        "devices": {k: list(v) for k, v in me.devices.items()},
+        "held": [limit.share, limit.index],
+    }
     folder = Path(me.job_dir)
     (folder / f"sees-{me.role}-{me.rank}-{me.incarnation}").write_text(json.dumps(said))
     (folder / f"{me.role}-{me.rank}-{me.incarnation}").write_text(str(os.getpid()))

@@ -202,6 +202,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: DLJobBuilder().role("a").run("m.A").numa_binding("node"),  # pyright: ignore[reportArgumentType]
         "Node, Socket, Exclusive or CoreComplex",
     ),
+    "memory of a device held to something else": (
+        lambda: DLJobBuilder().role("a").run("m.A").device_memory_limit("Half"),  # pyright: ignore[reportArgumentType]
+        "Share or None",
+    ),
     "a selection that is neither on nor off": (
         lambda: setattr(one().workloads["a"], "rank_based_gpu_selection", "yes"),
         "rank_based_gpu_selection='yes'",

@@ -116,7 +116,7 @@ def elsewhere() -> DLJobManifest:
         act=True,
         dump={"port": 9001, "urlPath": "/dump", "body": "{}"},
     )
-    builder.role("a").train("pkg.A").resource(gpu=1).numa_binding("Node")
+    builder.role("a").train("pkg.A").resource(gpu=1).numa_binding("Node").device_memory_limit("None")
     return builder.build().manifest()
 
 

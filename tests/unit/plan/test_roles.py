@@ -146,6 +146,24 @@ def test_a_rank_of_virtual_local_rank_0_sees_its_own_device_alone():
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "entrypoint", "share"),
+    [
+        ({"type": "GPU", "count": "0.4"}, {"class": "a.B"}, 0.4),
+        ({"type": "GPU", "count": "0.4", "memoryLimit": "Share"}, {"module": "a.py"}, 0.4),
+        ({"type": "GPU", "count": "0.4", "memoryLimit": "None"}, {"class": "a.B"}, 0),
+        ({"type": "GPU", "count": "0.4"}, {"command": ["a"]}, 0),
+        ({"type": "GPU", "count": 1}, {"class": "a.B"}, 0),
+        ({"type": "NPU", "count": "0.4"}, {"class": "a.B"}, 0),
+    ],
+)
+def test_a_share_of_a_gpu_is_one_of_its_memory_too(accelerator, entrypoint, share):
+    found = resolved(role("a", accelerator=accelerator, entrypoint=entrypoint))
+    assert found.memory_share == share
+    assert found.memory_limited == (accelerator.get("memoryLimit") != "None")
+    assert resolved(role("a")).memory_share == 0
+
+
+@pytest.mark.parametrize(
     ("said", "mode"),
     [(None, ""), ("Node", "node"), ("Socket", "socket"), ("Exclusive", "exclusive"), ("CoreComplex", "core-complex")],
 )

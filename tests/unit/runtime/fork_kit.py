@@ -38,6 +38,7 @@ class Server:
         args=(),
         env=None,
         near=None,
+        memory=(0.0, 0),
         code_dir=SCRIPTS,
         anew=False,
     ) -> None:
@@ -53,6 +54,7 @@ class Server:
             store="",
             generation=0,
             near=near,
+            memory=memory,
             anew=anew,
         )
 

@@ -36,7 +36,13 @@ WHOLE: Json = {
             "args": ["x"],
             "env": [{"name": "B", "value": "1"}],
             "config": {},
-            "accelerator": {"type": "GPU", "count": "1", "visibility": "Shared", "numaBinding": "Node"},
+            "accelerator": {
+                "type": "GPU",
+                "count": "1",
+                "visibility": "Shared",
+                "numaBinding": "Node",
+                "memoryLimit": "Share",
+            },
             "resources": {
                 "cpu": "1",
                 "memory": "1Gi",

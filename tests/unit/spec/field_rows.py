@@ -219,6 +219,7 @@ ROWS: dict[str, Plan | Code] = {
     "spec.roles[].accelerator.count": Plan("spec.roles.1.accelerator.count", "0.5"),
     "spec.roles[].accelerator.visibility": Plan("spec.roles.1.accelerator.visibility", "Shared"),
     "spec.roles[].accelerator.numaBinding": Plan("spec.roles.1.accelerator.numaBinding", "Exclusive"),
+    "spec.roles[].accelerator.memoryLimit": Plan("spec.roles.1.accelerator.memoryLimit", "None"),
     "spec.roles[].resources.cpu": Plan("spec.roles.0.resources", {"cpu": "500m"}),
     "spec.roles[].resources.memory": Plan("spec.roles.0.resources", {"memory": "1Gi"}),
     "spec.roles[].resources.custom": Plan("spec.roles.0.resources", {"custom": {"licence": "1"}}),

@@ -195,6 +195,12 @@ class RoleSetters(UnsupportedCalls):
         self._workload.numa_binding = one_of(near, known, self._call("numa_binding"))
         return self
 
+    def device_memory_limit(self, to: Literal["Share", "None"]) -> Self:
+        """Hold each rank with a share of a GPU to that share of its memory, which torch does, or to none."""
+        known = choices("RoleAccelerator", "memory_limit")
+        self._workload.device_memory_limit = one_of(to, known, self._call("device_memory_limit"))
+        return self
+
     def rank_based_gpu_selection(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - DLRover's
         """Let each rank see the devices of all ranks of the role on its host, and use the one at LOCAL_RANK."""
         self._workload.rank_based_gpu_selection = enabled

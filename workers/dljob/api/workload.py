@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Parts of a role whose fields are attributes of the draft, each under its own name or the one given here.
 _FLAT: dict[str, dict[str, str]] = {
-    "accelerator": {"count": "accelerator", "type": "accelerator_type"},
+    "accelerator": {"count": "accelerator", "type": "accelerator_type", "memory_limit": "device_memory_limit"},
     "resources": {},
 }
 # Lists of pairs that are dicts on the draft: key and value of an item.
@@ -40,7 +40,7 @@ class Workload:
     The attributes are the fields of a role in the spec, in the spec's values: `replicas`, `restart_policy`, ... Only
     `env` and `depends_on` are dicts, and the fields of `resources` and `accelerator` are attributes of the role itself:
     `cpu`, `memory`, `custom`; `accelerator` (the devices of one rank, as "0.4" or "2"; None: no device),
-    `accelerator_type`, `visibility`, `numa_binding`.
+    `accelerator_type`, `visibility`, `numa_binding`, `device_memory_limit`.
     """
 
     def __init__(self, name: str, **given: object) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dljob.plan.amounts import Amount, Resources
+from dljob.plan.amounts import GRAIN, Amount, Resources
 from dljob.plan.digest import LATER
 from dljob.plan.serving import DrainPlan, ProbePlan, WeightsPlan
 
@@ -111,6 +111,15 @@ class RolePlan:
     """chief | ps | worker | evaluator, its task in a cluster of TensorFlow; empty: none."""
     service: bool = field(default=False, metadata=LATER)
     """Whether a Service of Kubernetes has its ready ranks."""
+    memory_limited: bool = field(default=True, metadata=LATER)
+    """Whether a rank with a share of a GPU is held to that share of its memory."""
+
+    @property
+    def memory_share(self) -> float:
+        """The share of its GPU's memory to which a rank is held; 0 if to none: a command is another program."""
+        kind, amount = self.accelerator or ("", GRAIN)
+        held = self.memory_limited and self.entrypoint[0] != "command" and kind == "GPU" and amount < GRAIN
+        return amount / GRAIN if held else 0.0
 
     @property
     def probed(self) -> bool:

@@ -53,6 +53,10 @@ class RoleAccelerator(Model):
     """Binds each rank to cores near its first device, as torchrun's --numa-binding does. Node: all cores of the NUMA
     node. Socket: all cores of the socket. Exclusive: a share of the node's cores of its own. CoreComplex: the cores of
     one cache. Needs torch 2.9 or newer; for GPU, NPU and HPU. Left out: no binding."""
+    memory_limit: Literal["Share", "None"] | None = None
+    """Share: torch holds a rank with a count below one to that share of its GPU's memory, by
+    `torch.cuda.set_per_process_memory_fraction`; more is CUDA out of memory in that rank alone. For GPU, and
+    entrypoints of a class or module. None: a rank may take all memory that is free. Left out: Share."""
 
 
 class CpuBounds(Model):

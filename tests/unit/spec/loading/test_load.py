@@ -292,7 +292,7 @@ spec:
         "roles[0].entrypoint": (
             "write entrypoint: {class: pkg.module.Name}, {module: train.py} or {command: [program, argument]}"
         ),
-        "roles[0].accelerator": "its fields are type, count, visibility, numaBinding",
+        "roles[0].accelerator": "its fields are type, count, visibility, numaBinding, memoryLimit",
         "roles[0].args[0]": 'write "on"',
         "roles[1].gpus": "write accelerator: {type: GPU, count: 1}",
         "roles[1].dependsOn[0]": "write {role: workr}",

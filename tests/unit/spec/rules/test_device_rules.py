@@ -30,6 +30,8 @@ def job(**accelerator: Any) -> dict[str, Any]:
             "numaBinding: torch knows no NUMA node of a TPU, only of GPU, NPU, HPU",
         ),
         ({"type": "GPU", "numaBinding": "node"}, "numaBinding: must be"),
+        ({"type": "NPU", "memoryLimit": "Share"}, "memoryLimit: torch limits the memory of a GPU, not of NPU"),
+        ({"type": "GPU", "memoryLimit": "0.5"}, "memoryLimit: must be"),
     ],
 )
 def test_options_that_the_device_lacks_are_refused_before_anything_starts(
@@ -48,6 +50,8 @@ def test_options_that_the_device_lacks_are_refused_before_anything_starts(
         {"type": "TPU", "count": 4},
         {"type": "HPU", "count": 3, "visibility": "Shared"},
         {"type": "GPU", "numaBinding": "CoreComplex"},
+        {"type": "GPU", "count": "0.5", "memoryLimit": "Share"},
+        {"type": "NPU", "count": "0.5", "memoryLimit": "None"},
     ],
 )
 def test_options_that_the_device_supports_are_accepted(accelerator: dict[str, Any]) -> None:
@@ -64,12 +68,20 @@ def test_options_that_the_device_supports_are_accepted(accelerator: dict[str, An
             "numaBinding: a reserves Quota, so its ranks have no device of their own to bind to",
         ),
         (
+            {"entrypoint": {"module": "a.py"}, "reserve": "Quota", "accelerator": {"memoryLimit": "Share"}},
+            "memoryLimit: a reserves Quota, so its ranks have no share of a device",
+        ),
+        (
+            {"entrypoint": {"command": ["python", "a.py"]}, "accelerator": {"memoryLimit": "Share"}},
+            "memoryLimit: a runs a command, and only in classes and modules can dljob tell torch of a limit",
+        ),
+        (
             {"type": "Elastic", "accelerator": {"visibility": "Shared"}, "comm": {"virtualLocalRank": True}},
             "visibility: Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0",
         ),
     ],
 )
-def test_switches_of_torchrun_that_fit_nothing_else_are_refused(role: dict[str, Any], words: str) -> None:
+def test_options_that_the_role_cannot_obey_are_refused(role: dict[str, Any], words: str) -> None:
     data = job(type="GPU")
     accelerator = {"type": "GPU", **role["accelerator"]}
     data["spec"]["roles"][0] |= {**role, "accelerator": accelerator}

@@ -210,6 +210,7 @@ class ForkHost(Host):
             store=order.store if spec.role.comm_backend is not None else "",
             generation=order.generation,
             near=self._cores.of(start, self._kind),
+            memory=(spec.role.memory_share, environment.device_index(self._kind, start, spec.role)),
             anew=anew,
         )
 

@@ -28,7 +28,7 @@ from dljob.plan.env import COLLECTIVES
 from dljob.runtime.collectives.table import register_for_rank
 from dljob.runtime.process import outcome
 from dljob.runtime.process.entrypoint import EntrypointError
-from dljob.runtime.worker import last_save, numa, supervise, torch_group
+from dljob.runtime.worker import device_memory, last_save, numa, supervise, torch_group
 
 # The exit codes of a shell that cannot find, or cannot execute, a command.
 NOT_FOUND = 127
@@ -93,6 +93,7 @@ def _enter(order: Mapping[str, Any]) -> None:
     faulthandler.enable(file=2)
     if order.get("near"):
         print(f"[dljob] {numa.bind(order['near'])}", file=sys.stderr, flush=True)  # noqa: T201 - into the rank's log
+    device_memory.limit.hold(*order["memory"])
     # torch read OMP_NUM_THREADS when the fork server imported it, before this rank's environment was set.
     threads = os.environ.get("OMP_NUM_THREADS", "")
     torch = sys.modules.get("torch")

@@ -58,7 +58,7 @@ from dljob.runtime.rpc.call_trace import WELL_S, CallTraces
 from dljob.runtime.rpc.client import CallCounts, RpcClient
 from dljob.runtime.rpc.server import RpcServer, has_methods
 from dljob.runtime.serving.ports import PortTakenError
-from dljob.runtime.worker import last_save, numa, torch_group
+from dljob.runtime.worker import device_memory, last_save, numa, torch_group
 from dljob.runtime.worker.heartbeat import Steps
 from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
@@ -266,6 +266,8 @@ class ThreadHost(Host):
         interpreter.check_worker(self.spec.role)
         life = self._enter(order, start)
         self._preload.join()  # user code that imports torch while this thread does can abort the process
+        index = environment.device_index(self._kind, self._entered or start, self.spec.role)
+        device_memory.limit.hold(self.spec.role.memory_share, index)
         outcome = life.live()
         last_save.close(ok=outcome.ok)
         return outcome

@@ -142,9 +142,25 @@ def _places(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator
         if role.reserve == "Quota":
             words = f"{role.name} reserves Quota, so its ranks have no device of their own to bind to"
             yield Finding((*loc, "numaBinding"), words, "leave it out", (*reads, (*loc[:-1], "reserve")))
+    if said is not None and said.memory_limit == "Share":
+        yield from _held(role, loc, kind, reads)
     if said is not None and said.visibility == "Shared" and role.comm.virtual_local_rank:
         words = "Shared shows a rank its own device at LOCAL_RANK, which comm.virtualLocalRank makes 0 in every rank"
         yield Finding((*loc, "visibility"), words, "leave one of them out", (*reads, (*loc[:-1], "comm")))
+
+
+def _held(role: Role, loc: Loc, kind: str, reads: tuple[Loc, ...]) -> Iterator[Finding]:
+    """Check that the memory of ranks can be limited as the role asks for."""
+    field = (*loc, "memoryLimit")
+    if kind != "GPU":
+        yield Finding(field, f"torch limits the memory of a GPU, not of {kind}", "leave it out", reads)
+    elif role.reserve == "Quota":
+        words = f"{role.name} reserves Quota, so its ranks have no share of a device"
+        yield Finding(field, words, "leave it out", (*reads, (*loc[:-1], "reserve")))
+    elif role.entrypoint.command is not None:
+        words = f"{role.name} runs a command, and only in classes and modules can dljob tell torch of a limit"
+        fix = "leave it out; newer torch reads PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:0.5"
+        yield Finding(field, words, fix, (*reads, (*loc[:-1], "entrypoint")))
 
 
 # torch would fail in `init_process_group`, after the machines were reserved.
