@@ -33,6 +33,7 @@ SOUND = Facts(
     hiding={},
     torch=VisibleGpus(8, "12.6"),
     ray=VisibleGpus(8),
+    modes=(),
     leftovers=Leftovers(),
 )  # fmt: skip
 

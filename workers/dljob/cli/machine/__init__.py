@@ -1,1 +1,1 @@
-"""`dljob doctor` on this machine: `facts` gathers facts, `checks` judges them."""
+"""`dljob doctor` on this machine: `facts` gathers facts, of divided GPUs by `gpu_modes`; `checks` judges them."""

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from dljob.cli.kubernetes.doctor import CheckResult
 from dljob.cli.machine.facts import Facts, gather, names
+from dljob.cli.machine.gpu_modes import GpuMode
 from dljob.runtime.backend.machine import MOST_NODES, SCRATCH_BYTES, SHM, STORE_BYTES
 from dljob.telemetry.wording import counted
 
@@ -175,7 +176,34 @@ def processes(facts: Facts) -> CheckResult:
 
 
 def devices(facts: Facts) -> CheckResult:
-    """Check that torch and Ray see the GPUs of the drivers."""
+    """Check that torch and Ray see the GPUs of the drivers, and say which of these are divided."""
+    seen = _seen_devices(facts)
+    notes, served = [seen.message], ", ".join(f"GPU {mode.index}" for mode in facts.modes if mode.mps)
+    if served:
+        notes.append(f"a server of MPS runs on {served}: kernels of several ranks run there at once")
+    fixes = [seen.fix] if seen.fix else []
+    divided = [mode for mode in facts.modes if mode.mig]
+    for mode in divided:
+        notes.append(_divided(mode))
+        first = mode.instances[0].uuid if mode.instances else ""
+        one = f"export CUDA_VISIBLE_DEVICES={first}" if first else f"sudo nvidia-smi mig -i {mode.index} -cgi 0 -C"
+        fixes.append(f"{one}; or sudo nvidia-smi -i {mode.index} -mig 0")
+    state = "warn" if divided and seen.state == "ok" else seen.state
+    return CheckResult("devices", state, "; ".join(notes), "; ".join(fixes))
+
+
+def _divided(mode: GpuMode) -> str:
+    """Say what MIG does to a GPU's ranks."""
+    if not mode.instances:
+        return f"GPU {mode.index} has MIG on and no instance, so CUDA finds no device"
+    named = ", ".join(f"{one.profile} {one.uuid}" for one in mode.instances)
+    return (
+        f"GPU {mode.index} has MIG on ({named}): CUDA shows a process one instance at most, "
+        "Ray counts the GPU, and an accelerator.count below 1 is a share of one instance"
+    )
+
+
+def _seen_devices(facts: Facts) -> CheckResult:
     said = ", ".join(f"{count} {kind}" for kind, count in sorted(facts.devices.items())) or "no GPUs or NPUs"
     gpus, torch, ray = facts.devices.get("GPU", 0), facts.torch, facts.ray
     # Such a variable is the usual reason for different numbers, so it is shown with them.

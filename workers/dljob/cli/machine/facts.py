@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from dljob.api import registry
+from dljob.cli.machine import gpu_modes
+from dljob.cli.machine.gpu_modes import GpuMode
 from dljob.linux import memory_limit
 from dljob.runtime.backend import machine, sweeper
 from dljob.runtime.backend.machine import scratch_places
@@ -124,6 +126,8 @@ class Facts:
     """Variables that hide devices, with their values."""
     torch: VisibleGpus | None
     ray: VisibleGpus | None
+    modes: tuple[GpuMode, ...]
+    """GPUs with MIG or MPS."""
     leftovers: Leftovers
 
 
@@ -147,6 +151,7 @@ def gather() -> Facts:
         processes=most_processes(),
         devices={kind: len(ids) for kind, ids in machine.devices_here().items() if ids},
         hiding={name: os.environ[name] for name in machine.VISIBLE.values() if name in os.environ},
+        modes=gpu_modes.gather(),
         leftovers=leftovers(),
     )
     counted = {name: child.answer() for name, child in children.items()}
