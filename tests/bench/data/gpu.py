@@ -40,7 +40,8 @@ def measured(spares: int) -> dict[str, object]:
         (events,) = folder.glob("home/jobs/*/events.jsonl")
         notes = [json.loads(line) for line in events.read_text().splitlines()]
         recovered = next(note["seconds"] for note in notes if note["reason"] == "Recovered")
-        return json.loads(done.stdout.splitlines()[-1]) | {"spares": spares, "recovered": recovered}
+        told = json.loads(done.stdout.splitlines()[-1]) | {"spares": spares, "recovered": recovered}
+        return told | {"save in bare copies": round(told["save"] / told["copy to pinned memory"], 2)}
 
 
 if __name__ == "__main__":

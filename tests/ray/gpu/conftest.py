@@ -12,6 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
+pytest.register_assert_rewrite("gpu_kit")
 import gpu_environment  # noqa: E402 - found by the path above
 
 RAN = pytest.StashKey[dict[str, dict[str, Any]]]()
@@ -28,6 +29,14 @@ def _gpu() -> None:
         gpu_environment.gpu()
     except gpu_environment.NotToBeHadError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    """Return a folder with the code of the jobs, where `dljob` runs."""
+    from gpu_kit import made
+
+    return made(tmp_path)
 
 
 @pytest.hookimpl(wrapper=True)

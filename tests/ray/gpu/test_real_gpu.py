@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_kit import Place
+from gpu_kit import GPU, HALF, Place, ended, manifest, ran, role
 from prime_help import eventually
 
 from dljob.runtime.journal import samples
 from dljob.telemetry.remedies import CauseKind
 
 pytestmark = [pytest.mark.ray, pytest.mark.gpu, pytest.mark.timeout(200)]
-GPU = "accelerator: {type: GPU, count: 1}"
-HALF = "accelerator: {type: GPU, count: '0.5'}"
-CODE = Path(__file__).parent / "gpu_jobs.py"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    shutil.copy(CODE, tmp_path)
-    return place
-
-
-def role(name: str, function: str, *more: str) -> str:
-    fields = (f"name: {name}", f"entrypoint: {{class: gpu_jobs.{function}}}", "resources: {cpu: 100m}", *more)
-    return f"  - {{{', '.join(fields)}}}\n"
-
-
-def manifest(place: Place, *roles: str, extra: str = "") -> Path:
-    file = place.folder / "job.yaml"
-    head = "apiVersion: dljob.io/v1alpha1\nkind: DLJob\nmetadata: {name: job}\nspec:\n"
-    file.write_text(f"{head}{extra}  roles:\n{''.join(roles)}")
-    return file
-
-
-def ran(place: Place, *roles: str, extra: str = "") -> dict[str, Any]:
-    """Run a job to its end; return its last status, with the notes under `notes`."""
-    done = place.dljob("run", manifest(place, *roles, extra=extra), timeout=150)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return ended(place.entry()["folder"])
-
-
-def ended(folder: Path) -> dict[str, Any]:
-    """Return the last status of a job, with the notes under `notes`."""
-    status = json.loads((folder / "status.json").read_text())
-    notes = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return status | {"result": json.loads(status["result"]), "notes": notes}
 
 
 def device_bytes(folder: Path) -> int:
