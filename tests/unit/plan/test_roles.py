@@ -159,7 +159,7 @@ def test_a_rank_of_virtual_local_rank_0_sees_its_own_device_alone():
 def test_a_share_of_a_gpu_is_one_of_its_memory_too(accelerator, entrypoint, share):
     found = resolved(role("a", accelerator=accelerator, entrypoint=entrypoint))
     assert found.memory_share == share
-    assert found.memory_limited == (accelerator.get("memoryLimit") != "None")
+    assert found.memory_unlimited == (accelerator.get("memoryLimit") == "None")
     assert resolved(role("a")).memory_share == 0
 
 

@@ -111,14 +111,14 @@ class RolePlan:
     """chief | ps | worker | evaluator, its task in a cluster of TensorFlow; empty: none."""
     service: bool = field(default=False, metadata=LATER)
     """Whether a Service of Kubernetes has its ready ranks."""
-    memory_limited: bool = field(default=True, metadata=LATER)
-    """Whether a rank with a share of a GPU is held to that share of its memory."""
+    memory_unlimited: bool = field(default=False, metadata=LATER)
+    """Whether a rank with a share of a GPU may take more than that share of its memory."""
 
     @property
     def memory_share(self) -> float:
         """The share of its GPU's memory to which a rank is held; 0 if to none: a command is another program."""
         kind, amount = self.accelerator or ("", GRAIN)
-        held = self.memory_limited and self.entrypoint[0] != "command" and kind == "GPU" and amount < GRAIN
+        held = not self.memory_unlimited and self.entrypoint[0] != "command" and kind == "GPU" and amount < GRAIN
         return amount / GRAIN if held else 0.0
 
     @property

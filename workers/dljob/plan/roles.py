@@ -88,7 +88,7 @@ def resolve_role(spec: DLJobSpec, role: Role) -> RolePlan:
         python=role.python or "",
         tf=role.tf.task if role.tf else "",
         service=role.service,
-        memory_limited=role.accelerator is None or role.accelerator.memory_limit != "None",
+        memory_unlimited=role.accelerator is not None and role.accelerator.memory_limit == "None",
         autoscale=_autoscale(role.autoscale),
         weights=_weights(role.weights),
     )
