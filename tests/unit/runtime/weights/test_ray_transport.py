@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from life_kit import context as here
 
-from dljob import CallError
+from dljob import CallError, UsageError
 from dljob.runtime.process import context
+from dljob.runtime.rpc import object_store
 from dljob.runtime.weights import ray_transport
 from dljob.runtime.weights.buckets import checksum
 from dljob.runtime.weights.model import Version
@@ -57,6 +58,7 @@ class Store:
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     made = Store()
     monkeypatch.setattr(ray_transport, "ray", made)
+    monkeypatch.setattr(object_store, "ray", made)
     context.install(here(world_size=2, peers={"w": 2}))
     return made
 
@@ -108,3 +110,18 @@ def test_reader_that_asked_not_to_checks_nothing(store: Store) -> None:
     version = published(store)
     store.put_[0][0] = b"FIRST"
     assert found(carrier(store, verify=False).fetch(version)) == [[b"FIRST", b"", b"second"], STATE[1]]
+
+
+def test_version_without_room_is_refused_before_any_bucket_is_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: list[int] = []
+
+    def no_room(size: int, what: str) -> None:
+        needed.append(size)
+        raise UsageError(f"{what}full")
+
+    monkeypatch.setattr(object_store, "check_room", no_room)
+    with pytest.raises(UsageError, match=r"publish: full"):
+        published(store)
+    assert (needed, store.put_) == ([sum(len(part) for bucket in STATE for part in bucket)], [])

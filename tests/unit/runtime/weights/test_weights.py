@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from dljob.runtime.process import context
 from dljob.runtime.process.messages import Call, Reply
 from dljob.runtime.process.worker_context import RankCall, held_versions
 from dljob.runtime.queues.storage_client import StorageClient
-from dljob.runtime.rpc import storage_actor
+from dljob.runtime.rpc import object_store, storage_actor
 from dljob.runtime.weights import buckets as weights_data
 from dljob.runtime.weights import channel as weights
 from dljob.runtime.weights import keeper as weights_keeper
@@ -136,7 +137,7 @@ def objects(monkeypatch) -> Objects:
     made = Objects()
     monkeypatch.setattr(storage_actor, "Guard", lambda *_: None)
     monkeypatch.setattr(storage_actor.storage_actors, "follow_master", lambda *_: None)
-    monkeypatch.setattr(weights_keeper.ray, "put", made.put)
+    monkeypatch.setattr(object_store.ray, "put", made.put)
     monkeypatch.setattr(weights_keeper, "COPY_AFTER_S", 0)
     return made
 
@@ -190,10 +191,33 @@ async def test_a_copy_that_breaks_is_told_and_made_again(objects, monkeypatch, c
 
     held = a_keeper()
     mark = await held.offer(ME, published(1, put([b"x"])))
-    monkeypatch.setattr(weights_keeper.ray, "put", once)
+    monkeypatch.setattr(object_store.ray, "put", once)
     await asyncio.gather(*held._tasks.tasks)
     assert held._find_version(mark).copied
     assert "copy of weights ended by an exception; it is started again" in caplog.text
+
+
+async def test_a_copy_for_which_a_full_store_had_no_room_is_left_when_its_version_is_dropped(objects, monkeypatch):
+    monkeypatch.setattr(tasks, "FIRST_S", 0)
+    tried, go_on = asyncio.Event(), threading.Event()
+
+    def no_room(*_):
+        held.loop.call_soon_threadsafe(tried.set)
+        go_on.wait(30)
+        raise UsageError("/dev/shm of this node is full")
+
+    held = a_keeper()
+    held.loop = asyncio.get_running_loop()
+    with monkeypatch.context() as full:
+        full.setattr(object_store, "check_room", no_room)
+        await held.offer(ME, published(1, objects.put([b"x"])))
+        copying = list(held._tasks.tasks)
+        await tried.wait()
+        for version in (2, 3):
+            await held.offer(ME, replace(published(version, objects.put([b"y"])), copied=True))
+        go_on.set()
+        await asyncio.wait_for(asyncio.gather(*copying), 30)
+    assert [one.version for one in held._versions] == [2, 3]
 
 
 async def test_a_reader_of_a_lost_version_is_not_given_an_older_one(objects):

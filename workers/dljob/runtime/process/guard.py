@@ -17,7 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn
 
-from dljob.linux import descendants
+from dljob.linux import descendants, shared_memory
 
 TICK_S = 0.2
 """Longest delay, in seconds, until the end of a lease is noticed."""
@@ -119,7 +119,8 @@ class Guard:
             if self._lease.over:
                 end(EndCode.LEASE_OVER, f"no answer from PrimeMaster for {self._lease.seconds:g} s: the lease is over")
             if self._raylet in ready:
-                end(EndCode.RAYLET_GONE, "the raylet of this node is gone")
+                full = f"; {shared_memory.SHM} is full, of which a raylet dies" if shared_memory.is_full() else ""
+                end(EndCode.RAYLET_GONE, f"the raylet of this node is gone{full}")
             if self._signals in ready and signal.SIGTERM in _read(self._signals) and not self._has_ended:
                 # In a thread of its own: winding down takes seconds, in which the lease is watched on.
                 self._has_ended = True

@@ -7,10 +7,9 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-
 from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.rpc import object_store
 
 Payload = tuple[Any, ...]
 """Large arguments beside a call's message: its own, then those that several ranks share; empty where all are small."""
@@ -44,7 +43,9 @@ class LargeArguments:
         with self._lock:
             stored = self._stored.get(id(data))
         if stored is None:
-            stored = _Stored(data, ray.put(data))  # outside the lock: other threads would wait for the copy
+            stored = _Stored(
+                data, object_store.put(data, len(data), f"arguments for {call.role}/{call.rank}: ")
+            )  # outside the lock: other threads would wait for the copy
             with self._lock:
                 self._stored[id(data)] = stored
         # The call keeps it alive: the table is weak, so Ray frees the bytes with the last call that has them.

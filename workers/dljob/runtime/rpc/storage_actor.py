@@ -11,7 +11,7 @@ from typing import TypeVar
 from dljob.runtime.process import wire
 from dljob.runtime.process.guard import EndCode, Guard, Lease, end
 from dljob.runtime.process.messages import Call, JobInfo, Reply
-from dljob.runtime.rpc import storage_actors
+from dljob.runtime.rpc import object_store, storage_actors
 
 T = TypeVar("T")
 
@@ -58,8 +58,7 @@ class StorageActor:
             reply = Reply(payload=wire.dump(value, call.method), idempotent=True)
         except Exception as error:  # noqa: BLE001 - the caller receives it
             reply = Reply(error_type=type(error).__name__, message=str(error), idempotent=True)
-        # A large reply stays an object, which Ray passes through shared memory without a copy.
-        return reply.packed() if len(reply.payload) < wire.LARGE else reply
+        return object_store.answer(reply, f"{self.name}.{call.method}")
 
     async def pid(self) -> int:
         """Return the actor's process id."""

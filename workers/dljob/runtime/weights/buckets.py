@@ -43,6 +43,11 @@ class StateBuckets(Sequence[Sequence[memoryview]]):
             return [_view(source) for source in sources]
         return self._passed(sources)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(source.nbytes for sources in self._sources for source in sources)
+
     def whole(self) -> list[list[memoryview]]:
         """Return all buckets at once, each in memory of its own."""
         return [[_view(source) for source in sources] for sources in self._sources]
@@ -69,6 +74,13 @@ class StateBuckets(Sequence[Sequence[memoryview]]):
         for device in {source.device for source in sources if _on_gpu(source)}:
             torch.cuda.current_stream(device).synchronize()
         return views
+
+
+def bytes_in(buckets: Sequence[Sequence[memoryview]]) -> int:
+    """Return the bytes of all buckets, without making them."""
+    if isinstance(buckets, StateBuckets):
+        return buckets.nbytes
+    return sum(view.nbytes for bucket in buckets for view in bucket)
 
 
 def _on_gpu(source: Any) -> bool:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import ray
 from ray.exceptions import RayError
 
 from dljob.calls.backlog import Who
 from dljob.errors import UsageError
 from dljob.runtime.process.messages import JobInfo
 from dljob.runtime.queues.storage_client import SLICE_S
+from dljob.runtime.rpc import object_store
 from dljob.runtime.rpc.storage_actor import StorageActor
 from dljob.runtime.weights.buckets import checksum, parcel
 from dljob.runtime.weights.model import Broadcast, Mark, Stored, Version
@@ -206,6 +206,9 @@ class WeightsKeeper(StorageActor):
     async def _copy(self, version: Version) -> None:
         """Copy the buckets to objects that this process owns: those of the publisher die with the publisher."""
         await asyncio.sleep(COPY_AFTER_S)
+        # Tried again where the store was full, until two later versions are there.
+        if self._find_version(version.mark) is None:
+            return
         try:
             refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
             self._replace(version.mark, refs=refs, copied=True)
@@ -236,4 +239,5 @@ def _after(mark: Mark, other: Mark) -> bool:
 
 
 def _put(bucket: Sequence[Any]) -> Any:
-    return ray.put(parcel([memoryview(part) for part in bucket]))
+    views = [memoryview(part) for part in bucket]
+    return object_store.put(parcel(views), sum(view.nbytes for view in views), "a copy for readers: ")

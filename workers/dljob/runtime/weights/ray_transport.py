@@ -13,7 +13,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
-from dljob.runtime.weights.buckets import checksum, parcel
+from dljob.runtime.rpc import object_store
+from dljob.runtime.weights.buckets import bytes_in, checksum, parcel
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
 from dljob.runtime.weights.version_lines import VersionLine, line_to
@@ -35,10 +36,13 @@ class RayCarrier:
         """Put each bucket once, with its checksum, and offer the version to the keeper."""
         # By value, now: the state may be changed once `publish` returns.
         refs, sums = list[Any](), list[int | None]()
+        what = f"{self._keeper.name}.publish: "
+        # All of it at first: nothing of a version that does not fit is stored.
+        object_store.check_room(bytes_in(buckets), what)
         for bucket in buckets:
             # Beside the copy, which reads the same memory.
             summing = self._thread().submit(checksum, bucket) if self._verify and not version.sums else None
-            refs.append(ray.put(parcel(bucket)))
+            refs.append(object_store.put(parcel(bucket), sum(view.nbytes for view in bucket), what))
             sums.append(None if summing is None else summing.result())
         made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums))
         line = self._found_line()

@@ -40,7 +40,7 @@ from dljob.runtime.process.messages import (
     StopOrder,
 )
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.wire import LARGE
+from dljob.runtime.rpc import object_store
 from dljob.runtime.rpc.client import CallCounts
 from dljob.runtime.worker.heartbeat import HeartbeatThread, Steps
 from dljob.runtime.worker.reports import Reports
@@ -150,7 +150,7 @@ class Host:
         """Run a call from another role. Small arguments are inside `packed`; large ones are in `payload`, `common`."""
         call, small = Call.unpacked(packed)
         reply = self.answer(call, payload or small, common)
-        return reply.packed() if len(reply.payload) < LARGE else reply
+        return object_store.answer(reply, f"{self.spec.role.name}/{call.rank}")
 
     @ray.method(concurrency_group="ctl")
     def clues(self, pid: int) -> tuple[Clue, ...]:

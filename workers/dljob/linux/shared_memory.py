@@ -1,0 +1,65 @@
+"""The shared memory of this machine or container, in which Ray keeps its objects.
+
+Ray's raylet makes one sparse file of the size of its store there. The kernel gives a page when it is first written;
+when it has none left, it ends the writer by SIGBUS: the raylet, and with it all ranks of its node.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SHM = Path("/dev/shm")  # noqa: S108 - the machine's shared memory, not a file of ours
+SPARE = 1 << 20
+"""Bytes beside an object: its header, and what others write at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes in shared memory: all, those that are free, and those that Ray's store has reserved but not got yet."""
+
+    total: int
+    free: int
+    promised: int
+
+    def takes(self, size: int) -> bool:
+        """Whether the store can write `size` bytes. It may write to pages that it has, so it never needs more."""
+        return self.free >= min(size + SPARE, self.promised)
+
+
+def room(size: int, raylet: int, shm: Path = SHM, proc: Path = Path("/proc")) -> Room | None:
+    """Return the room for `size` bytes in the store of a raylet; None where it is known to be enough.
+
+    Without a file of the raylet in shared memory its store lies on disk, where the raylet notices that nothing is left.
+    """
+    try:
+        found = os.statvfs(shm)
+        free = found.f_bavail * found.f_frsize
+        # The usual case, without a look at the raylet.
+        if free >= size + SPARE:
+            return None
+        promised = _promised(proc / str(raylet) / "fd", str(shm))
+    except OSError:  # no shared memory, or a raylet that is gone: whoever uses it says so
+        return None
+    seen = Room(found.f_blocks * found.f_frsize, free, promised)
+    return None if seen.takes(size) else seen
+
+
+def is_full(shm: Path = SHM) -> bool:
+    """Whether less than the smallest useful rest is free."""
+    try:
+        found = os.statvfs(shm)
+    except OSError:
+        return False
+    return bool(found.f_blocks) and found.f_bavail * found.f_frsize < SPARE
+
+
+def _promised(descriptors: Path, shm: str) -> int:
+    """Return the bytes of a process's files in shared memory that have no pages yet."""
+    seen = dict[int, int]()
+    for descriptor in descriptors.iterdir():
+        if str(descriptor.readlink()).startswith(f"{shm}/"):
+            file = descriptor.stat()
+            seen[file.st_ino] = max(0, file.st_size - file.st_blocks * 512)
+    return sum(seen.values())

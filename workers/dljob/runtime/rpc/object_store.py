@@ -1,0 +1,64 @@
+"""Objects for Ray's store, put there only where there is room: a raylet that finds none dies, and with it its ranks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError
+
+from dljob.errors import UsageError
+from dljob.linux import shared_memory
+from dljob.runtime.process.messages import Reply
+from dljob.runtime.process.wire import LARGE
+
+_HINT = (
+    "free some of it (DataLoader workers and NCCL use it, too), or have more: nodeGroups[].sharedMemory, and "
+    "--shm-size for a container"
+)
+
+
+def check_room(size: int, what: str = "") -> None:
+    """Check that Ray's store on this node can take `size` bytes; `what` begins the message.
+
+    Raises:
+        UsageError: It cannot; the message has the needed and the free MiB.
+    """
+    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())
+    found = shared_memory.room(size, raylet)
+    if found is not None:
+        raise UsageError(
+            f"{what}{shared_memory.SHM} of this node is full: {size >> 20} MiB are needed for Ray's object store, "
+            f"{found.free >> 20} of {found.total >> 20} MiB are free",
+            hint=_HINT,
+        )
+
+
+def put(value: Any, size: int, what: str = "") -> Any:
+    """Put a value of `size` bytes into Ray's store; return its reference.
+
+    Raises:
+        UsageError: The store has no room for it, and neither has the disk that Ray takes then.
+    """
+    check_room(size, what)
+    try:
+        return ray.put(value)
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        said = f"{what}Ray's object store of this node takes no {size >> 20} MiB more: {type(error).__name__}"
+        raise UsageError(
+            said, hint="free disk space under Ray's folder, where it puts what the store cannot hold"
+        ) from error
+
+
+def answer(reply: Reply, who: str) -> bytes | Reply:
+    """Return an answer as Ray carries it: small as bytes, large through its store; an error where that has no room."""
+    if len(reply.payload) < LARGE:
+        return reply.packed()
+    try:
+        check_room(len(reply.payload), f"the answer of {who}: ")
+    except UsageError as error:
+        return replace(reply, payload=b"", error_type=type(error).__name__, message=str(error)).packed()
+    # Ray passes it through shared memory without a copy.
+    return reply
