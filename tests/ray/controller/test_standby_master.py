@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from mortal_scene import state_of
@@ -11,6 +16,24 @@ from prime_help import Job, eventually
 from standby_kit import FIRST, LONG_S, SECOND, PairScene
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def volume(job: Job) -> Iterator[Path]:
+    """A volume of 1 MiB for the journal."""
+    folder = job.folder / "journal"
+    folder.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=False).returncode:
+        pytest.skip("may not mount (tests/laptop.sh may)")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(file: Path) -> None:
+    """Take all that is left of a volume."""
+    with file.open("wb", buffering=0) as out, suppress(OSError):
+        while out.write(bytes(4096)):
+            pass
 
 
 def test_two_masters_that_are_killed_in_turn_take_over_from_each_other(job: Job) -> None:
@@ -71,4 +94,26 @@ def test_with_a_stopped_standby_the_master_that_ray_starts_again_commands(job: J
     scene.follows(SECOND)
     scene.untouched()
     assert job.connection.status()["restarts"]["master"] == 1
+    scene.ends()
+
+
+def test_a_takeover_on_a_full_volume_acts_on_nothing_until_it_can_write(job: Job, volume: Path) -> None:
+    scene = PairScene(job)
+    filler = volume / "filler"
+    fill(filler)
+    scene.kill(FIRST)
+    eventually(lambda: "is full: No space left on device; ranks go on" in scene.log(), LONG_S, scene.log)
+    os.kill(scene.ranks["worker/0"], signal.SIGKILL)
+    eventually(lambda: not state_of(scene.ranks["worker/0"]), LONG_S, lambda: "the rank goes on")
+    time.sleep(3)  # twice what its restart takes; that nothing happens is no event
+    # The claim is there, and no word of who has it: a third master would go on from what the first one wrote.
+    assert (volume / "000002.jsonl").stat().st_size == 0
+    assert not job.mark("worker/0", 2).exists()
+    filler.unlink()
+    scene.commands(SECOND, epoch=2)
+    scene.ranks |= job.running("worker/0", incarnation={"worker/0": 2}, within=LONG_S)
+    scene.untouched()
+    stalled = [note["message"] for note in job.connection.notes() if note["reason"] == "JournalStalled"]
+    assert stalled, job.seen()
+    assert str(volume) in stalled[0]
     scene.ends()
