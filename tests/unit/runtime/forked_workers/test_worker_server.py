@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -117,6 +119,21 @@ def gone(pid: int) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def leave_free(pid: int, free: int) -> None:
+    """Leave a process so many numbers for further files."""
+    used = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    most = next(n for n in range(len(used), 1000) if n - sum(fd < n for fd in used) == free)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def first_word(path: str, request: starter.Request) -> bytes:
+    """The first byte that a server says; empty where it says none."""
+    with contextlib.suppress(ConnectionResetError), starter.ask(path, request) as line:
+        line.settimeout(WAIT_S)
+        return line.recv(1)
+    return b""
 
 
 def test_worker_is_a_fork_with_its_own_arguments_environment_and_session(served: Served) -> None:
@@ -257,6 +274,22 @@ def test_server_whose_path_is_taken_is_not_forked(served: Served) -> None:
         assert line.recv(1) == b""
     line, _ = served.ask()
     assert line.recv(1) == bytes([7])
+
+
+def test_server_without_a_file_left_keeps_its_workers_and_makes_room_for_another(served: Served) -> None:
+    served.start()
+    line, told = served.ask("wait")
+    assert served.process is not None
+    pid, request = served.process.pid, ([str(served.program)], {**os.environ, "X": "1"})
+    # For the connection, and the three files of the start; one less, and the kernel drops some of these.
+    for free, granted in ((4, starter.YES), (3, b""), (1, b"")):
+        leave_free(pid, free)
+        assert first_word(served.path, request) == granted
+    leave_free(pid, 0)
+    assert first_word(served.path, request) == b""
+    assert not Path(served.path).exists()
+    os.kill(int(str(told["pid"])), signal.SIGKILL)
+    assert line.recv(1) == bytes([128 + 9])
 
 
 def test_request_that_breaks_off_is_no_start(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from fork_kit import Server, alive
+
+from dljob.runtime.worker import forkserver
 
 
 @pytest.fixture
@@ -276,3 +279,45 @@ def test_same_rank_runs_again(server):
     assert code(server.run("module", "behave.py", args=["exit", "3"])) == 3
     again = server.run("module", "behave.py", args=["exit", "0"], incarnation=2)
     assert (again["incarnation"], code(again)) == (2, 0)
+
+
+def files_of(pid: int) -> list[int]:
+    return sorted(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_ranks_start_and_restart_beside_two_thousand_open_files_and_have_none_of_them(tmp_path):
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2_200:
+        pytest.skip("ulimit -n is below 2,200")
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(2_000)]
+    server = Server(tmp_path)
+    try:
+        for incarnation in (1, 2):
+            assert code(server.run("module", "behave.py", args=["files"], incarnation=incarnation)) == 0
+        assert [int(line) < 10 for line in server.log().split()] == [True, True]
+        assert len(files_of(server.helper.pid)) < 10
+    finally:
+        server.close()
+        for fd in held:
+            os.close(fd)
+
+
+def test_a_rank_that_finds_no_file_left_says_so_and_the_others_go_on(server, tmp_path):
+    server.fork("module", "behave.py", rank=1, args=["stay"])
+    armed(server, 1)
+    limits, used = resource.prlimit(server.helper.pid, resource.RLIMIT_NOFILE), files_of(server.helper.pid)
+    ends = []
+    big = {"BIG": "x" * forkserver.MESSAGE_BYTES}
+    # From none left to enough: whatever the server, the supervisor or the rank lacks is told.
+    for more in range(8):
+        resource.prlimit(server.helper.pid, resource.RLIMIT_NOFILE, (len(used) - 1 + more, limits[1]))
+        env = {**big, "MORE": str(more)} if more % 2 else {}
+        ended = server.run("module", "behave.py", args=["exit", "0"], incarnation=more + 1, env=env)
+        ends.append(code(ended))
+        if ends[-1]:
+            assert ended["words"]["error_type"] == "OSError"
+            assert "Too many open files" in ended["words"]["message"]
+    assert (ends[0], ends[1], ends[-1]) == (1, 1, 0), ends
+    resource.prlimit(server.helper.pid, resource.RLIMIT_NOFILE, limits)
+    assert code(server.run("module", "behave.py", args=["exit", "0"], incarnation=20)) == 0
+    server.helper.order("kill", 1, 1)
+    assert server.next("ended")["rank"] == 1

@@ -147,37 +147,62 @@ class WorkerServer:
 
     def _take(self) -> Start | None:
         """Take a connection and fork; in the child return its start."""
-        line, _ = self._line.accept()
+        try:
+            line, _ = self._line.accept()
+        except OSError as error:
+            self._give_up(error)
+            return None
         try:
             line.settimeout(1.0)
             start = _received(line)
         except (OSError, ValueError):
             line.close()
             return None
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _say(f"no worker can be forked: {error.strerror}")
+            pid = -1
         if pid == 0:
             self._let_go(line, keep=start.line is None)
             return start
         for fd in start.files:
             os.close(fd)
+        if pid < 0 or not self._follow(pid, line, start):
+            # Its starter hears no YES, and starts the worker as Ray does.
+            line.close()
+            if start.line is not None:
+                start.line.close()
+        return None
+
+    def _give_up(self, error: OSError) -> None:
+        """Take no further start, as no file is left for its connection: the next starter makes another server."""
+        _say(f"takes no further worker beside {len(self._children)}: {error.strerror} (ulimit -n)")
+        self._poll.unregister(self._line.fileno())
+        self.leave()
+
+    def _follow(self, pid: int, line: socket.socket, start: Start) -> bool:
+        """Answer YES, and wait for the end of a child, and of the starter of a worker; False if the child had to go."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            _say(f"ends a worker that it cannot follow: {error.strerror} (ulimit -n)")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return False
         line.settimeout(None)
         with contextlib.suppress(OSError):
             line.sendall(YES)
-        self._follow(pid, line, start)
-        return None
-
-    def _follow(self, pid: int, line: socket.socket, start: Start) -> None:
-        """Wait for the end of a child, and of the starter of a worker."""
-        pidfd = os.pidfd_open(pid)
         self._poll.register(pidfd, select.POLLIN)
         if start.line is not None:
             start.line.close()
             line.close()
             self._children[pidfd] = pid, -1
-            return
+            return True
         self._children[pidfd] = pid, line.fileno()
         self._lines[line.fileno()] = line, pid
         self._poll.register(line.fileno(), select.POLLRDHUP)
+        return True
 
     def _ended(self, pidfd: int) -> None:
         """Collect a child, and tell the starter of a worker how it ended."""
@@ -210,12 +235,19 @@ class WorkerServer:
 
     def leave(self) -> None:
         """Stop to listen; who has asked and got no answer starts as Ray does."""
+        # Once: another server may have the path by now.
+        if self._line.fileno() < 0:
+            return
         Path(self._path).unlink(missing_ok=True)
         self._line.close()
 
 
 def _received(line: socket.socket) -> Start:
     head, files, _, _ = socket.recv_fds(line, 4, 3)
+    if len(files) < 3:  # the kernel drops those for which this process has no number left
+        for fd in files:
+            os.close(fd)
+        raise OSError("too many open files")
     text = bytearray()
     while len(text) < int.from_bytes(head, "big"):
         text += line.recv(1 << 16) or _gone()
@@ -235,6 +267,12 @@ def listening(path: str) -> socket.socket:
         line.close()
         raise
     return line
+
+
+def _say(words: str) -> None:
+    """Write a line to the raylet's log."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"[dljob] server of workers, pid {os.getpid()}: {words}\n".encode())
 
 
 def _gone() -> bytes:

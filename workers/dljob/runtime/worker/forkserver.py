@@ -9,6 +9,7 @@ server ends all its ranks and itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -56,6 +57,8 @@ def receive_order(link: socket.socket) -> dict[str, Any] | None:
     for fd in fds:
         with os.fdopen(fd, "rb") as file:
             text = file.read()
+    if text == b"-":
+        raise OSError(errno.EMFILE, "no file is left for an order (ulimit -n)")
     return json.loads(text) if text else None
 
 
@@ -68,6 +71,9 @@ class ForkServer:
         self._poll.register(link.fileno(), select.POLLIN)
         self._supervisors: dict[tuple[int, int], int] = {}
         self._pidfds: dict[int, tuple[int, int, int]] = {}
+        self._spare: int | None = None
+        """A file for whose number there is use when no other is left."""
+        self._keep_spare()
 
     def serve(self) -> dict[str, Any] | None:
         """Serve until the host is gone, then return None. In a forked rank it returns that rank's order."""
@@ -76,7 +82,7 @@ class ForkServer:
                 if fd in self._pidfds:
                     self._supervisor_ended(fd)
                     continue
-                order = receive_order(self._link)
+                order = self._next_order()
                 if order is None:
                     self._kill_all()
                     return None
@@ -86,9 +92,33 @@ class ForkServer:
                 else:
                     self._signal(order)
 
+    def _next_order(self) -> dict[str, Any] | None:
+        # A long order comes as a file: it takes the place of the spare one where no other can be opened.
+        self._drop_spare()
+        order = receive_order(self._link)
+        self._keep_spare()
+        return order
+
+    def _keep_spare(self) -> None:
+        with contextlib.suppress(OSError):  # tried again after the next order
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
     def _fork(self, order: dict[str, Any]) -> bool:
         """Fork a rank and its supervisor; True in the rank."""
-        pid = supervise.fork_supervised(self._link, order)
+        try:
+            if self._spare is None:
+                # Nothing would tell of the supervisor's end.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            pid = supervise.fork_supervised(self._link, order)
+        except OSError as error:
+            supervise.refuse(self._link, order, error)
+            return False
+        self._drop_spare()
         if pid is None:
             # The rank must not hold descriptors of other ranks' supervisors.
             for fd in self._pidfds:
@@ -96,6 +126,7 @@ class ForkServer:
             return True
         key = (order["rank"], order["incarnation"])
         fd = os.pidfd_open(pid)
+        self._keep_spare()
         self._supervisors[key] = pid
         self._pidfds[fd] = (*key, pid)
         self._poll.register(fd, select.POLLIN)

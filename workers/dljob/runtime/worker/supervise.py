@@ -7,14 +7,18 @@ everything below it ends too, daemons included. It is single-threaded and runs n
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import time
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 from dljob.linux import descendants
+from dljob.master.state.views import Outcome, Reason
 
 TERM = signal.SIGUSR1
 """Signal to the supervisor: pass SIGTERM on to the rank's process group."""
@@ -53,9 +57,13 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
     # The fork server may have died before the line above took effect; then nothing would ever end this process.
     if os.getppid() != server:
         os._exit(1)
-    reader, writer = os.pipe()
     me = os.getpid()
-    rank = os.fork()
+    try:
+        reader, writer = os.pipe()
+        rank = os.fork()
+    except OSError as error:
+        refuse(link, order, error)
+        os._exit(0)
     if rank == 0:
         descendants.prctl(descendants.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != me:
@@ -73,6 +81,19 @@ def _become_rank(link: socket.socket, order: dict[str, Any], server: int) -> Non
         os.setpgid(0, 0)
     _send(link, order, event="started", pid=rank)
     _watch(link, order, rank, reader)
+
+
+def refuse(link: socket.socket, order: dict[str, Any], error: OSError) -> None:
+    """Report the end of a rank for which no process can be made."""
+    hint = ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        hint = f"; of {most} (ulimit -n): files that its imports keep open are open in each rank, too"
+    elif error.errno == errno.EAGAIN:
+        hint = "; too many processes: ulimit -u, or pids.max of the container"
+    said = f"its process cannot be made: {error.strerror}{hint}"
+    words = Outcome(ok=False, reason=Reason.UNKNOWN, code=1, error_type=type(error).__name__, message=said)
+    _send(link, order, event="ended", pid=0, status=1 << 8, words=asdict(words))
 
 
 def _watch(link: socket.socket, order: dict[str, Any], rank: int, words: int) -> NoReturn:
