@@ -121,10 +121,18 @@ def gone(pid: int) -> bool:
     return False
 
 
-def leave_free(pid: int, free: int) -> None:
-    """Leave a process so many numbers for further files."""
-    used = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
-    most = next(n for n in range(len(used), 1000) if n - sum(fd < n for fd in used) == free)
+def files_of(pid: int) -> set[int]:
+    return {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def leave_free(pid: int, used: set[int], free: int) -> None:
+    """Leave a process so many numbers for further files, once it has those alone that it had."""
+    end = time.monotonic() + WAIT_S
+    while (now := files_of(pid)) != used:
+        assert time.monotonic() < end, (now, used)
+        time.sleep(0.01)
+    # From 4 on: `poll` takes no more than the limit, and four are watched.
+    most = next(n for n in range(4, 1000) if n - sum(fd < n for fd in used) == free)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
@@ -280,12 +288,13 @@ def test_server_without_a_file_left_keeps_its_workers_and_makes_room_for_another
     served.start()
     line, told = served.ask("wait")
     assert served.process is not None
-    pid, request = served.process.pid, ([str(served.program)], {**os.environ, "X": "1"})
+    pid, used = served.process.pid, files_of(served.process.pid)
+    request = ([str(served.program)], {**os.environ, "X": "1"})
     # For the connection, and the three files of the start; one less, and the kernel drops some of these.
     for free, granted in ((4, starter.YES), (3, b""), (1, b"")):
-        leave_free(pid, free)
+        leave_free(pid, used, free)
         assert first_word(served.path, request) == granted
-    leave_free(pid, 0)
+    leave_free(pid, used, 0)
     assert first_word(served.path, request) == b""
     assert not Path(served.path).exists()
     os.kill(int(str(told["pid"])), signal.SIGKILL)
