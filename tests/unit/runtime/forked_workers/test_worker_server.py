@@ -138,7 +138,7 @@ def leave_free(pid: int, used: set[int], free: int) -> None:
 
 def first_word(path: str, request: starter.Request) -> bytes:
     """The first byte that a server says; empty where it says none."""
-    with contextlib.suppress(ConnectionResetError), starter.ask(path, request) as line:
+    with contextlib.suppress(ConnectionError), starter.ask(path, request) as line:
         line.settimeout(WAIT_S)
         return line.recv(1)
     return b""
