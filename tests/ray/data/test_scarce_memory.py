@@ -1,4 +1,4 @@
-"""/dev/shm that others have filled, under calls, weights and checkpoints; and readers that die while they map it."""
+"""Too little memory: /dev/shm that others have filled, arrays as large as all that is free, and readers that die."""
 
 from __future__ import annotations
 
@@ -42,6 +42,13 @@ def test_a_full_shm_is_an_error_in_words_and_what_a_killed_reader_mapped_is_give
             in seen[name]
         )
         assert "nodeGroups[].sharedMemory, and --shm-size for a container" in seen[name]
+    # Refused before a byte of it is copied, so that no process is killed for want of memory.
+    assert "UsageError: reader/0.take: an array of" in seen["huge argument"]
+    assert (
+        "RemoteError: reader/0.give raised UsageError: the result of reader/0.give: an array of" in seen["huge answer"]
+    )
+    for name in ("huge argument", "huge answer"):
+        assert "is too large for a call, which makes up to 4 copies" in seen[name]
     # Copies of checkpoints lie in memory of their own.
     assert (seen["save"], seen["version"]) == ("None", "1")
     assert [seen[f"{name} after"] for name in ("argument", "answer", "version")] == [

@@ -15,6 +15,7 @@ import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 from dljob import RoleGroup, WeightChannel, Worker, checkpoint, current_worker, rpc
+from dljob.linux import memory_limit
 
 MIB = 1 << 20
 FILLER = Path("/dev/shm/filler")
@@ -52,8 +53,13 @@ class Reader(Worker):
 
     @rpc
     def give(self, mib: int) -> Any:
-        """An array."""
-        return array(mib, 3)
+        """An array; of 0 MiB: a huge one."""
+        return array(mib, 3) if mib else huge()
+
+
+def huge() -> Any:
+    """An array of the size of all free memory, of which no page is there until somebody writes."""
+    return np.zeros(memory_limit.free()[0] or 0, dtype=np.uint8)
 
 
 def error_of(what: Callable[[], Any]) -> str:
@@ -96,6 +102,8 @@ def full(reader: Any, weights: WeightChannel) -> dict[str, str]:
         "pid": str(reader.pid()),
     }
     FILLER.unlink()
+    said["huge argument"] = error_of(lambda: reader.take(huge()))
+    said["huge answer"] = error_of(lambda: reader.give(0))
     said["argument after"] = error_of(lambda: reader.take(array(SIZE, 3)))
     said["answer after"] = error_of(lambda: reader.give(SIZE).nbytes)
     weights.publish(2, {"a": array(SIZE, 2)})

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Iterable
 from typing import Any
+
+from dljob.errors import UsageError
+from dljob.linux import memory_limit
 
 LARGE = 100_000
 """The size in bytes from which a payload goes through the object store, once for all ranks that get it."""
+
+
+HUGE = 1 << 30
+"""The size in bytes from which an array is compared with the free memory before it is pickled."""
+COPIES = 4
+"""Copies of a value on its way: pickled and stored, here and, perhaps on the same machine, where it is read."""
 
 
 class WireError(TypeError):
@@ -15,9 +25,18 @@ class WireError(TypeError):
 
 
 def dump(value: Any, what: str, parts: tuple[tuple[str, Any], ...] = ()) -> bytes:
-    """Pickle a value. Raises WireError, which names the part (of `parts`) that cannot be pickled, and its type."""
+    """Pickle a value.
+
+    Raises:
+        WireError: It cannot be pickled; names the part (of `parts`) that cannot, and its type.
+        UsageError: An array in it is larger than the free memory allows, or the memory did not suffice.
+    """
     try:
         return _dumps(value)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error.message}", hint=error.hint) from None
+    except MemoryError:
+        raise UsageError(f"{what}: there is no memory to pickle it", hint=_INSTEAD) from None
     except Exception as error:  # noqa: BLE001 - pickling runs users' __reduce__, which may raise anything
         # pickle's own error names neither the argument nor its type; each is tried alone, only after the whole has
         # failed.
@@ -52,14 +71,54 @@ def arguments(payload: bytes, common: bytes) -> tuple[tuple[Any, ...], dict[str,
 def _dumps(value: Any) -> bytes:
     """Pickle plainly; where that fails (lambdas, classes of `__main__`) by cloudpickle, which comes with Ray."""
     try:
+        if "torch" in sys.modules:
+            _look_at_tensors(value)
         # pickle first: it is the faster of the two, and does for most arguments.
-        return pickle.dumps(value, protocol=5)
+        return pickle.dumps(value, protocol=5, buffer_callback=_looked_at)
+    except (UsageError, MemoryError):
+        raise
     except Exception:  # cloudpickle raises the same again where it cannot do better
         # A script's process has no Ray, and must not import it for this.
         ray = sys.modules.get("ray")
         if ray is None:
             raise
         return ray.cloudpickle.dumps(value, protocol=5)
+
+
+def _looked_at(buffer: pickle.PickleBuffer) -> bool:
+    """Have pickle take a buffer along; it asks for each, before it copies its bytes."""
+    _check_memory(memoryview(buffer).nbytes)
+    return True
+
+
+def _look_at_tensors(value: Any) -> None:
+    """Look at the tensors among the arguments of a call, or in an answer: torch shows pickle no buffers."""
+    for part in _parts(value):
+        for inner in _parts(part):
+            for each in _parts(inner):
+                if type(each).__module__ == "torch":
+                    _check_memory(each.nbytes)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if type(value) in (tuple, list):
+        return value
+    return value.values() if type(value) is dict else (value,)
+
+
+def _check_memory(size: int) -> None:
+    if size < HUGE:
+        return
+    free, where = memory_limit.free()
+    if free is not None and COPIES * size > free:
+        raise UsageError(
+            f"an array of {size >> 20} MiB is too large for a call, which makes up to {COPIES} copies: "
+            f"{free >> 20} MiB of memory are free {where}",
+            hint=_INSTEAD,
+        )
+
+
+_INSTEAD = "send it in parts, as weights by a WeightChannel, or the path of a file that has it"
 
 
 def _pickling_error(what: str, value: Any, error: BaseException) -> str:

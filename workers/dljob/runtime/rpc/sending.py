@@ -150,7 +150,9 @@ def begin(
         begun.set_result(made)
     # In the future, not raised: a call whose role must be asked first could not raise it here either.
     except UsageError as error:
-        begun.set_exception(UsageError(f"{target.name}.{method}: {error.message}", hint=error.hint))
+        what = f"{target.name}.{method}: "
+        # What pickling says names the call already.
+        begun.set_exception(UsageError(what + error.message.removeprefix(what), hint=error.hint))
     return begun
 
 
