@@ -72,6 +72,8 @@ SCRIPTS = (
     "traced_calls",
     "fleet",
     "weights",
+    "weights_large",
+    "weight_chain",
     "checkpoint",
     "online",
     "cuts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +16,7 @@ class Porter(dljob.Worker):
     def __init__(self):
         self.queues = {}
         self.channels = {}
+        self.held = {}
 
     @rpc
     def put(self, name, items):
@@ -33,7 +35,18 @@ class Porter(dljob.Worker):
     @rpc
     def receive(self, name, timeout=60):
         version, state = self.channel(name).receive(timeout)
+        self.held[name] = state  # its memory stays mapped
         return version, float(state["w"].min()), float(state["w"].max()), state["w"].flags.writeable
+
+    @rpc
+    def came_by(self, name):
+        return self.channel(name).came_by
+
+    @rpc
+    def mapped(self):
+        """The anonymous files of weights that this process maps, by inode."""
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return sorted({line.split()[4] for line in lines if "/memfd:dljob-weights" in line})
 
     @rpc
     def pid(self):

@@ -71,7 +71,10 @@ class WeightChannel:
 
     @property
     def came_by(self) -> str:
-        """The transport of the version that `receive` or `publish` handled last; "" before the first."""
+        """The transport of the version that `receive` or `publish` handled last; "" before the first.
+
+        "chain": one of "store", whose bytes came to this node over a chain of nodes.
+        """
         return self._transport_used
 
     @property
@@ -175,7 +178,10 @@ class WeightChannel:
             log.warning(
                 "%s.receive: version %d arrived damaged; fetching it from the store", self._keeper.name, version.version
             )
-        return self._carried().fetch(version)
+        carrier = self._carried()
+        buckets = carrier.fetch(version)
+        self._transport_used = carrier.came_by
+        return buckets
 
     def _opened(self, transport: str, group: str, tensor_transport: str) -> BucketTransport | None:
         if transport == "collective":

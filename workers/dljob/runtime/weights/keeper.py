@@ -19,6 +19,7 @@ from dljob.runtime.queues.storage_client import SLICE_S
 from dljob.runtime.rpc import object_store
 from dljob.runtime.rpc.storage_actor import StorageActor
 from dljob.runtime.weights.buckets import checksum, parcel
+from dljob.runtime.weights.chain_desk import ChainDesk
 from dljob.runtime.weights.model import Broadcast, Mark, Stored, Version
 from dljob.runtime.weights.rdt_transport import forget
 from dljob.runtime.weights.version_lines import KeeperLines
@@ -43,6 +44,7 @@ class WeightsKeeper(StorageActor):
         self._handed: dict[str, Sequence[Any]] = {}
         self._coming: Broadcast | None = None
         self._tasks = TaskOwner(nobody_waits)
+        self._chains = ChainDesk(f"WeightChannel({name!r})")
         self._lines: KeeperLines | None = None
 
     # -- ranks of this machine
@@ -74,8 +76,9 @@ class WeightsKeeper(StorageActor):
         except UsageError as error:
             return str(error)
 
-    async def newer(self, mark: Mark, wait_s: float) -> Version | None:
-        """Return the newest version, once one is newer than `mark`."""
+    async def newer(self, mark: Mark, wait_s: float, node: str = "") -> Version | None:
+        """Return the newest version, once one is newer than `mark`, to a reader on a node."""
+        self._chains.asked(node)
 
         def look() -> Version | None:
             # Only the last one counts: once the newest is lost, its predecessor is older than the one readers have.
@@ -97,6 +100,10 @@ class WeightsKeeper(StorageActor):
     async def handed(self, nonce: str) -> Sequence[Any] | None:
         """Return these references to a reader; None when the version is dropped."""
         return self._handed.get(nonce)
+
+    async def relay(self, nonce: str, node: str) -> Any:
+        """Return the relay by which a version comes to a node; None if it does not come there by a chain."""
+        return await self._chains.relay(nonce, node)
 
     # -- members of a collective group
 
@@ -181,6 +188,8 @@ class WeightsKeeper(StorageActor):
         self._versions = [*self._versions, made][-KEPT:]
         # After the new list is known: references of versions that fell out of it go.
         self._drop()
+        if (sending := self._chains.begin(made)) is not None:
+            self._tasks.start("chain of weights", sending)
         self.changes.happened()
         # Bytes are this process's own already, and the datasystem's outlive it.
         if not made.copied and not made.stored:
@@ -202,6 +211,7 @@ class WeightsKeeper(StorageActor):
         kept = {one.nonce for one in self._versions}
         for nonce in [each for each in self._handed if each not in kept]:
             forget(self._handed.pop(nonce))
+        self._chains.keep(list(kept))
 
     async def _copy(self, version: Version) -> None:
         """Copy the buckets to objects that this process owns: those of the publisher die with the publisher."""
@@ -209,8 +219,13 @@ class WeightsKeeper(StorageActor):
         # Tried again where the store was full, until two later versions are there.
         if self._find_version(version.mark) is None:
             return
+        # By the store the bytes would go over the publisher's link twice.
+        buckets = await self._chains.came(version)
         try:
-            refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
+            if buckets is None:
+                refs = [await asyncio.to_thread(_put, await ref) for ref in version.refs]
+            else:
+                refs = [await asyncio.to_thread(_put, bucket) for bucket in buckets]
             self._replace(version.mark, refs=refs, copied=True)
         except RayError:
             await self.lost(version.mark)

@@ -51,7 +51,7 @@ class Version:
     way: str = ""
     """The transport beside the store: the full name of a collective group, or "rdt"."""
     sizes: Sequence[Sequence[int]] = ()
-    """Bytes of each buffer, by bucket, for another transport: there a bucket is one piece of memory."""
+    """Bytes of each buffer, by bucket: another transport, or a chain, has them in one piece of memory."""
 
     def at(self, stored: tuple[Stored, ...], sums: tuple[int | None, ...]) -> Version:
         """Return a copy with the places of its buckets and their checksums."""

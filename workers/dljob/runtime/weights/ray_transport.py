@@ -15,6 +15,8 @@ from dljob.errors import CallTimeoutError, UsageError
 from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
 from dljob.runtime.rpc import object_store
 from dljob.runtime.weights.buckets import bytes_in, checksum, parcel
+from dljob.runtime.weights.chain import LEAST_BYTES, places
+from dljob.runtime.weights.chain_reader import taken
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, checked
 from dljob.runtime.weights.version_lines import VersionLine, line_to
@@ -30,12 +32,13 @@ class RayCarrier:
         self._beside: ThreadPoolExecutor | None = None
         self._actor: Any = None
         self._line: VersionLine | None = None
+        self.came_by = "store"
         self._node: str = ray.get_runtime_context().get_node_id()
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Put each bucket once, with its checksum, and offer the version to the keeper."""
         # By value, now: the state may be changed once `publish` returns.
-        refs, sums = list[Any](), list[int | None]()
+        refs, sums, sizes = list[Any](), list[int | None](), list[tuple[int, ...]]()
         what = f"{self._keeper.name}.publish: "
         # All of it at first: nothing of a version that does not fit is stored.
         object_store.check_room(bytes_in(buckets), what)
@@ -44,7 +47,8 @@ class RayCarrier:
             summing = self._thread().submit(checksum, bucket) if self._verify and not version.sums else None
             refs.append(object_store.put(parcel(bucket), sum(view.nbytes for view in bucket), what))
             sums.append(None if summing is None else summing.result())
-        made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums))
+            sizes.append(tuple(view.nbytes for view in bucket))
+        made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums), sizes=tuple(sizes))
         line = self._found_line()
         by_line = line and line.offer(self._keeper.who, made)
         said = by_line[0] if by_line else self.ask("offer", self._keeper.who, made)
@@ -61,16 +65,20 @@ class RayCarrier:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         if (line := self._found_line()) is not None:
             try:
-                by_line = line.ask("newer", mark, wait_s, end=end)
+                by_line = line.ask("newer", mark, wait_s, self._node, end=end)
             except TimeoutError:
                 raise self._no_answer(timeout_s) from None
             if by_line:
                 return by_line[0]
         left = None if end is None else max(0.0, end - time.monotonic())
-        return self.ask("newer", mark, wait_s if left is None else min(left, wait_s), timeout_s=left)
+        return self.ask("newer", mark, wait_s if left is None else min(left, wait_s), self._node, timeout_s=left)
 
     def fetch(self, version: Version) -> Buckets | None:
         """Map the version's buckets, and check them against their checksums."""
+        self.came_by = "store"
+        if (came := self._by_chain(version)) is not None:
+            self.came_by = "chain"
+            return came
         try:
             found: Any = _wait_interruptibly(list(version.refs), None)
         except RayError:
@@ -79,6 +87,13 @@ class RayCarrier:
             return None
         buckets = [[memoryview(part) for part in bucket] for bucket in found]
         return self._checked(version, buckets) if self._verify else buckets
+
+    def _by_chain(self, version: Version) -> Buckets | None:
+        """Return the buckets that come to this node by a chain; None if none comes here, or it broke."""
+        if version.node in {"", self._node} or places(version.sizes)[1] < LEAST_BYTES:
+            return None
+        relay = self.ask("relay", version.nonce, self._node)
+        return relay and taken(relay, version, _wait_interruptibly, f"{self._keeper.name}.receive", verify=self._verify)
 
     def _checked(self, version: Version, buckets: list[list[memoryview]]) -> Buckets | None:
         whole = list[Sequence[memoryview]]()

@@ -20,6 +20,9 @@ Buckets = Sequence[Sequence[memoryview]]
 class Carrier(Protocol):
     """Transfer of versions between this process and the keeper."""
 
+    came_by: str
+    """How the version that was fetched last came: "store", or "chain" over a chain of nodes."""
+
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Send a version to the keeper."""
         ...
@@ -59,6 +62,7 @@ class ByteCarrier:
 
     def __init__(self, keeper: StorageClient) -> None:
         self._keeper = keeper
+        self.came_by = "store"
 
     def publish(self, version: Version, buckets: Buckets) -> None:
         """Send a version to the keeper as bytes."""
