@@ -48,6 +48,7 @@ class Groups:
 
     def __init__(self, size: int) -> None:
         self.size, self.epoch, self.ended = size, 0, False
+        self.receiving: set[int] = set()
         self.meet = threading.Barrier(size, self._made)
         self.lock = threading.Lock()
         self.number = itertools.count()
@@ -104,6 +105,7 @@ class Group:
             self._alive()
             self.all.slots[number] = tensor.clone()
             return
+        self.all.receiving.add(self.rank)
         until(lambda: number in self.all.slots or not self.whole)
         self._alive()
         tensor.copy_(self.all.slots[number])
@@ -238,7 +240,12 @@ def test_a_group_is_closed_once_nobody_publishes_by_it(held, monkeypatch):
 def test_a_lost_member_is_raised_where_the_group_says_fail(held, monkeypatch):
     held.spec.recreate = False
     groups, (first, *others) = members(held, monkeypatch)
-    groups.hook = lambda _: groups.lose()
+
+    def loses(_: Group) -> None:
+        until(lambda: len(groups.receiving) == len(others))  # else a member finds it lost before it enters
+        groups.lose()
+
+    groups.hook = loses
     assert first.send(version(1), BUCKETS).way == ""
     until(lambda: not first.ready)
     for each in (first, *others):
