@@ -28,6 +28,7 @@ OTHERS = {
     "_create_pool_manager": "kubernetes_asyncio",
     "_asdict": "a named tuple's, public",
     "_current_frames": "sys",
+    "_lazy_call": "torch.cuda",
     "_get_running_loop": "asyncio, for loops that are not its own",
     "_Options": "torch.distributed",
     "_option_string_actions": "argparse",

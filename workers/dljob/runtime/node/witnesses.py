@@ -7,6 +7,7 @@ answer has one second and one MiB, and only lines of the metric are parsed. A re
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import threading
 import time
@@ -87,6 +88,9 @@ class WitnessReader:
     async def _read_all(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._begun.set()
+        # Before a hang, not at it: a lone rank is killed once its stacks are read, and its recorder dies with it.
+        with suppress(ImportError):  # each reading says so
+            importlib.import_module("aiohttp")
         read = [self._follow(plan, self._stop) for plan in self._plans.values() if plan.metric]
         # Dumps are asked for in this loop, so it runs where there is nothing to read, too.
         await asyncio.gather(self._stop.wait(), *read)
