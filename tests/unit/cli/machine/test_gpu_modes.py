@@ -1,7 +1,8 @@
 """doctor on GPUs that MIG or MPS divides.
 
-The answers of nvidia-smi in the folder beside this file have the form of driver 580, shortened; those with MIG and MPS
-on come from its documentation and other projects' tests, since the tests' GPU has both off (tests/ray/gpu asks that).
+The answers of nvidia-smi in the folder beside this file have its form, shortened, and are no recordings: a GPU with MIG
+on was not there. Held against published ones: MIG in XML of driver 535 (influxdata/telegraf, a100-sxm4-v12.xml), and
+its list in NVIDIA's documentation of the GPU operator.
 """
 
 from __future__ import annotations
