@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ SHARE = 0.8
 """Of the machine's memory, for as many jobs of one rank as fit."""
 LIMIT_S, END_S, LEAVE_S = 120.0, 20.0, 5.0
 """Until a run counts as one that does not come back; for the command to end; for its other processes after it."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MIB = 1 << 20
 
 
@@ -336,9 +338,9 @@ def measure(peer: Peer, workload: str, row: str, python: Path, limit_s: float = 
 
 
 def said(log: Path) -> str:
-    """Return the last line of what a command said, short enough for a table."""
-    lines = tail(log)
-    return f": {lines[-1].strip().replace('|', '/')[:100]}" if lines else ""
+    """Return the last line of what a command said, short enough for a table; lines of Ray's workers are left out."""
+    lines = [line for line in tail(log) if " pid=" not in line]
+    return f": {COLOURS.sub('', lines[-1]).strip().replace('|', '/')[:100]}" if lines else ""
 
 
 def tail(log: Path) -> list[str]:
