@@ -187,7 +187,7 @@ async def test_an_unknown_job_is_not_there_at_once(jobs: RayJobs) -> None:
     for question in (jobs.brief("f" * 32, 0, 30.0), jobs.tails("f" * 32, 100), jobs.placement("f" * 32)):
         with pytest.raises(NotFoundError, match="no job"):
             await question
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 10.0  # and not after the 30 s for which a master may be away
 
 
 async def test_after_the_end_everything_comes_from_the_folder(cluster: Cluster, jobs: RayJobs) -> None:

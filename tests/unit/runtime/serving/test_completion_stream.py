@@ -323,7 +323,7 @@ def test_a_silent_server_counts_as_lost(told: Any) -> None:
 
     with serving(Script(silent), Script()) as servers:
         told(*servers)
-        stream = completion(silence=0.2)
+        stream = completion(silence=1.0)  # the other one may be slow, on a busy machine
         assert ids_of(stream) == undisturbed(PROMPT, 12)
         release.set()
     assert [loss.why.partition(":")[2][:13] for loss in stream.losses] == [" ReadTimeout:"]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from master_shell_kit import until
 
-from dljob import ray_private
 from dljob.runtime.rpc.lines import Line
 from dljob.runtime.weights import version_lines
 from dljob.runtime.weights.model import Version
@@ -44,8 +43,8 @@ class Keeper:
 
 @pytest.fixture
 async def keeper(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Keeper]:
-    monkeypatch.setattr(ray_private, "packed_ref", lambda ref: ("packed", ref))
-    monkeypatch.setattr(ray_private, "borrowed_ref", lambda _, ref: f"borrowed {ref}")
+    monkeypatch.setattr(version_lines, "packed_ref", lambda ref: ("packed", ref))
+    monkeypatch.setattr(version_lines, "borrowed_ref", lambda _, ref: f"borrowed {ref}")
     made = Keeper()
     yield made
     made.tasks.close()

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dljob import ray_private
+from dljob.ray_private import borrowed_ref, packed_ref
 from dljob.runtime.queues.storage_client import LOOK_S
 from dljob.runtime.rpc.call_lines import CallLine, connected
 from dljob.runtime.rpc.lines import Line, LineListener, LineReader
@@ -97,15 +97,13 @@ class VersionLine:
 
 def packed(value: Any) -> Any:
     """Return a value as pickle takes it: the references of a version without Ray, which would keep them for good."""
-    return (
-        replace(value, refs=_Packed(map(ray_private.packed_ref, value.refs))) if isinstance(value, Version) else value
-    )
+    return replace(value, refs=_Packed(map(packed_ref, value.refs))) if isinstance(value, Version) else value
 
 
 def unpacked(value: Any) -> Any:
     """Return what was packed; its references keep nothing alive at their owner."""
     is_version = isinstance(value, Version) and isinstance(value.refs, _Packed)
-    return replace(value, refs=[ray_private.borrowed_ref(*ref) for ref in value.refs]) if is_version else value
+    return replace(value, refs=[borrowed_ref(*ref) for ref in value.refs]) if is_version else value
 
 
 class _Packed(tuple[Any, ...]):
