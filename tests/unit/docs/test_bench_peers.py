@@ -183,7 +183,8 @@ def test_processes_that_a_peer_leaves_are_counted_and_ended(
     assert not alive("leaves")
 
 
-def test_headlines_hold_dljob_against_the_best_of_the_others(bench: Any) -> None:
+def test_headlines_hold_dljob_against_the_best_of_the_others(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.figures, "known", dict)  # without the row of Kubernetes
     samples = [
         *(sample(bench, name, value) for name, value in (("dljob", 0.5), ("DLRover", 8.0), ("bare Ray", 1.0))),
         sample(bench, "DLRover", None, why="not in 120 s"),
