@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,15 @@ def fake(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def alive(word: str) -> list[str]:
-    """Return the folders of runs of which a process is still there."""
-    found = []
+    """Return the folders of this process's runs of which a process is still there; another may run tests beside it."""
+    found, own = [], f"PYTEST_XDIST_WORKER={os.environ.get('PYTEST_XDIST_WORKER', '')}"
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             words = file.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        found += [one for one in words if one.startswith("PEER_OUT=") and f"FAKE={word}" in words]
+        ours = f"FAKE={word}" in words and (own in words or own.endswith("="))
+        found += [one for one in words if one.startswith("PEER_OUT=") and ours]
     return found
 
 
