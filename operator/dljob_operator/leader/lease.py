@@ -113,19 +113,34 @@ class Election:
 
     async def release(self) -> None:
         """Give the Lease up, so that another candidate takes it at once; the caller has ended the work."""
-        body = self._candidate.release(self._wall())
         # First here, then at the server: from now on the fence refuses, whatever happens to the call.
         self._candidate = self._candidate.released()
-        if body is None:
-            return
         try:
             # Bounded: the process is ending, and a Lease that is not released expires by itself.
             async with asyncio.timeout(self._candidate.pace.retry):
-                await self._put(body)
+                released = await self._release_newest()
         except (ApiError, TimeoutError) as error:
             log.warning("the Lease could not be released and will expire: %s", error)
         else:
-            log.info("the Lease is released")
+            if released:
+                log.info("the Lease is released")
+
+    async def _release_newest(self) -> bool:
+        """Write the Lease without a holder; return whether it was ours."""
+        try:
+            return await self._put_released()
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        # The end came between a renewal and its answer: the server has a newer version, perhaps another's.
+        self._candidate = self._candidate.saw(await self._read_lease(), self._clock())
+        return await self._put_released()
+
+    async def _put_released(self) -> bool:
+        body = self._candidate.release(self._wall())
+        if body is not None:
+            await self._put(body)
+        return body is not None
 
     async def _rest(self, acting: asyncio.Task[None] | None, wait: float) -> None:
         """Wait, but not past the end of the Lease, nor past the end of the work, whose error is raised."""

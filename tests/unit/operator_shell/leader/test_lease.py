@@ -122,6 +122,46 @@ async def test_a_lease_that_is_given_up_is_not_waited_for(place: Place) -> None:
     await place.replica("b", lasts).until(acts=True)
 
 
+async def test_a_lease_is_released_though_the_answer_to_its_renewal_was_not_awaited(place: Place) -> None:
+    lasts = LeaseTiming(duration=60, retry=0.2)
+    a = place.replica("a", lasts)
+    await a.until(acts=True)
+    await a.end()
+    place.hold("a")  # as the renewal has it, whose answer did not come in time: a newer version
+    await a.election.release()
+    assert not place.holder
+
+
+async def test_a_lease_that_another_took_meanwhile_is_not_released(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    await a.end()
+    place.hold("b")
+    await a.election.release()
+    assert place.holder == "b"
+
+
+async def test_a_lease_that_was_deleted_meanwhile_is_not_made_again_to_release_it(place: Place) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    await a.end()
+    place.fake.take("leases", "dljob")
+    await a.election.release()
+    assert not place.fake.names("leases")
+
+
+async def test_a_lease_that_cannot_be_released_is_told_and_left_to_expire(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = place.replica("a")
+    await a.until(acts=True)
+    await a.end()
+    place.fake.fail("PUT", "leases", 503, times=10**6)
+    await a.election.release()
+    assert "could not be released and will expire" in caplog.text
+    assert place.holder == "a"
+
+
 async def test_a_holder_that_is_gone_is_waited_for_as_long_as_its_lease_lasts(place: Place) -> None:
     a = place.replica("a")
     await a.until(acts=True)
