@@ -9,7 +9,7 @@ Tiers: `house` (format, lint, types, imports, generated files,
 deterministic costs), `unit` (pure code, with branch coverage), `ray` (a real Ray of several raylets; where namespaces
 may be made, two runs side by side, each in one with the interfaces of a laptop, since Ray listens on all of them),
 `kube` (a real control plane with KubeRay, for each of three runs), `node` (a real Kubernetes node, where pods run).
-Kubernetes and the images are built beside the first two.
+Kubernetes and the images are built behind the first, and the unit tests run beside the last two where these run too.
 Run only when named, or with the tests of a room or a change: `slow`, simulations and searches, and whole jobs of a
 minute or more on a real Ray, of three minutes or more on a node. Run only when named: `frameworks`, scripts of
 published frameworks, in an environment made for them; and `gpu`, jobs on one NVIDIA GPU, by a Python with a torch for
@@ -29,9 +29,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,6 +75,9 @@ BEHIND = ("bash", str(ROOT / "tests" / "behind.sh"))
 SHARDS = 2  # of the Ray tier, which takes all of two cores
 BARE = "tests/ray/cli/test_without_a_namespace.py"  # of the Ray tier, what runs in the machine's own network
 PLANES = 3  # of the kube tier, in which two runs leave a quarter of two cores idle: silence must last, time must pass
+WAITING = ("kube", "node")
+"""The tiers that wait for pods, silence and time. What they leave of two cores runs the unit tests (ADR 73)."""
+BESIDE = ("nice", "-n", "5")  # a third of the others' share where all want the processor
 
 
 LAPTOP = ["bash", str(ROOT / "tests" / "laptop.sh")]
@@ -173,8 +178,10 @@ def gpu_environment() -> ModuleType:
     return importlib.import_module("gpu_environment")
 
 
-def run(tier: str, extra: Sequence[str], report: Path, chosen: Files | None = None) -> tuple[bool, str]:
-    """Run one tier; whether it passed, and a line about it."""
+def run(
+    tier: str, extra: Sequence[str], report: Path, chosen: Files | None = None, log: IO[str] | None = None
+) -> tuple[bool, str]:
+    """Run one tier, beside another where it has a log; whether it passed, and a line about it."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         todo = commands(tier, extra, chosen)
@@ -182,9 +189,10 @@ def run(tier: str, extra: Sequence[str], report: Path, chosen: Files | None = No
         return error.skips, f"{tier}: {'skipped' if error.skips else 'failed'}: {error}"
     begin = time.monotonic()
     for number, command in enumerate(todo):
-        print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", flush=True)
+        print(f"$ {' '.join(c.removeprefix(str(BIN) + '/') for c in command)}", file=log, flush=True)
         noted = [*command, f"--junitxml={report.with_stem(f'{tier}-{number}')}"] if "pytest" in command else command
-        code = subprocess.run(noted, cwd=ROOT, env=env, check=False).returncode
+        told = {"stdout": log, "stderr": log}
+        code = subprocess.run([*(BESIDE if log else ()), *noted], cwd=ROOT, env=env, check=False, **told).returncode
         if code and not (chosen and code == NONE_COLLECTED):
             return False, f"{tier}: failed (exit {code}): {' '.join(command)}"
     return True, f"{tier}: passed in {time.monotonic() - begin:.0f} s"
@@ -226,20 +234,31 @@ def through(
     results: list[tuple[bool, str]] = []
     lacking: list[str] = []
 
-    def one(tier: str) -> None:
+    def one(tier: str, log: IO[str] | None = None) -> None:
         report = work / f"{tier}.xml"
-        results.append(run(tier, extra, report, chosen))
+        results.append(run(tier, extra, report, chosen, log))
         lacking.extend(skipped(tier, report))
 
     lent = {"kube", *NODES} if os.environ.get("DLJOB_E2E") == "1" else set[str]()  # by the user, as a cluster
     needy = {SLOW, "ray", "kube", *NODES} & set(tiers) - lent
     building = build([tier for tier in tiers if tier in needy], work / "build.log") if needy else None
-    for tier in tiers:
-        # Ray's tests do not wait for it, but fail where it takes the processor from them.
-        if tier in needy and building and building.poll() is None:
-            print("waiting for what these tests need to be built (minutes, once)", flush=True)
-            building.wait()
-        one(tier)
+    later = "unit" if "unit" in tiers and set(WAITING) & set(tiers) and not chosen else ""
+    with ThreadPoolExecutor(1) as pool, (work / "beside.log").open("w+") as log:
+        beside: Future[None] | None = None
+        for tier in tiers:
+            if tier == later:
+                continue
+            # Ray's tests do not wait for it, but fail where it takes the processor from them.
+            if tier in needy and building and building.poll() is None:
+                print("waiting for what these tests need to be built (minutes, once)", flush=True)
+                building.wait()
+            if later and tier in WAITING and beside is None:
+                print(f"{later}: beside what follows, and printed after it", flush=True)
+                beside = pool.submit(one, later, log)
+            one(tier)
+        if beside:
+            beside.result()
+            print(log.seek(0) or log.read(), flush=True)
     if building and building.wait():
         lacking.append(f"the build of Kubernetes and the images: {(work / 'build.log').read_text().strip()[-1000:]}")
     if {"kube", *NODES} & needy and any(NO_HELM in line for line in lacking):

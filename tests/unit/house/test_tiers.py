@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -65,7 +66,7 @@ def test_tests_skipped_for_helm_run_once_helm_is_built(
 ) -> None:
     machine = tiers.subprocess = Machine(*lacks)
     assert tiers.main(asked.split()) == 0
-    assert machine.ran == ran
+    assert sorted(machine.ran) == sorted(ran), "the unit tests run beside the others"
     assert [line for line in capsys.readouterr().out.splitlines() if " skipped: " in line] == said
 
 
@@ -95,6 +96,25 @@ def test_all_that_tests_need_is_there_before_they_start(tiers: Any) -> None:
     tiers.subprocess = machine = Machine("", "")
     assert tiers.main(["unit", "slow"]) == 0
     assert waits[0] == "['slow'] before 1"
+
+
+@pytest.mark.parametrize("fails", ["", "tests/unit", "tests/kube"])
+def test_unit_tests_run_beside_those_that_wait_and_are_printed_after_them(
+    tiers: Any, capsys: Any, *, fails: str
+) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def run(command: list[str], *, stdout: Any, **_: Any) -> SimpleNamespace:
+        where = next(each for each in command if each.startswith("tests/"))
+        both.wait()  # each needs the other to be under way
+        print(f"printed by {where}", file=stdout)
+        return SimpleNamespace(returncode=int(where == fails))
+
+    tiers.subprocess = SimpleNamespace(run=run)
+    assert tiers.main(["unit", "kube"]) == bool(fails)
+    said = capsys.readouterr().out
+    assert said.index("printed by tests/kube") < said.index("printed by tests/unit")
+    assert ("unit: failed" in said, "kube: failed" in said) == (fails == "tests/unit", fails == "tests/kube")
 
 
 def test_each_test_is_run_once(tiers: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ def raylet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (descriptors / "3").symlink_to(shm / "plasma")
     (descriptors / "4").symlink_to(shm / "plasma")
     (descriptors / "5").symlink_to("/dev/null")
+    (descriptors / "6").symlink_to(shm / "closed since it was listed")
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096, f_blocks=2560))
     return tmp_path
 
@@ -58,6 +60,27 @@ def test_a_store_on_disk_needs_no_shared_memory(raylet: Path) -> None:
 
 def test_a_raylet_that_is_gone_is_not_blamed_on_shared_memory(raylet: Path) -> None:
     assert shared_memory.room(MIB, 8, raylet / "shm", raylet / "proc") is None
+
+
+def test_who_has_seen_little_room_writes_before_another_looks(raylet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "TURN_S", 0.0)
+    folder = os.open(raylet / "shm", os.O_RDONLY)
+    try:
+        with shared_memory.turn(MIB, raylet / "shm"):
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with shared_memory.turn(MIB, raylet / "shm"):
+                pass  # a lock that does not come is not waited for longer than TURN_S
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)
+
+
+def test_where_much_is_free_nobody_waits_for_a_turn(tmp_path: Path) -> None:
+    with shared_memory.turn(1, tmp_path), shared_memory.turn(1, tmp_path / "absent"):
+        folder = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(folder)
 
 
 def test_free_memory_needs_no_look_at_the_raylet(tmp_path: Path) -> None:

@@ -6,13 +6,21 @@ when it has none left, it ends the writer by SIGBUS: the raylet, and with it all
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 SHM = Path("/dev/shm")  # noqa: S108 - the machine's shared memory, not a file of ours
 SPARE = 1 << 20
 """Bytes beside an object: its header, and what others write at the same moment."""
+WRITERS = 16
+"""Objects of a size for which there is room without a lock: so many may be written at the same moment."""
+TURN_S = 5.0
+"""Longest wait for the lock: about as long as 10 GiB take to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,42 @@ def room(size: int, raylet: int, shm: Path = SHM, proc: Path = Path("/proc")) ->
     return None if seen.takes(size) else seen
 
 
+@contextmanager
+def turn(size: int, shm: Path = SHM) -> Generator[None]:
+    """Hold the lock on shared memory for the block, if little is free: who has seen room writes before others look.
+
+    Nobody waits for it longer than TURN_S: the lock of a directory may be held by a stranger.
+    """
+    found = None
+    with suppress(OSError):
+        found = os.statvfs(shm)
+    if found is None or found.f_bavail * found.f_frsize >= WRITERS * size + SPARE:
+        yield
+        return
+    with _opened(shm) as folder:
+        end = time.monotonic() + TURN_S
+        while not _locked(folder) and time.monotonic() < end:
+            time.sleep(0.01)
+        yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Generator[int]:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        os.close(opened)  # and gives the lock up
+
+
+def _locked(folder: int) -> bool:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def is_full(shm: Path = SHM) -> bool:
     """Whether less than the smallest useful rest is free."""
     try:
@@ -59,7 +103,8 @@ def _promised(descriptors: Path, shm: str) -> int:
     """Return the bytes of a process's files in shared memory that have no pages yet."""
     seen = dict[int, int]()
     for descriptor in descriptors.iterdir():
-        if str(descriptor.readlink()).startswith(f"{shm}/"):
-            file = descriptor.stat()
-            seen[file.st_ino] = max(0, file.st_size - file.st_blocks * 512)
+        with suppress(FileNotFoundError):  # closed since it was listed, and not the store's
+            if str(descriptor.readlink()).startswith(f"{shm}/"):
+                file = descriptor.stat()
+                seen[file.st_ino] = max(0, file.st_size - file.st_blocks * 512)
     return sum(seen.values())

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from dljob.runtime.rpc import lines
-from dljob.runtime.rpc.call_lines import CallLines, DaemonThreads, LineServer, address
+from dljob.runtime.rpc.call_lines import CallLine, CallLines, DaemonThreads, LineServer, address
 
 WAIT_S = 30.0
 
@@ -167,3 +167,89 @@ def test_pool_runs_as_many_as_it_has_threads_and_the_rest_later() -> None:
     gate.set()
     assert {began.get(timeout=WAIT_S) for _ in range(2)} == {2, 3}
     assert pool._made == 2
+
+
+def test_interruption_while_it_is_sent_ends_the_line_and_sends_nothing_twice(
+    uid: str, callee: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = CallLines(uid)
+
+    def torn(line: lines.Line) -> None:
+        line._line.send(line._out)
+        raise KeyboardInterrupt  # before it is noted what was sent
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lines.Line, "_flush", torn)
+        with pytest.raises(KeyboardInterrupt):
+            calls.send("a", b"once", print)
+    end, _ = callee.accept()
+    with end:
+        end.settimeout(WAIT_S)
+        got = b"".join(iter(partial(end.recv, 1 << 16), b""))
+    assert got.count(b"once") == 1
+    assert not calls.send("a", b"again", pytest.fail)
+
+
+def test_message_that_cannot_be_taken_ends_its_line_alone(uid: str, caplog: pytest.LogCaptureFixture) -> None:
+    reader, heard = lines.LineReader(), SimpleQueue[bytes]()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pairs = [socket.socketpair(socket.AF_UNIX) for _ in range(2)]
+    closed = threading.Event()
+    bad = reader.add(pairs[0][0], fail, closed.set)
+    good = reader.add(pairs[1][0], lambda _line, _number, message: heard.put(message), lambda: None)
+    assert bad
+    assert good
+    for _, end in pairs:
+        end.sendall(lines._HEAD.pack(2, 1) + b"hi")
+    assert closed.wait(WAIT_S)
+    assert heard.get(timeout=WAIT_S) == b"hi"
+    assert "a message of it could not be taken" in caplog.text
+    for _, end in pairs:
+        end.close()
+
+
+def test_answer_that_nobody_waits_for_is_left() -> None:
+    made = CallLine()
+    made._waiting[2] = took = pytest.fail
+    made.answered(lines.Line.__new__(lines.Line), 1, b"late")
+    assert made._waiting == {2: took}
+
+
+def test_work_waits_for_a_thread_where_no_more_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool, go_on, done = DaemonThreads(2, "test"), threading.Event(), SimpleQueue[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            pool.submit(lambda: done.put(0))
+    pool.submit(lambda: done.put(int(go_on.wait(WAIT_S))))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        pool.submit(lambda: done.put(2))
+    go_on.set()
+    assert [done.get(timeout=WAIT_S) for _ in range(2)] == [1, 2]
+
+
+def test_listener_without_a_descriptor_tries_again(
+    uid: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FullOnce(socket.socket):
+        left = 1
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if FullOnce.left:
+                FullOnce.left = 0
+                raise OSError(24, "Too many open files")
+            return super().accept()
+
+    monkeypatch.setattr(lines, "AGAIN_S", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", FullOnce)
+        LineServer(address(uid, "a"), bytes)
+    assert sent(CallLines(uid), b"x").result(WAIT_S) == b"x"
+    assert "no line can be accepted; it is tried again" in caplog.text

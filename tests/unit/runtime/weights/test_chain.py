@@ -243,6 +243,15 @@ def test_transfer_that_is_too_slow_is_given_up(pool, joined, monkeypatch):
     assert not send_buffers(joined()[0], [memoryview(b"12")], 2)
 
 
+def test_time_before_the_first_byte_does_not_count(pool, joined):
+    node = Transfer("node", 10)
+    node.began -= 3600.0  # so long it waited for other nodes to start
+    to, at = joined()
+    receiving = pool.submit(node.receive, at)
+    to.sendall(bytes(10))
+    assert receiving.result(10)
+
+
 def test_dropped_version_frees_its_memory_and_wakes_who_waits_for_it(pool, joined):
     node = Transfer("node", 10)
     onward, end = joined()

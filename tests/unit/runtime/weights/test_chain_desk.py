@@ -15,6 +15,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from dljob.runtime.weights import chain_desk, chain_reader, relay
 from dljob.runtime.weights.buckets import checksum
+from dljob.runtime.weights.chain import Hop
 from dljob.runtime.weights.chain_desk import ChainDesk
 from dljob.runtime.weights.chain_reader import taken
 from dljob.runtime.weights.model import Version
@@ -216,15 +217,65 @@ async def test_node_whose_relay_does_not_answer_is_left_out_and_not_asked_again_
     await sent(desk, two)
     by = [await received(desk, two, node) for node in "abc"]
     assert by == [STATE, None if fault is None else STATE, STATE]
-    assert (fleet.made["b"] is first) is (fault is None)
+    assert (fleet.made["b"] is first) is not isinstance(fault, RayActorError)
+
+
+async def later(event: asyncio.Event, answer: Any) -> Any:
+    await event.wait()
+    return answer
+
+
+async def test_only_the_first_version_waits_for_a_relay_that_does_not_start(desk, fleet, monkeypatch):
+    monkeypatch.setattr(chain_desk, "START_S", 0.3)
+    fleet.faults["b", "ready"] = None
+    await sent(desk, version(1))
+    monkeypatch.setattr(chain_desk, "START_S", 60.0)
+    two = version(2)
+    await asyncio.wait_for(sent(desk, two), 30)
+    assert [await received(desk, two, node) for node in "abc"] == [STATE, None, STATE]
+
+
+async def test_version_that_newer_ones_displace_on_its_way_blames_no_node(desk, fleet, caplog):
+    go_on = asyncio.Event()
+    fleet.faults["b", "forward"] = later(go_on, Hop(received=False))
+    one = version(1)
+    work = desk.begin(one)
+    assert work is not None
+    sending = asyncio.create_task(work)
+    assert await desk.relay(one.nonce, "a") is not None
+    assert desk.begin(version(2)) is None, "two chains at once would share each link"
+    desk.keep([])
+    go_on.set()
+    await sending
+    assert (desk._apart, desk._orders, desk._ended) == ({}, {}, set())
+    assert "did not come whole" not in caplog.text
+    work = desk.begin(version(3))
+    assert work is not None
+    work.close()
+
+
+async def test_version_that_was_dropped_while_its_relays_started_is_not_begun(desk, fleet):
+    started = asyncio.Event()
+    fleet.faults["b", "ready"] = later(started, ("127.0.0.1", 0))
+    work = desk.begin(version(1))
+    assert work is not None
+    sending = asyncio.create_task(work)
+    await asyncio.sleep(0)
+    desk.keep([])
+    started.set()
+    await sending
+    assert (desk._orders, desk._ended) == ({}, set())
 
 
 async def test_relay_that_starts_late_is_in_the_next_chain(desk, fleet, monkeypatch):
     monkeypatch.setattr(chain_desk, "START_S", 0.3)
-    fleet.faults["b", "prepare"] = None
+    started = asyncio.Event()
+    fleet.faults["b", "ready"] = later(started, ("127.0.0.1", 0))
     one, two = version(1), version(2)
     await sent(desk, one)
     fleet.faults.clear()
+    started.set()
+    await desk._starts["b"]
     await sent(desk, two)
     assert [await received(desk, one, node) for node in "ab"] == [STATE, None]
     assert [await received(desk, two, node) for node in "ab"] == [STATE, STATE]
@@ -304,3 +355,29 @@ async def test_relay_that_never_prepared_has_nothing(fleet):
     connection.close()
     hop = await forwarding
     assert (hop.received, hop.forwarded) == (False, False)
+    assert made._held == {}, "its memory is given up at once"
+
+
+async def test_versions_on_their_way_count_as_memory_that_is_taken(fleet, monkeypatch, caplog):
+    made = fleet.remote()(WeightRelay).options(scheduling_strategy=SimpleNamespace(node_id="a")).remote().actor
+    monkeypatch.setattr(relay, "free", lambda: (relay.SPARE + 100, "here"))
+    assert await made.prepare("one", b"secret", 64) is not None
+    assert await made.prepare("two", b"secret", 64) is None
+    made._held["one"].fail("no connection came")
+    assert await made.prepare("three", b"secret", 64) is not None
+
+
+async def test_node_that_can_make_no_memory_or_port_uses_the_store(fleet, monkeypatch, caplog):
+    made = fleet.remote()(WeightRelay).options(scheduling_strategy=SimpleNamespace(node_id="a")).remote().actor
+
+    def refuse(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(relay, "Transfer", refuse)
+        assert await made.prepare("one", b"secret", 64) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(relay, "listening", refuse)
+        assert await made.prepare("one", b"secret", 64) is None
+    assert "no memory can be made for it" in caplog.text
+    assert "127.0.0.1 cannot be listened on" in caplog.text

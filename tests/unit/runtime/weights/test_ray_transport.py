@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from life_kit import context as here
+from ray.exceptions import GetTimeoutError
 
 from dljob import CallError, UsageError
 from dljob.runtime.process import context
@@ -82,7 +83,7 @@ def test_version_is_offered_with_a_checksum_of_each_bucket(store: Store) -> None
     version = published(store)
     assert version.sums == tuple(checksum([memoryview(part) for part in bucket]) for bucket in STATE)
     assert (version.node, version.refs) == ("n1", [0, 1])
-    assert found(carrier(store).fetch(version)) == STATE
+    assert found(carrier(store).fetch(version, None)) == STATE
 
 
 def test_checksums_that_another_transport_needed_are_not_made_again(store: Store) -> None:
@@ -93,23 +94,23 @@ def test_checksums_that_another_transport_needed_are_not_made_again(store: Store
 def test_one_flipped_bit_is_found_and_the_bucket_fetched_again(store: Store) -> None:
     version = published(store)
     store.put_[1] = [bytes([STATE[1][0][0] ^ 1]) + STATE[1][0][1:]]
-    assert found(carrier(store).fetch(version)) == STATE
+    assert found(carrier(store).fetch(version, None)) == STATE
     store.whole = False
     with pytest.raises(CallError, match=r"WeightChannel\('p'\)\.receive: a bucket arrived damaged at .*, twice"):
-        carrier(store).fetch(version)
+        carrier(store).fetch(version, None)
 
 
 def test_publisher_that_asked_not_to_makes_no_checksums_and_its_readers_take_what_comes(store: Store) -> None:
     carrier(store, verify=False).publish(Version("a", 1, b""), [[memoryview(b"x")], [memoryview(b"y")]])
     (version,) = store.offered
     assert version.sums == (None, None)
-    assert found(carrier(store).fetch(version)) == [[b"x"], [b"y"]]
+    assert found(carrier(store).fetch(version, None)) == [[b"x"], [b"y"]]
 
 
 def test_reader_that_asked_not_to_checks_nothing(store: Store) -> None:
     version = published(store)
     store.put_[0][0] = b"FIRST"
-    assert found(carrier(store, verify=False).fetch(version)) == [[b"FIRST", b"", b"second"], STATE[1]]
+    assert found(carrier(store, verify=False).fetch(version, None)) == [[b"FIRST", b"", b"second"], STATE[1]]
 
 
 def test_version_without_room_is_refused_before_any_bucket_is_stored(
@@ -125,3 +126,27 @@ def test_version_without_room_is_refused_before_any_bucket_is_stored(
     with pytest.raises(UsageError, match=r"publish: full"):
         published(store)
     assert (needed, store.put_) == ([sum(len(part) for bucket in STATE for part in bucket)], [])
+
+
+def test_version_whose_bytes_do_not_come_in_time_is_given_up_and_not_reported_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = published(store)
+
+    def never(refs: Any, timeout: float) -> Any:
+        if isinstance(refs, list):  # its publisher is stopped
+            raise GetTimeoutError
+        return refs.value
+
+    monkeypatch.setattr(store, "get", never)
+    assert carrier(store).fetch(version, 0.0) is None
+
+
+def test_next_keeper_gets_a_line_of_its_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ray_transport, "line_to", lambda where: asked.append(where) or f"line {len(asked)}")
+    made = carrier(store)
+    assert [made._found_line(), made._found_line()] == ["line 1", "line 1"]
+    made._actor = None  # as `ask` leaves it where the keeper has died
+    made._found_actor()
+    assert made._found_line() == "line 2"

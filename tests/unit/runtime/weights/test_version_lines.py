@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,47 @@ async def test_nothing_is_kept_for_a_keeper_that_is_gone(keeper: Keeper, monkeyp
     assert await waits is None
     assert line._borrowed == {}
     assert line.ask("newer", ("t", 1), 5.0, end=None) is None
+
+
+async def test_buckets_are_kept_for_a_while_where_the_line_broke_before_the_copy(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, version = VersionLine(keeper.lines.address), Version("n", 1, b"", refs=["a"])
+    keeper.open("offer")
+    keeper.answer = ("t", 1)
+    await in_thread(lambda: line.offer("w/0", version))
+    await until(lambda: len(keeper.asked) == 2)
+    assert line._line.line is not None
+    line._line.line.shut_down()
+    await until(lambda: line.is_closed)
+    assert line._borrowed == {"n": version}, "the keeper may live, and copy it still"
+    monkeypatch.setattr(version_lines, "KEPT_S", 0.01)
+    line._copied("n", None)
+    await until(lambda: not line._borrowed)
+
+
+async def test_interrupted_offer_keeps_no_buckets(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = VersionLine(keeper.lines.address)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(line, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        line.offer("w/0", Version("n", 1, b"", refs=["a"]))
+    assert line._borrowed == {}
+
+
+async def test_channels_of_a_process_share_one_line_and_one_thread(keeper: Keeper) -> None:
+    first = line_to(keeper.lines.address)
+    assert first is not None
+    threads = threading.active_count()
+    assert line_to(keeper.lines.address) is first
+    assert threading.active_count() == threads
+    assert first._line.line is not None
+    first._line.line.shut_down()
+    await until(lambda: first.is_closed)
+    assert line_to(keeper.lines.address) not in {None, first}
 
 
 async def test_keeper_that_fails_at_a_question_leaves_it_to_ray(

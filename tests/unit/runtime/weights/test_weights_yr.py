@@ -146,7 +146,7 @@ def test_a_version_that_is_gone_is_offered_no_more(store, line):
     channel.publish(1, {"w": np.ones(3)})
     channel.publish(2, {"w": np.ones(4)})
     del store.values[list(store.values)[1]]
-    with pytest.raises(TimeoutError, match="nothing new"):
+    with pytest.raises(TimeoutError, match="version 2 did not come whole in 0 s"):
         a_channel(line).receive(0)
     assert channel.latest() == 1
     assert a_channel(line).receive(60)[0] == 1

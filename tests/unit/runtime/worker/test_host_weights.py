@@ -46,7 +46,7 @@ class Channel:
         assert (what, number) == ("version", 7)
         return self.version
 
-    def fetch(self, version: Version) -> Any:
+    def fetch(self, version: Version, _timeout: float) -> Any:
         assert version is self.version
         if isinstance(self.buckets, Exception):
             raise self.buckets

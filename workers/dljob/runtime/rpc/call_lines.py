@@ -57,7 +57,8 @@ class CallLine:
 
     def answered(self, _: Line, number: int, answer: bytes) -> None:
         """Tell of an answer."""
-        self._waiting.pop(number)(answer)
+        if (took := self._waiting.pop(number, None)) is not None:
+            took(answer)
 
     def closed(self) -> None:
         """Tell of the loss of all calls without an answer."""
@@ -136,11 +137,20 @@ class DaemonThreads:
         self._made = 0
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have some work done, which must not raise, as soon as a thread is free. One thread submits."""
-        self._work.put(work)
+        """Have some work done, which must not raise, as soon as a thread is free. One thread submits.
+
+        Raises:
+            RuntimeError: No thread is there, and none can be started.
+        """
         if not self._idle.acquire(blocking=False) and self._made < self._most:
-            self._made += 1
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            except RuntimeError:  # the limit of processes: the threads that are there take it in turn
+                if not self._made:
+                    raise
+            else:
+                self._made += 1
+        self._work.put(work)
 
     def _run(self) -> None:
         while True:

@@ -6,11 +6,13 @@ stopped holds up nobody else.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -20,6 +22,10 @@ _HEAD = struct.Struct("<IQ")
 """Before each message: its length in bytes, and its number."""
 _ROOM = 1 << 18
 """Bytes that are read at a time."""
+AGAIN_S = 1.0
+"""Seconds until the next try to accept a line."""
+
+log = logging.getLogger(__package__)
 
 
 Closed = Callable[[], None]
@@ -45,10 +51,15 @@ class Line:
         with self._sending:
             if not self._is_open:
                 raise BrokenPipeError("the line is closed")
-            self._out += _HEAD.pack(len(message), number)
-            self._out += message
-            if not self._waits:
-                self._flush()
+            try:
+                self._out += _HEAD.pack(len(message), number)
+                self._out += message
+                if not self._waits:
+                    self._flush()
+            except BaseException:
+                # An interruption may come between the sending and its note here: what was sent must not go again.
+                self._break()
+                raise
 
     def _flush(self) -> None:
         """Send what the socket takes."""
@@ -85,7 +96,11 @@ class Line:
 
     def shut_down(self) -> None:
         """End the connection from any thread; its reader closes it."""
-        with self._sending, suppress(OSError):
+        with self._sending:
+            self._break()
+
+    def _break(self) -> None:
+        with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -126,10 +141,19 @@ class LineReader:
         while True:
             for fd, events in self._poll.poll():
                 line = self._lines[fd]
-                if not line.serve(events):
+                if not _served(line, events):
                     self._poll.unregister(fd)
                     del self._lines[fd]
                     line.close()
+
+
+def _served(line: Line, events: int) -> bool:
+    """Serve a line; False once it is broken, or whoever hears it failed: the others are read on."""
+    try:
+        return line.serve(events)
+    except Exception:
+        log.exception("a line is closed, as a message of it could not be taken")
+        return False
 
 
 class LineListener:
@@ -150,7 +174,13 @@ class LineListener:
 
     def _accept(self) -> None:
         while True:
-            self._reader.add(self._line.accept()[0], self._heard, lambda: None)
+            try:
+                line = self._line.accept()[0]
+            except OSError as error:  # no descriptor is left; who connects waits for one
+                log.warning("no line can be accepted; it is tried again in %g s: %s", AGAIN_S, error.strerror)
+                time.sleep(AGAIN_S)
+            else:
+                self._reader.add(line, self._heard, lambda: None)
 
 
 Heard = Callable[[Line, int, bytes], None]

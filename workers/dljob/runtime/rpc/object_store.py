@@ -37,7 +37,13 @@ def check_room(size: int, what: str = "") -> None:
 
 
 def put(value: Any, size: int, what: str = "") -> Any:
-    """Put a value of `size` bytes into Ray's store; return its reference.
+    """Put a value of `size` bytes into Ray's store; return its reference. Raises UsageError as `put_in_turn` does."""
+    with shared_memory.turn(size):
+        return put_in_turn(value, size, what)
+
+
+def put_in_turn(value: Any, size: int, what: str = "") -> Any:
+    """Put a value into Ray's store, within the block of a `shared_memory.turn` for it; return its reference.
 
     Raises:
         UsageError: The store has no room for it, and neither has the disk that Ray takes then.

@@ -13,6 +13,8 @@ PRESENT_S = 60.0
 """Seconds for which a node counts as one with readers, after one of them asked for a version."""
 APART_S = 60.0
 """Seconds for which a node that broke a chain is in none."""
+START_S = 10.0
+"""Seconds that a new relay has to start; the version's readers on other nodes wait for it."""
 STALL_S = 5.0
 """Seconds without a byte, or without an answer, after which a node counts as lost."""
 LEAST_RATE = 10 << 20
@@ -76,7 +78,8 @@ def breaker(order: Sequence[str], hops: Mapping[str, Hop | None]) -> str | None:
     """Return the node that broke a chain; None if none did.
 
     That is the first one that has not received everything: those before it have, and those after it got nothing more
-    because of it. A publisher that could not send is none: its readers' nodes are not to blame.
+    because of it. Whether it could not be reached or the node before could not send is not known: either way the next
+    chain goes another way.
 
     Args:
         order: The nodes, the publisher's first.

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dljob.runtime.rpc.storage_actor import ChangeSignal
@@ -21,6 +21,7 @@ from dljob.runtime.weights.chain import (
     LEAST_BYTES,
     LEAST_NODES,
     STALL_S,
+    START_S,
     Hop,
     breaker,
     chain,
@@ -34,10 +35,8 @@ from dljob.runtime.weights.model import Version
 from dljob.runtime.weights.relay import Address, WeightRelay
 from dljob.runtime.weights.transport import Buckets
 
-START_S = 10.0
-"""Seconds that a new relay has to start and answer; the version's readers on other nodes wait for it."""
 ANSWER_S = STALL_S
-"""Seconds that a relay which has answered before has to answer."""
+"""Seconds that a relay which has started has to answer."""
 
 log = logging.getLogger(__package__)
 
@@ -55,7 +54,8 @@ class ChainDesk:
         self._seen: dict[str, float] = {}
         self._apart: dict[str, float] = {}
         self._relays: dict[str, Any] = {}
-        self._answered: set[str] = set()
+        self._starts: dict[str, asyncio.Future[Address]] = {}
+        """By node: done once its relay has started."""
         self._orders: dict[str, Sequence[str] | None] = {}
         """By nonce: None while the chain is being set up, empty if there is none."""
         self._ended: set[str] = set()
@@ -71,6 +71,9 @@ class ChainDesk:
         _, size = places(version.sizes)
         # Another transport has brought it to its readers; without a node its bytes came through a host.
         if version.way or not version.node or size < LEAST_BYTES or encrypted():
+            return None
+        # Two at once would share each link, and the later one would drop the earlier one on its way.
+        if any(nonce not in self._ended for nonce in self._orders):
             return None
         if not (nodes := self._nodes(version.node)):
             return None
@@ -92,11 +95,13 @@ class ChainDesk:
         nonce, (_, size) = version.nonce, places(version.sizes)
         if nonce not in self._orders:
             return None
-        over = START_S + 3 * STALL_S + seconds_for(size)
-        await self._changes.until(lambda: nonce in self._ended or nonce not in self._orders or None, over)
         own = self._own_node()
         relay = await self.relay(nonce, own)
-        at = None if relay is None else await self._answer(own, relay.filled.remote(nonce, 0, 0.0), ANSWER_S)
+        if relay is None:
+            return None
+        over = 3 * STALL_S + seconds_for(size)
+        await self._changes.until(lambda: nonce in self._ended or nonce not in self._orders or None, over)
+        at = await self._answer(own, relay.filled.remote(nonce, 0, 0.0), ANSWER_S)
         memory = None if at is None or at.bytes < size else mapped(at, size)
         if memory is None:
             return None
@@ -137,62 +142,81 @@ class ChainDesk:
             at = {node: answer for node, answer in zip(everywhere, answers, strict=True) if answer is not None}
             order = chain(version.node, nodes, at, self._apart)
         finally:
-            self._orders[version.nonce] = order
-            if not order:
-                self._ended.add(version.nonce)
-            self._changes.happened()
-        if order:
+            self._note(version, order, ended=not order)
+        if order and version.nonce in self._orders:
             try:
                 await self._carried(version, order, at, secret, size)
             finally:
+                self._note(version, order, ended=True)
+
+    def _note(self, version: Version, order: Sequence[str], *, ended: bool) -> None:
+        """Note the order of a chain, and whether it is over, unless the version was dropped meanwhile."""
+        if version.nonce in self._orders:
+            self._orders[version.nonce] = order
+            if ended:
                 self._ended.add(version.nonce)
-                self._changes.happened()
+        self._changes.happened()
 
     async def _prepared(self, node: str, version: Version, secret: bytes, size: int) -> Address | None:
         """Return a node's address for a version; None if its relay does not answer."""
+        if not await self._started(node):
+            return None
+        relay = self._relays[node]
+        # The first node sends from its store: it needs neither memory nor a port.
+        ask = relay.ready.remote() if node == version.node else relay.prepare.remote(version.nonce, secret, size)
+        return await self._answer(node, ask, ANSWER_S)
+
+    async def _started(self, node: str) -> bool:
+        """Whether a node has a relay that runs; only the version that makes it waits for its start."""
+        wait_s = 0.0
         if node not in self._relays:
             place = NodeAffinitySchedulingStrategy(node, soft=False)
             remote: Any = ray.remote
             made = remote(num_cpus=0)(WeightRelay)
             self._relays[node] = made.options(scheduling_strategy=place, max_concurrency=1000).remote()
-        relay = self._relays[node]
-        # The first node sends from its store: it needs neither memory nor a port.
-        ask = relay.ready.remote() if node == version.node else relay.prepare.remote(version.nonce, secret, size)
-        found = await self._answer(node, ask, ANSWER_S if node in self._answered else START_S)
-        if found is not None:
-            self._answered.add(node)
-        return found
+            self._starts[node] = asyncio.wrap_future(self._relays[node].ready.remote().future())
+            wait_s = START_S
+        start = self._starts[node]
+        await asyncio.wait({start}, timeout=wait_s)
+        return start.done() and await self._answer(node, start, ANSWER_S) is not None
 
     async def _carried(
         self, version: Version, order: Sequence[str], at: dict[str, Address], secret: bytes, size: int
     ) -> None:
-        first = self._relays[order[0]].source.remote(list(version.refs), size, secret, at[order[1]])
-        asks = {order[0]: first}
-        for node, after in zip(order[1:], [*order[2:], None], strict=True):
+        asks = dict[str, Any]()
+        for node, after in zip(order, [*order[1:], None], strict=True):
             to = None if after is None else at[after]
-            asks[node] = self._relays[node].forward.remote(version.nonce, secret, to)
+            if (relay := self._relays.get(node)) is None:  # it was lost since it answered
+                continue
+            if node == order[0]:
+                asks[node] = relay.source.remote(list(version.refs), size, secret, to)
+            else:
+                asks[node] = relay.forward.remote(version.nonce, secret, to)
         most = seconds_for(size) + 2 * STALL_S
         found = await asyncio.gather(*(self._answer(node, ask, most) for node, ask in asks.items()))
         hops: dict[str, Hop | None] = dict(zip(asks, found, strict=True))
         broke = breaker(order, hops)
-        if broke is not None:
+        # A version that was dropped on its way, for newer ones, is no node's fault.
+        if broke is not None and version.nonce in self._orders:
             log.warning(
                 "%s: version %d did not come whole to node %s; the nodes after it fetch it from the store",
                 self._name, version.version, broke[:8],
             )  # fmt: skip
-            # The publisher's node is never put apart: a chain cannot begin elsewhere.
+            # That of the publisher is put apart only where it gives no answer: a chain cannot begin elsewhere.
             if broke != version.node:
                 self._apart[broke] = time.monotonic() + APART_S
 
     async def _answer(self, node: str, ask: Any, most: float) -> Any:
         """Return the answer of a node's relay; None if it is dead, fails, or takes too long."""
+        coming = ask if asyncio.isfuture(ask) else asyncio.wrap_future(ask.future())
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(ask.future()), most)
+            return await asyncio.wait_for(coming, most)
         except TimeoutError:
-            if node in self._answered:  # else it still starts, and the next version asks it again
-                self._apart[node] = time.monotonic() + APART_S
-        except RayError as error:  # the next version makes another one
+            self._apart[node] = time.monotonic() + APART_S
+        except (RayActorError, ActorUnschedulableError) as error:  # the next version makes another one
             log.warning("%s: the relay of node %s is lost: %s", self._name, node[:8], error)
             self._relays.pop(node, None)
-            self._answered.discard(node)
+            self._starts.pop(node, None)
+        except RayError as error:
+            log.warning("%s: the relay of node %s failed: %s", self._name, node[:8], error)
         return None

@@ -42,9 +42,11 @@ def accepted(listener: socket.socket, secret: bytes, until: float) -> socket.soc
             listener.settimeout(left)
             connection, peer = listener.accept()
             try:
+                proven = time.monotonic() + HANDSHAKE_S
                 _timeout(connection, HANDSHAKE_S)
                 challenge = _exactly(connection, CHALLENGE)
                 own = secrets.token_bytes(CHALLENGE)
+                _timeout(connection, max(0.01, proven - time.monotonic()))  # 0 would be no limit
                 connection.sendall(_signed(secret, _ACCEPTS, challenge) + own)
                 if hmac.compare_digest(_exactly(connection, DIGEST), _signed(secret, _CONNECTS, own)):
                     _timeout(connection, STALL_S)

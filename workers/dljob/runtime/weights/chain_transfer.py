@@ -60,6 +60,7 @@ class Transfer:
         """Fill the memory from a connection; return whether everything came in time."""
         # Written from a buffer: through a mapping each new page costs a fault and zeros, a third more CPU.
         piece = memoryview(bytearray(PIECE))
+        self.began = time.monotonic()  # nodes that start have been waited for
         with connection, self._descriptor() as fd:
             while not self.whole and not self.failure:
                 try:

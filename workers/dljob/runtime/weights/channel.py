@@ -14,7 +14,8 @@ from dljob.runtime.process.context import current_worker
 from dljob.runtime.process.handover import Handover, in_thread
 from dljob.runtime.process.worker_context import HELD, PUBLISHED, held_versions
 from dljob.runtime.queues.storage_client import SLACK_S, Deadline, StorageClient
-from dljob.runtime.weights.buckets import checksum, flat, load_state
+from dljob.runtime.weights.buckets import StateBuckets, checksum, flat, load_state
+from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.event_times import event_times
 from dljob.runtime.weights.model import Mark, Version
 from dljob.runtime.weights.transport import AGAIN_S, Buckets, BucketTransport, ByteCarrier, Carrier
@@ -105,10 +106,19 @@ class WeightChannel:
             raise TypeError(f"publish(version): the version must be an integer, got {type(version).__name__}")
         what = f"{self._keeper.name}.publish"
         index, buckets = flat(state, what)
-        made = Version(secrets.token_hex(8), version.__index__(), index, learned_since=event_times.published())
+        since = event_times.published()
+        try:
+            self._publish(Version(secrets.token_hex(8), version.__index__(), index, learned_since=since), buckets)
+        except BaseException:
+            event_times.used([since] if since else ())  # their events are in the next version
+            raise
+        current_worker().note(f"{PUBLISHED}{self.name}", version.__index__())
+
+    def _publish(self, made: Version, flat_state: StateBuckets) -> None:
+        buckets: Buckets = flat_state
         # Checksums at once, unlike for the store alone: each reader checks what comes by the other transport.
         if self._way is not None:
-            buckets = buckets.whole()  # it goes over them several times
+            buckets = flat_state.whole()  # it goes over them several times
             sizes = tuple(tuple(view.nbytes for view in bucket) for bucket in buckets)
             sums = tuple(checksum(bucket) if self._verify else None for bucket in buckets)
             made = replace(made, sizes=sizes, sums=sums)
@@ -116,7 +126,6 @@ class WeightChannel:
         # The store gets every version: a reader that the other transport does not reach fetches it there.
         self._sender().publish(made, buckets)
         self._transport_used = self._transport if made.way or self._transport == "yr" else "store"
-        current_worker().note(f"{PUBLISHED}{self.name}", made.version)
 
     def receive(self, timeout: float | None = None) -> tuple[int, Any]:
         """Wait for a version that this object has not received yet; return (version, state) of the newest.
@@ -125,7 +134,8 @@ class WeightChannel:
         copies on the CPU.
 
         Args:
-            timeout: Seconds to wait; None for no limit.
+            timeout: Seconds to wait for a version; None for no limit. One that was published by then may take longer to
+                come: 5 s, and a second for each 10 MiB.
 
         Raises:
             TimeoutError: No version came in time.
@@ -150,14 +160,16 @@ class WeightChannel:
             try:
                 # In slices: a waiting thread can be interrupted between two of them.
                 found = self._carried().newer(self._mark, deadline.slice_s, late)
+                buckets = None if found is None else self._fetched(found, deadline)
             except CallTimeoutError as error:
                 raise TimeoutError(error.message) from None
-            if found is not None and (buckets := self._fetched(found)) is not None:
+            if found is not None and buckets is not None:
                 return found.mark, found.version, load_state(found.index, buckets)
             if unless():
                 return self._mark, 0, None
             if deadline.left == 0:
-                raise TimeoutError(f"{self._keeper.name}.receive: nothing new was published in {timeout:g} s")
+                what = "nothing new was published" if found is None else f"version {found.version} did not come whole"
+                raise TimeoutError(f"{self._keeper.name}.receive: {what} in {timeout:g} s")
             # A version was announced, but its buckets were lost: wait until the keeper drops it, or has its own copy.
             if found is not None:
                 time.sleep(AGAIN_S)
@@ -166,7 +178,7 @@ class WeightChannel:
         """Return the number of the newest version, without receiving it; None before the first."""
         return self._keeper.ask("latest", timeout_s=None)
 
-    def _fetched(self, version: Version) -> Buckets | None:
+    def _fetched(self, version: Version, deadline: Deadline) -> Buckets | None:
         self._transport_used = "yr" if version.stored else "store"
         if version.stored:
             return self._yr().fetch(version)
@@ -178,8 +190,8 @@ class WeightChannel:
             log.warning(
                 "%s.receive: version %d arrived damaged; fetching it from the store", self._keeper.name, version.version
             )
-        carrier = self._carried()
-        buckets = carrier.fetch(version)
+        carrier, left = self._carried(), deadline.left
+        buckets = carrier.fetch(version, None if left is None else left + seconds_for(places(version.sizes)[1]))
         self._transport_used = carrier.came_by
         return buckets
 

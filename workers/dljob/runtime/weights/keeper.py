@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -193,7 +194,7 @@ class WeightsKeeper(StorageActor):
         self.changes.happened()
         # Bytes are this process's own already, and the datasystem's outlive it.
         if not made.copied and not made.stored:
-            self._tasks.repeat("copy of weights", partial(self._copy, made))
+            self._tasks.repeat("copy of weights", partial(self._copy, made), tries=math.inf)
         return made.mark
 
     def _may(self, who: Who, version: int) -> None:

@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from dljob.errors import CallTimeoutError, UsageError
+from dljob.linux import shared_memory
 from dljob.runtime.queues.storage_client import LOOK_S, StorageClient
 from dljob.runtime.rpc import object_store
 from dljob.runtime.weights.buckets import bytes_in, checksum, parcel
@@ -32,6 +33,8 @@ class RayCarrier:
         self._beside: ThreadPoolExecutor | None = None
         self._actor: Any = None
         self._line: VersionLine | None = None
+        self._line_of: Any = None
+        """The actor to which that line is."""
         self.came_by = "store"
         self._node: str = ray.get_runtime_context().get_node_id()
 
@@ -41,13 +44,15 @@ class RayCarrier:
         refs, sums, sizes = list[Any](), list[int | None](), list[tuple[int, ...]]()
         what = f"{self._keeper.name}.publish: "
         # All of it at first: nothing of a version that does not fit is stored.
-        object_store.check_room(bytes_in(buckets), what)
-        for bucket in buckets:
-            # Beside the copy, which reads the same memory.
-            summing = self._thread().submit(checksum, bucket) if self._verify and not version.sums else None
-            refs.append(object_store.put(parcel(bucket), sum(view.nbytes for view in bucket), what))
-            sums.append(None if summing is None else summing.result())
-            sizes.append(tuple(view.nbytes for view in bucket))
+        size = bytes_in(buckets)
+        with shared_memory.turn(size):
+            object_store.check_room(size, what)
+            for bucket in buckets:
+                # Beside the copy, which reads the same memory.
+                summing = self._thread().submit(checksum, bucket) if self._verify and not version.sums else None
+                refs.append(object_store.put_in_turn(parcel(bucket), sum(view.nbytes for view in bucket), what))
+                sums.append(None if summing is None else summing.result())
+                sizes.append(tuple(view.nbytes for view in bucket))
         made = replace(version, node=self._node, refs=refs, sums=version.sums or tuple(sums), sizes=tuple(sizes))
         line = self._found_line()
         by_line = line and line.offer(self._keeper.who, made)
@@ -63,7 +68,7 @@ class RayCarrier:
     def newer(self, mark: Mark, wait_s: float, timeout_s: float | None) -> Version | None:
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        if (line := self._found_line()) is not None:
+        if (line := self._found_line(timeout_s)) is not None:
             try:
                 by_line = line.ask("newer", mark, wait_s, self._node, end=end)
             except TimeoutError:
@@ -73,26 +78,29 @@ class RayCarrier:
         left = None if end is None else max(0.0, end - time.monotonic())
         return self.ask("newer", mark, wait_s if left is None else min(left, wait_s), self._node, timeout_s=left)
 
-    def fetch(self, version: Version) -> Buckets | None:
+    def fetch(self, version: Version, timeout_s: float | None) -> Buckets | None:
         """Map the version's buckets, and check them against their checksums."""
         self.came_by = "store"
-        if (came := self._by_chain(version)) is not None:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        if (came := self._by_chain(version, timeout_s)) is not None:
             self.came_by = "chain"
             return came
         try:
-            found: Any = _wait_interruptibly(list(version.refs), None)
+            found: Any = _wait_interruptibly(list(version.refs), end)
+        except GetTimeoutError:  # its publisher is stopped, or its node cannot be reached
+            return None
         except RayError:
             # Its publisher died before the keeper had a copy: without this report each reader would try in vain.
-            self.ask("lost", version.mark)
+            self.ask("lost", version.mark, timeout_s=timeout_s)
             return None
         buckets = [[memoryview(part) for part in bucket] for bucket in found]
         return self._checked(version, buckets) if self._verify else buckets
 
-    def _by_chain(self, version: Version) -> Buckets | None:
+    def _by_chain(self, version: Version, timeout_s: float | None) -> Buckets | None:
         """Return the buckets that come to this node by a chain; None if none comes here, or it broke."""
         if version.node in {"", self._node} or places(version.sizes)[1] < LEAST_BYTES:
             return None
-        relay = self.ask("relay", version.nonce, self._node)
+        relay = self.ask("relay", version.nonce, self._node, timeout_s=timeout_s)
         return relay and taken(relay, version, _wait_interruptibly, f"{self._keeper.name}.receive", verify=self._verify)
 
     def _checked(self, version: Version, buckets: list[list[memoryview]]) -> Buckets | None:
@@ -124,7 +132,7 @@ class RayCarrier:
                 raise self._no_answer(timeout_s) from None
             except (RayActorError, ValueError):
                 # The keeper died: the next look-up by its address creates another one.
-                self._actor = self._line = None
+                self._actor = None
                 if end is not None and time.monotonic() > end:
                     said = f"{self._keeper.name}: its keeper was not there within {timeout_s:g} s"
                     raise CallTimeoutError(said, role="", rank=0) from None
@@ -135,10 +143,11 @@ class RayCarrier:
             self._actor = self._find(self._keeper.address)
         return self._actor
 
-    def _found_line(self) -> VersionLine | None:
-        """Return the line to the keeper, which is made when the keeper is found; None on another machine."""
-        if self._actor is None:
-            self._line = line_to(self.ask("line_address"))
+    def _found_line(self, timeout_s: float | None = None) -> VersionLine | None:
+        """Return the line to the keeper that was found last; None on another machine, or where it broke."""
+        if self._actor is None or self._line_of is not self._actor:
+            where = self.ask("line_address", timeout_s=timeout_s)
+            self._line, self._line_of = line_to(where), self._actor
         return self._line
 
     def _no_answer(self, timeout_s: float | None) -> CallTimeoutError:

@@ -14,12 +14,12 @@ import ray
 
 from dljob.linux.memory_limit import free
 from dljob.runtime.rpc.storage_actor import ChangeSignal
-from dljob.runtime.weights.chain import STALL_S, Hop
+from dljob.runtime.weights.chain import STALL_S, START_S, Hop
 from dljob.runtime.weights.chain_line import accepted, connected, listening
 from dljob.runtime.weights.chain_transfer import Filled, Transfer, send_buffers
 
-CONNECT_S = 2 * STALL_S
-"""Seconds that the port of a version stays open without the right connection."""
+CONNECT_S = START_S + 2 * STALL_S
+"""Seconds that the port of a version stays open without the right connection: other nodes may have to start first."""
 SPARE = 1 << 30
 """Bytes of the node's memory that a version must leave free."""
 
@@ -48,23 +48,34 @@ class WeightRelay:
         return self._host, 0
 
     async def prepare(self, nonce: str, secret: bytes, size: int) -> Address | None:
-        """Make memory for a version and listen for it; return the address, or None if memory is short."""
+        """Make memory for a version and listen for it; return the address, or None if the node has no room for it."""
         room, where = free()
+        # Memory that was given to versions before and is not filled yet counts as free.
+        coming = sum(held.size - held.filled for held in self._held.values() if not held.failure)
+        room = None if room is None else room - coming
         if room is not None and room < size + SPARE:
             log.warning(
                 "A version of %d MiB is fetched from the store: %d MiB are free %s", size >> 20, room >> 20, where
             )
             return None
-        listener = listening(self._host)
-        held = self._held[nonce] = Transfer(_name(nonce), size, self._changed)
+        try:
+            listener = listening(self._host)
+        except OSError as error:
+            log.warning("A version is fetched from the store: %s cannot be listened on: %s", self._host, error)
+            return None
+        try:
+            held = self._held[nonce] = Transfer(_name(nonce), size, self._changed)
+        except OSError as error:
+            listener.close()
+            log.warning("A version is fetched from the store: no memory can be made for it: %s", error)
+            return None
         until = time.monotonic() + CONNECT_S
 
         def receive() -> bool:
             try:
-                connection = accepted(listener, secret, until)
+                return held.receive(accepted(listener, secret, until))
             except OSError as error:
                 return held.fail(str(error))
-            return held.receive(connection)
 
         self._receiving[nonce] = self._thread(receive)
         return listener.getsockname()[:2]
@@ -98,8 +109,9 @@ class WeightRelay:
 
         forwarded = await self._thread(send)
         received = await receiving
-        if not received:
+        if not received and nonce in self._held:  # else it was dropped on its way
             log.warning("A version came only in part (%d of %d bytes): %s", held.filled, held.size, held.failure)
+            self._drop(nonce)
         return Hop(received, forwarded)
 
     async def filled(self, nonce: str, least: int, wait_s: float) -> Filled | None:
@@ -115,8 +127,12 @@ class WeightRelay:
     async def keep(self, nonces: Sequence[str]) -> None:
         """Drop all versions but these."""
         for nonce in [each for each in self._held if each not in nonces]:
-            self._receiving.pop(nonce, None)
-            self._held.pop(nonce).close()
+            self._drop(nonce)
+
+    def _drop(self, nonce: str) -> None:
+        self._receiving.pop(nonce, None)
+        if (held := self._held.pop(nonce, None)) is not None:
+            held.close()
 
     def _thread(self, work: Callable[[], bool]) -> asyncio.Future[bool]:
         return self._loop.run_in_executor(self._threads, work)

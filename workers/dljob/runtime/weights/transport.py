@@ -31,8 +31,8 @@ class Carrier(Protocol):
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         ...
 
-    def fetch(self, version: Version) -> Buckets | None:
-        """Return its buckets; None when they cannot be fetched any more."""
+    def fetch(self, version: Version, timeout_s: float | None) -> Buckets | None:
+        """Return its buckets; None when they cannot be fetched any more, or did not come in time."""
         ...
 
 
@@ -76,18 +76,20 @@ class ByteCarrier:
         """Return the newest version after `mark`, without its buckets; None if none comes within `wait_s` seconds."""
         return self._keeper.ask("receive", mark, wait_s, timeout_s=timeout_s)
 
-    def fetch(self, version: Version) -> Buckets | None:
+    def fetch(self, version: Version, timeout_s: float | None) -> Buckets | None:
         """Return checked copies of the buckets, as bytes from the keeper; None when they are gone."""
         buckets = list[Sequence[memoryview]]()
         for number, said in enumerate(version.sums):
-            found = checked(lambda at=number: self._bucket(version, at), said, f"{self._keeper.name}.receive")
+            found = checked(
+                lambda at=number: self._bucket(version, at, timeout_s), said, f"{self._keeper.name}.receive"
+            )
             if found is None:
                 return None
             buckets.append(found)
         return buckets
 
-    def _bucket(self, version: Version, number: int) -> Sequence[memoryview] | None:
-        found = self._keeper.ask("bucket", version.mark, number, timeout_s=None)
+    def _bucket(self, version: Version, number: int, timeout_s: float | None) -> Sequence[memoryview] | None:
+        found = self._keeper.ask("bucket", version.mark, number, timeout_s=timeout_s)
         return None if found is None else [memoryview(part) for part in found]
 
 

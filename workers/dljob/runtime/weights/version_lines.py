@@ -10,6 +10,7 @@ import asyncio
 import logging
 import pickle
 import secrets
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -23,6 +24,9 @@ from dljob.runtime.rpc.call_lines import CallLine, connected
 from dljob.runtime.rpc.lines import Line, LineListener, LineReader
 from dljob.runtime.weights.model import Version
 from dljob.tasks import TaskOwner
+
+KEPT_S = 120.0
+"""Seconds for which buckets are kept for a keeper whose line broke: a copy by a chain may take so long."""
 
 log = logging.getLogger(__package__)
 
@@ -57,9 +61,14 @@ class VersionLine:
     """A rank's end. Once the line is broken, its questions are left to Ray, which knows whether the keeper lives."""
 
     def __init__(self, address: str) -> None:
-        self._line: CallLine = connected(address, LineReader())
+        self._line: CallLine = connected(address, _reader())
         self._borrowed: dict[str, Version] = {}
         """By nonce, versions of this process whose buckets the keeper needs still, of which Ray does not know."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is broken: its questions get no answer any more."""
+        return self._line.is_closed
 
     def ask(self, name: str, *args: Any, end: float | None) -> tuple[Any] | None:
         """Return the answer in a tuple; None where the line cannot give one.
@@ -85,11 +94,25 @@ class VersionLine:
     def offer(self, who: Any, version: Version) -> tuple[Any] | None:
         """Offer a version, and keep its buckets until the keeper has copied them; returns as `ask` does."""
         self._borrowed[version.nonce] = version
-        said = self.ask("offer", who, version, end=None)
+        said = None
+        try:
+            said = self.ask("offer", who, version, end=None)
+        finally:
+            if said is None:
+                self._give_back(version.nonce)
         message = pickle.dumps(("copied", (version.nonce,)))
-        if said is None or not self._line.send(message, lambda _: self._give_back(version.nonce)):
-            self._give_back(version.nonce)
+        if said is not None and not self._line.send(message, lambda answer: self._copied(version.nonce, answer)):
+            self._copied(version.nonce, None)
         return said
+
+    def _copied(self, nonce: str, answer: bytes | None) -> None:
+        """Give a version back; where the line broke, later: the keeper may live, and copy it still."""
+        if answer is not None:
+            self._give_back(nonce)
+            return
+        later = threading.Timer(KEPT_S, self._give_back, (nonce,))
+        later.daemon = True
+        later.start()
 
     def _give_back(self, nonce: str) -> None:
         self._borrowed.pop(nonce, None)
@@ -110,8 +133,28 @@ class _Packed(tuple[Any, ...]):
     """References of a version on their way."""
 
 
+class _Lines:
+    """The lines of this process, one to each keeper, and the thread that reads them all."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reader: LineReader | None = None
+        self.to: dict[str, VersionLine] = {}
+
+
+_lines = _Lines()
+
+
+def _reader() -> LineReader:
+    _lines.reader = _lines.reader or LineReader()
+    return _lines.reader
+
+
 def line_to(address: str) -> VersionLine | None:
-    """Return a line to a keeper that listens at an address; None where nobody does, as on another machine."""
-    with suppress(OSError):
-        return VersionLine(address)
-    return None
+    """Return this process's line to a keeper that listens at an address; None where nobody does."""
+    with _lines.lock:
+        _lines.to = {where: line for where, line in _lines.to.items() if not line.is_closed}
+        if address not in _lines.to:
+            with suppress(OSError):  # on another machine nobody listens there
+                _lines.to[address] = VersionLine(address)
+        return _lines.to.get(address)

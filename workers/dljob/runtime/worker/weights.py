@@ -22,6 +22,7 @@ from dljob.runtime.process.messages import HostSpec, LoadOrder, LoadResult, Newe
 from dljob.runtime.queues.storage_client import SLACK_S, SLICE_S, StorageClient
 from dljob.runtime.serving.probes import MOST_BYTES, Answer, ProbeTarget, ask
 from dljob.runtime.weights.buckets import load_state
+from dljob.runtime.weights.chain import places, seconds_for
 from dljob.runtime.weights.files import NamedTensor, digest, named, weight_files
 from dljob.runtime.weights.model import Version
 from dljob.runtime.weights.ray_transport import RayCarrier
@@ -188,7 +189,7 @@ class HostWeights:
         if found.stored:
             raise LoadError(f"channel {channel}: servers load from the store, not by the transport yr", untouched=True)
         try:
-            buckets = carrier.fetch(found)
+            buckets = carrier.fetch(found, seconds_for(places(found.sizes)[1]))
         except DLJobError as error:
             raise LoadError(f"channel {channel}: {error.message}", untouched=True) from error
         if buckets is None:
