@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from memory_backend import MemoryBackend, MemoryHost
 
+from dljob.errors import NotFoundError
 from dljob.master.state.events import Carried
 from dljob.plan.plan import plan
 from dljob.runtime.backend.interface import ActorLostError, ActorRef
@@ -86,6 +88,42 @@ async def test_a_master_that_is_done_goes_though_nobody_can_say_who_is_there(
     master._close_log = lambda: went.append("the log is written")
     await master._leave(backend)
     assert (name in backend.hosts, went) == (not gcs, ["the log is written", "the job is over"])
+
+
+class ProcessEndError(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("other", [True, False])
+async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_other_one(
+    number: int, other: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its node may lack an extension that the spec names, or the folder of the job."""
+    backend, order = MemoryBackend(), prime.MasterOrder("a" * 32, str(tmp_path), "", "memory", "memory", number=number)
+    if other:
+        name = prime.actor_name(order.uid, 3 - number)
+        backend.hosts[name] = MemoryHost(name, "n1")
+    keys = {f"dljob/jobs/{order.uid}": b"{}", f"dljob/{order.uid}/journal/000001/000000000000": b""}
+    backend.kv.values |= keys
+    codes: list[int] = []
+
+    def end(code: int, _why: str) -> None:
+        codes.append(code)
+        raise ProcessEndError
+
+    monkeypatch.setattr(prime, "factory", lambda _: lambda _options: backend)
+    monkeypatch.setattr(prime, "_end", end)
+    for wait in ("AGAIN_S", "ANSWER_S"):
+        monkeypatch.setattr(prime, wait, 0.0)
+    master = prime.MasterServer(order)
+    await asyncio.wait([master._main])
+    assert isinstance(master._main.exception(), ProcessEndError)
+    assert (codes, backend.kv.values) == (([70], keys) if other else ([0], {}))
+    assert "has no spec" in caplog.text
+    if not other:
+        with pytest.raises(NotFoundError, match="has no spec"):
+            await master.hello()
 
 
 async def _unsure(_name: str) -> None:

@@ -21,6 +21,7 @@ from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.standby import StandbyPair, started
 from dljob.runtime.journal.job_record import MasterOrder
+from dljob.runtime.journal.journal import JournalBrokenError
 from dljob.runtime.journal.stores import FileStore, KeyValueStore
 from dljob.telemetry import reasons
 
@@ -211,6 +212,54 @@ async def test_a_full_volume_lets_the_takeover_wait(tmp_path: Path, monkeypatch:
     first.die()
     await until(lambda: second.shell.recovered)
     assert tries == [2, 2, 2]
+    second.close()
+
+
+def broken(master: PairedMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first claim of a master meets an error of its disk; later ones would not."""
+    claim, tries = master.shell.journal.store.claim, list[int]()
+
+    async def fails_once(epoch: int) -> bool:
+        tries.append(epoch)
+        if len(tries) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return await claim(epoch)
+
+    monkeypatch.setattr(master.shell.journal.store, "claim", fails_once)
+
+
+async def test_a_standby_whose_claim_meets_an_error_takes_no_epoch_from_the_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    second = await following(world)
+    broken(second, monkeypatch)
+    first.die()  # Ray starts it again: its name stays
+    with pytest.raises(JournalBrokenError, match="Input/output error"):
+        await second.task
+    assert await second.shell.journal.store.epochs() == (1,)
+    again = PairedMaster(world, FIRST)
+    await until(lambda: again.shell.recovered)
+    assert again.shell.journal.epoch == 2
+    again.close()
+    second.close()
+
+
+async def test_a_claim_that_fails_ends_the_job_where_no_other_master_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    first = await commanding(world)
+    second = await following(world)
+    broken(second, monkeypatch)
+    del world.backend.hosts[first.name]
+    first.die()
+    await until(lambda: second.shell.final)
+    assert second.shell.final["reason"] == reasons.JOURNAL_FAILED  # type: ignore[index]
+    assert "set spec.master.journal.path" in second.shell.final["message"]  # type: ignore[index]
+    assert await FileStore(tmp_path / "journal").epochs() == (1,), "an epoch without a master fences nobody"
+    assert not second.pair.follows.is_set()
     second.close()
 
 

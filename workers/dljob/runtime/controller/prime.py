@@ -34,7 +34,7 @@ from dljob.runtime.controller.master_loop import MasterLoop, MasterOverError, un
 from dljob.runtime.controller.peers import ParkedCalls, callees_of, role_table
 from dljob.runtime.controller.services.checkpoint_service import CheckpointService
 from dljob.runtime.controller.stack_collector import stacks_of
-from dljob.runtime.controller.standby import StandbyPair, started
+from dljob.runtime.controller.standby import StandbyPair, has_other, started
 from dljob.runtime.journal.code_version import code_version
 from dljob.runtime.journal.job_record import SPEC, MasterOrder, forget
 from dljob.runtime.journal.journal import FencedError
@@ -55,6 +55,8 @@ HEARTBEAT_S = 0.2
 GUARD_S = 0.25
 ANSWER_S = 2.0
 """Seconds that an ending master waits for its open long polls to deliver the final status."""
+AGAIN_S = 5.0
+"""Seconds before a master that cannot begin beside the other one ends: Ray starts it again, and it may fail again."""
 KEEPER_S = 5.0
 """Seconds for the keeper of a queue to tell its pid."""
 LONGEST_S = 30.0
@@ -105,11 +107,13 @@ class MasterServer:
             # At once and without clean-up: actors, keys and journal belong to the later master now.
             _end(0, str(error))
         except Exception as error:  # to exit here would not do: Ray would restart the actor for ever
-            if self._pair is not None and not self._started_loop.done():
-                # The job is the other master's. Ray starts this one again.
-                log.exception("the standby of PrimeMaster of job %s ends", self._order.uid)
-                await asyncio.sleep(ANSWER_S)
+            if not self._started_loop.done() and await has_other(backend, self._order):
+                # Nothing is claimed: job, keys and journal are the other master's. Ray starts this one again.
+                said = "PrimeMaster %d of job %s cannot begin; the other one has the job, and Ray starts this one again"
+                log.exception(said, self._order.number, self._order.uid)
+                await asyncio.sleep(AGAIN_S)
                 self._broken(error)
+                return
             log.exception("PrimeMaster of job %s cannot go on", self._order.uid)
             if not self._started_loop.done():
                 self._started_loop.set_exception(error)

@@ -16,7 +16,7 @@ from typing import Any
 from dljob.linux.process_watch import ProcessWatch
 from dljob.master.placement.takeover import FIRST_SILENT_S, SILENT_S, PeerQuestion, PeerState, TakeoverVerdict, judge
 from dljob.master.state.state import Phase, RankPhase
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, find_actor
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef, Backend, find_actor
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, announce
 from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.runtime.journal.job_record import MasterOrder, master_actor
@@ -42,7 +42,7 @@ class StandbyPair:
         self._order = order
         self._shell = shell
         self._shared = shared
-        self._other = actor_name(order.uid, FIRST + SECOND - order.number)
+        self._other = other_name(order)
         self._commanded = False
         """Whether the other one commanded when it was last heard."""
         self._over = False
@@ -134,12 +134,19 @@ class StandbyPair:
             log.info("the journal could not be folded ahead: %r", error)
 
     async def _claim(self, verdict: TakeoverVerdict) -> bool:
-        """Claim the next epoch; False when the other one has it."""
+        """Claim the next epoch; False when the other one has it.
+
+        Raises:
+            JournalBrokenError: It cannot be claimed here; the other one, or the next process of this one, may be able.
+        """
         journal = self._shell.journal
         try:
             won = await journal.claim(verdict.claim)
         except JournalBrokenError:
-            return True  # the loop meets the same error when it opens the journal, and ends the job with it
+            if await has_other(self._shell.backend, self._order):
+                raise
+            self.follows.clear()
+            return True  # nobody else can: the loop opens the journal, meets the same error, and ends the job with it
         log.info("epoch %d %s: %s", verdict.claim, "is claimed" if won else "was lost", verdict.reason)
         if not won:
             return False
@@ -206,6 +213,16 @@ class StandbyPair:
             peer = await self._shell.backend.lookup(self._other)
             if peer is not None:
                 await self._shell.backend.kill(peer)
+
+
+def other_name(order: MasterOrder) -> str:
+    """Return the name of the other one of a job's two PrimeMasters."""
+    return actor_name(order.uid, FIRST + SECOND - order.number)
+
+
+async def has_other(backend: Backend, order: MasterOrder) -> bool:
+    """Return whether the job has its other PrimeMaster, whose process runs or is started again by Ray."""
+    return await find_actor(backend, other_name(order)) is not None
 
 
 async def started(loop: asyncio.Future[MasterLoop], pair: StandbyPair | None) -> MasterLoop:

@@ -47,6 +47,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that pass once the volume has room again."""
 FULL_S = 600.0
 """Seconds to wait for room on a full volume. Ranks go on meanwhile, and nothing is decided."""
+HINT = "make room there, or set spec.master.journal.path"
 FIRST_S, MOST_S = 0.05, 5.0
 """Backoff on a full volume in seconds: the first pause, and the longest."""
 
@@ -144,6 +145,8 @@ class Journal:
         return Replay(self.epoch, tuple(records[first:]), frozenset(core for _, core in lines[first:]), self._core)
 
     async def _claim(self) -> tuple[int, ...]:
+        # `claim` has failed: an epoch of a master that cannot write would fence one that can.
+        self._check_broken()
         while True:
             epochs = await self._patiently(self.store.epochs)
             number = max(epochs, default=0) + 1
@@ -237,13 +240,16 @@ class Journal:
         if await self.store.superseded(self.segment):
             raise self._fenced()
 
+    def _check_broken(self) -> None:
+        if self._broken:
+            raise JournalBrokenError(self._broken, hint=HINT)
+
     def _fenced(self) -> FencedError:
         return FencedError(f"epoch {self.epoch} is over: a later master has claimed the job")
 
     async def _append(self, data: bytes, lines: int) -> None:
         # After a failed write the content of the disk is unknown.
-        if self._broken:
-            raise JournalBrokenError(self._broken)
+        self._check_broken()
         await self._patiently(lambda: self.store.append(self.segment, data))
         self._lines += lines
         self._bytes += len(data)
@@ -270,7 +276,7 @@ class Journal:
     def _cannot(self, error: OSError, waited: float) -> JournalBrokenError:
         full = f" (for {waited:.0f} s)" if waited else ""
         self._broken = f"the journal in {self.store.where} cannot be written: {error.strerror or error}{full}"
-        return JournalBrokenError(self._broken, hint="make room there, or set spec.master.journal.path")
+        return JournalBrokenError(self._broken, hint=HINT)
 
     async def close(self) -> None:
         """Close the store."""
