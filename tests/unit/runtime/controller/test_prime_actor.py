@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from master_shell_kit import HANG_S, UID, World
 from memory_backend import MemoryBackend, MemoryHost
 
 from dljob.errors import NotFoundError
@@ -124,6 +128,37 @@ async def test_a_master_that_cannot_begin_leaves_the_keys_of_the_job_to_the_othe
     if not other:
         with pytest.raises(NotFoundError, match="has no spec"):
             await master.hello()
+
+
+async def test_a_standby_ends_with_its_raylet_before_it_has_claimed_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, claims, raylet, writer = World(tmp_path), asyncio.Event(), *os.pipe()
+    ended = asyncio.get_running_loop().create_future()
+
+    async def setup(*_: object) -> Setup:
+        return world.setup(master={"standby": "Always"})
+
+    async def until_claimed() -> None:
+        claims.set()
+        await asyncio.Event().wait()
+
+    def end(code: int, why: str) -> None:
+        ended.get_loop().call_soon_threadsafe(ended.set_result, (code, why))
+        threading.Event().wait()  # the guard's thread does nothing more
+
+    monkeypatch.setattr(prime, "factory", lambda _: lambda _options: world.backend)
+    monkeypatch.setattr(prime, "_setup", setup)
+    monkeypatch.setattr(prime, "_pair", lambda *_: SimpleNamespace(until_claimed=until_claimed))
+    monkeypatch.setattr(prime, "raylet_pidfd", lambda: raylet)
+    monkeypatch.setattr(prime, "_end", end)
+    master = prime.MasterServer(prime.MasterOrder(UID, str(tmp_path), "", "memory", "memory", number=2))
+    await claims.wait()
+    os.close(writer)  # a pidfd is readable as well once its process is gone
+    async with asyncio.timeout(HANG_S):
+        assert await ended == (70, "the raylet of this node is gone")
+    master._main.cancel()
+    os.close(raylet)
 
 
 async def _unsure(_name: str) -> None:

@@ -92,6 +92,8 @@ class MasterServer:
         try:
             setup = await _setup(self._order, backend)
             shell = MasterLoop(setup, backend, _store(self._order, setup, backend))
+            if Capability.PROCESSES in backend.capabilities:
+                _Guard(shell)  # before the claim: a standby beside a dead raylet must not become the one that commands
             pair = self._pair = _pair(self._order, shell)
             if pair is not None:
                 await pair.until_claimed()
@@ -100,8 +102,6 @@ class MasterServer:
                 shell.tasks.repeat("standby", pair.keep_other, nobody_waits)
             self._tasks.repeat("preStop listener", lambda: prestop_listener.serve(shell, self._order.uid), nobody_waits)
             self._tasks.repeat("control socket", self._listen, nobody_waits)
-            if Capability.PROCESSES in backend.capabilities:
-                _Guard(shell)
             await shell.run()
         except FencedError as error:
             # At once and without clean-up: actors, keys and journal belong to the later master now.
