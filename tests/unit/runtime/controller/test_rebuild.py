@@ -20,9 +20,9 @@ from dljob.runtime.controller import rebuild as module
 from dljob.runtime.controller.master_loop import MasterLoop
 from dljob.runtime.controller.rebuild import Rebuilding, Rebuilt
 from dljob.runtime.journal.code_version import code_version, named
-from dljob.runtime.journal.journal import Journal
+from dljob.runtime.journal.journal import Journal, Replay
 from dljob.runtime.journal.stores import FileStore
-from dljob.runtime.journal.timeline import Timeline
+from dljob.runtime.journal.timeline import KEPT, Timeline
 from dljob.telemetry import reasons
 from dljob.telemetry.records import encode_line, scan
 
@@ -134,6 +134,25 @@ async def test_a_note_of_other_code_has_the_name_that_its_reason_has_now(world: 
     await until(lambda: shell.recovered)
     assert set(notes(shell, "NodeDrainCancelled")) == {"still there"}
     assert notes(shell, "NodeStays") == []
+
+
+def bytes_read() -> int:
+    """Bytes that this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_of_a_million_events_a_start_reads_those_that_it_keeps(world: World) -> None:
+    file, seq = world.folder / "events.jsonl", 40_000
+    line = '{{"seq": {}, "time": 1.0, "reason": "Restarting", "target": "w/0", "message": "' + 100 * "x" + '"}}\n'
+    file.write_text("".join(line.format(number) for number in range(1, 50_001)))
+    before = bytes_read()
+    timeline = Timeline(world.folder)
+    replay = Replay(2, ({"k": "notes", "seq": seq},), frozenset({"a"}), "a")
+    Rebuilding(world.setup(), timeline).rebuild(replay)
+    timeline.read_again()
+    assert [note["seq"] for note in timeline.after(0)] == list(range(seq - KEPT + 1, seq + 1))
+    assert bytes_read() - before < file.stat().st_size / 5
+    timeline.close()
 
 
 async def test_a_masters_own_journal_is_replayed(world: World) -> None:

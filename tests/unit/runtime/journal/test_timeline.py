@@ -39,6 +39,25 @@ async def test_a_master_that_starts_from_a_snapshot_knows_what_was_noted_before_
     await asyncio.to_thread(third.close)
 
 
+async def test_a_line_that_was_cut_off_is_ended_by_the_next_write_and_not_by_a_reader(tmp_path: Path) -> None:
+    """The master that commands may be in the middle of this line while its standby starts."""
+    first = Timeline(tmp_path)
+    note(first, "one")
+    await first.flush()
+    await asyncio.to_thread(first.close)
+    events = tmp_path / "events.jsonl"
+    torn = events.read_bytes() + b'{"seq": 2, "mess'
+    events.write_bytes(torn)
+    second = Timeline(tmp_path)
+    second.read_again()
+    assert events.read_bytes() == torn
+    for text in ("one", "two"):
+        note(second, text)
+    await second.flush()
+    await asyncio.to_thread(second.close)
+    assert [said["message"] for said in read_notes(tmp_path)] == ["one", "two"]
+
+
 async def test_odd_text_of_user_code_loses_no_note_and_no_master(tmp_path):
     odd = ["caf\udce9.bin is no file", "one\u2028two\x85three", "größer"]
     first = Timeline(tmp_path)

@@ -23,10 +23,10 @@ from dljob.master.state import actions as ac
 from dljob.master.state.state import JobState
 from dljob.master.transition import transition
 from dljob.runtime.controller.heartbeat_log import HeartbeatLog
-from dljob.runtime.journal.job_record import read_notes
+from dljob.runtime.journal.job_record import notes_until
 from dljob.runtime.journal.journal import Replay
 from dljob.runtime.journal.setup import Setup
-from dljob.runtime.journal.timeline import Timeline
+from dljob.runtime.journal.timeline import KEPT, Timeline
 from dljob.telemetry.reasons import current
 from dljob.telemetry.records import Record
 
@@ -103,7 +103,8 @@ class _Reading:
 
     def notes(self, record: Record) -> None:
         """Resume the timeline at the number of a `notes` record, with the notes in the job's folder."""
-        self.timeline.resume(record["seq"], read_notes(self.setup.folder))
+        seq: int = record["seq"]
+        self.timeline.resume(seq, notes_until(self.setup.folder, seq, KEPT))
 
     def note(self, actions: Iterable[object], at: float) -> None:
         """Add the notes among some actions to the timeline."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dljob.runtime.backend.interface import ActorSpec
 from dljob.runtime.backend.masters import actor_name
-from dljob.runtime.journal.event_file import each_event, last_events
+from dljob.runtime.journal.event_file import each_event, events_before, last_events
 from dljob.runtime.journal.timeline import EVENTS, STATUS, write_atomically
 from dljob.spec.status import TERMINAL
 from dljob.telemetry.reasons import with_current_reasons
@@ -111,6 +111,11 @@ def read_notes(folder: Path, after_seq: int = 0) -> list[dict[str, Any]]:
 def last_notes(folder: Path, count: int) -> list[dict[str, Any]]:
     """Return the last `count` events in a job's folder, each once."""
     return with_current_reasons(last_events(folder / EVENTS, count))
+
+
+def notes_until(folder: Path, seq: int, count: int) -> list[dict[str, Any]]:
+    """Return the last `count` events in a job's folder with a number of at most `seq`, each once."""
+    return with_current_reasons(events_before(folder / EVENTS, seq + 1, count, lambda _: True).events)
 
 
 def read_status(folder: Path) -> dict[str, Any]:

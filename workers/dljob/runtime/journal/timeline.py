@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dljob.master.state.actions import Note
+from dljob.runtime.journal.event_file import last_events
 
 EVENTS = "events.jsonl"
 STATUS = "status.json"
@@ -99,22 +100,15 @@ class Timeline:
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8", errors=_ODD) as file:
-        file.write(text)
+    """Append lines to a file; a line that was cut off is ended first, else the first one would become a part of it."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            torn = file.read() != b"\n"
+            text = f"\n{text}" if torn else text
+        file.write(text.encode("utf-8", _ODD))
 
 
 def _last_seq(path: Path) -> int:
-    """Return the number of the last whole event in the file; a line that was cut off is ended first."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return 0
-    if lines[-1]:
-        # Else the next event would become a part of the torn line.
-        with suppress(OSError):
-            _append(path, "\n")
-    # Backwards over torn lines: only whole events count.
-    for line in reversed(lines):
-        with suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(line)["seq"])
-    return 0
+    """Return the number of the last whole event in the file; 0 without one."""
+    return next((event["seq"] for event in last_events(path, 1)), 0)
