@@ -15,7 +15,7 @@ from master_shell_kit import HANG_S, UID, World, end_all, running, until
 from dljob.master.state import events as ev
 from dljob.master.state.views import Outcome
 from dljob.runtime.backend import masters
-from dljob.runtime.backend.interface import ActorCallError, ActorLostError
+from dljob.runtime.backend.interface import ActorCallError, ActorLostError, ActorRef
 from dljob.runtime.backend.masters import FIRST, SECOND, NotCommandingError, actor_name, find_commander
 from dljob.runtime.controller import master_loop, rebuild, standby
 from dljob.runtime.controller.master_loop import MasterLoop
@@ -129,6 +129,37 @@ async def test_a_silent_master_is_fenced_and_ended(tmp_path: Path, monkeypatch: 
     first.stopped = True
     await until(lambda: second.shell.recovered and f"kill {first.name}" in world.backend.calls)
     assert await first.shell.journal.store.superseded(1)
+    first.close()
+    second.close()
+
+
+async def test_a_stopped_master_is_ended_until_it_is_gone_and_no_other_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, tries = World(tmp_path), list[ActorRef]()
+    monkeypatch.setattr(standby, "SILENT_S", 0.5)
+    for wait in ("ANSWER_S", "KEEP_S"):
+        monkeypatch.setattr(standby, wait, 0.02)
+    first = await commanding(world, kv=True)
+    second = await following(world, kv=True)
+    kill = world.backend.kill
+
+    async def fails_twice(ref: ActorRef) -> None:
+        if ref.name != first.name:
+            return await kill(ref)
+        tries.append(ref)
+        if len(tries) == 1:
+            raise TimeoutError("Ray's head is away")
+        if len(tries) > 2:  # the second order is lost
+            await kill(ref)
+        return None
+
+    monkeypatch.setattr(world.backend, "kill", fails_twice)
+    first.stopped = True
+    await until(lambda: f"spawn {first.name}" in world.backend.calls)
+    assert [ref.native for ref in tries] == [first] * 3
+    assert not world.backend.hosts[first.name].dead, "the new standby has the name of the stopped one"
+    assert "Ray's head is away" in caplog.text
     first.close()
     second.close()
 

@@ -159,7 +159,10 @@ class MasterServer:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         if self._pair is not None:
-            await self._pair.end_other()
+            try:
+                await self._pair.end_other()
+            except Exception as error:  # noqa: BLE001 - the standby reads the end in the journal, and leaves by itself
+                log.warning("the standby of PrimeMaster of job %s could not be ended: %r", self._order.uid, error)
         with suppress(Exception):  # the process ends below in any case
             me = await backend.lookup(actor_name(self._order.uid, self._order.number))
             if me is not None:

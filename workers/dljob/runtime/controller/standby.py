@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +53,8 @@ class StandbyPair:
         self.follows = asyncio.Event()
         """Set while the other one is known to command: then this one answers nobody else."""
         self._tasks = TaskOwner(nobody_waits)
+        self._ending: asyncio.Task[None] | None = None
+        """The end of the other one, which was stopped when this one took over."""
         self._pid = os.getpid()
         self._process = ProcessWatch()
         """The other one, while it commands on this node. Ray may break a call that is just being sent only once the
@@ -153,7 +154,7 @@ class StandbyPair:
         self.follows.clear()
         if verdict.fence:
             # It may only be stopped, and must not keep its callers waiting; the journal fences it in any case.
-            self._shell.tasks.start("end of the stopped PrimeMaster", self.end_other(), nobody_waits)
+            self._ending = self._shell.tasks.start("end of the stopped PrimeMaster", self._end_stopped(), nobody_waits)
         if verdict.claim > 1:
             self._shell.tasks.repeat("announcement", self.announce, nobody_waits)
         if self._tasks.tasks:
@@ -194,6 +195,8 @@ class StandbyPair:
         return state.phase is Phase.RUNNING and not any(own.phase in waiting for own in state.ranks.values())
 
     async def _create(self) -> None:
+        if self._ending is not None and not self._ending.done():
+            return  # the stopped one has the name still
         backend, order = self._shell.backend, self._order
         nodes = await backend.nodes()
         choice = choose_standby(self._shell.setup.plan.standby, len({node.ip for node in nodes}))
@@ -207,12 +210,28 @@ class StandbyPair:
         actor = master_actor(replace(order, number=FIRST + SECOND - order.number), head, avoid=order.away)
         await backend.spawn(replace(actor, prefer=node) if self._shared else replace(actor, prefer=None, node=node))
 
-    async def end_other(self) -> None:
-        """End the other one for good: it is stopped, or the job is over, and it would take over."""
-        with suppress(Exception):  # a stopped one is fenced, and after the job it would read the end and leave
-            peer = await self._shell.backend.lookup(self._other)
-            if peer is not None:
-                await self._shell.backend.kill(peer)
+    async def end_other(self) -> bool:
+        """Order the end of the other one, for good; return whether it was there."""
+        peer = await self._shell.backend.lookup(self._other)
+        if peer is not None:
+            await self._shell.backend.kill(peer)
+        return peer is not None
+
+    async def _end_stopped(self) -> None:
+        """End the other one, again until it is gone.
+
+        With a journal in Ray's store only a commit finds the fence. In a quiet job there is none to make, so a stopped
+        master that goes on would answer callers.
+        """
+        errors = ErrorLog("the end of the stopped PrimeMaster", log)
+        while True:
+            try:
+                if not await self.end_other():
+                    log.info("the stopped PrimeMaster is gone")
+                    return
+            except Exception as error:  # noqa: BLE001 - Ray's head may be away
+                errors.failed(error)
+            await asyncio.sleep(ANSWER_S)
 
 
 def other_name(order: MasterOrder) -> str:
