@@ -197,7 +197,60 @@ async def test_small_files_stay_as_they_are(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("at", range(4))
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files and folders that were synced, in order."""
+    found, fsync = list[Path](), os.fsync
+
+    def noting(fd: int) -> None:
+        fsync(fd)
+        found.append(Path(f"/proc/self/fd/{fd}").readlink())
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return found
+
+
+async def test_a_power_cut_loses_no_folder_of_a_claimed_segment(tmp_path: Path, synced: list[Path]) -> None:
+    folder = tmp_path / "volume" / "job" / "journal"
+    store = FileStore(folder)
+    assert await store.claim(1)
+    assert synced == [tmp_path, tmp_path / "volume", tmp_path / "volume" / "job", folder]
+    assert await store.claim(2)
+    assert synced[4:] == [folder]
+    await store.close()
+
+
+def test_the_folder_of_superseded_files_is_on_disk_before_an_original_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Path]
+) -> None:
+    monkeypatch.setattr(closed_segments, "WORTH_FILES", 1)
+    path, unlink, at_unlink = tmp_path / "000001.jsonl", Path.unlink, list[Path]()
+    path.write_bytes(b"a\n")
+
+    def noting(self: Path, missing_ok: bool = False) -> None:
+        at_unlink[:] = synced
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noting)
+    assert closed_segments.archive([path], tmp_path / "closed") == ""
+    assert tmp_path in at_unlink
+    assert not path.exists()
+
+
+def test_a_part_that_a_killed_master_left_goes_with_the_next_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed_segments, "WORTH_FILES", 1)
+    path, closed = tmp_path / "000002.jsonl", tmp_path / "closed"
+    path.write_bytes(b"a\n")
+    closed.mkdir()
+    for name in (".000001.jsonl.gz.4711", "000001.jsonl.gz"):
+        (closed / name).touch()
+    assert closed_segments.archive([path], closed) == ""
+    assert sorted(found.name for found in closed.iterdir()) == ["000001.jsonl.gz", "000002.jsonl.gz"]
+
+
+@pytest.mark.parametrize("at", range(5))
 def test_a_death_while_a_file_is_put_away_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

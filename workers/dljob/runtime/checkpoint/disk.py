@@ -91,11 +91,10 @@ def write_all(file: Any, piece: memoryview | bytes) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder and its parents; each new name is on the disk when this returns."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_folder(path.parent)
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync_folder(folder.parent)
 
 
 def sync_folder(path: Path) -> None:

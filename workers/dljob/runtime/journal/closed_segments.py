@@ -27,6 +27,9 @@ def archive(old: Sequence[Path], folder: Path) -> str:
     if len(old) < WORTH_FILES and sum(path.stat().st_size for path in old) < WORTH_BYTES:
         return ""
     folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)  # the originals are deleted below: the folder of their copies must not be lost
+    for part in folder.glob(".*.gz.*"):
+        part.unlink(missing_ok=True)  # its writer was killed
     dropped: list[str] = []
     for path in old:
         # Compressing it first would take minutes, only to drop the result.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dljob.runtime.backend.interface import KeyValue
+from dljob.runtime.checkpoint.disk import make_folder
 from dljob.runtime.journal.closed_segments import archive, sync_folder
 from dljob.telemetry.records import SegmentBytes
 
@@ -106,7 +107,7 @@ class FileStore:
         return await self._run(lambda: self._claim(epoch))
 
     def _claim(self, epoch: int) -> bool:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         try:
             fd = os.open(self._path(epoch), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         except FileExistsError:
