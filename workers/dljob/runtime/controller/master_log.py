@@ -34,7 +34,8 @@ class MasterLog:
         self._handlers: list[logging.Handler] = [errors]
         self._listener: QueueListener | None = None
         try:
-            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / "logs").mkdir(exist_ok=True)
             file = _File(folder / "logs" / NAME, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8", delay=True)
         except OSError as error:
             self._logger.warning("PrimeMaster keeps no log in %s: %s", folder, error)

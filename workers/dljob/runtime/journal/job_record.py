@@ -175,7 +175,7 @@ async def has_ended(kv: KeyValue, uid: str, folder: Path) -> bool:
 
 def _put_down(left: Mapping[str, Any]) -> Path:
     folder = Path(left["dir"])
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The status last: it marks the folder as complete.
     if not is_final(folder):
         write_atomically(folder / EVENTS, "".join(f"{json.dumps(note)}\n" for note in left["notes"]))

@@ -46,7 +46,7 @@ class Timeline:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         with suppress(OSError):  # the journal decides whether a job can run; these files are only for readers
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._notes: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.seq = 0
         # By the file: an earlier master may have died before, or after, its last events reached it.

@@ -24,7 +24,9 @@ def open_log(job: JobInfo, role: str, start: RankStart) -> tuple[int, str]:
     why = f", after: {start.restart_reason}" if start.restart_reason else ""
     line = f"[dljob] {time.strftime('%H:%M:%S')} {_begins(role, start.rank, start.incarnation)}{why}\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # Private to this user, as on the launcher's node. `mode` holds for the last folder alone.
+        Path(job.dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(exist_ok=True)
         # Appended to: all incarnations of the rank share the file.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # Before the first line is written: mark and archive count this incarnation's output from here.
