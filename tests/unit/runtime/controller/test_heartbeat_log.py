@@ -168,6 +168,15 @@ def test_a_restarted_ranks_first_step_and_its_goal_are_told_to_the_core_and_noth
     assert hear(evidence, running(), beacon(10)) == []
 
 
+def test_what_is_told_to_the_core_is_told_again_only_after_it_was_folded() -> None:
+    evidence, state = HeartbeatLog(), running(goal=9)
+    told = [hear(evidence, state, beacon(step)) for step in (3, 4, 9, 10)]
+    assert told == [[ev.Stepped("w", 0, 2, 3)], [], [ev.Stepped("w", 0, 2, 9)], []]
+    assert hear(evidence, running(goal=9, incarnation=3), beacon(4, incarnation=3)) == [ev.Stepped("w", 0, 3, 4)]
+    evidence.record_folded(ev.Stepped("w", 0, 2, 3))
+    assert hear(evidence, state, beacon(11)) == [ev.Stepped("w", 0, 2, 11)]
+
+
 @pytest.mark.parametrize(
     ("state", "seen"),
     [

@@ -453,6 +453,33 @@ async def test_a_volume_that_is_full_for_a_moment_costs_a_job_nothing(
     assert (await ended(world))["phase"] == "Succeeded"
 
 
+async def test_heartbeats_on_a_full_volume_pile_up_no_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state stands still: each of them tells a restarted rank's first step, or that it made up for it."""
+    shell = world.master()
+    await until(running(shell))
+    shell.take_heartbeat(Heartbeat("worker", FIRST, 1, {0: (1, 5, {})}))
+    await shell.offer(ev.Commanded("c1", "restart", "worker/0", "me", 0))
+    await until(lambda: shell.state.ranks["worker", 0].incarnation == 2)
+    await until(running(shell))
+    assert shell.state.ranks["worker", 0].goal == 5
+    room, append = asyncio.Event(), shell.journal.store.append
+
+    async def full(epoch: int, data: bytes) -> None:
+        await room.wait()
+        await append(epoch, data)
+
+    monkeypatch.setattr(shell.journal.store, "append", full)
+    for step in range(1000):
+        shell.take_heartbeat(Heartbeat("worker", FIRST, 1, {0: (2, step, {})}))
+        if step % 100 == 0:
+            await asyncio.sleep(0)  # the loop takes what there is, and waits in its commit
+    assert shell._inbox.qsize() <= 2
+    room.set()
+    await until(lambda: shell.state.ranks["worker", 0].goal is None)
+    end_all(world)
+    assert (await ended(world))["phase"] == "Succeeded"
+
+
 async def test_a_volume_that_stays_full_ends_the_job_with_what_to_do(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

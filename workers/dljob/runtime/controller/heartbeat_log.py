@@ -76,11 +76,14 @@ class HeartbeatLog:
         self._paces: dict[tuple[str, int], tuple[int, float, float | None]] = {}
         """Rank -> its last step, when it was first reported, and the seconds of a step before it."""
         self.rate = StepRate()
+        self._queued: set[tuple[str, int, int, bool]] = set()
+        """Steps that the core is yet to fold: rank, incarnation, whether the rank has made up for its restart."""
 
     def record(self, state: JobState, heartbeat: Heartbeat, now: float) -> Iterator[ev.Event]:
         """Take a heartbeat; yield the events that the core has to know of.
 
-        These are few: the first step of an incarnation, and the step that the rank had reached before its restart.
+        These are few: the first step of an incarnation, and the step that the rank had reached before its restart. The
+        state stands still while the journal waits for room on its volume; each of them is yielded once all the same.
         """
         if not heartbeat.silent_s:  # else the node agent speaks for a host that itself is silent
             self._last_heartbeats[heartbeat.actor] = now
@@ -97,8 +100,16 @@ class HeartbeatLog:
             # Steps of an earlier incarnation, or of a rank that ends, are shown but decide nothing.
             if own is None or own.goal is None or own.phase is not RankPhase.READY or own.incarnation != incarnation:
                 continue
-            if step >= own.goal or not own.stepped:
+            queued = (*key, incarnation, step >= own.goal)
+            if (step >= own.goal or not own.stepped) and queued not in self._queued:
+                self._queued.add(queued)
                 yield ev.Stepped(heartbeat.role, rank, incarnation, step)
+
+    def record_folded(self, event: ev.Event) -> None:
+        """Take an event that the core has folded: from here on the state has the step in it."""
+        if isinstance(event, ev.Stepped):
+            life = (event.role, event.rank, event.incarnation)
+            self._queued -= {(*life, False), (*life, True)}
 
     def _forget(self, state: JobState) -> None:
         """Forget all actors but the present hosts: others were ended, or are spares, which are heard again soon.

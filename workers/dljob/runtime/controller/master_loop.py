@@ -308,6 +308,7 @@ class MasterLoop:
         self.state, actions = folded.state, folded.actions
         for event in events:
             self.heartbeats.record_end(event, now)
+            self.heartbeats.record_folded(event)
             self._feed_end(event, now)
             if isinstance(event, ev.NodesSeen):
                 self._node_filter.record(self.state, event.nodes)
