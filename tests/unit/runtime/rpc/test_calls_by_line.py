@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,14 +13,17 @@ from uuid import uuid4
 import pytest
 from ray import exceptions as rx
 
+from dljob import rpc
 from dljob.calls.pending import Fate
 from dljob.errors import CallTimeoutError, PeerLostError
+from dljob.runtime.process import wire
 from dljob.runtime.process.messages import CANCEL, PULL, Call, NotRun, Peer, Reply
 from dljob.runtime.process.wire import LARGE
 from dljob.runtime.process.worker_context import RankCall
 from dljob.runtime.rpc import call_lines, client
 from dljob.runtime.rpc.call_lines import LargeAnswers, LineServer, address
 from dljob.runtime.rpc.client import RpcClient
+from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker.thread_host import ThreadHost
 
 WAIT_S = 30.0
@@ -32,15 +36,19 @@ class Handle:
         self.called: list[str] = []
         self.again: list[bool] = []
         self.said: Callable[[str], Reply] = lambda _: Reply(payload=b"by Ray")
+        self.server: RpcServer | None = None
+        """What answers in the place of `said`."""
         self.invoke = SimpleNamespace(remote=self._invoke, options=lambda **_: self.invoke)
 
     def _get_local_state(self) -> int:
         return 2
 
     async def _invoke(self, message: bytes) -> bytes:
-        call, _ = Call.unpacked(message)
+        call, payload = Call.unpacked(message)
         self.called.append(call.method)
         self.again.append(call.again)
+        if self.server is not None:
+            return (await asyncio.to_thread(self.server.answer, call, payload)).packed()
         return self.said(call.method).packed()
 
 
@@ -73,9 +81,8 @@ class Scene:
         return self.reply.packed()
 
     def call(self, method: str = "score", **more: Any) -> Any:
-        return self.calls.send(
-            RankCall("t", 0, method, b"", more.pop("timeout_s", 60.0), more.pop("idempotent", False))
-        )
+        payload, timeout_s = more.pop("payload", b""), more.pop("timeout_s", 60.0)
+        return self.calls.send(RankCall("t", 0, method, payload, timeout_s, more.pop("idempotent", False)))
 
 
 @pytest.fixture
@@ -145,10 +152,10 @@ def test_host_that_cannot_answer_says_so() -> None:
 
 def test_large_answer_that_nobody_fetches_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_lines, "KEPT_S", 0.01)
-    kept, before = LargeAnswers(), threading.enumerate()
+    kept, others = LargeAnswers(), threading.enumerate()
     kept.keep("1", Reply())
     for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer) and thread not in before:
+        if thread not in others:
             thread.join(WAIT_S)
     assert kept.take("1") is None
 
@@ -162,12 +169,12 @@ def test_deadline_of_a_call_by_line_withdraws_it_by_ray(scene: Scene) -> None:
     assert scene.handle.called == [CANCEL]
 
 
-def broken(scene: Scene, *, idempotent: bool) -> Any:
+def broken(scene: Scene, *, idempotent: bool, payload: bytes = b"") -> Any:
     """Send a call by a line that breaks before its answer."""
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(address(scene.uid, "a"))
         line.listen()
-        call = scene.call(idempotent=idempotent)
+        call = scene.call(idempotent=idempotent, payload=payload)
         line.accept()[0].close()
     return call
 
@@ -179,6 +186,64 @@ def test_broken_line_of_a_callee_that_lives_is_a_lost_answer(scene: Scene) -> No
         call.result(WAIT_S)
     assert scene.handle.called == [CANCEL]
     assert broken(Scene(), idempotent=True).result(WAIT_S).payload == b"by Ray"
+
+
+class Scorer:
+    """A callee that counts what it ran."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @rpc
+    def score(self) -> int:
+        self.runs += 1
+        return self.runs
+
+
+def with_server(scene: Scene) -> Scorer:
+    """Have calls by Ray answered by a server, which knows what was withdrawn."""
+    scene.handle.server, scorer = RpcServer("t"), Scorer()
+    scene.handle.server.open(scorer)
+    return scorer
+
+
+NO_ARGUMENTS = wire.dump(((), {}), "")
+
+
+def test_call_that_had_not_begun_when_its_line_broke_goes_by_ray_whatever_its_method(scene: Scene) -> None:
+    scorer = with_server(scene)
+    scene.calls._idempotent["t", "score"] = False
+    call = broken(scene, idempotent=False, payload=NO_ARGUMENTS)
+    assert wire.load(call.result(WAIT_S).payload) == 1
+    assert (scorer.runs, scene.handle.called, scene.handle.again) == (1, [CANCEL, "score"], [False, False])
+
+
+def test_idempotent_call_whose_answer_was_lost_with_its_line_runs_again(scene: Scene) -> None:
+    scorer, heard = with_server(scene), threading.Event()
+
+    def run_and_break(packed: bytes) -> bytes:
+        assert scene.handle.server is not None
+        scene.handle.server.answer(*Call.unpacked(packed))
+        line = scene.calls._lines._lines["a"].line
+        assert line is not None
+        line.shut_down()
+        heard.wait(WAIT_S)
+        return b""
+
+    LineServer(address(scene.uid, "a"), run_and_break)
+    try:
+        assert wire.load(scene.call(idempotent=True, payload=NO_ARGUMENTS).result(WAIT_S).payload) == 2
+    finally:
+        heard.set()
+    assert (scorer.runs, scene.handle.called) == (2, [CANCEL, "score"])
+
+
+def test_cancel_is_not_answered_with_the_kept_answer_of_its_call() -> None:
+    host = host_of(lambda *_: Reply())
+    host._start, host._callee = None, SimpleNamespace(answer=lambda *_, **__: Reply(payload=Fate.BEGUN.encode()))
+    host._large.keep("1", Reply(payload=b"large"))
+    assert ThreadHost.answer(host, Call("1", 0, 3, CANCEL, None, "w/0"), b"").payload == b"begun"
+    assert host._large.take("1") is None, "its caller has given up"
 
 
 def test_broken_line_of_a_callee_that_died_is_a_death(scene: Scene) -> None:

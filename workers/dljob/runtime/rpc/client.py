@@ -123,8 +123,7 @@ class RpcClient:
 
         This thread sends it if the callee's actor is known and not known to be dead; else the event loop does.
         """
-        number = next(self._ids)
-        call.id = f"{self._caller}:{self._process}:{number}"
+        number = self._name(call)
         if self._trace is not None:
             self._trace.begin(call, number)
         self.counts.add(call, SENT)
@@ -156,15 +155,28 @@ class RpcClient:
         self._unasked.add(direct, self._running_loop())
         return direct
 
-    async def _later(self, by_line: LineCall, call: RankCall, peer: Peer) -> Reply:
+    def _name(self, call: RankCall) -> int:
+        """Give a call the next id; return the number in it."""
+        number = next(self._ids)
+        call.id = f"{self._caller}:{self._process}:{number}"
+        return number
+
+    async def _later(self, by_line: LineCall, call: RankCall, peer: Peer) -> Any:
         """Wait for the answer of a call that was sent by a line; raises Ray's error if its callee is gone."""
         try:
             return await by_line.later
         except LineBrokenError:
+            fate = ""
             with suppress(TimeoutError):
-                await self._withdrawn(call, peer, CANCEL_S)
-            # It lives, and may have run the call: as when Ray has lost its connection.
-            raise rx.ActorUnavailableError("the connection for its calls broke", None) from None
+                fate = await self._withdrawn(call, peer, CANCEL_S)
+        # The callee refuses the id that was withdrawn from now on.
+        self._name(call)
+        handle = await self._handle(peer)
+        if fate == Fate.NOT_RUN and handle is not None:
+            self._sends(call)
+            return await invoke(handle, call.method, self._message(call, peer, ()), ())
+        # It lives, and may have run the call: as when Ray has lost its connection.
+        raise rx.ActorUnavailableError("the connection for its calls broke", None)
 
     def keeper(self, address: str) -> Any:
         """Return the storage actor at an address, for code that passes it object references itself."""

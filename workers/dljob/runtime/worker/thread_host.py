@@ -28,6 +28,7 @@ from dljob.runtime.process.guard import EndCode, end
 from dljob.runtime.process.logfile import open_log, redirect_output
 from dljob.runtime.process.loop import settle
 from dljob.runtime.process.messages import (
+    CANCEL,
     Call,
     HostSpec,
     LeaveOrder,
@@ -467,7 +468,8 @@ class ThreadHost(Host):
 
     def answer(self, call: Call, payload: bytes, common: bytes = b"") -> Reply:
         """Run a call on the rank's object, once `setup` is done."""
-        if (kept := self._large.take(call.id)) is not None:
+        # A caller that has given up does not want it, but an answer to its cancel.
+        if (kept := self._large.take(call.id)) is not None and call.method != CANCEL:
             return kept
         start = self._start
         # A caller may still hold the address of an earlier incarnation in the same process.
