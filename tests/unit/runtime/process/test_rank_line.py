@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,10 +20,11 @@ from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.errors import UsageError
 from dljob.runtime.process import wire
 from dljob.runtime.process.context import install
+from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
 from dljob.runtime.process.rank_link import connect
 from dljob.runtime.process.step_counters import StepCounters
-from dljob.runtime.process.worker_context import RankCall
+from dljob.runtime.process.worker_context import ASKED, RankCall
 from dljob.runtime.worker import host_socket
 from dljob.runtime.worker.host_socket import HostSocket
 
@@ -140,11 +143,34 @@ def test_progress_is_a_write_to_memory_whatever_the_host_does(line):
 
 def test_stopping_arrives_also_when_it_was_said_before(line):
     worker = connect(line.socket.path)
-    line.socket.stopping(3, "enough")
+    line.socket.stopping([3], "enough")
     assert worker.stopping.wait(10)
     assert worker.stopping.reason == "enough"
     line.stopping = "earlier"
     assert connect(line.socket.path).stopping.reason == "earlier"
+
+
+def test_rank_that_takes_nothing_holds_up_no_notice_to_another_one(line, monkeypatch):
+    monkeypatch.setenv("DLJOB_RANK", "4")
+    other = connect(line.socket.path)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(abstract(line.socket.path))
+        stopped = Frames(connection)
+        stopped.send({"op": "hello", "rank": 3, "incarnation": 2})
+        os.close(stopped.receive_fds(1)[0])
+        assert stopped.receive() is not None
+        asked = RankCall("w", 0, "a", b"", None, idempotent=False)
+        stopped.send({"op": "call", "id": 1, "apart": 0, **{name: getattr(asked, name) for name in ASKED}})
+        _, answer = line.sent.get(timeout=10)
+        # More than the socket has room for: the answer waits until the rank reads.
+        answers = threading.Thread(target=answer.set_result, args=(Reply(b"x" * (8 << 20)),), daemon=True)
+        answers.start()
+        line.socket.tell_sizes({"w": 6}, {})
+        line.socket.stopping([3, 4], "enough")
+        assert other.stopping.wait(10)
+        assert answers.is_alive()
+        got = [frame[0]["op"] for _ in range(3) if (frame := stopped.receive())]
+    assert (got[0], sorted(got[1:])) == ("reply", ["sizes", "stopping"])
 
 
 def test_calls_are_answered_out_of_order(line):

@@ -266,7 +266,7 @@ class ForkHost(Host):
             rank.why = rank.why or reason
             if not rank.stopped.done():
                 rank.stopped.set_result(None)
-            self._socket.stopping(rank.start.rank, reason)
+        self._socket.stopping([rank.start.rank for rank in ranks], reason)
         # A grace of 0 is for ranks that would not react.
         if self.spec.role.drain is not None and grace_s:
             self._drain(ranks, self.spec.role.drain)

@@ -11,7 +11,8 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,6 +20,9 @@ from dljob.errors import CallError, PeerLostError
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
+
+NOTICE_S = 0.2
+"""Most seconds that the host waits until ranks have taken a notice."""
 
 
 class HostSocket:
@@ -49,21 +53,17 @@ class HostSocket:
         self._server.listen(256)
         threading.Thread(target=self._accept, name="dljob-socket", daemon=True).start()
 
-    def stopping(self, rank: int, reason: str) -> None:
-        """Notify a rank's processes that the rank is to end."""
+    def stopping(self, ranks: Collection[int], reason: str) -> None:
+        """Notify the processes of ranks that these are to end."""
         with self._lock:
-            lines = list(self._lines.get(rank, ()))
-        for line in lines:
-            with contextlib.suppress(OSError):
-                line.send({"op": "stopping", "reason": reason})
+            lines = [line for rank in ranks for line in self._lines.get(rank, ())]
+        _notify(lines, {"op": "stopping", "reason": reason})
 
     def tell_sizes(self, sizes: Mapping[str, int], numbers: Mapping[str, tuple[int, ...]]) -> None:
         """Tell the processes of all ranks how many ranks roles have now, and which."""
         with self._lock:
             lines = [line for lines in self._lines.values() for line in lines]
-        for line in lines:
-            with contextlib.suppress(OSError):  # a rank that is gone calls nobody
-                line.send({"op": "sizes", "sizes": dict(sizes), "numbers": dict(numbers)})
+        _notify(lines, {"op": "sizes", "sizes": dict(sizes), "numbers": dict(numbers)})
 
     def close(self) -> None:
         """Close the socket and all connections."""
@@ -138,6 +138,21 @@ class HostSocket:
             said = {"why": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):
             line.send({"op": "saver", **said})
+
+
+def _notify(lines: Collection[Frames], notice: Mapping[str, Any]) -> None:
+    """Send a notice to ranks. One that is stopped gets it once it reads again, and holds up no other one."""
+
+    def send(line: Frames) -> None:
+        with contextlib.suppress(OSError):  # a rank that is gone needs no notice
+            line.send(dict(notice))
+
+    threads = [threading.Thread(target=send, args=(line,), name="dljob-notice", daemon=True) for line in lines]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + NOTICE_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _peer(connection: socket.socket) -> int:
