@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import socket
@@ -18,7 +19,7 @@ from ray.exceptions import ObjectStoreFullError
 from dljob import CallError, CallTimeoutError, NotFoundError, PeerLostError, RemoteError, RoleGroup, UnreachableError
 from dljob.calls.mark import RpcMark, ServiceDescriptor
 from dljob.errors import UsageError
-from dljob.runtime.process import wire
+from dljob.runtime.process import rank_link, wire
 from dljob.runtime.process.context import install
 from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import DESCRIBE, NotRun, Reply
@@ -131,6 +132,58 @@ def test_process_of_another_user_is_not_heard(line, monkeypatch):
     monkeypatch.setattr(host_socket, "_peer", lambda _: os.getuid() + 1)
     with pytest.raises(UnreachableError, match="the host has no rank"):
         connect(line.socket.path)
+
+
+class Exhausted:
+    """A listening socket whose process has no descriptor left, once; then it accepts as the real one does."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real, self.failed = real, threading.Event()
+
+    def accept(self):
+        if not self.failed.is_set():
+            self.failed.set()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.real.accept()
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+
+def test_host_without_a_descriptor_left_serves_ranks_again_once_it_has_one(line, monkeypatch, caplog):
+    monkeypatch.setattr(host_socket, "RETRY_S", 0.01)
+    connect(line.socket.path)
+    line.socket._server = Exhausted(line.socket._server)
+    # The thread is inside the real one's `accept`: this connection lets it out.
+    assert connect(line.socket.path).rank == 3
+    assert connect(line.socket.path).rank == 3
+    assert line.socket._server.failed.is_set()
+    assert "no rank can connect: Too many open files" in caplog.text
+
+
+def test_host_without_a_thread_left_refuses_a_rank_and_serves_the_next(line, monkeypatch, caplog):
+    start = threading.Thread.start
+
+    def no_thread(thread):
+        if thread.name == "dljob-line":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(UnreachableError):
+            connect(line.socket.path)
+    assert "a rank is refused: can't start new thread" in caplog.text
+    assert connect(line.socket.path).rank == 3
+
+
+def test_host_that_does_not_answer_is_named(line, monkeypatch):
+    monkeypatch.setattr(rank_link, "HELLO_S", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind("\0silent-host-of-a-test")
+        silent.listen()
+        with pytest.raises(UnreachableError, match=r"@silent-host-of-a-test did not answer within 0\.1 s"):
+            connect("@silent-host-of-a-test")
 
 
 def test_progress_is_a_write_to_memory_whatever_the_host_does(line):

@@ -55,6 +55,10 @@ class Frames:
             return []
         return fds
 
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Have each later wait for the other side end after some seconds, as if that were gone; None: never."""
+        self._connection.settimeout(seconds)
+
     def close(self) -> None:
         """Close the connection; `receive` in another thread returns None."""
         with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -27,6 +28,8 @@ from dljob.runtime.process.worker_context import (
     with_device,
 )
 
+HELLO_S = 60.0
+"""Seconds for the host to say who this rank is; it does so at once, unless it is stopped or has no descriptor left."""
 SAVER_S = 90.0
 """Seconds for the node's saver to start."""
 
@@ -60,18 +63,24 @@ class RankLink:
         """Identify this rank to the host; return the rank's facts.
 
         Raises:
-            UnreachableError: The host is gone, or has a later incarnation of the rank.
+            UnreachableError: The host is gone, does not answer, or has a later incarnation of the rank.
         """
         answer, fds = None, list[int]()
+        begun = time.monotonic()
+        self._frames.wait_at_most(HELLO_S)
         with contextlib.suppress(OSError):  # the host is closing its socket
             self._frames.send({"op": "hello", "rank": rank, "incarnation": incarnation})
             # Before the frame itself: the kernel delivers descriptors with its first byte.
             fds = self._frames.receive_fds(1)
-            answer = self._frames.receive()
+            answer = self._frames.receive() if fds else None
+        if answer is None and time.monotonic() - begun >= HELLO_S:
+            self._frames.close()
+            raise UnreachableError(f"the host of this rank at {self._path} did not answer within {HELLO_S:g} s")
         # The host closes the connection of a rank that it does not know in this incarnation.
         if answer is None or not fds:
             self._frames.close()
             raise UnreachableError(f"the host has no rank {rank} in incarnation {incarnation} (any more)")
+        self._frames.wait_at_most(None)
         slot = StepCounters.opened(fds[0]).slots[answer[0]["slot"]]
         # The mapping keeps the memory alive.
         os.close(fds[0])

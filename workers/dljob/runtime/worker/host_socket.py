@@ -6,6 +6,7 @@ Its name is abstract (`man 7 unix`), so no file stays behind however the host en
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -21,6 +22,9 @@ from dljob.runtime.process.frames import Frames, abstract
 from dljob.runtime.process.messages import Reply
 from dljob.runtime.process.worker_context import ASKED, CallTransport, RankCall
 
+log = logging.getLogger(__package__)
+RETRY_S = 1.0
+"""Seconds until connections are accepted again after that has failed."""
 NOTICE_S = 0.2
 """Most seconds that the host waits until ranks have taken a notice."""
 
@@ -46,6 +50,7 @@ class HostSocket:
         self._saver = saver
         self._lock = threading.Lock()
         self._lines: dict[int, list[Frames]] = {}
+        self._closed = threading.Event()
         self.path = f"@dljob-{os.getpid()}-{secrets.token_hex(8)}"
         """The leading @ stands for a zero byte, which an environment variable cannot hold."""
         self._server = socket.socket(socket.AF_UNIX)
@@ -67,6 +72,7 @@ class HostSocket:
 
     def close(self) -> None:
         """Close the socket and all connections."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -79,12 +85,21 @@ class HostSocket:
         while True:
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # `close` has shut the socket
-                return
+            except OSError as error:
+                # `close` has shut the socket; or no descriptor is left, and the rank waits until one is.
+                if self._closed.wait(RETRY_S):
+                    return
+                log.warning("no rank can connect: %s (ulimit -n); tried again each second", error.strerror)
+                continue
             if _peer(connection) != os.getuid():
                 connection.close()
                 continue
-            threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(Frames(connection),), name="dljob-line", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.warning("a rank is refused: %s (ulimit -u, or the pod's pids limit)", error)
+                connection.close()
 
     def _serve(self, line: Frames) -> None:
         rank = -1
