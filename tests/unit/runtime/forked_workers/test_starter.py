@@ -69,10 +69,19 @@ def test_each_environment_has_a_server_of_its_own() -> None:
 
 def test_number_of_servers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "MOST", 1)
-    (tmp_path / "77-other.sock").touch()
-    (tmp_path / "1-of-another-raylet.sock").touch()
-    with pytest.raises(OSError, match="too many environments"):
+    of_another = starter.listening(f"{tmp_path}/1-of-another-raylet.sock")
+    with of_another, starter.listening(f"{tmp_path}/77-other.sock"), pytest.raises(OSError, match="too many envir"):
         starter.reach(str(tmp_path), (["x"], ENV), 77)
+
+
+def test_server_that_was_killed_leaves_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "MOST", 2)
+    starter.listening(f"{tmp_path}/77-killed.sock").close()
+    (tmp_path / f"77-other.sock{starter.UNFIT}").touch()
+    thread = answers(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77), b"n")  # the template is the only one
+    with pytest.raises(OSError, match="the template forks no server"):
+        starter.reach(str(tmp_path), (["x"], ENV), 77)
+    thread.join()
 
 
 def answers(path: str, *given: bytes) -> threading.Thread:
@@ -133,6 +142,53 @@ def test_template_that_was_killed_is_started_again(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConnectionRefusedError):
         starter.reach(str(tmp_path), (["x"], ENV), 77)
     assert len(begun) == 1
+
+
+def test_slow_template_holds_up_no_worker_of_another_environment(tmp_path: Path) -> None:
+    other = {**ENV, "A": "1"}
+    slow = starter.listening(starter.socket_of(str(tmp_path), {"HOME": "/root"}, 77))
+    given: list[OSError] = []
+
+    def wait() -> None:
+        try:
+            starter.reach(str(tmp_path), (["x"], ENV), 77)
+        except OSError as error:
+            given.append(error)
+
+    with slow:
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        asked, _ = slow.accept()
+        thread = answers(starter.socket_of(str(tmp_path), {"HOME": "/root", "A": "1"}, 77), starter.YES)
+        with pytest.raises(ConnectionRefusedError):  # its template is no server, but makes its socket
+            starter.reach(str(tmp_path), (["x"], other), 77)
+        thread.join()
+        assert waiting.is_alive()
+        asked.close()
+    waiting.join()
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize(("import_s", "is_left"), [(0.0, False), (60.0, True)], ids=["hangs", "imports"])
+def test_template_or_server_that_hangs_is_replaced(
+    import_s: float, is_left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starter, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(starter, "IMPORT_S", import_s)
+    monkeypatch.setattr(os, "getppid", lambda: 77)
+    for env in (ENV, {"HOME": "/root"}):
+        path = starter.socket_of(str(tmp_path), env, 77)
+        with starter.listening(path):
+            assert starter.granted(str(tmp_path), (["x"], ENV)) is None
+            assert Path(path).exists() == is_left
+        Path(path).unlink(missing_ok=True)
+
+
+def test_starter_does_not_wait_for_ever_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "PATIENCE_S", 0.05)
+    with starter.locked(f"{tmp_path}/a"), starter.locked(f"{tmp_path}/b"), pytest.raises(BlockingIOError):
+        starter.locked(f"{tmp_path}/a")
+    starter.locked(f"{tmp_path}/a").close()
 
 
 def test_template_that_must_not_fork_is_not_asked(tmp_path: Path) -> None:

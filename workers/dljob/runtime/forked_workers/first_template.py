@@ -7,7 +7,6 @@ this template, and it ends.
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -42,8 +41,7 @@ def start_first(folder: Path, raylet: int) -> None:
     """Start a template beside a raylet. Raises OSError."""
     env = env_of_workers(environ_of(raylet), raylet)
     path = starter.socket_of(str(folder), env, raylet)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with starter.locked(path):
         if Path(path).exists():
             return
         with starter.listening(path) as line:

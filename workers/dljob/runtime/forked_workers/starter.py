@@ -11,17 +11,19 @@ can do, or does not do in time, is done as Ray does it.
 """
 
 # It is started for each worker, and pathlib takes as long to import as all else here.
-# ruff: noqa: PTH100, PTH108, PTH109, PTH110, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH108, PTH109, PTH110, PTH116, PTH120, PTH123
 
 from __future__ import annotations
 
 import array
 import fcntl
+import io
 import json
 import os
 import re
 import socket
 import sys
+import time
 from hashlib import sha256
 
 SETUP = "setup_worker.py"
@@ -31,8 +33,13 @@ CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="
 MOST = 64
 """Most servers and templates beside a raylet: workers of further environments are started as Ray does it."""
 JOB = "RAY_JOB_ID"
-PATIENCE_S = 60.0
-"""Seconds for a server or template to import, and to fork."""
+PATIENCE_S = 20.0
+"""Most seconds that a starter waits each for a lock, a template and a server; a raylet ends it after 60 in all, and one
+that waited for a lock needs no template."""
+LOOK_S = 0.01
+"""Seconds between two tries to get a lock."""
+IMPORT_S = 120.0
+"""Age in seconds from which a server or template is not importing any more, but hangs if it does not answer."""
 IDLE_S = 30.0
 """Seconds without a child after which either ends."""
 YES = b"y"
@@ -108,12 +115,11 @@ def reach(folder: str, request: Request, raylet: int) -> socket.socket:
     path = socket_of(folder, request[1], raylet)
     if (line := _asked(path, request)) is not None:
         return line
-    with open(f"{folder}/lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # Who waits for it needs this very server: others start theirs meanwhile.
+    with locked(path):
         if (line := _asked(path, request)) is not None:
             return line
-        beside = f"{raylet}-"
-        if sum(name.startswith(beside) for name in os.listdir(folder)) >= MOST:
+        if _served(folder, raylet) >= MOST:
             raise OSError("there are too many environments beside this raylet")
         _clear(path)
         _fork_server(folder, path, request[1], raylet)
@@ -130,8 +136,32 @@ def _asked(path: str, request: Request, *, serves: bool = False) -> socket.socke
         return None
 
 
+def locked(path: str) -> io.TextIOWrapper:
+    """Lock the path of a server, until the result is closed. Raises OSError where another process has it for long."""
+    lock = open(f"{path}.lock", "w")  # noqa: SIM115 - the caller closes it
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                lock.close()
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return lock
+
+
+def _served(folder: str, raylet: int) -> int:
+    """Return the number of servers and templates beside a raylet, without those that were killed."""
+    start = os.fsencode(f" {folder}/{raylet}-")
+    with open("/proc/net/unix", "rb") as sockets:
+        # More than one has the same path: one listens, and each connection has one.
+        return len({line.partition(start)[2] for line in sockets if start in line})
+
+
 def _clear(path: str) -> None:
-    """Remove the socket of a server that was killed; the lock is held, so nobody else makes one."""
+    """Remove the socket of a server that was killed, or that hangs."""
     try:  # noqa: SIM105 - contextlib takes 5 ms to import
         os.unlink(path)
     except FileNotFoundError:
@@ -143,13 +173,27 @@ def _fork_server(folder: str, path: str, env: dict[str, str], raylet: int) -> No
     common = {name: value for name, value in env.items() if name != JOB}
     template, asked = socket_of(folder, common, raylet), ([path], env)
     if (line := _asked(template, asked, serves=True)) is None:
-        _clear(template)
-        with listening(template) as made:
-            _start(made, template, common, raylet)
-        line = ask(template, asked, serves=True)
-    with line:
-        if line.recv(1) != YES:
+        with locked(template):
+            if (line := _asked(template, asked, serves=True)) is None:
+                _clear(template)
+                with listening(template) as made:
+                    _start(made, template, common, raylet)
+    # It imports without the lock: whoever needs the same one asks it, too.
+    with line or ask(template, asked, serves=True) as line:
+        if _said(line, template) != YES:
             raise OSError("the template forks no server")
+
+
+def _said(line: socket.socket, path: str) -> bytes:
+    """Return the first byte that a server or template says. Raises OSError, and closes, if that takes too long."""
+    try:
+        return line.recv(1)
+    except TimeoutError:
+        line.close()
+        # Connections to a stopped one succeed: only without its path will the next starter make another.
+        if time.time() - os.stat(path).st_mtime >= IMPORT_S:
+            _clear(path)
+        raise
 
 
 def listening(path: str) -> socket.socket:
@@ -186,9 +230,10 @@ def _start(line: socket.socket, path: str, env: dict[str, str], raylet: int) -> 
 
 def granted(folder: str, request: Request) -> socket.socket | None:
     """Have a worker forked; return the connection, or None where no server does it."""
+    raylet = os.getppid()
     try:
-        line = reach(folder, request, os.getppid())
-        answer = line.recv(1)
+        line = reach(folder, request, raylet)
+        answer = _said(line, socket_of(folder, request[1], raylet))
     except OSError:  # no room for a socket, or a server that does not answer in time
         return None
     return line if answer == YES else None
