@@ -136,9 +136,9 @@ def leave_free(pid: int, used: set[int], free: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def first_word(path: str, request: starter.Request) -> bytes:
+def first_word(path: str, request: starter.Request, *, serves: bool = False) -> bytes:
     """The first byte that a server says; empty where it says none."""
-    with contextlib.suppress(ConnectionError), starter.ask(path, request) as line:
+    with contextlib.suppress(ConnectionError), starter.ask(path, request, serves=serves) as line:
         line.settimeout(WAIT_S)
         return line.recv(1)
     return b""
@@ -308,6 +308,21 @@ def test_request_that_breaks_off_is_no_start(served: Served) -> None:
         line.sendall((100).to_bytes(4, "big") + b"[")
     line, _ = served.ask()
     assert line.recv(1) == bytes([7])
+
+
+def test_start_that_breaks_off_leaves_no_file_in_a_server(served: Served) -> None:
+    served.start()
+    served.ask("wait")
+    assert served.process is not None
+    used = files_of(served.process.pid)
+    for text in (b"\0", (100).to_bytes(4, "big") + b"[", (1).to_bytes(4, "big") + b"["):
+        with socket.socket(socket.AF_UNIX) as broken:
+            broken.connect(served.path)
+            socket.send_fds(broken, [text], [0, 1, 2])
+    Path(taken := f"{served.folder}/taken").touch()
+    assert first_word(served.path, ([taken], dict(os.environ)), serves=True) == b""
+    # The server takes one connection after the other, so it is done with all of these.
+    assert files_of(served.process.pid) == used
 
 
 def test_libraries_begin_with_one_thread_and_get_their_number_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,17 +244,21 @@ class WorkerServer:
 
 def _received(line: socket.socket) -> Start:
     head, files, _, _ = socket.recv_fds(line, 4, 3)
-    if len(files) < 3:  # the kernel drops those for which this process has no number left
+    try:
+        if len(files) < 3:  # the kernel drops those for which this process has no number left
+            raise OSError("too many open files")
+        text = bytearray()
+        while len(text) < int.from_bytes(head, "big"):
+            text += line.recv(1 << 16) or _gone()
+        argv, env, folder, serves = json.loads(text)
+        who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        # Before the fork: who asked may connect as soon as it has its answer.
+        served = listening(argv[0]) if serves else None
+    except BaseException:
         for fd in files:
             os.close(fd)
-        raise OSError("too many open files")
-    text = bytearray()
-    while len(text) < int.from_bytes(head, "big"):
-        text += line.recv(1 << 16) or _gone()
-    argv, env, folder, serves = json.loads(text)
-    starter, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    # Before the fork: who asked may connect as soon as it has its answer.
-    return Start(argv, env, folder, files, starter, listening(argv[0]) if serves else None)
+        raise
+    return Start(argv, env, folder, files, struct.unpack("3i", who)[0], served)
 
 
 def listening(path: str) -> socket.socket:

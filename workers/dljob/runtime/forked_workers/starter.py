@@ -102,8 +102,12 @@ def ask(path: str, request: Request, *, serves: bool = False) -> socket.socket:
         line.settimeout(PATIENCE_S)
         line.connect(path)
         files = array.array("i", [0, 1, 2])
-        line.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-        line.sendall(text)
+        whole = len(text).to_bytes(4, "big") + text
+        # In one message: a starter that is ended meanwhile has sent all of it, or nothing.
+        sent = line.sendmsg([whole], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        # The kernel takes a part of what is very long. Where nothing is left, `sendall` would still wait for room.
+        if rest := whole[sent:]:
+            line.sendall(rest)
     except OSError:
         line.close()
         raise
