@@ -9,10 +9,13 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
+from dljob import rpc
 from dljob.master.state.actions import RankStart
 from dljob.master.state.views import Outcome, Reason
-from dljob.runtime.process.messages import StartOrder
+from dljob.runtime.process import wire
+from dljob.runtime.process.messages import Call, StartOrder
 from dljob.runtime.process.thread_interrupt import ThreadInterrupt
+from dljob.runtime.rpc.server import RpcServer
 from dljob.runtime.worker import numa, thread_host
 from dljob.runtime.worker.reports import Reports
 from dljob.runtime.worker.thread_host import ThreadHost
@@ -97,3 +100,30 @@ def test_a_class_is_bound_before_its_code_is_entered_and_one_that_cannot_be_is_n
     else:
         assert (said[0].ok, said[0].fatal, said[0].reason) == (False, True, Reason.USER_ERROR)
         assert "RuntimeError: no accelerator" in said[0].message
+
+
+class Called:
+    """An object that other roles may call."""
+
+    @rpc
+    def score(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
+def test_rank_that_can_open_no_line_is_ready_and_called_by_ray(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(thread_host, "LineServer", fails)
+    started: list[int] = []
+    host = ThreadHost.__new__(ThreadHost)
+    host.spec = cast("Any", SimpleNamespace(job=SimpleNamespace(uid="u")))
+    host.actor_name, host._lines, host._callee = "u/t-0", None, RpcServer("t")
+    host._serving = cast("Any", SimpleNamespace(started=lambda start: started.append(start.rank)))
+    host._ready(RankStart(0, 1, 0, 1, 0), Called())
+    assert started == [0]
+    assert host._callee.answer(Call("w/0:x:1", 0, 1, "score", None, "w/0"), wire.dump(((), {}), "")).error_type == ""
+    assert f"u/t-0 is called by Ray alone, as no line to it can be opened: {error}" in caplog.text

@@ -6,6 +6,7 @@ User code runs in a thread of its own, beside the threads of control calls, the 
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import sys
 import threading
@@ -65,6 +66,7 @@ from dljob.runtime.worker.host import HEARD_S, TERM_GRACE_S, Host
 from dljob.runtime.worker.lifecycle import Lifecycle
 from dljob.runtime.worker.serving import HostServing, port_taken
 
+log = logging.getLogger(__package__)
 DRAIN_S = 5.0
 """Most seconds for callers to take the items of streams that go on elsewhere, before user code is asked to end."""
 CLEANUP_S = 1.0
@@ -368,7 +370,10 @@ class ThreadHost(Host):
         self._callee.open(instance)
         # Before it is ready: callers look for a line once.
         if self._lines is None and has_methods(type(instance)):
-            self._lines = LineServer(call_address(self.spec.job.uid, self.actor_name), self._by_line)
+            try:
+                self._lines = LineServer(call_address(self.spec.job.uid, self.actor_name), self._by_line)
+            except (OSError, RuntimeError) as error:  # no descriptor or thread is left, or another has its address
+                log.warning("%s is called by Ray alone, as no line to it can be opened: %s", self.actor_name, error)
         self._instance = instance
         self._serving.started(start)
 
