@@ -187,7 +187,8 @@ def test_interruption_while_it_is_sent_ends_the_line_and_sends_nothing_twice(
         end.settimeout(WAIT_S)
         got = b"".join(iter(partial(end.recv, 1 << 16), b""))
     assert got.count(b"once") == 1
-    assert not calls.send("a", b"again", pytest.fail)
+    answers: list[bytes | None] = []
+    assert not calls.send("a", b"again", answers.append) or answers == [None], "it is told as lost"
 
 
 def test_message_that_cannot_be_taken_ends_its_line_alone(uid: str, caplog: pytest.LogCaptureFixture) -> None:

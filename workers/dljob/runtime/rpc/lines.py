@@ -170,7 +170,11 @@ class LineListener:
         except OSError:
             self._line.close()
             raise
-        threading.Thread(target=self._accept, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._accept, name=name, daemon=True).start()
+        except RuntimeError:  # who connected would wait for an answer
+            self._line.close()
+            raise
 
     def _accept(self) -> None:
         while True:
