@@ -38,9 +38,9 @@ def manifest(place: Place, *roles: str, extra: str = "") -> Path:
     return file
 
 
-def ran(place: Place, *roles: str, extra: str = "") -> dict[str, Any]:
+def ran(place: Place, *roles: str, extra: str = "", timeout: float = 150) -> dict[str, Any]:
     """Run a job to its end; return its last status, with the notes under `notes`."""
-    done = place.dljob("run", manifest(place, *roles, extra=extra), timeout=150)
+    done = place.dljob("run", manifest(place, *roles, extra=extra), timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return ended(place.entry()["folder"])
 

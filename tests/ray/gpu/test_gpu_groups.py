@@ -43,7 +43,8 @@ def test_a_kernel_that_does_not_end_is_a_hang_with_stacks_and_the_flight_recorde
         f"backoff: {{initialSeconds: 0}}, hang: {{idleSeconds: 1, busySeconds: 1}}, "
         f"witnesses: [{{name: recorder, dump: {dump}}}]"
     )
-    told = ran(place, role("trainer", "hangs_in_a_kernel", *more), extra=f"  faultTolerance: {{{tolerance}}}\n")
+    extra = f"  faultTolerance: {{{tolerance}}}\n"
+    told = ran(place, role("trainer", "hangs_in_a_kernel", *more), extra=extra, timeout=110)
     assert told["result"] == 2
     (hang,) = [note for note in told["notes"] if note["reason"] == "HangFound"]
     assert hang["target"].partition("/")[0] == "trainer"
