@@ -21,6 +21,8 @@ STEPS = 12
 WIDTH = 1024
 MOST = 0.7
 """Part of the GPU's memory that `grows` takes: two processes that hold it at once do not fit."""
+FREE = 0.9
+"""Part of the GPU's memory that is free where only a process without tensors is on it."""
 OVER = 0.6
 """More than a half, and together with all else of its job less than the whole."""
 VERSIONS = 3
@@ -194,14 +196,19 @@ def has_a_uuid() -> dict[str, Any]:
 
 
 def finds_memory() -> dict[str, float]:
-    """Die by SIGKILL with most of the GPU's memory; the next process returns the part that is free when it starts."""
-    free, total = torch.cuda.mem_get_info()
+    """Die by SIGKILL with most of the GPU's memory, and much page-locked, which the driver frees slowly.
+
+    The next process returns the part that is free when it starts, and after how many seconds (2 at most) most is.
+    """
+    begin, (first, total) = time.monotonic(), torch.cuda.mem_get_info()
     if current_worker().incarnation == 1:
-        held = takes(MOST)
-        held.fill_(1)
+        locked, held = torch.ones(1 << 30, dtype=torch.uint8, pin_memory=True), takes(MOST)
+        held[: locked.numel()].copy_(locked)
         torch.cuda.synchronize()
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"free": free / total}
+    while torch.cuda.mem_get_info()[0] < FREE * total and time.monotonic() - begin < 2:
+        time.sleep(0.01)
+    return {"free": first / total, "seconds": time.monotonic() - begin}
 
 
 def hangs_in_a_kernel() -> int:

@@ -9,10 +9,10 @@ import pytest
 from dljob.master.state import causes
 from dljob.master.state import events as ev
 from dljob.master.state.views import Clue, HostId, Outcome, Reason
-from dljob.runtime.backend.interface import ActorLostError, ActorRef
+from dljob.runtime.backend.interface import ActorLostError, ActorRef, ActorSpec
 from dljob.runtime.controller import evidence_inquiry, worker_hosts
 from dljob.runtime.controller.evidence_inquiry import Inquiry
-from dljob.runtime.controller.worker_hosts import WorkerHosts
+from dljob.runtime.controller.worker_hosts import HostLaunch, WorkerHosts
 from dljob.runtime.node import log_tails
 from dljob.runtime.process.messages import Report
 from dljob.tasks import TaskOwner
@@ -216,6 +216,77 @@ def test_an_end_by_ray_itself_needs_no_inquiry(told, words, reason):
     outcome = lost(backend, told)
     assert (outcome.code, causes.classify(outcome).reason) == (None, reason)
     assert not [call for call in backend.calls if call[1] == "end_of"]
+
+
+class Spawning(Asked):
+    """A backend on which a host's next actor is spawned; its agent says each time whether the last process exists."""
+
+    def __init__(self, *exists):
+        super().__init__({AGENT: (), "w/1/1": ()})
+        self.exists = list(exists)
+        self.spawned = asyncio.Event()
+
+    async def call(self, ref, method, *args):
+        if method != "exists":
+            return await super().call(ref, method, *args)
+        self.calls.append((ref.name, method, *args))
+        answer = self.exists.pop(0) if len(self.exists) > 1 else self.exists[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def kill(self, ref):
+        self.calls.append((ref.name, "kill"))
+
+    async def spawn(self, spec):
+        self.calls.append((spec.name, "spawn"))
+        self.spawned.set()
+        return ActorRef(spec.name, None)
+
+
+def spawned_again(backend, *, kind, killed):
+    """Lose a host, or kill it, and spawn its next actor; return what was called from the loss to the spawn."""
+
+    async def run():
+        async def offer(*_):
+            pass
+
+        own = WorkerHosts(backend, offer, lambda: 1, lambda: None, "j/agent/", owner=TaskOwner(print))
+        own.attach(WHO, 1, "w/1/1", node="n1", pid=41)
+        if killed:
+            await own.end("w/1/1")
+        else:
+            (watched,) = own._watched.values()
+            await watched.task
+        own.bring_up(WHO, 2, HostLaunch(ActorSpec("w/1/2", "m.Host"), 60.0, kind=kind))
+        async with asyncio.timeout(60):
+            await backend.spawned.wait()
+        own.close()
+
+    asyncio.run(run())
+    return [call for call in backend.calls[: backend.calls.index(("w/1/2", "spawn"))] if call[1] == "exists"]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for name, seconds in {"END_S": 0.01, "GONE_S": 0.1, "GONE_EVERY_S": 0.0}.items():
+        monkeypatch.setattr(evidence_inquiry, name, seconds)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_process_on_a_device_starts_once_the_last_one_has_ended(killed):
+    asked = spawned_again(Spawning(True, True, False), kind="GPU", killed=killed)
+    assert asked == [(AGENT, "exists", 41)] * 3
+    assert spawned_again(Spawning(True), kind="", killed=killed) == [], "without a device nothing is waited for"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_process_that_does_not_end_or_cannot_be_asked_for_is_not_waited_for_longer(caplog):
+    assert len(spawned_again(Spawning(True), kind="GPU", killed=True)) > 1
+    assert len(spawned_again(Spawning(GONE), kind="GPU", killed=True)) == 1
+    said = "process 41 on node n1 was not seen to end"
+    assert [record.message.startswith(said) for record in caplog.records if "41" in record.message] == [True, True]
 
 
 def test_an_exit_status_that_comes_late_corrects_the_cause(monkeypatch):

@@ -275,6 +275,23 @@ def test_the_end_of_a_host_can_be_asked_for_a_while(agent: NodeHosts, where: str
     until(lambda: _opened("pidfd") == before)
 
 
+def test_a_host_exists_until_its_process_has_ended_not_its_connection(agent: NodeHosts, where: str) -> None:
+    assert not agent.exists(os.getpid()), "no host of this node"
+    closes = CHILD.replace("time.sleep(600)", "input()\nline.close()\ntime.sleep(600)")
+    with subprocess.Popen([sys.executable, "-c", closes, where[1:]], stdin=subprocess.PIPE) as child:
+        try:
+            until(lambda: [host.pid for host in agent.observe()] == [child.pid])
+            assert agent.exists(child.pid)
+            assert child.stdin
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            until(lambda: not agent.observe())
+            assert agent.exists(child.pid), "it has closed its socket alone"
+        finally:
+            child.kill()
+    until(lambda: not agent.exists(child.pid))
+
+
 def test_a_host_finds_the_next_agent_and_hears_of_the_end_of_the_last(agent: NodeHosts, host: Host, where: str) -> None:
     agent.accept_request(ask(agent.report(ask()).number))
     assert host.line.renewal() is not None

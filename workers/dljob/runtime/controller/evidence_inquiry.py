@@ -2,7 +2,9 @@
 
 The exit status is asked for at once, as the restart's level may depend on it. All other evidence (kernel log, memory
 counters) is collected while the restart is under way, and so is an exit status that is not there yet: a process closes
-its sockets, which shows its death, before the driver of its GPU has freed gigabytes of memory.
+its sockets, which shows its death, before the driver of its GPU has freed gigabytes of memory. The next process of a
+rank with a device therefore waits for that end, unless it is there already as a spare; the report of the loss does not,
+as that of a peer which only lost this one would then come first.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ WITHIN_S = 10.0
 END_S = 1.0
 """Seconds that the report of a death waits for the exit status: an agent answers in 5 ms, on a machine at full load in
 up to a second, and without the status the cause stays unknown at first."""
+GONE_S, GONE_EVERY_S = 10.0, 0.05
+"""Seconds that the next process of a rank waits for the end of the last one, whose device memory it may need, and
+between two questions for it. A driver takes up to a second to free it, with much page-locked memory more."""
 END_AGAIN_S = (0.5, 1.0, 2.0, 4.0)
 """Pauses (s) between further questions for an exit status."""
 
@@ -48,18 +53,35 @@ class Inquiry:
     async def ended(self, node: str, pid: int, vanished: Outcome) -> Outcome:
         """Return the outcome of a vanished host, with the exit status of its process where the node agent knows it."""
         try:
-            async with asyncio.timeout(END_S):
-                agent = self._actors.get(node) or await self._backend.lookup(f"{self._agents}{node[:8]}")
-                if agent is None:
-                    return vanished
-                self._actors[node] = agent
-                found = await self._backend.call(agent, "end_of", pid)
+            found = await self._ask_agent(node, "end_of", pid)
         except Exception as error:  # noqa: BLE001 - the cause stays unknown; the restart does not depend on it
-            # The agent may have died: the next inquiry looks its name up again.
-            self._actors.pop(node, None)
             log.info("how process %d on node %s ended is not known: %r", pid, node[:8], error)
             return vanished
         return vanished if found is None else process_end.with_status(vanished, *found)
+
+    async def wait_until_gone(self, node: str, pid: int) -> None:
+        """Return once the process of a former host has ended, after GONE_S, or where its node does not answer."""
+        try:
+            async with asyncio.timeout(GONE_S):
+                while await self._ask_agent(node, "exists", pid):  # noqa: ASYNC110 - the agent is another process
+                    await asyncio.sleep(GONE_EVERY_S)
+        except Exception as error:  # noqa: BLE001 - the next process may find the memory free all the same
+            said = "process %d on node %s was not seen to end, so its rank's next one may find device memory taken: %r"
+            log.warning(said, pid, node[:8], error)
+
+    async def _ask_agent(self, node: str, method: str, pid: int) -> Any:
+        """Return what a node's agent answers within END_S; None where there is no agent."""
+        try:
+            async with asyncio.timeout(END_S):
+                agent = self._actors.get(node) or await self._backend.lookup(f"{self._agents}{node[:8]}")
+                if agent is None:
+                    return None
+                self._actors[node] = agent
+                return await self._backend.call(agent, method, pid)
+        except Exception:
+            # The agent may have died: the next inquiry looks its name up again.
+            self._actors.pop(node, None)
+            raise
 
     def begin(self, who: HostId, node: str, pid: int, beside: ActorRef | None) -> None:
         """Start an inquiry: `_clues_from` asks another host on the node, else its agent, else a task there."""

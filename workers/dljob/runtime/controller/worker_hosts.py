@@ -90,6 +90,8 @@ class WorkerHosts:
         self._actors: dict[HostId | SpareId, str] = {}
         self._expected: set[str] = set()
         """Actors that are about to be spawned or found: not polled yet, but known."""
+        self._former: dict[HostId | SpareId, tuple[str, int]] = {}
+        """Host that was lost or killed -> its node and pid, until it is brought up again."""
         self._endings: set[asyncio.Task[None]] = set()
         self._inquiry = Inquiry(backend, offer, agents, owner)
 
@@ -188,8 +190,10 @@ class WorkerHosts:
         """Kill an actor and stop polling it. While Ray cannot locate it, a task kills it later and this returns."""
         # Out of the table first: the kill breaks the long poll, which must not be reported as a loss.
         watched = self._watched.pop(actor, None)
-        if watched and watched.task:
-            watched.task.cancel()
+        if watched:
+            self._remember(watched)
+            if watched.task:
+                watched.task.cancel()
         try:
             ref = (watched.ref if watched else None) or await self._backend.lookup(actor)
         except ActorLostError:
@@ -197,6 +201,11 @@ class WorkerHosts:
             return
         if ref is not None:
             await self._backend.kill(ref)
+
+    def _remember(self, gone: WatchedActor) -> None:
+        """Note the process of an actor that is not polled any more."""
+        if gone.pid:
+            self._former[gone.who] = gone.node, gone.pid
 
     def _end_beside(self, actor: str) -> None:
         """Start a task that kills the actor of that name once Ray can locate it, also one still being created."""
@@ -226,7 +235,11 @@ class WorkerHosts:
     # -- one actor's life
 
     async def _bring_up(self, watched: WatchedActor, birth: HostLaunch) -> None:
-        spec = birth.spec
+        spec, former = birth.spec, self._former.pop(watched.who, None)
+        # Ray gives the device to the next process as soon as the last one has closed its sockets; its memory is free
+        # once that process has ended.
+        if birth.kind and former is not None:
+            await self._inquiry.wait_until_gone(*former)
         try:
             # The one deadline covers all of the start: Ray's scheduling, imports in the actor, and the probes.
             async with asyncio.timeout(birth.deadline_s):
@@ -306,6 +319,7 @@ class WorkerHosts:
         if self._watched.get(watched.actor) is not watched:
             return
         del self._watched[watched.actor]
+        self._remember(watched)
         self._on_loss()
         who = watched.who
         if isinstance(who, HostId):

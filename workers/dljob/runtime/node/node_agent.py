@@ -120,6 +120,11 @@ class NodeAgent:
         return self.evidence.clues(pid, killed=True)
 
     @ray.method(concurrency_group="end")
+    def exists(self, pid: int) -> bool:
+        """Whether the process of a host that was lost or killed has not ended yet."""
+        return self.hosts.exists(pid)
+
+    @ray.method(concurrency_group="end")
     def end_of(self, pid: int) -> tuple[int, str] | None:
         """Return the wait status of a host that vanished and the end of its rank's log; None if the status is unknown.
 

@@ -158,8 +158,7 @@ class NodeHosts:
     def end_of(self, pid: int) -> HostEnd | None:
         """Return how a host's process ended; None for no host of this node, and where the kernel cannot tell."""
         with self._lock:
-            host = next((host for host in self._hosts.values() if host.pid == pid), None)
-            known = self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.lives())
+            known = self._known(pid)
             if known is None or known.pidfd < 0:
                 return None
             # A copy: waiting happens without the lock, and the host's own may be closed meanwhile.
@@ -169,6 +168,17 @@ class NodeHosts:
         finally:
             os.close(pidfd)
         return None if status is None else HostEnd(known.role, status, known.lives)
+
+    def exists(self, pid: int) -> bool:
+        """Whether a host's process, whose connection may have closed, has not ended; False for no host of this node."""
+        with self._lock:
+            known = self._known(pid)
+            return known is not None and known.pidfd >= 0 and not process_end.has_ended(known.pidfd)
+
+    def _known(self, pid: int) -> _Ended | None:
+        """Return what is known of a host, present or former. The caller has the lock."""
+        host = next((host for host in self._hosts.values() if host.pid == pid), None)
+        return self._ended.get(pid) if host is None else _Ended(host.role, host.pidfd, host.lives())
 
     # -- requests of PrimeMaster
 

@@ -37,13 +37,17 @@ def opened(pid: int) -> int:
     return -1
 
 
+def has_ended(pidfd: int, within_s: float = 0.0) -> bool:
+    """Whether a process ends within this time: it has closed all files, and drivers have what it held on devices."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
+
+
 def wait_status(pidfd: int, within_s: float = WITHIN_S) -> int | None:
     """Return the wait status of a process that ends within this time; None if it lives or the kernel does not tell."""
     deadline = time.monotonic() + within_s
-    # A pidfd is readable once the process has ended.
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    if not poll.poll(within_s * 1000):
+    if not has_ended(pidfd, within_s):
         return None
     while True:  # the status is there only once its parent has reaped the process, a moment later
         info = bytearray(_INFO.pack(_EXIT, 0))
