@@ -221,13 +221,21 @@ def test_server_without_further_workers_ends_after_its_first(served: Served) -> 
     assert served.process.wait(WAIT_S) == 0
 
 
-def test_server_whose_imports_start_a_thread_forks_nobody(served: Served) -> None:
-    (served.folder / "with_thread.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
+STARTS_A_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+LOADS_A_DRIVER = """
+import _ctypes, ctypes, pathlib, shutil
+library = pathlib.Path(__file__).with_name("libcuda.so.1")
+shutil.copy(_ctypes.__file__, library)
+ctypes.CDLL(str(library))
+"""
+
+
+@pytest.mark.parametrize("body", [STARTS_A_THREAD, LOADS_A_DRIVER])
+def test_server_whose_imports_no_fork_would_survive_forks_nobody(served: Served, body: str) -> None:
+    (served.folder / "not_to_fork.py").write_text(body)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(served.folder), prepend=os.pathsep)
-        served.start("no_such_module with_thread")
+        served.start("no_such_module not_to_fork")
     assert served.process is not None
     assert served.process.wait(WAIT_S) == 0
     assert Path(served.path + starter.UNFIT).exists()

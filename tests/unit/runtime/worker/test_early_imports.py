@@ -215,6 +215,21 @@ def test_the_log_of_rank_0_says_once_what_was_left_to_the_ranks(site, monkeypatc
         server.close()
 
 
+def test_ranks_begin_anew_where_an_early_import_has_loaded_a_driver(site, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(str(site))
+    (site / "drives.py").write_text(DRIVER_LIBRARY)
+    (site.parent / "says.py").write_text("import sys\nprint('drives' in sys.modules, 'good' in sys.modules)\n")
+    caplog.set_level("INFO", "dljob.runtime.worker")
+    server = Server(site.parent, preload.Preload(("drives",), (("good", ()),), str(site.parent), "says.py", "/"))
+    try:
+        assert server.run("module", "says.py", code_dir=site.parent)["status"] == 0
+        assert server.log() == "False False\n"
+        assert server.helper.imported == 0
+        assert "importing drives has loaded libcuda.so.1, which is not to be forked" in caplog.text
+    finally:
+        server.close()
+
+
 def test_ranks_draw_numbers_of_their_own(tmp_path):
     early = preload.Preload(("numpy.random", "random"))
     (tmp_path / "draws.py").write_text("import numpy, random\nprint(numpy.random.random(), random.random())\n")

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dljob import ray_private
+from dljob.linux import device_drivers
 
 LIBRARIES = (
     *(*ray_private.WORKER_LIBRARIES, "numpy", "pydantic", "pydantic.v1"),
@@ -316,6 +317,7 @@ def wanted() -> tuple[str, ...]:
 
 def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: Iterable[str]) -> None:
     """Import, then serve. What it forks ends in this function, too."""
+    before = device_drivers.loaded()
     with one_thread():
         for name in imports:
             with contextlib.suppress(Exception):  # the worker's own import of it raises the error again
@@ -324,8 +326,10 @@ def run(line: socket.socket, path: str, raylet: int, first_s: float, imports: It
     gc.collect()
     gc.freeze()
     server = WorkerServer(line, path, raylet, first_s)
-    # Threads do not survive a fork: a library that has started one is safe in no worker.
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
+    # Threads do not survive a fork, and drivers may not find their devices: such a library is safe in no worker.
+    drivers = device_drivers.loaded() - before
+    if drivers or len(list(Path("/proc/self/task").iterdir())) > 1:
+        _say(f"forks none, as an import has {f'loaded {min(drivers)}' if drivers else 'started a thread'}")
         Path(path + UNFIT).touch()
         server.leave()
     elif (start := server.serve()) is not None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from dljob.linux import descendants
+from dljob.linux import descendants, device_drivers
 
 STILL_S = 20.0
 """Seconds, asleep or of processor time, without a new module, after which an import counts as one that hangs."""
@@ -46,16 +46,6 @@ back to the kernel in the background; without it that is done in the threads tha
 """
 OF_A_RANK = ("DLJOB_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "TORCHELASTIC_", "WORLD_SIZE")
 """How the names of variables begin that only a rank has: a module that asks for one when it is imported has to wait."""
-DRIVERS = (
-    "libcuda.so",
-    "libnvidia-ml.so",
-    "libamdhip64.so",
-    "libhsa-runtime64.so",
-    "libascendcl.so",
-    "libze_loader.so",
-)
-"""How the names of libraries begin through which a process first sees its devices. Even if it finds none and opens
-nothing, torch keeps what it counted, and a rank would see no device."""
 NOT_FORKED = ("jax", "ray", "tensorflow")
 """Packages whose makers advise against a fork once they are imported."""
 
@@ -312,7 +302,7 @@ class _Traces:
 
     def __init__(self) -> None:
         self._files = _open_files()
-        self._drivers = _drivers()
+        self._drivers = device_drivers.loaded()
         self._signals = _signals()
         self._folder = Path.cwd()
         self._modules = set(sys.modules)
@@ -323,7 +313,7 @@ class _Traces:
             return "starts a process"
         if opened := [what for number, what in _open_files().items() if self._files.get(number) != what]:
             return f"leaves {opened[0]} open"
-        if _drivers() != self._drivers:
+        if device_drivers.loaded() != self._drivers:
             return "looks for accelerators"
         if _signals() != self._signals:
             return "handles a signal"
@@ -346,12 +336,6 @@ def _open_files() -> dict[str, str]:
         with contextlib.suppress(OSError):
             found[each.name] = str(each.readlink())
     return found
-
-
-def _drivers() -> set[str]:
-    """Return the libraries of devices that are loaded."""
-    files = {line.rpartition("/")[2].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
-    return {name for name in files if name.startswith(DRIVERS)}
 
 
 def _signals() -> Mapping[str, Any]:

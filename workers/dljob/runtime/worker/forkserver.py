@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from dljob.linux import descendants
+from dljob.linux import descendants, device_drivers
 from dljob.runtime.worker import early_imports, script, supervise
 
 MESSAGE_BYTES = 180_000
@@ -186,11 +186,16 @@ def main(fd: int, preload: Mapping[str, Any]) -> None:
     # A command that a rank becomes by exec must not keep the host's socket open.
     link.set_inheritable(False)
     succession = _step_aside(link)
-    began = dict(os.environ)
+    began, before = dict(os.environ), device_drivers.loaded()
     for module in preload["modules"]:
         with contextlib.suppress(Exception):  # the rank's own import of it raises the error again, with its traceback
             importlib.import_module(module)
-    early = early_imports.keep(preload["imports"], preload["first"], preload["script"], preload["code_dir"], succession)
+    # A rank that is forked with a driver may find no device: then each begins anew, and imports for itself.
+    drivers = device_drivers.loaded() - before
+    imports = () if drivers else preload["imports"]
+    early = early_imports.keep(imports, preload["first"], preload["script"], preload["code_dir"], succession)
+    if drivers:
+        early.left = f"importing {', '.join(preload['modules'])} has loaded {min(drivers)}, which is not to be forked"
     os.close(succession)
     # A collection in a rank would write to the headers of all shared objects and so copy their pages.
     gc.collect()
@@ -200,7 +205,7 @@ def main(fd: int, preload: Mapping[str, Any]) -> None:
     order = ForkServer(link).serve()
     if order is None:
         os._exit(0)
-    if order["anew"]:
+    if order["anew"] or drivers:
         _become_anew(order, began)
     # What an import has set stays, as if the rank had imported.
     order["env"] = {name: value for name, value in order["env"].items() if began.get(name) != value}
