@@ -29,6 +29,14 @@ TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "pytest-asyncio", "hypothes
 """Of the group `test` in pyproject.toml, what these tests, their conftest files and pytest's settings need."""
 ANY = ("numpy",)
 """What is needed in any version."""
+IMPORTS = (
+    *("dljob.cli", "dljob.runtime.controller.prime_actor", "ray", "cyclopts", "immutables", "pathspec", "platformdirs"),
+    *("pydantic", "rich", "ruamel.yaml", "typing_extensions", "numpy"),
+    *("psutil", "hypothesis", "pytest", "pytest_asyncio", "pytest_timeout", "xdist"),
+)
+"""Modules without which no test runs, whatever else the packages require."""
+INCOMPLETE = "incomplete"
+"""A file in an environment that lacks something that no test needs: it is used as it is."""
 ASKED = "name,driver_version"
 _TORCH = """
 import json, torch
@@ -160,7 +168,7 @@ def completed(python: str, lines: Sequence[str]) -> Path:
     key = hashlib.sha256("\n".join([python, sys.version, str(ROOT), *lines]).encode()).hexdigest()[:12]
     home = cache / f"gpu-{key}"
     own = home / "bin" / "python"
-    if own.exists() and not _lacks(own, lines):
+    if own.exists() and ((home / INCOMPLETE).exists() or not _lacks(own, lines)):
         return own
     wheels = os.environ.get(WHEELS, "")
     if missing and not Path(wheels or "/nowhere").is_dir():
@@ -170,8 +178,9 @@ def completed(python: str, lines: Sequence[str]) -> Path:
     shutil.rmtree(home, ignore_errors=True)  # of a run that was ended, or whose wheels were not all
     subprocess.run([python, "-m", "venv", "--without-pip", home], check=True)
     _link(own, python)
-    if missing:
-        _install(python, own, missing, wheels)
+    if missing and not _install(python, own, missing, wheels):
+        (home / INCOMPLETE).touch()
+    _find_py_spy(own, python)
     return own
 
 
@@ -204,20 +213,46 @@ def _register(packages: Path) -> None:
     (folder / "entry_points.txt").write_text("\n".join(text))
 
 
-def _install(python: str, own: Path, missing: Sequence[str], wheels: str) -> None:
-    """Install what is missing from the folder of wheels.
+def _pip(python: str, own: Path, wheels: str, words: Sequence[str]) -> str:
+    """Install from the folder of wheels alone; return why that failed, or an empty text."""
+    pip = [python, "-m", "pip", "--python", own, "--disable-pip-version-check", "install", "--quiet"]
+    all_words = [*pip, "--no-index", "--find-links", wheels, "--only-binary=:all:", *words]
+    done = subprocess.run(all_words, capture_output=True, text=True, timeout=900, check=False)
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
+
+
+def _install(python: str, own: Path, missing: Sequence[str], wheels: str) -> bool:
+    """Install what is missing, else all wheels without regard to what they require; return whether nothing lacks.
+
+    One package that no test needs is not to cost the time on a GPU.
 
     Raises:
-        NotToBeHadError: The folder lacks some of it, or there is no pip.
+        NotToBeHadError: The folder lacks something that the tests import, or there is no pip.
     """
-    pip = [python, "-m", "pip", "--python", own, "--disable-pip-version-check", "install", "--quiet"]
-    words = [*pip, "--no-index", "--find-links", wheels, "--only-binary=:all:", *missing]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        left = _lacks(own, missing)
+    if not (why := _pip(python, own, wheels, missing)):
+        return True
+    names = sorted({wheel.name.partition("-")[0] for wheel in Path(wheels).glob("*.whl")})
+    failed = _pip(python, own, wheels, ["--no-deps", "--no-compile", "--upgrade", *names])
+    tried = subprocess.run([own, "-c", f"import {', '.join(IMPORTS)}"], capture_output=True, text=True, check=False)
+    left = _lacks(own, missing)
+    if failed or tried.returncode:
+        said = failed or (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
         todo = f"with a package index: {download(left or missing, wheels)}"
-        raise NotToBeHadError(f"the wheels in {wheels} do not have all that is missing: {said}. {todo}", skips=False)
+        raise NotToBeHadError(
+            f"the wheels in {wheels} do not have all that is missing: {why}; each for itself: {said}. {todo}",
+            skips=False,
+        )
+    print(f"the tests run without {', '.join(left)}, which {wheels} does not have: {why}", file=sys.stderr)
+    return False
+
+
+def _find_py_spy(own: Path, python: str) -> None:
+    """Show an environment the py-spy of the Python that it stands on; say where there is none."""
+    beside = Path(python).with_name("py-spy")
+    if not own.with_name("py-spy").exists() and beside.exists():
+        own.with_name("py-spy").symlink_to(beside)
+    elif not own.with_name("py-spy").exists() and shutil.which("py-spy") is None:
+        print("no py-spy: the test of a hang, which reads stacks, will fail", file=sys.stderr)
 
 
 def facts(python: str | Path) -> dict[str, str]:

@@ -106,12 +106,12 @@ def test_missing_packages_come_with_the_command_that_downloads_them(
     assert command in str(refused.value)
 
 
-def wheel(folder: Path, name: str) -> None:
+def wheel(folder: Path, name: str, requires: str = "") -> None:
     """Write a wheel of one module."""
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
         file.writestr(f"{name}.py", "here = True\n")
-        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{requires}")
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{info}/RECORD", "")
 
@@ -134,6 +134,26 @@ def test_an_environment_is_completed_from_wheels_alone(tmp_path: Path, monkeypat
     assert gpu_environment.completed(BASE, ["some-wheel-of-ours"]) == own, "and the next run takes it"
     with pytest.raises(gpu_environment.NotToBeHadError, match="No matching distribution found for another-one"):
         gpu_environment.completed(BASE, ["some-wheel-of-ours", "another-one"])
+
+
+@pytest.mark.slow
+def test_a_package_that_no_test_imports_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(tmp_path, "some_wheel_of_ours", requires="Requires-Dist: of-no-use\n")
+    monkeypatch.setenv("DLJOB_CACHE", str(tmp_path))
+    monkeypatch.setenv("DLJOB_WHEELS", str(tmp_path))
+    monkeypatch.setenv("PATH", os.defpath)
+    with pytest.raises(gpu_environment.NotToBeHadError, match=r"for of-no-use; each for itself: .*No module named"):
+        gpu_environment.completed(BASE, ["some-wheel-of-ours"])
+    monkeypatch.setattr(gpu_environment, "IMPORTS", ("some_wheel_of_ours", "dljob"))
+    own = gpu_environment.completed(BASE, ["some-wheel-of-ours"])
+    said = capsys.readouterr().err
+    assert f"the tests run without of-no-use, which {tmp_path} does not have" in said
+    assert "no py-spy" in said
+    (own.parent / "of this one").touch()
+    assert gpu_environment.completed(BASE, ["some-wheel-of-ours"]) == own
+    assert (own.parent / "of this one").exists(), "it is not made again"
 
 
 @pytest.mark.parametrize(("skips", "code", "said"), [(True, 0, "gpu: skipped: why"), (False, 1, "gpu: failed: why")])
