@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
 pytest.register_assert_rewrite("gpu_kit")
 import gpu_environment  # noqa: E402 - found by the path above
 
-RAN = pytest.StashKey[dict[str, dict[str, Any]]]()
+FACTS = pytest.StashKey[dict[str, str]]()
+"""What the tests run on, where that is kept with each."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,10 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _gpu() -> None:
-    """Skip all tests of this folder where there is no GPU."""
+def _gpu(request: pytest.FixtureRequest) -> None:
+    """Skip all tests of this folder where there is no GPU; learn what they run on, before they take all of it."""
     try:
         gpu_environment.gpu()
+        if request.config.getoption("--keep", default=False):
+            day = {"when": datetime.now(UTC).strftime("%Y-%m-%d")}
+            request.config.stash[FACTS] = gpu_environment.facts(sys.executable) | day
     except gpu_environment.NotToBeHadError as error:
         pytest.skip(str(error))
 
@@ -41,18 +45,10 @@ def place(tmp_path: Path) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Keep each result as it comes: the time on a GPU may end before the tests do."""
     report = yield
-    if report.when == "call" and not report.skipped:
-        figures = dict(item.user_properties)
-        words = {"outcome": report.outcome, "seconds": round(report.duration, 1), **figures}
-        item.config.stash.setdefault(RAN, {})[item.name] = words
+    facts = item.config.stash.get(FACTS, None)
+    if report.when == "call" and not report.skipped and facts is not None:
+        words = {"outcome": report.outcome, "seconds": round(report.duration, 1), **dict(item.user_properties)}
+        importlib.import_module("gpu_tests").keep({item.name: words}, facts)
     return report
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    ran = session.config.stash.get(RAN, {})
-    if not ran or not session.config.getoption("--keep", default=False):
-        return
-    sys.path[:0] = [str(HERE.parents[1] / "bench")]
-    kept = importlib.import_module("gpu_tests")
-    kept.keep(ran, gpu_environment.facts(sys.executable) | {"when": datetime.now(UTC).strftime("%Y-%m-%d")})

@@ -205,3 +205,42 @@ def test_what_ran_is_kept_beside_what_is_known_of_the_others(tmp_path: Path, mon
         "test_b": {**facts, "outcome": "passed", "seconds": 3.0},
     }
     assert "test_a on old\ntest_b on H100" in page.read_text()
+
+
+CONFTEST = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from gpu_conftest import *
+from gpu_conftest import _gpu, gpu_environment
+import gpu_tests
+
+gpu_environment.gpu = lambda: ("H100", "580")
+gpu_environment.torch_of = lambda python: "2.11"
+gpu_tests.KEPT, gpu_tests.PAGE = Path({folder!r}, "kept.json"), Path({folder!r}, "page.md")
+gpu_tests.names = lambda: ["test_one", "test_two"]
+"""
+RUNS = """
+import os
+
+def test_one(record_property):
+    record_property("save", "1.02 x")
+
+def test_two():
+    os._exit(9)
+"""
+
+
+def test_a_run_that_ends_early_has_kept_what_it_ran(tmp_path: Path) -> None:
+    given = (TESTS / "ray" / "gpu" / "conftest.py").read_text()
+    (tmp_path / "gpu_conftest.py").write_text(given.replace("Path(__file__)", f"Path({str(TESTS / 'ray/gpu/_')!r})"))
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(folder=str(tmp_path)))
+    (tmp_path / "kept.json").write_text("{}")
+    (tmp_path / "page.md").write_text(gpu_tests.BEGIN + gpu_tests.END)
+    (tmp_path / "test_run.py").write_text(RUNS)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-c", os.devnull, "--keep", "test_run.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 9, done.stdout + done.stderr
+    one = json.loads((tmp_path / "kept.json").read_text())["test_one"]
+    assert (one["outcome"], one["save"], one["gpu"], one["torch"]) == ("passed", "1.02 x", "H100", "2.11")
+    assert "| two | not run |" in (tmp_path / "page.md").read_text()
