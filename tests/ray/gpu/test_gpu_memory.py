@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -77,9 +78,10 @@ def test_a_save_from_the_gpu_takes_little_more_than_a_copy_to_locked_memory(
 ) -> None:
     import gpu
 
+    free = shutil.disk_usage("/dev/shm").free >> 30  # with less than 14 versions go over the disk
     run: dict[str, Any] = gpu.measured(0)
     assert run["restored right"]
     times = run["save in bare copies"]
     record_property("save", f"{times} x a copy to page-locked memory")
-    record_property("publish", f"{run['publish']:.2f} s of {run['GiB']} GiB")
+    record_property("publish", f"{run['publish']:.2f} s of {run['GiB']} GiB, with {free} free in /dev/shm")
     assert times <= MOST_TIMES, json.dumps(run)
