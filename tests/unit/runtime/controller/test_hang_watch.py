@@ -375,6 +375,9 @@ class Witnesses:
         self.dumped.append(f"{role} {name}")
         return ("/job/stacks/x.dump",)
 
+    async def wait_for_dumps(self) -> None:
+        self.dumped.append("waited")
+
 
 async def test_a_witness_names_the_culprit_where_nobody_could_and_its_dump_is_linked(tmp_path: Path) -> None:
     here = Here(tmp_path, idleSeconds=5, busySeconds=50)
@@ -385,4 +388,4 @@ async def test_a_witness_names_the_culprit_where_nobody_could_and_its_dump_is_li
     (event,) = here.told
     assert (event.rank, event.whole) == (2, False)
     assert event.why.endswith("; witness timer: it hangs; dumps: /job/stacks/x.dump")
-    assert witnesses.dumped == ["w w-2-1"]
+    assert witnesses.dumped == ["w w-2-1", "waited"]

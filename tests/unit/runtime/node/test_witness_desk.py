@@ -1,4 +1,4 @@
-"""PrimeMaster's side of outside witnesses: what the core hears of them, once, and dumps that nothing waits for."""
+"""PrimeMaster's side of outside witnesses: what the core hears of them, once, and dumps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dljob.master.state.sightings import Sighting
 from dljob.master.state.state import RankPhase
 from dljob.master.state.views import HostId
 from dljob.plan.witnesses import DumpPlan, WitnessPlan
+from dljob.runtime.controller import witness_desk
 from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.process.messages import NodeHeartbeat
 from dljob.tasks import TaskOwner
@@ -157,3 +158,30 @@ def test_dumps_are_linked_at_once_and_each_file_says_what_came_of_it(tmp_path: P
     assert here.name == "w-0-1.look-n0.dump"
     assert here.read_text() == said
     assert gone.read_text() == "no dump of look: its node's agent does not answer\n"
+
+
+async def test_dumps_are_waited_for_but_not_those_that_are_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Desk(tmp_path)
+    await kit.desk.wait_for_dumps()
+    _, here = kit.desk.dump("w", "w-0-1")
+    assert not written(here)
+    await kit.desk.wait_for_dumps()
+    assert written(here) == "trace"
+    monkeypatch.setattr(witness_desk, "DUMPED_S", 0.01)
+    late = Desk(tmp_path)
+    late.desk._backend.call = never  # type: ignore[method-assign]
+    _, here = late.desk.dump("w", "w-0-2")
+    await late.desk.wait_for_dumps()
+    assert not written(here)
+    assert len(late.owner.tasks) == 1, "it is still asked for"
+    late.owner.close()
+
+
+def written(file: str) -> str:
+    return Path(file).read_text() if Path(file).exists() else ""
+
+
+async def never(*_: object) -> None:
+    await asyncio.Event().wait()

@@ -226,13 +226,15 @@ class HangWatch:
         # Dumping stacks takes seconds; the rank is looked at once more after it, before anybody is convicted.
         dumps = () if self._witnesses is None else self._witnesses.dump(role, f"{role}-{rank}-{incarnation}")
         path, seen = await self._write_down(role, rank, incarnation, verdict.why)
+        if self._witnesses is not None:
+            await self._witnesses.wait_for_dumps()
         woke = bool(looks[rank].stopped) and seen is not None and not seen.sample.stopped
         if woke or self._paces.get(role, {}).get(rank) is not pace:
             return  # it runs again: a debugger, or the migration of a virtual machine, has resumed it meanwhile
         self._first_seen[role, rank] = mark
         whole, silent = verdict.rank is None, 0.0 if pace is None else self._clock - pace.at
         kind = Reason.HANG.value
-        # The files are written when the dumps come; each says so itself where none came.
+        # A late dump is written when it comes; each file says so itself where none came.
         why = f"{verdict.why}; dumps: {', '.join(dumps)}" if dumps else verdict.why
         await self._offer(ev.HangFound(role, rank, incarnation, kind, why, path, whole, round(silent, 3)))
 

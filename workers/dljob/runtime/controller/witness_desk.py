@@ -28,6 +28,8 @@ log = logging.getLogger(__package__)
 
 DUMP_S = 20.0
 """Seconds for a node agent to answer with a dump."""
+DUMPED_S = 1.0
+"""Seconds that the report of a hang waits for dumps, beside those of the stacks: a recorder in a rank ends with it."""
 KINDS = {"Hang": Reason.HANG, "Slow": Reason.STRAGGLER, "SilentCorruption": Reason.SILENT_CORRUPTION}
 
 
@@ -57,6 +59,8 @@ class WitnessDesk:
         self._told: set[tuple[str, str, object]] = set()
         """(node, witness, a rank in its incarnation, or None for no one rank) of what the core has heard."""
         self._unreadable: set[tuple[str, str]] = set()
+        self._dumps: set[asyncio.Task[None]] = set()
+        """Those under way."""
 
     async def record(self, node: str, heartbeat: NodeHeartbeat) -> None:
         """Take the sightings of a node's heartbeat, and tell the core what is new."""
@@ -88,8 +92,15 @@ class WitnessDesk:
             for node in nodes:
                 path = self._folder / "stacks" / f"{name}.{plan.name}-{node[:8]}.dump"
                 files.append(str(path))
-                self._owner.repeat("dump of a witness", partial(self._dump, plan, node, path), nobody_waits)
+                task = self._owner.repeat("dump of a witness", partial(self._dump, plan, node, path), nobody_waits)
+                self._dumps.add(task)
+                task.add_done_callback(self._dumps.discard)
         return tuple(files)
+
+    async def wait_for_dumps(self) -> None:
+        """Return once all dumps under way are written, after DUMPED_S at most; later ones are written all the same."""
+        if self._dumps:
+            await asyncio.wait(self._dumps, timeout=DUMPED_S)
 
     async def _tell(self, node: str, sighting: Sighting) -> None:
         state, plan = self._state(), self._by_name[sighting.witness]
