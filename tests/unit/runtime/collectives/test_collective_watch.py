@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import queue
 import threading
 import time
@@ -62,6 +63,11 @@ def test_a_group_that_is_over_is_not_waited_for() -> None:
         muster(Master({"over": "the job is ending"})).assembly()
 
 
+def test_a_process_that_was_replaced_while_it_asked_is_told_so() -> None:
+    with pytest.raises(CollectiveError, match="group w: this process is no member of it any more: b/0, whose incarna"):
+        muster(Master(told(members=[["a", 0, 1], ["b", 0, 2]]))).assembly()
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -113,6 +119,18 @@ def test_a_loss_is_told_once_with_who_it_was(answer: Any, lost: dict[str, str]) 
     assert f"allreduce: group w (epoch 2) is broken: a/0 {lost['a/0']}" in str(error)
     assert "makes it anew once its members are back" in str(error)
     assert "onRestart is Fail" in str(watch.error("w", "allreduce", recreate=False))
+
+
+def test_a_watch_outlives_any_error_of_its_requests_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    failing = KeyError("w"), KeyError("w"), concurrent.futures.CancelledError(), RuntimeError("loop is closed")
+    watch = MemberLossWatch(muster(Master(*failing, told([["a", 0, "restarts"]]))), MADE, "", lambda: None)
+    assert watch.lost.wait(60)
+    assert watch.lost_members == {"a/0": "restarts"}
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "KeyError('w')",
+        "CancelledError()",
+        "RuntimeError('loop is closed')",
+    ]
 
 
 def test_the_last_words_of_one_that_ended_well_may_still_come() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -22,6 +23,8 @@ LOOK_S = 1.0
 """Interval, in seconds, at which a member inside an operation asks again after another member ended well."""
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+log = logging.getLogger(__package__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class RendezvousClient:
     """One member's requests about one group."""
 
     def __init__(self, group: str, me: WorkerContext, ask: Ask, rounds: Callable[[int], int], deadline: float) -> None:
-        self._group = group
+        self.group = group
         self._me = (me.role, me.rank, me.incarnation)
         self._ask = ask
         self._rounds = rounds
@@ -74,7 +77,7 @@ class RendezvousClient:
         """Wait until all members have a process; return the group as it is now.
 
         Raises:
-            CollectiveError: The group can never be formed again; the message says why.
+            CollectiveError: The group can never be formed again, or not by this process; the message says why.
             DeadlineError: The deadline passed; the message says who was missing.
         """
         said: Mapping[str, Any] = {}
@@ -82,11 +85,19 @@ class RendezvousClient:
             self._in_time(said)
             said = self.question(0, 0)
             if "over" in said:
-                raise CollectiveError(f"group {self._group}: {said['over']}")
+                raise CollectiveError(f"group {self.group}: {said['over']}")
             # Members without a process yet are absent: the group cannot be formed before they have one.
             if "members" in said and not said["absent"]:
                 break
         members = tuple((str(role), int(rank), int(own)) for role, rank, own in said["members"])
+        # PrimeMaster knew this process when the request came, and answered it up to 20 s later.
+        if self._me not in members:
+            role, rank, incarnation = self._me
+            raise CollectiveError(
+                f"group {self.group}: this process is no member of it any more: {role}/{rank}, whose incarnation "
+                f"{incarnation} it is, was started again or removed",
+                hint="a process that was replaced cannot form the group: let this error end it",
+            )
         epoch = int(said["epoch"])
         return Assembly(str(said["job"]), epoch, self._rounds(epoch), members, members.index(self._me))
 
@@ -105,7 +116,7 @@ class RendezvousClient:
         self, epoch: int, number: int, offer: str = "", *, met: bool = False, busy: bool = False
     ) -> Mapping[str, Any]:
         """Send one request. The answer is {"away": ...} while PrimeMaster is away, which says nothing of members."""
-        asked = {"group": self._group, "me": list(self._me), "epoch": epoch, "round": number}
+        asked = {"group": self.group, "me": list(self._me), "epoch": epoch, "round": number}
         try:
             return self._ask({**asked, "offer": offer, "met": met, "busy": busy})
         except UnreachableError as error:
@@ -118,12 +129,12 @@ class RendezvousClient:
         if time.monotonic() < self._deadline:
             return
         absent = [f"{role}/{rank} {why}" for role, rank, why in said.get("absent", ())]
-        missing = [f"{each} has not called CollectiveGroup({self._group!r})" for each in said.get("missing", ())]
+        missing = [f"{each} has not called CollectiveGroup({self.group!r})" for each in said.get("missing", ())]
         waits = ", ".join([*absent, *missing][:8]) or str(
             said.get("away", "PrimeMaster did not say which members are missing")
         )
         raise DeadlineError(
-            f"group {self._group} was not formed in time: {waits}",
+            f"group {self.group} was not formed in time: {waits}",
             hint="all ranks of its roles must create it; a role that others depend on (dependsOn) not in setup()",
         )
 
@@ -146,6 +157,8 @@ class MemberLossWatch:
         self._works: dict[object, float] = {}
         """The operations of this member in progress -> when they began."""
         self._closed = threading.Event()
+        self._failure = ""
+        """The error of the last request that failed, which is logged once."""
         self._break_off = break_off
         self._question = rendezvous, made, offer
         threading.Thread(target=self._run, name="dljob-collective-watch", daemon=True).start()
@@ -167,9 +180,9 @@ class MemberLossWatch:
 
     def _run(self) -> None:
         """Ask PrimeMaster in a long poll, each time whether a member is lost, until one is."""
-        (rendezvous, made, offer), told = self._question, False
+        told = False
         while not self._closed.is_set():
-            said = rendezvous.question(made.epoch, made.round, offer, met=True, busy=told and bool(self._works))
+            said = self._ask(busy=told and bool(self._works))
             if "over" in said:
                 self.end_reason, self.ended = str(said["over"]), False
             # PrimeMaster is away, or its long poll ended without news: neither says anything of the members.
@@ -183,6 +196,20 @@ class MemberLossWatch:
             if not self._closed.is_set():
                 self._break_off()
             return
+
+    def _ask(self, *, busy: bool) -> Mapping[str, Any]:
+        """Send one request. Whatever it raises counts as an absence of PrimeMaster: this watch must not end of it."""
+        rendezvous, made, offer = self._question
+        try:
+            return rendezvous.question(made.epoch, made.round, offer, met=True, busy=busy)
+        except Exception as error:  # noqa: BLE001 - an error of PrimeMaster's own, or of the thread that carries calls
+            if repr(error) != self._failure:
+                self._failure = repr(error)
+                log.warning(
+                    "group %s: PrimeMaster cannot say who is lost, and is asked again: %r", rendezvous.group, error
+                )
+            self._closed.wait(AGAIN_S)
+            return {"away": str(error)}
 
     def _bears(self, said: Mapping[str, Any]) -> bool:
         """Whether operations may go on although a member is absent."""
