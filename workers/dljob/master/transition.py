@@ -393,13 +393,13 @@ def _released(d: StateTransaction, _event: Released) -> None:
 _REPORTED = frozenset(
     {
         *(reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED),
-        *(reasons.WITNESS_SAW, reasons.WITNESS_UNREADABLE),
+        *(reasons.WITNESS_SAW, reasons.WITNESS_UNREADABLE, reasons.STACKS_UNREADABLE),
     }
 )
 
 
 def _journal_reported(d: StateTransaction, event: JournalReported) -> None:
-    """Add a report of the journal, of a metric sink or of an outside witness to the timeline."""
+    """Add a report of the journal, of a metric sink, of an outside witness or of the hang watch to the timeline."""
     if event.reason in _REPORTED:
         d.note(event.reason, "job", event.message)
 

@@ -54,6 +54,7 @@ RESTARTED_WITH = "RestartedWith"  # all ranks of a role restart because those of
 ESCALATED = "Escalated"  # a restart level did not help or has no budget left; the next higher one is tried
 RECOVERED = "Recovered"  # all ranks of a restart are ready again; the seconds count from the failure
 HANG_FOUND = "HangFound"  # a rank or a whole role hangs; the note names the file with all stacks
+STACKS_UNREADABLE = "StacksUnreadable"  # ranks may hang, but their stacks cannot be read, so nobody is blamed
 COLLECTIVE_TIMEOUT_TOO_SHORT = "CollectiveTimeoutTooShort"  # torch's timeout ends before a hang's rank can be named
 STRAGGLER_FOUND = "StragglerFound"  # a rank takes twice as long for a step as its role
 CORRUPTION_FOUND = "CorruptionFound"  # a detector says that a rank computes wrong results; its node is replaced

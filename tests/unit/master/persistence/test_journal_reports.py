@@ -10,7 +10,11 @@ from dljob.telemetry import reasons
 
 
 @pytest.mark.parametrize(
-    "reason", [reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED, "Unknown"]
+    "reason",
+    [
+        *(reasons.JOURNAL_STALLED, reasons.JOURNAL_TRIMMED, reasons.METRIC_SINK_FAILED),
+        *(reasons.STACKS_UNREADABLE, "Unknown"),
+    ],
 )
 def test_a_report_is_a_note_where_its_reason_is_known(reason: str) -> None:
     world = World(job({"name": "w", "entrypoint": {"class": "m.C"}, "replicas": 1}))

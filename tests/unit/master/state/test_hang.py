@@ -156,6 +156,24 @@ def test_nobody_hangs_while_somebody_waits_for_what_is_no_rank_of_the_role_or_ca
     assert who(paces, {0: seen(where)}, 1e6, world=False) == []
 
 
+def test_a_rank_without_a_stack_is_reported_where_only_its_stack_is_missing_to_judge_a_long_silence():
+    paces = {rank: steady() for rank in range(3)}
+    looks = {0: WAITS, 1: IDLE, 2: seen(Where.UNKNOWN)}
+    assert hang.unjudged(paces, looks, 600, POLICY, world=True) == ()
+    assert hang.unjudged(paces, looks, 601, POLICY, world=True) == (2,)
+    assert hang.unjudged({}, looks, 601, POLICY, world=True) == ()
+    calls = looks | {1: seen(Where.CALL)}
+    assert hang.unjudged(paces, calls, 601, POLICY, world=True) == (), "a call of another role explains the silence"
+    assert hang.unjudged(paces, {0: WAITS, 1: IDLE}, 601, POLICY, world=True) == ()
+
+
+def test_of_ranks_that_step_alone_those_without_a_stack_are_reported_alone():
+    paces = {0: steady(), 1: steady(), 2: Pace(1, 1, 0.0)}
+    looks = {0: IDLE, 1: seen(Where.UNKNOWN), 2: seen(Where.UNKNOWN), 3: seen(Where.UNKNOWN)}
+    assert hang.unjudged(paces, looks, 600, POLICY, world=False) == ()
+    assert hang.unjudged(paces, looks, 601, POLICY, world=False) == (1,)
+
+
 def test_a_rank_that_moved_between_two_looks_is_in_user_code():
     moved = SamplePair(ProcessSample(activity=Where.COLLECTIVE), ProcessSample(activity=Where.CALL), 1.0)
     assert moved.activity is Where.USER

@@ -22,6 +22,7 @@ from dljob.runtime.controller.hang_watch import HangWatch
 from dljob.runtime.node.stacks import DumpTarget, ProcessStack
 from dljob.spec.policy import FaultTolerance
 from dljob.tasks import TaskOwner
+from dljob.telemetry import reasons
 
 UID = "0123456789abcdef" * 2
 STOPPED = "process 41 is stopped by a signal (state T)"
@@ -226,6 +227,23 @@ async def test_nobody_is_blamed_while_a_node_is_too_busy_to_look_at_the_rank_tha
     here.agent.sees["w/2"] = ProcessSample(STOPPED)
     await here.passes(30)
     assert [event.rank for event in here.told] == [2], "a stopped one is proof all the same"
+
+
+async def test_a_long_silence_that_nobody_can_judge_for_want_of_a_stack_is_reported_once(tmp_path: Path) -> None:
+    here = Here(tmp_path, idleSeconds=5, busySeconds=50)
+    await here.steps(8, each=0.1)
+    here.agent.sees = {"w/0": WAITS, "w/1": ProcessSample(), "w/2": WAITS}
+    await here.passes(45)
+    assert here.told == []
+    await here.passes(150)
+    said = (
+        "no step within any bound of faultTolerance.hang, and whether it is a hang is not known: "
+        "the stack cannot be read (`dljob stack` says why) of w/1"
+    )
+    assert here.told == [ev.JournalReported(reasons.STACKS_UNREADABLE, said)]
+    here.agent.sees["w/1"] = ProcessSample(STOPPED)
+    await here.passes(100)
+    assert [event.rank for event in here.told[1:]] == [1], "a report is no conviction, and does not hinder one"
 
 
 async def test_ranks_that_step_alone_are_looked_at_alone_and_by_their_host(tmp_path: Path) -> None:

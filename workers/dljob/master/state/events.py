@@ -133,11 +133,12 @@ class GroupAsked:
 class JournalReported:
     """The journal's writes were stalled by a full volume, superseded parts of it were dropped, or a metric sink failed.
 
-    So are words of outside witnesses. The name is older than all but the first, and stands in journals.
+    So are words of outside witnesses and of the hang watch. The name is older than all but the first, and stands in
+    journals.
     """
 
     reason: str
-    """JOURNAL_STALLED, JOURNAL_TRIMMED, METRIC_SINK_FAILED, WITNESS_SAW or WITNESS_UNREADABLE."""
+    """JOURNAL_STALLED, JOURNAL_TRIMMED, METRIC_SINK_FAILED, WITNESS_SAW, WITNESS_UNREADABLE or STACKS_UNREADABLE."""
     message: str
 
 

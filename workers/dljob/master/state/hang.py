@@ -220,16 +220,17 @@ def _alone(
     paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy
 ) -> tuple[HangFinding, ...]:
     """Return the hung ranks of a role without a world: no peer waits, so the longest bound and its own stack count."""
-    long = [
-        r
-        for r in sorted(looks)
-        if r in paces and paces[r].measured and now - paces[r].at > busy_after(paces[r], policy)
-    ]
     return tuple(
         HangFinding(r, _describe_finding(paces, r, now, _doing(looks[r])))
-        for r in long
-        if looks[r].activity is Where.USER
+        for r in sorted(looks)
+        if looks[r].activity is Where.USER and _overdue(paces, r, now, policy)
     )
+
+
+def _overdue(paces: Mapping[int, Pace], rank: int, now: float, policy: HangPolicy) -> bool:
+    """Whether a rank that no peer waits for has been silent for longer than the longest bound."""
+    pace = paces.get(rank)
+    return pace is not None and pace.measured and now - pace.at > busy_after(pace, policy)
 
 
 def _together(
@@ -258,6 +259,23 @@ def _together(
     if silence > busy:
         return _behind(paces, looks, now, "no rank makes progress, and no single rank can be blamed")
     return None
+
+
+def unjudged(
+    paces: Mapping[int, Pace], looks: Mapping[int, SamplePair], now: float, policy: HangPolicy, *, world: bool
+) -> tuple[int, ...]:
+    """Return the ranks for want of whose stacks a silence beyond the longest bound is not judged. Arguments: `judge`'s.
+
+    A rank without a stack may wait for another role as well as hang, so it is reported, and not convicted.
+    """
+    unread = tuple(rank for rank, seen in sorted(looks.items()) if seen.activity is Where.UNKNOWN)
+    if not world:
+        return tuple(rank for rank in unread if _overdue(paces, rank, now, policy))
+    known = [p for p in paces.values() if p.measured]
+    explained = {seen.activity for seen in looks.values()} - {Where.USER, Where.COLLECTIVE, Where.UNKNOWN}
+    if not known or explained:
+        return ()
+    return unread if now - max(p.at for p in known) > max(busy_after(p, policy) for p in known) else ()
 
 
 def _behind(paces: Mapping[int, Pace], looks: Iterable[int], now: float, why: str) -> HangFinding:

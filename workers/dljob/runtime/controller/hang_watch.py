@@ -26,6 +26,7 @@ from dljob.runtime.controller.witness_desk import WitnessDesk
 from dljob.runtime.journal.setup import Setup
 from dljob.runtime.node.stacks import ProcessStack
 from dljob.tasks import TaskOwner
+from dljob.telemetry import reasons
 
 TICK_S, MOST_S = 0.1, 0.5
 """Seconds between evaluations of steps, and the most seconds that the watch's clock advances per turn."""
@@ -75,6 +76,8 @@ class HangWatch:
         self._first_seen: dict[Key, tuple[int, float]] = {}
         """(incarnation, time of the last step) of ranks reported to the core: not reported again before they step."""
         self._slow: dict[str, frozenset[int]] = {}
+        self._unread: set[tuple[str, int, int]] = set()
+        """(role, rank, incarnation) of processes that were reported because their stacks cannot be read."""
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._agents: Agents = {}
         self._witnesses = witnesses
@@ -167,7 +170,7 @@ class HangWatch:
     async def _look_for_proof(self, role: str, ranks: tuple[int, ...]) -> None:
         state = self._state()
         before = {rank: state.ranks[role, rank].incarnation for rank in ranks}
-        await self._judge(role, before, await self._twice(role, ranks, stacks=False))
+        await self._judge(role, before, await self._twice(role, ranks, stacks=False), stacks=False)
 
     async def _look_at(self, role: str) -> None:
         state = self._state()
@@ -188,18 +191,34 @@ class HangWatch:
             if rank in paces:
                 self._next[role, rank] = paces[rank].at + hang.look_again_at(self._clock - paces[rank].at)
         # A node that is too busy to look may be the one that all others wait for.
-        await self._judge(role, before, dict.fromkeys(asked, UNSEEN) | looks)
+        await self._judge(role, before, dict.fromkeys(asked, UNSEEN) | looks, stacks=stacks)
 
-    async def _judge(self, role: str, before: Mapping[int, int], looks: Mapping[int, SamplePair]) -> None:
+    async def _judge(
+        self, role: str, before: Mapping[int, int], looks: Mapping[int, SamplePair], *, stacks: bool
+    ) -> None:
         """Report the ranks that hang to the core. `before`: rank -> the incarnation that was inspected."""
         state = self._state()
         paces, policy = self._of(state, role), state.job.fault_tolerance.hang
         # A rank that restarted meanwhile is another process: nothing seen of the old one counts against it.
         still = {rank: seen for rank, seen in looks.items() if state.ranks[role, rank].incarnation == before[rank]}
-        for verdict in hang.judge(paces, still, self._clock, policy, world=state.job.roles[role].world):
+        world = state.job.roles[role].world
+        for verdict in hang.judge(paces, still, self._clock, policy, world=world):
             if self._witnesses is not None:
                 verdict = hang.with_witnesses(verdict, self._witnesses.hanging(role), still)  # noqa: PLW2901 - the same
             await self._convict(state, role, verdict, still)
+        if stacks:  # without, no rank has one, and that says nothing
+            unread = hang.unjudged(paces, still, self._clock, policy, world=world)
+            await self._report_unread({(role, rank, before[rank]) for rank in unread})
+
+    async def _report_unread(self, processes: Iterable[tuple[str, int, int]]) -> None:
+        """Report, once for each process, that only its stack would tell whether it hangs."""
+        new = sorted(set(processes) - self._unread)
+        self._unread.update(new)
+        if new:
+            who = ", ".join(f"{role}/{rank}" for role, rank, _ in new)
+            said = "no step within any bound of faultTolerance.hang, and whether it is a hang is not known"
+            said = f"{said}: the stack cannot be read (`dljob stack` says why) of {who}"
+            await self._offer(ev.JournalReported(reasons.STACKS_UNREADABLE, said))
 
     def _ready(self, state: JobState, role: str) -> tuple[int, ...]:
         ranks = state.job.roles[role].ranks
