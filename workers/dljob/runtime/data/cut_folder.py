@@ -52,6 +52,12 @@ class CutFolder:
         """Return the path of a queue's file; a hash, since the user's name may not be a file name."""
         return self.path / f"cut-{number}" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.queue"
 
+    def sync(self, number: int) -> None:
+        """Put the names of a cut's files on the disk, where their bytes are; and those of the folders on the way."""
+        root = self.path.parent
+        for folder in (self.path / f"cut-{number}", self.path, root, root.parent):
+            disk.sync_folder(folder)
+
     def keep(self, cuts: Iterable[Cut], data: Mapping[str, Any] | None = None) -> None:
         """Write the manifests of these cuts that have none, and delete all other cuts.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,6 +129,25 @@ async def test_a_queue_that_nobody_has_opened_since_a_restore_is_copied_into_the
     await service._advance(master.cut(begun=True, members=saved))
     assert "queue prompts: " in (why := master.events.pop().why)
     assert "is damaged" in why
+
+
+async def test_the_names_of_a_cuts_files_and_folders_are_synced_before_the_cut_counts(master, tmp_path, monkeypatch):
+    service, synced = CutService(master), list[Path]()
+
+    async def seal(_ref: str, _method: str, _number: int, path: str) -> Any:
+        Path(path).parent.mkdir(parents=True)
+        return {"why": "", "items": 0, "bytes": 0, "crc": 0}
+
+    def sync(fd: int) -> None:
+        assert master.events == []
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+
+    monkeypatch.setattr(master.backend, "call", seal)
+    monkeypatch.setattr(os, "fsync", sync)
+    await service._advance(master.cut(begun=True, members=(CutMember("t", 0, 3, "t", MARK),)))
+    cuts = tmp_path / "checkpoints" / "cuts"
+    assert synced == [cuts / "cut-1", cuts, cuts.parent, tmp_path]
+    assert isinstance(master.events.pop(), ev.CutSealed)
 
 
 async def test_a_queue_that_does_not_answer_or_cannot_write_gives_the_cut_up(master):

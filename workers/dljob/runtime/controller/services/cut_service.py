@@ -255,6 +255,8 @@ class CutService:
             except OSError as error:
                 return await self._shell.offer(ev.CutGivenUp(cut.number, f"queue {one.name}: {error}"))
             queues.append(evolve(one, path=str(path)))
+        # Only then: once the journal has the cut, a crash of the machine may not take its files.
+        await asyncio.to_thread(self._folder.sync, cut.number)
         return await self._shell.offer(ev.CutSealed(cut.number, tuple(queues), str(self._place)))
 
     async def _end(self) -> None:
