@@ -133,7 +133,7 @@ def reach(folder: str, request: Request, raylet: int) -> socket.socket:
 def _asked(path: str, request: Request, *, serves: bool = False) -> socket.socket | None:
     """Ask a server, or return None where there is none. Raises OSError if it must not fork, or does not answer."""
     if os.path.exists(path + UNFIT):
-        raise OSError("libraries of this environment start threads when they are imported")
+        raise OSError("libraries of this environment start threads, or load a device's driver, when they are imported")
     try:
         return ask(path, request, serves=serves)
     except (FileNotFoundError, ConnectionRefusedError):
