@@ -196,7 +196,7 @@ def _newest(
 
 
 def _few(words: Sequence[str]) -> list[str]:
-    """Limit the messages to a rank's log: a message to it has 64 KiB, and crashing lives may have left thousands."""
+    """Limit the messages to a rank's log: crashing lives may have left thousands."""
     more = [f"{len(words) - WORDS} more were passed over: see dljob checkpoint ls"] if len(words) > WORDS else []
     return [*(word[:WORD] for word in words[:WORDS]), *more]
 
