@@ -485,3 +485,53 @@ def test_a_copy_that_begins_between_the_last_saves_flag_and_its_look_is_taken_ba
         rank.join(60)
         assert mine.saved == 2
         mine.close()
+
+
+def test_what_a_world_restored_from_memory_stays_until_all_its_ranks_have_saved_again(tmp_path: Path):
+    """Nothing is written: of two ranks one saves anew, and both die; the next life restores the same step."""
+
+    def again(*steps: int) -> Any:
+        def body(mine: Any, tell: Any) -> None:
+            tell(str((mine.load() or (0,))[0]))
+            for step in steps:
+                mine.save(step, state(step), persist=False)
+            tell("saved")
+            signal.pause()
+
+        return body
+
+    with a_saver() as (saver, _):
+        for number, steps, restored in ((1, ((7,), (7,)), "0"), (2, ((8,), ()), "7"), (3, ((8, 9), (8,)), "7")):
+            where = [
+                place(saver, tmp_path, rank=rank, world=2, number=number, incarnation=number, save_on_exit=False)
+                for rank in (0, 1)
+            ]
+            ranks = [Rank(one, again(*saves)) for one, saves in zip(where, steps, strict=True)]
+            heard = [(rank.heard(), rank.heard()) for rank in ranks]
+            for rank in ranks:
+                rank.kill()
+            assert heard == [(restored, "saved")] * 2
+        last = client(place(saver, tmp_path, rank=0, world=2, number=4, save_on_exit=False))
+        assert (last.load() or (0,))[0] == 8
+        last.close()
+    assert Folder(tmp_path).marks() == []
+
+
+def test_a_copy_that_the_disk_refused_is_dropped_when_a_newer_one_is_whole(tmp_path: Path):
+    folder = tmp_path / "ckpt"
+    folder.write_text("a file where the folder should be")
+    with a_saver() as (saver, told):
+        first = client(place(saver, folder, name="a/0"))
+        first.save(1, state(1), persist=False)
+        first.close(wait=False)
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: any(h.failed for h in saver._all()), 20)
+        second = client(place(saver, folder, name="b/0", number=2))
+        second._make_room(second.place(), 1000)
+        assert copies("a/0") > 0
+        second.save(2, state(2), persist=False)
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: len(saver._all()) == 1, 20)
+        assert copies("a/0") == 0
+        assert told.of("Failed")
+        second.close(wait=False)

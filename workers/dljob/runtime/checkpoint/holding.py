@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +43,8 @@ class Holding:
     """The order of the last save that was offered to a peer node."""
     turn: int = 0
     """The number of that offer, among all of this saver."""
+    restored: CheckpointId | None = None
+    """The checkpoint that its process was told to restore; None: it has not loaded, or found none."""
     telling: threading.Lock = field(default_factory=threading.Lock)
 
     def ended(self) -> bool:
@@ -79,6 +83,15 @@ class Holding:
         for slot in self.slots:
             slot.close()
         self.slots = []
+
+
+def newest_whole(held: Iterable[Holding]) -> CheckpointId | None:
+    """Return the newest checkpoint of which living processes hold the parts of all ranks; None without one."""
+    there = defaultdict[tuple[CheckpointId, int], set[int]](set)
+    for holding in held:
+        for _, head in holding.whole() if holding.alive and not holding.fenced else ():
+            there[head.mark, head.world].add(head.rank)
+    return max((mark for (mark, world), ranks in there.items() if len(ranks) == world), default=None)
 
 
 def dup(slot: Slot) -> int:

@@ -249,15 +249,14 @@ class Keeper:
         for key in [key for key in self._coming if folder in ("", key[0])]:
             self._give_up(key)
 
-    def tidy(self, older_than: float, heir: CheckpointLocation | None = None) -> None:
+    def tidy(self, older_than: float, inherited: Callable[[Holding], bool]) -> None:
         """Release copies on disk since before `older_than`, fenced copies, and those of a rank with a successor here.
 
-        `heir` is that successor's location. The caller holds the lock.
+        `inherited` says whether it has one that makes a copy needless. The caller holds the lock.
         """
         for held in self.of():
             saved = held.slots[0].saved and held.ended_at < older_than
-            mine = heir is not None and (heir.folder, heir.rank) == (held.place.folder, held.place.rank)
-            if saved or held.fenced or (mine and heir is not None and held.place.life < heir.life):
+            if saved or held.fenced or inherited(held):
                 self._drop(held)
 
     def give_up(self) -> None:

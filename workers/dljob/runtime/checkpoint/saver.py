@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from dljob.errors import CheckpointError
-from dljob.master.state.checkpoint_ids import RunId, fence
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId, fence
 from dljob.runtime.checkpoint.book import Book, FileBook
 from dljob.runtime.checkpoint.files import Copy, Folder, TornError
 from dljob.runtime.checkpoint.final_save import FinalSave
-from dljob.runtime.checkpoint.holding import Holding
+from dljob.runtime.checkpoint.holding import Holding, newest_whole
 from dljob.runtime.checkpoint.model import KEEP, CheckpointLocation
 from dljob.runtime.checkpoint.peers import Keeper, Post, Sender
 from dljob.runtime.checkpoint.restoring import Restorer, newest_on_disk
@@ -71,6 +71,8 @@ class Saver:
         # Several for a (folder, rank): processes that died and the present one. The lock of `_changed` guards them all.
         self._holdings: dict[tuple[str, int], list[Holding]] = {}
         self._newest: dict[str, RunId] = {}
+        self._committed: dict[str, CheckpointId] = {}
+        """The newest checkpoint of each folder whose last part this saver wrote."""
         self._closed = False
         self._restorer = Restorer(self._changed, self._holdings_of, self._tell, self._flushed, self._book, told=told)
         self.keeper = Keeper(self._changed, self._newest.get)
@@ -223,7 +225,7 @@ class Saver:
 
                     holding.replace(fds)
                     self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
-                    self._tidy(successor=holding)
+                    self._tidy()
                 wire.send({})
             case "commit":
                 with self._changed:
@@ -238,6 +240,7 @@ class Saver:
             case "choose":
                 try:
                     said, handed = self._restorer.choose(holding.place, memory=message["memory"])
+                    holding.restored = CheckpointId.of(said["mark"]) if "mark" in said else None
                 except (CheckpointError, OSError) as error:
                     said, handed = {"error": _reason(holding.place, error)}, []
                 wire.send(said, handed)
@@ -331,6 +334,8 @@ class Saver:
                 folder.write_part(mark, place.rank, slot.clean_head(head), copy)
             said = folder.commit(mark, place.world, lambda: self._book.commit(place, mark))
             if said == "committed":
+                with self._changed:
+                    self._committed[place.folder] = max(mark, self._committed.get(place.folder, mark))
                 folder.retain(KEEP, self._book.needed(place))
                 self._told(
                     "Saved", f"step {head.step} is saved: {place.world} x {head.size >> 20} MiB in {place.folder}"
@@ -340,24 +345,23 @@ class Saver:
             self._told("Fenced", f"{place.name}: step {head.step} of life {place.life} does not count: {why}")
         return why
 
-    def _tidy(self, successor: Holding | None = None, coming: str = "") -> None:
+    def _tidy(self, coming: str = "") -> None:
         """Release memory of dead processes that no successor will ask for. The caller holds the lock.
 
-        `successor` has taken over from earlier processes of its rank. `coming`: the folder of a world whose ranks are
-        just arriving; its memory stays, however old it is.
+        `coming`: the folder of a world whose ranks are just arriving; its memory stays, however old it is.
         """
         now = time.monotonic()
-        self.keeper.tidy(now - KEPT_S, successor and successor.place)
+        self.keeper.tidy(now - KEPT_S, self._inherited)
         for key, many in list(self._holdings.items()):
             for old in list(many):
-                heir = successor is not None and (successor.place.folder, successor.place.rank) == key
+                if old.alive or old.busy:
+                    continue
                 late = (
                     now - old.ended_at > KEPT_S
                     and key[0] != coming
                     and not old.unsaved(all_of_it=old.place.save_on_exit)
                 )
-                useless = not old.slots or heir or old.fenced or late
-                if not old.alive and useless and not old.busy and old is not successor:
+                if not old.slots or old.fenced or late or self._inherited(old):
                     old.drop()
                     many.remove(old)
                     if self._sender is not None:
@@ -365,6 +369,28 @@ class Saver:
                         self._sender.gone(old)
             if not many:
                 del self._holdings[key]
+
+    def _inherited(self, old: Holding) -> bool:
+        """Return whether a later process of its rank has memory here, and no life needs the copies of the earlier one.
+
+        The caller holds the lock.
+        """
+        many = self._holdings.get((old.place.folder, old.place.rank), ())
+        later = (h for h in many if h is not old and h.alive and h.slots and h.place.life >= old.place.life)
+        heir = next(later, None)
+        return heir is not None and not self._needed(old, heir)
+
+    def _needed(self, old: Holding, heir: Holding) -> list[CheckpointId]:
+        """List the checkpoints that a next life may want of a dead process. The caller holds the lock."""
+        # A copy on disk is safe there, and one that its heir holds too (it has only connected again) is safe there.
+        alone = [head.mark for _, head in old.unsaved(all_of_it=True) if heir.holds(head.mark) is None]
+        # Of earlier lives nothing counts but what the heir has restored. Crashes in a row would fill the memory.
+        if heir.restored is not None:
+            alone = [mark for mark in alone if mark == heir.restored or mark.life == heir.place.life]
+        # The heir's own first copy is not enough: until all ranks have saved, every life goes back to the earlier one.
+        whole = newest_whole(h for (path, _), many in self._holdings.items() if path == old.place.folder for h in many)
+        newer = [mark for mark in (whole, self._committed.get(old.place.folder)) if mark is not None]
+        return [mark for mark in alone if not newer or mark > max(newer)]
 
     def _holdings_of(self, folder: str) -> list[Holding]:
         with self._changed:
