@@ -535,3 +535,38 @@ def test_a_copy_that_the_disk_refused_is_dropped_when_a_newer_one_is_whole(tmp_p
         assert copies("a/0") == 0
         assert told.of("Failed")
         second.close(wait=False)
+
+
+@pytest.mark.parametrize("save_on_exit", [True, False])
+def test_a_state_that_outgrows_its_memory_leaves_the_copies_that_are_not_on_disk(tmp_path: Path, save_on_exit: bool):
+    """The rank dies in its first save into the new memory."""
+
+    def body(mine: Any, tell: Any) -> None:
+        mine.save(1, {"a": b"x"}, persist=False)
+        mine._make_room(mine.place(), 1 << 20)
+        mine._slots[0].begin()
+        tell("torn")
+        signal.pause()
+
+    with a_saver() as (saver, _):
+        rank = Rank(place(saver, tmp_path, name="grows/0", save_on_exit=save_on_exit), body)
+        assert rank.heard() == "torn"
+        rank.kill()
+        again = client(place(saver, tmp_path, name="grows/0", number=2, incarnation=2, save_on_exit=save_on_exit))
+        assert again.load() == (1, {"a": b"x"})
+        again.save(2, {"a": b"y"}, persist=False)
+        again.wait(20, everything=save_on_exit)
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: len(saver._all()) == 1, 20), "a newer one is whole"
+        again.close(wait=False)
+    assert [mark.step for mark in Folder(tmp_path).marks()] == ([1, 2] if save_on_exit else [])
+
+
+def test_copies_of_outgrown_memory_go_when_a_newer_step_is_whole(tmp_path: Path):
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path, save_on_exit=False))
+        for step, size in ((1, 1), (2, 1 << 20), (3, 1 << 22)):
+            mine.save(step, {"a": b"x" * size}, persist=False)
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: len(saver._all()) == 1, 20)
+        mine.close(wait=False)

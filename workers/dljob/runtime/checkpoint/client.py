@@ -206,7 +206,7 @@ class CheckpointClient:
 
     def _make_room(self, place: CheckpointLocation, size: int) -> None:
         """Allocate the memory of both copies, with all its pages: later saves only copy."""
-        # The old memory goes away below: its copies must be on disk first.
+        # A disk that refuses is told before more memory is taken. Copies in memory alone stay with the saver.
         self.wait(place.grace_s)
         for slot in self._slots:
             slot.close()

@@ -78,6 +78,18 @@ class Holding:
         self.drop()
         self.slots = [Slot(fd) for fd in fds]
 
+    def set_aside(self, now: float) -> Holding:
+        """Return the memory as a holding of its own, like that of a dead process: the process goes on in other memory.
+
+        Copies in it that are not on disk are not lost with it.
+        """
+        aside = Holding(self.place, self.slots, alive=False, ended_at=now, there=self.there)
+        aside.offered, aside.turn = self.offered, self.turn
+        # Shared: the data positions of its saves must be known before a copy that was set aside counts, too (ADR 28).
+        aside.told, aside.telling = self.told, self.telling
+        self.slots, self.there = [], {}
+        return aside
+
     def drop(self) -> None:
         """Release the memory."""
         for slot in self.slots:

@@ -219,13 +219,7 @@ class Saver:
             self._writers.submit(self._tell, holding)
         match message["op"]:
             case "slots":
-                with self._changed:
-                    # A writer may still read the memory that is about to be replaced.
-                    self._changed.wait_for(lambda: not holding.busy, holding.place.grace_s)
-
-                    holding.replace(fds)
-                    self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
-                    self._tidy()
+                self._replace_memory(holding, fds)
                 wire.send({})
             case "commit":
                 with self._changed:
@@ -252,6 +246,19 @@ class Saver:
             case _:
                 newest = newest_on_disk(Folder.of(holding.place))
                 wire.send({"step": newest and newest.step})
+
+    def _replace_memory(self, holding: Holding, fds: list[int]) -> None:
+        """Take the memory into which a process saves from now on; copies in its former memory stay until needless."""
+        with self._changed:
+            # A writer may still read the memory that is about to be replaced.
+            self._changed.wait_for(lambda: not holding.busy, holding.place.grace_s)
+            if holding.unsaved(all_of_it=True):
+                aside = holding.set_aside(time.monotonic())
+                self._holdings[holding.place.folder, holding.place.rank].append(aside)
+                self._enqueue(aside, all_of_it=aside.place.save_on_exit)
+            holding.replace(fds)
+            self._enqueue(holding, all_of_it=False)  # copies that another saver did not live to save
+            self._tidy()
 
     def _wait(self, holding: Holding, message: dict[str, Any]) -> dict[str, Any]:
         with self._changed:
