@@ -299,6 +299,21 @@ def test_two_whole_checkpoints_stay_on_disk(tmp_path: Path):
     assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-000000000004.1-1", "step-000000000005.1-1"]
 
 
+def test_a_load_in_a_life_that_has_saved_leaves_what_follows_outside_of_its_saves(tmp_path: Path):
+    """Work after the load is in no checkpoint up to the highest step, wherever the load went back to."""
+    with a_saver() as (saver, _):
+        mine = client(place(saver, tmp_path))
+        assert mine.load() is None
+        assert mine.saved == -1
+        for step in (10, 4):
+            mine.save(step, state(step), persist=True)
+            assert mine.saved == 10
+        mine.wait(20)
+        step, _state = mine.load() or (0, None)
+        assert (step, mine.saved) == (10, 10)
+        mine.close()
+
+
 def test_a_failed_write_is_told_and_tried_again(tmp_path: Path):
     folder = tmp_path / "ckpt"
     folder.write_text("a file where the folder should be")

@@ -424,7 +424,7 @@ class ShardsTold:
     saves: bool = False
     """Whether the process saves or loads checkpoints."""
     done: tuple[tuple[int, int, int | None], ...] = ()
-    """(start, end, last saved step at the time; -1: none saved yet; None: the process saves no checkpoints)."""
+    """(start, end, highest saved step at the time; -1: none saved yet; None: the process saves no checkpoints)."""
     want: int = 0
     """Number of shards that the process wants to hold, those it holds already included."""
     partitions: tuple[tuple[str, int], ...] = ()

@@ -38,7 +38,7 @@ class ShardLeases:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """An interval that a world finished. `mark` holds the life and the last step saved before (-1: none)."""
+    """An interval that a world finished. `mark` holds the life and the highest step saved before (-1: none)."""
 
     world: str
     mark: CheckpointId

@@ -140,7 +140,7 @@ class Checkpoints:
 
     @property
     def saved(self) -> int | None:
-        """The last step that this process saved in its present life; -1 if it has only loaded; None if neither."""
+        """The highest step that this process saved in its present life; -1 if it has only loaded; None if neither."""
         with self._lock:
             return self._client.saved if self._client is not None else None
 

@@ -44,6 +44,10 @@ class SaveCount:
         """Return the number of saves of a life."""
         return self._order if life == self._life else 0
 
+    def highest(self, life: RunId) -> int:
+        """Return the highest step that a life has saved; -1: none."""
+        return self._highest if life == self._life else -1
+
     def next(self, life: RunId, step: int) -> tuple[int, int]:
         """Return (order, revision) of the next save.
 
@@ -78,7 +82,10 @@ class CheckpointClient:
         self._done: list[Mapping[str, Any]] = []
         """Data positions done before the last save: a saver that replaces another gets them along with the memory."""
         self.saved: int | None = None
-        """The last step that this life has saved; -1 if it has only loaded; None if neither."""
+        """The highest step that this life has saved; -1 if it has only loaded; None if neither.
+
+        Work that follows is in no checkpoint of this life up to it, also after a load that went back.
+        """
         # A fork inherits the socket and the memory: with its own requests the answers of parent and child would be
         # mixed up.
         self._pid = os.getpid()
@@ -120,7 +127,7 @@ class CheckpointClient:
             except OSError:  # its saver is gone; the next one finds the copy when it gets the memory
                 self._disconnect()
                 self._connected()
-            self.saved = step
+            self.saved = self._count.highest(place.life)
             return head.mark
 
     def next_order(self) -> int:
@@ -136,7 +143,7 @@ class CheckpointClient:
         """
         with self._lock:
             self._renewed()
-            self.saved = -1
+            self.saved = self._count.highest(self._connected().life)
             # Memory first, then disk: a copy in memory may be overwritten while it is read, or lack pieces of other
             # ranks.
             for memory in (True, False):
