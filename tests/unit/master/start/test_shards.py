@@ -31,13 +31,14 @@ def world():
     return World(LONE).boot()
 
 
-def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, saves=False, **sizes):
+def tell(world, rank=0, *, done=(), want=2, role="w", life=A, incarnation=None, saves=False, undone=None, **sizes):
     spec = {"name": "d", "size": 10, "shard": 4, "epochs": 1, **sizes}
     own = world.state.ranks[role, rank].incarnation if incarnation is None else incarnation
     name = role if role == "t" else f"{role}/{rank}"
     event = ev.ShardsTold(
-        **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, done=tuple(done), want=want
-    )
+        **spec, world=name, role=role, rank=rank, incarnation=own, life=life, saves=saves, done=tuple(done), want=want,
+        undone=undone,
+    )  # fmt: skip
     world.send(event)
     return shards.runs_of(world.state, spec["name"], (role, rank), own)
 
@@ -137,6 +138,22 @@ def test_of_ranks_that_save_alone_what_is_settled_is_not_remembered(world):
     assert (acked(world), dict(feed(world).settled)) == ([], {})
 
 
+def test_a_process_that_loads_again_gives_back_its_leases_and_what_it_did_since(world):
+    one = {"saves": True, "size": 40}
+    tell(world, 0, want=6, **one)
+    tell(world, 1, want=1, **one)
+    tell(world, 0, want=0, done=[(0, 4, 1), (4, 8, 1), (8, 12, 1), (12, 16, 1), (16, 20, 2)], **one)
+    tell(world, 1, want=0, done=[(24, 28, 1)], **one)
+    for _ in range(2):  # its answer may be lost
+        tell(world, 0, want=0, undone=((2, 6), (8, 10), (16, 28)), **one)
+        assert feed(world).todo == ((2, 6), (8, 10), (16, 24), (28, 40))
+        assert acked(world) == [(0, 2), (6, 8), (10, 16), (24, 28)]
+    assert [n.message for n in world.notes(reasons.DATA_RETURNED)] == ["10 samples of d are handed out again"]
+    world.send(ev.CheckpointDecided("w/0", B, CheckpointId(A, 2)))
+    tell(world, 0, want=0, undone=((0, 2),), **one)
+    assert acked(world)[0] == (0, 2), "a process of the past undoes nothing"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -219,7 +236,7 @@ def stories(draw):
     return [
         draw(
             st.tuples(
-                st.sampled_from(["ask", "ask", "ask", "do", "do", "save", "commit", "die"]),
+                st.sampled_from(["ask", "ask", "ask", "do", "do", "save", "commit", "die", "reload"]),
                 st.integers(0, 1),
                 st.integers(0, 3),
             )
@@ -239,6 +256,10 @@ class Trainers:
         """What the model of a rank has been trained on, in the lineage that it is in."""
         self.saved = [{}, {}]
         """(life, step) -> what the model had seen."""
+        self.did = [[], []]
+        """(highest step saved before, interval), of the present life."""
+        self.began = [None, None]
+        """The checkpoint with which the present life began."""
 
     def held(self, rank):
         found = self.feed.held.get(("w", rank))
@@ -256,6 +277,22 @@ class Trainers:
             run = runs[which % len(runs)]
             self.seen[rank] = [*self.seen[rank], *range(*run)]
             self.feed = shard_table.done(self.feed, ("w", rank), self.life[rank], run, self.step[rank])
+            self.did[rank].append((self.step[rank], run))
+
+    def reload(self, rank, which):
+        """Load again in the same life: any checkpoint of it that is left, else the one with which it began."""
+        own = sorted(mark for mark in self.saved[rank] if mark[0] == self.life[rank])
+        chosen = own[-1 - which % len(own)] if own else self.began[rank]
+        mark = chosen and CheckpointId(RunId(1, chosen[0]), chosen[1])
+        undone = [
+            run
+            for step, run in self.did[rank]
+            if not shard_table.covered(CheckpointId(RunId(1, self.life[rank]), step), mark)
+        ]
+        self.did[rank] = [one for one in self.did[rank] if one[1] not in undone]
+        self.seen[rank] = self.saved[rank][chosen] if chosen else []
+        self.feed = shard_table.returned(self.feed, ("w", rank))
+        self.feed, _ = shard_table.undone(self.feed, f"w/{rank}", undone)
 
     def save(self, rank, _):
         self.step[rank] += 1
@@ -272,7 +309,7 @@ class Trainers:
         left = [None, *sorted(self.saved[rank])]
         chosen = left[-1 - which % len(left)]
         self.life[rank] += 1
-        self.step[rank] = -1
+        self.step[rank], self.did[rank], self.began[rank] = -1, [], chosen
         self.seen[rank] = self.saved[rank][chosen] if chosen else []
         self.saved[rank] = {mark: seen for mark, seen in self.saved[rank].items() if chosen and mark <= chosen}
         mark = chosen and CheckpointId(RunId(1, chosen[0]), chosen[1])

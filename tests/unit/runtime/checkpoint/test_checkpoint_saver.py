@@ -11,7 +11,8 @@ import weakref
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -311,6 +312,40 @@ def test_a_load_in_a_life_that_has_saved_leaves_what_follows_outside_of_its_save
         mine.wait(20)
         step, _state = mine.load() or (0, None)
         assert (step, mine.saved) == (10, 10)
+        mine.close()
+
+
+def test_only_a_later_load_tells_data_sets_that_their_rank_went_back(tmp_path: Path):
+    back: list[Any] = []
+    feed = SimpleNamespace(told=dict, close=lambda: None, went_back=lambda mine: back.append(mine.loaded))
+    with a_saver() as (saver, _):
+        mine = Checkpoints()
+        mine.feeds.append(cast("Any", feed))
+        mine._client = client(place(saver, tmp_path))
+        assert (mine.load(), back) == (None, [])
+        assert (mine.load(), back) == (None, [None])
+        mine.save(3, state(3))
+        mine.wait(20)
+        assert mine.load() is not None
+        assert [str(one) for one in back] == ["None", "step 3 of life 1.1"]
+        mine.close()
+
+
+def test_what_a_save_told_reaches_primemaster_before_a_later_load_goes_back(tmp_path: Path):
+    heard, back = list[Any](), threading.Event()
+
+    class BookOfSlowMaster(FileBook):
+        def shards(self, question: Any) -> None:
+            assert back.wait(20)
+            heard.append(question)
+
+    with a_saver(book=BookOfSlowMaster()) as (saver, _):
+        mine = client(place(saver, tmp_path))
+        assert mine.load() is None
+        mine.save(1, state(1), persist=False, shards=[{"done": [1]}])
+        threading.Timer(0.2, back.set).start()
+        mine.load()
+        assert heard == [{"done": [1]}]
         mine.close()
 
 

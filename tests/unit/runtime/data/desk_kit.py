@@ -7,7 +7,7 @@ from typing import Any
 
 from dljob.errors import CheckpointError
 from dljob.master.state import events as ev
-from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.transition import initial, transition
 from dljob.plan.plan import plan
 from dljob.runtime.controller.services import shard_service
@@ -39,6 +39,7 @@ class Desk:
         self.journal: list[ev.ShardsTold] = []
         self.places = [Place()]
         self.closed = False
+        self.loaded: CheckpointId | None = None
 
     async def offer(self, event: Any) -> None:
         self.journal.append(event)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dljob.errors import CheckpointError, UsageError
-from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.state import events as ev
+from dljob.master.state.checkpoint_ids import CheckpointId, RunId
 from dljob.master.state.evolve import evolve
 from dljob.runtime.controller.services import shard_service
 from dljob.runtime.data import leases
@@ -107,7 +108,7 @@ def test_a_waiting_process_gets_shards_given_back_and_others_end(desk: Desk):
 
     again, over = asyncio.run(waits())
     assert again == {"why": "", "again": True}
-    assert over == {"why": "", "runs": (), "over": True, "epoch": 1}
+    assert over == {"why": "", "runs": (), "over": True, "epoch": 1, "oldest": None}
     assert [e.rank for e in desk.journal] == [0, 0]
     assert asyncio.run(shard_service.answer(desk, {**question, "wait": False}, {})) == over  # type: ignore[arg-type]
 
@@ -184,6 +185,62 @@ def test_a_rank_that_lives_on_asks_for_shards_anew_and_its_saves_tell_of_them(de
     assert desk.state.feeds["d"].held["w", 0].incarnation == 2
     got.done()
     assert [feed.told()["done"] for feed in module.checkpoint.feeds] == [[(got.start, got.end, None)]]
+
+
+@pytest.mark.parametrize(("loaded", "again"), [(10, [2, 4, 6]), (20, [4, 6])])
+def test_a_load_that_goes_back_has_what_was_done_since_handed_out_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, loaded: int, again: list[int]
+):
+    saved = [-1]
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: saved[0]), raising=False)
+    mine = shards("d", 8, shard=2)
+    next(mine).done()
+    saved[0] = 10
+    next(mine).done()
+    saved[0] = 20
+    left = next(mine)
+    if loaded == 20:
+        left.done()
+    desk.loaded = CheckpointId(RunId(1, 1), loaded)
+    mine.went_back(desk)  # type: ignore[arg-type]
+    left.done()
+    found = [next(mine) for _ in again]
+    assert [shard.start for shard in found] == again
+    for shard in found:
+        shard.done()
+    mine.close()
+    table = desk.state.feeds["d"]
+    assert table.over
+    assert [(one.start, one.end, one.mark.step) for one in table.acked][-1] == (again[0], 8, 20)
+
+
+def test_what_every_checkpoint_left_contains_is_not_remembered_for_a_load(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    saved = [-1]
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: saved[0]), raising=False)
+    mine = shards("d", 8, shard=2)
+    next(mine).done()
+    saved[0] = 10
+    next(mine).done()
+    asyncio.run(desk.offer(ev.CheckpointCommitted("w/0", CheckpointId(RunId(1, 1), 10))))
+    next(mine)
+    assert mine._undoable == {10: ((2, 4),)}
+
+
+def test_what_an_earlier_life_did_is_not_given_back_by_a_load(desk: Desk):
+    mine = shards("d", 4, shard=2)
+    next(mine)
+    desk.started_again(0)
+    desk.renewed()
+    mine.went_back(desk)  # type: ignore[arg-type]
+    assert [event.undone for event in desk.journal] == [None]
+
+
+def test_a_process_of_the_past_cannot_give_back(desk: Desk):
+    mine = shards("d", 4, shard=2)
+    next(mine)
+    desk.started_again(0)
+    with pytest.raises(CheckpointError, match="a later process of w/0 has begun"):
+        mine.went_back(desk)  # type: ignore[arg-type]
 
 
 def test_shards_done_while_an_answer_is_awaited_are_not_given_again(desk: Desk, monkeypatch: pytest.MonkeyPatch):

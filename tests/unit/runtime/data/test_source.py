@@ -231,6 +231,17 @@ def test_what_was_read_before_the_job_went_back_to_a_cut_is_read_again(desk: Des
     left.done()
 
 
+def test_a_load_that_goes_back_reads_again_from_the_checkpoint_on(desk: Desk, me: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(module.checkpoint), "saved", property(lambda _self: 10), raising=False)
+    mine = opened(desk, me, Memory(a=12))
+    first = next(mine)
+    first.done()
+    desk.shards(mine.told())
+    desk.loaded = CheckpointId(RunId(1, 1), 10)
+    mine.went_back(desk)  # type: ignore[arg-type]
+    assert offsets(next(mine)) == offsets(first)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -43,6 +43,7 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
         feed = shard_table.done(feed, key, event.incarnation, (start, end), after, cut=cut)
     feed = _source_told(d, event, feed)
     if present(d, event):
+        feed = _went_back(d, event, feed)
         held = feed.held.get(key)
         # Without a decision what to restore, the first question of the next process settles this.
         if held is not None and held.incarnation < event.incarnation:
@@ -50,6 +51,16 @@ def handle_report(d: StateTransaction, event: ShardsTold) -> None:
         who = held or ShardLeases(event.world, event.incarnation, event.life, event.saves)
         feed = shard_table.take(feed, key, evolve(who, saves=event.saves or who.saves), event.want)
     _put(d, event.name, feed)
+
+
+def _went_back(d: StateTransaction, event: ShardsTold, feed: ShardTable) -> ShardTable:
+    """Return the table after a process loaded a checkpoint again: what it did since, and what it holds, is to do."""
+    if event.undone is None:
+        return feed
+    feed = shard_table.returned(feed, (event.role, event.rank))
+    feed, again = shard_table.undone(feed, event.world, event.undone)
+    _note_returned(d, event.world, event.name, feed, again)
+    return feed
 
 
 def _source_told(d: StateTransaction, event: ShardsTold, feed: ShardTable) -> ShardTable:
@@ -130,9 +141,13 @@ def decided(d: StateTransaction, world: str, life: RunId, chosen: CheckpointId |
     for name, feed in d.feeds.items():
         new, again = shard_table.restored(feed, world, life, chosen)
         _put(d, name, new)
-        if again:
-            what = "offsets" if feed.unbounded else "samples"
-            d.note(reasons.DATA_RETURNED, world, f"{again} {what} of {name} are handed out again")
+        _note_returned(d, world, name, feed, again)
+
+
+def _note_returned(d: StateTransaction, world: str, name: str, feed: ShardTable, again: int) -> None:
+    if again:
+        what = "offsets" if feed.unbounded else "samples"
+        d.note(reasons.DATA_RETURNED, world, f"{again} {what} of {name} are handed out again")
 
 
 def cut_committed(d: StateTransaction, oldest: int) -> None:

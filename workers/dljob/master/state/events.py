@@ -433,6 +433,8 @@ class ShardsTold:
     """Positions leased to it that the source has no longer."""
     news: tuple[str, ...] = ()
     """What its source did that users should know: a partition that is gone, went back, or does not answer."""
+    undone: tuple[tuple[int, int], ...] | None = None
+    """What the process did that is not in the checkpoint which it loaded again, its leases included; None: no load."""
 
 
 @dataclass(frozen=True, slots=True)

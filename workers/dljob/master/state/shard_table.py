@@ -229,6 +229,27 @@ def done(
     return feed if cut is None else evolve(feed, acked=_joined(feed.acked, Acked(STATELESS, cut_mark(cut), *run)))
 
 
+def undone(feed: ShardTable, world: str, runs: Iterable[Run]) -> tuple[ShardTable, int]:
+    """Return the table after a process went back to before it finished these intervals, and the positions to do again.
+
+    What is not acknowledged any more is settled, and stays done.
+    """
+    acked, again, lost = list[Acked](), list[Run](), merged(runs)
+    for one in feed.acked:
+        start = one.start
+        for first, last in lost if one.world == world else ():
+            begin, end = max(start, first), min(one.end, last)
+            if begin < end:
+                again.append((begin, end))
+                acked += [evolve(one, start=start, end=begin)] if start < begin else []
+                start = end
+        acked += [evolve(one, start=start)] if start < one.end else []
+    if not again:
+        return feed, 0
+    todo = merged((*feed.todo, *again))
+    return evolve(feed, todo=todo, acked=tuple(acked)), sum(end - start for start, end in again)
+
+
 def _joined(acked: tuple[Acked, ...], new: Acked) -> tuple[Acked, ...]:
     """Return the intervals with one more, in order; it is joined with neighbours of the same world and mark."""
     at = bisect(acked, new.start, key=_start)

@@ -27,6 +27,10 @@ class Feed(Protocol):
         """Return the positions that were read and that PrimeMaster may not know of; a save sends them along."""
         ...
 
+    def went_back(self, client: CheckpointClient) -> None:
+        """Give back what was read since the checkpoint that the client has loaded once more."""
+        ...
+
     def close(self) -> None:
         """Release the data set; called when the rank's user code has ended."""
         ...
@@ -86,7 +90,8 @@ class Checkpoints:
     def load(self, into: Any = None) -> tuple[int, Any] | None:
         """Return (step, state) of the newest checkpoint that counts, from memory or disk; None when there is none.
 
-        All ranks of an Elastic role get the same step. Tensors are on the CPU.
+        All ranks of an Elastic role get the same step. Tensors are on the CPU. A later load in the same process goes
+        back: what its shards and sources gave this process since that checkpoint is handed out again.
 
         Args:
             into: A state of the same shape whose tensors are filled in place, on their own devices. DTensors need it;
@@ -96,7 +101,11 @@ class Checkpoints:
             CheckpointError: The chosen checkpoint is gone, fails its checksum, or does not fit `into`.
         """
         mine = self._own_client()
+        before = mine.saved
         found = mine.load(into)
+        if before is not None:  # it had loaded or saved before: what was done since is gone
+            for feed in self.feeds:
+                feed.went_back(mine)
         if "random" in mine.beside:
             restore_random_states(mine.beside["random"])
         saved = mine.beside.get(SERVERS, 0)

@@ -86,6 +86,8 @@ class CheckpointClient:
 
         Work that follows is in no checkpoint of this life up to it, also after a load that went back.
         """
+        self.loaded: CheckpointId | None = None
+        """The checkpoint that was loaded last; None: there was none."""
         # A fork inherits the socket and the memory: with its own requests the answers of parent and child would be
         # mixed up.
         self._pid = os.getpid()
@@ -153,6 +155,7 @@ class CheckpointClient:
                 for word in said["skipped"]:
                     self._say(f"checkpoint: {word}")
                 if not said["source"]:
+                    self.loaded = None
                     return None
                 mark = CheckpointId.of(said["mark"])
                 if said["source"] == "lost":
@@ -164,6 +167,7 @@ class CheckpointClient:
                     self._say(f"checkpoint: the manifest of {mark} is unchecked: an earlier version wrote it")
                 state = self._read(mark, said.get("world", 0), fds, into)
                 if state is not None:
+                    self.loaded = mark
                     self._say(f"checkpoint: restored step {mark.step} from {said['source']}{self._resized(said)}")
                     return mark.step, state[0]
             raise CheckpointError(f"step {mark.step} cannot be read", hint="does the rank's old process still write?")

@@ -70,6 +70,8 @@ class Restorer:
             made = self._book.turn(place, folder)
             if made is None:
                 made, skipped = self._decided(place, folder)
+            else:  # a load that goes back undoes work, which PrimeMaster must know first
+                self._tell_all(place)
         newest, words = _newest(place, folder, made.chosen)
         for text in words:
             self._told("Damaged", f"{place.of}: {text}")
@@ -84,8 +86,7 @@ class Restorer:
         """Decide for all ranks of a life, then delete files of its predecessors that no life can restore."""
         # PrimeMaster must know what data the saves contain before the decision: what is not in it is done again
         # (ADR 28).
-        for holding in self._held(place.folder):
-            self._tell(holding)
+        self._tell_all(place)
         best, skipped, damaged = self._best(place, folder)
         for text in damaged:
             self._told("Damaged", f"{place.of}: {text}")
@@ -94,6 +95,10 @@ class Restorer:
         folder.collect()
         folder.forget()
         return made, (*skipped, *folder.records().damaged)
+
+    def _tell_all(self, place: CheckpointLocation) -> None:
+        for holding in self._held(place.folder):
+            self._tell(holding)
 
     def _best(self, place: CheckpointLocation, folder: Folder) -> tuple[Found | None, tuple[str, ...], list[str]]:
         """Return the checkpoint to restore, a message per newer one that was skipped, and those about damaged ones."""

@@ -8,12 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 from dljob.errors import CheckpointError
+from dljob.master.state.checkpoint_ids import CheckpointId
+from dljob.master.state.shard_table import Runs, covered, merged
 from dljob.runtime.checkpoint.checkpoints import checkpoint
 from dljob.runtime.checkpoint.client import CheckpointClient
 from dljob.runtime.process.context import current_worker
 
 Run = tuple[int, int]
 """Positions [start, end)."""
+AT_ONCE = 1000
+"""Intervals that a question gives back at most, so that it fits into a message."""
 
 
 class LeaseClient:
@@ -33,6 +37,8 @@ class LeaseClient:
         self._epoch = 0
         """The history of the job to which these leases belong."""
         self._done: list[tuple[int, int, int | None]] = []
+        self._undoable: dict[int, Runs] = {}
+        """What a load may undo: the highest step saved before -> positions done since, without those surely kept."""
 
     def told(self) -> dict[str, Any]:
         """Return a request that leases nothing, and reports positions that may not have reached PrimeMaster."""
@@ -54,7 +60,34 @@ class LeaseClient:
 
     def _drop(self) -> None:
         """Forget all leases; called with the lock."""
-        self._leased, self._done = [], []
+        self._leased, self._done, self._undoable = [], [], {}
+
+    def _note_done(self, run: Run) -> None:
+        """Note positions as done, to be reported; called with the lock."""
+        after = checkpoint.saved
+        self._done.append((*run, after))
+        if after is not None:
+            self._undoable[after] = merged((*self._undoable.get(after, ()), run))
+
+    def went_back(self, client: CheckpointClient) -> None:
+        """Give back all leases, and what was done that is not in the checkpoint which this life has loaded again.
+
+        The question is the client's own: that of a thread which waits here for shards may wait for those in hand.
+        """
+        with self._lock:
+            # What it did in an earlier life is handed out again by the decision of this one.
+            if self._place.life != client.place().life:
+                return
+            kept = {after: runs for after, runs in self._undoable.items() if self._in(after, client.loaded)}
+            undone = merged(run for after, runs in self._undoable.items() if after not in kept for run in runs)
+            self._drop()
+            self._undoable = kept
+        for first in range(0, max(1, len(undone)), AT_ONCE):
+            client.shards({**self._question(0), "undone": undone[first : first + AT_ONCE]})
+
+    def _in(self, after: int, mark: CheckpointId | None) -> bool:
+        """Whether a checkpoint has what this process did after it had saved a step."""
+        return covered(CheckpointId(self._place.life, after), mark)
 
     def _held(self) -> int:
         """Return the number of leases in hand, which do not count as wanted."""
@@ -76,6 +109,9 @@ class LeaseClient:
             with self._lock:
                 # Work that was done during the call is not in PrimeMaster's answer: keep it for the next report.
                 self._done = [one for one in self._done if one not in question["done"]]
+                if oldest := said.get("oldest"):  # no load goes back to before it
+                    sure = CheckpointId.of(oldest)
+                    self._undoable = {n: runs for n, runs in self._undoable.items() if not self._in(n, sure)}
                 self._answered(question, said)
                 return said
 

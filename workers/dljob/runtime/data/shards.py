@@ -122,7 +122,7 @@ class Shards(LeaseClient):
             if (start, end) in self._leased:
                 self._leased.remove((start, end))
                 self._handed_out.discard((start, end))
-                self._done.append((start, end, checkpoint.saved))
+                self._note_done((start, end))
 
     def _ask(self, want: int) -> list[tuple[int, int]]:
         """Report finished positions and lease more; return the shards that no thread has taken yet."""

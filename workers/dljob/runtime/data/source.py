@@ -301,7 +301,7 @@ class EventSource(LeaseClient):
                 cursor = self._cursors.get(run[0] // SPAN)
                 known = any(run[:2] == one[:2] for one in self._done)
                 if cursor is not None and run[1] <= cursor.number * SPAN + cursor.position and not known:
-                    self._done.append((*run, checkpoint.saved))
+                    self._note_done(run)
 
 
 def source(

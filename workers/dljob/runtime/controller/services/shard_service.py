@@ -9,7 +9,7 @@ from typing import Any
 from dljob.master.start import shards
 from dljob.master.state import events as ev
 from dljob.master.state import shard_table
-from dljob.master.state.checkpoint_ids import RunId
+from dljob.master.state.checkpoint_ids import RunId, Saves
 from dljob.master.state.shard_table import ShardTable
 from dljob.runtime.controller.master_loop import MasterLoop, until
 from dljob.tasks import nobody_waits
@@ -26,33 +26,40 @@ async def answer(shell: MasterLoop, question: Mapping[str, Any], waits: Waits) -
     """Answer a rank that reports shards as done and asks for more.
 
     Returns:
-        {runs, over, epoch}: the leases that it holds now, whether there are none to come, and the job's history.
+        {runs, over, epoch, oldest}: the leases that it holds now, whether there are none to come, the job's history,
+        and the oldest checkpoint of its world that counts.
         {again}: nothing is free yet, so ask again. {why}: an error, which does not pass.
     """
     event = event_of(question)
-    if event.done or event.lost or event.news or _wanting(shell, event):
+    if event.done or event.lost or event.news or event.undone is not None or _wanting(shell, event):
         await shell.offer(event)
     # All below reads the state after the event: another rank's question may have been folded before this one.
     if why := shards.refused(shell.state, event):
         return {"why": f"data set {event.name}: {why}"}
-    if event.want and not shards.present(shell.state, event):
+    if (event.want or event.undone is not None) and not shards.present(shell.state, event):
         return {"why": f"data set {event.name}: a later process of {event.role}/{event.rank} has begun"}
     runs = shards.runs_of(shell.state, event.name, (event.role, event.rank), event.incarnation)
     feed = shell.state.feeds.get(event.name)
+    # With the history of the job: what comes of these shards belongs to it, and queues take it (`CutStamp`).
+    given = {"why": "", "runs": runs, "epoch": shell.state.cuts.epoch + 1, "oldest": _oldest(shell, event.world)}
     if feed is not None and feed.unbounded:
         # Of a source there are always more to come: who has no partition asks again.
         more = {"names": feed.partitions, "open": shard_table.open_partitions(feed)}
-        return {"why": "", "runs": runs, "over": False, "epoch": shell.state.cuts.epoch + 1, **more}
+        return {**given, "over": False, **more}
     # Leases that the rank holds are repeated: the answer that told it of them may have been lost.
     if runs or not event.want or feed is None or feed.over or not question["wait"]:
-        # With the history of the job: what comes of these shards belongs to it, and queues take it (`CutStamp`).
-        return {"why": "", "runs": runs, "over": not runs, "epoch": shell.state.cuts.epoch + 1}
+        return {**given, "over": not runs}
     if (news := waits.get(event.name)) is None or news.done():
         news = waits[event.name] = shell.tasks.start(
             "news of a data set", _wait_for_shard(shell, event.name), nobody_waits
         )
     await asyncio.wait([news], timeout=POLL_S)
     return {"why": "", "again": True}
+
+
+def _oldest(shell: MasterLoop, world: str) -> dict[str, int] | None:
+    committed = shell.state.saves.get(world, Saves()).committed
+    return committed[0].mark.json() if committed else None
 
 
 async def _wait_for_shard(shell: MasterLoop, name: str) -> bool:
@@ -85,6 +92,7 @@ def _wanting(shell: MasterLoop, event: ev.ShardsTold) -> bool:
 
 def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
     """Return a question as an event."""
+    undone = question.get("undone")
     return ev.ShardsTold(
         name=str(question["name"]),
         size=int(question["size"]),
@@ -101,4 +109,5 @@ def event_of(question: Mapping[str, Any]) -> ev.ShardsTold:
         partitions=tuple((str(name), int(first)) for name, first in question.get("partitions", ())),
         lost=tuple((int(start), int(end)) for start, end in question.get("lost", ())),
         news=tuple(str(word) for word in question.get("news", ())),
+        undone=None if undone is None else tuple((int(start), int(end)) for start, end in undone),
     )
