@@ -139,6 +139,53 @@ def test_deleted_offsets_are_lost_with_their_range(desk: Desk, me: Any):
     assert [event.lost for event in desk.journal if event.lost] == [((4, 9),)]
 
 
+def test_a_batch_that_is_filled_across_lost_offsets_is_acknowledged(desk: Desk, me: Any):
+    mine = opened(desk, me, memory := Memory(a=2), BatchLimits(4, 100, 9.0))
+
+    def deleted(seconds: float) -> bool:
+        me.stopping.now += seconds
+        if me.stopping.now > 3:
+            memory.logs["a"], memory.first["a"] = [b"x"] * 9, 5
+        return False
+
+    me.stopping.wait = deleted
+    batch = next(mine)
+    assert offsets(batch) == [("a", n) for n in (0, 1, 5, 6)]
+    assert batch.runs == ((0, 2), (5, 7))
+    batch.done()
+    mine.close()
+    assert desk.state.feeds["s"].held["w", 0].runs == ((7, module.SPAN),)
+
+
+@pytest.mark.parametrize("how", ["life", "cut"])
+def test_a_batch_that_is_being_filled_when_its_rank_or_job_goes_back_begins_anew(desk: Desk, me: Any, how: str):
+    mine = opened(desk, me, memory := Memory(a=2), BatchLimits(4, 100, 9.0))
+
+    def gone_back(seconds: float) -> bool:
+        me.stopping.now += seconds
+        if me.stopping.now > 3 and len(memory.logs["a"]) == 2:
+            memory.logs["a"] += [b"x"] * 9
+            if how == "life":
+                desk.started_again(0)
+                desk.shards(_question_of(desk, mine))
+            else:
+                desk.state = evolve(desk.state, cuts=evolve(desk.state.cuts, epoch=3))
+            mine._news.append("it asks")
+            me.stopping.now = mine._looked_at + module.LOOK_S
+        return False
+
+    me.stopping.wait = gone_back
+    batch = next(mine)
+    assert offsets(batch) == [("a", n) for n in range(4)]
+    assert batch.runs == ((0, 4),)
+
+
+def _question_of(desk: Desk, mine: EventSource) -> dict[str, Any]:
+    """The first question of the rank's next process, which takes its leases back."""
+    later = desk.places[-1]
+    return {**mine.told(), "incarnation": later.incarnation, "life": {"attempt": 1, "number": later.number}}
+
+
 def test_partitions_that_are_added_are_read_and_those_gone_are_given_up(desk: Desk, me: Any):
     mine = opened(desk, me, memory := Memory(a=1))
     list(mine.take() or ())

@@ -81,7 +81,7 @@ class _Filling:
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self.events: list[SourceEvent] = []
-        self.runs: dict[int, Run] = {}
+        self.runs: list[Run] = []
         self.size = 0
         self.begun = 0.0
 
@@ -99,9 +99,13 @@ class _Filling:
             self.begun = now
         self.events += events
         self.size += sum(len(event.value) for event in events)
-        base = number * SPAN
-        first = self.runs.get(number, (base + before, 0))[0]
-        self.runs[number] = first, base + events[-1].next
+        first, end = number * SPAN + before, number * SPAN + events[-1].next
+        for index, (begin, last) in enumerate(self.runs):
+            if last == first:
+                self.runs[index] = begin, end
+                return
+        # Also where offsets between were lost: an interval with a hole is in no lease.
+        self.runs.append((first, end))
 
 
 class EventSource(LeaseClient):
@@ -154,8 +158,8 @@ class EventSource(LeaseClient):
         began, filling = self._clock(), _Filling(self._limits)
         stopping = current_worker().stopping
         while not filling.full(now := self._clock()):
-            if now - self._looked_at >= LOOK_S:
-                self._look(now)
+            if now - self._looked_at >= LOOK_S and self._look(now):
+                filling = _Filling(self._limits)
             if not self._read(filling, now):
                 late = timeout is not None and not filling.events and now - began >= timeout
                 if late or stopping.wait(POLL_S):
@@ -163,7 +167,7 @@ class EventSource(LeaseClient):
         if not filling.events:
             return None
         session.continue_in(self._epoch)
-        return EventBatch(tuple(filling.events), tuple(filling.runs.values()), self.watermark, self._finished)
+        return EventBatch(tuple(filling.events), tuple(filling.runs), self.watermark, self._finished)
 
     @property
     def watermark(self) -> float | None:
@@ -226,9 +230,12 @@ class EventSource(LeaseClient):
 
     # -- leases
 
-    def _look(self, now: float) -> None:
-        """Look at the partitions, tell PrimeMaster what is new, and take the leases that it gives."""
-        self._looked_at = now
+    def _look(self, now: float) -> bool:
+        """Look at the partitions, tell PrimeMaster what is new, and take the leases that it gives.
+
+        Return whether events that were read before are read again: the rank or the job has gone back meanwhile.
+        """
+        self._looked_at, before = now, (self._epoch, self._place.life)
         if (seen := self._partitions()) is not None:
             self._seen = seen
             for cursor in self._cursors.values():
@@ -243,6 +250,7 @@ class EventSource(LeaseClient):
         if unknown or self._lost or self._news or len(self._cursors) < want or plain or len(self._done) >= REPORT:
             self._said(want)
         current_worker().note(f"{LAG}{self._name}", self.lag)
+        return (self._epoch, self._place.life) != before
 
     def _partitions(self) -> dict[str, Extent] | None:
         try:
