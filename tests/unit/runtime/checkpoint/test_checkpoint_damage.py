@@ -284,6 +284,28 @@ def test_a_rank_that_did_not_decide_checks_its_part_too(tmp_path: Path):
             mine.close(wait=False)
 
 
+def test_ranks_that_load_again_restore_the_same_step_though_a_later_one_is_written_meanwhile(tmp_path: Path):
+    with a_saver() as (saver, _):
+        ranks = [saved(saver, tmp_path, rank=rank, world=2) for rank in (0, 1)]
+        for mine in ranks:
+            mine.save(5, {"v": 5}, persist=True)
+        for mine in ranks:
+            mine.wait(20)
+        for mine in ranks:
+            mine.save(10, {"v": 10}, persist=False)
+        assert ranks[0].load() == (5, {"v": 5})
+        for mine in ranks:
+            mine.wait(20, everything=True)
+        assert ranks[0].latest() == 10
+        assert ranks[1].load() == (5, {"v": 5})
+        assert [mine.load() for mine in ranks] == [(10, {"v": 10})] * 2
+        for mine in ranks:
+            mine.close(wait=False)
+    assert len(list(tmp_path.glob("restore-1-1.at-*.json"))) == 2
+    assert restored(tmp_path, 2) == [(10, {"v": 10})] * 2
+    assert not list(tmp_path.glob("restore-1-1.at-*.json"))
+
+
 def test_a_step_that_is_saved_twice_never_mixes_its_versions(tmp_path: Path):
     """Rank 0 saves step 10 again; rank 1 dies before its second save of it."""
     with a_saver() as (saver, _):
@@ -347,7 +369,7 @@ def test_torn_checkpoints_of_crashed_lives_are_collected_at_the_next_decision(tm
 def loaded_world(where: Path, number: int) -> tuple[int | None, list[str]]:
     """As `loaded`; the states of this file's parts cannot be unpickled, so it is asked what would be restored."""
     with a_saver() as (saver, told):
-        said, _ = saver._restorer.choose(place(saver, where, number=number), memory=False)
+        said, _ = saver._restorer.choose(place(saver, where, number=number), (0, 0), memory=False)
     return said["mark"]["step"], told.of("Damaged")
 
 

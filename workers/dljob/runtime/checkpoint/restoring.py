@@ -56,8 +56,12 @@ class Restorer:
         self._told = told
         self._deciding = threading.Lock()
 
-    def choose(self, place: CheckpointLocation, *, memory: bool) -> tuple[dict[str, Any], list[int]]:
+    def choose(
+        self, place: CheckpointLocation, at: tuple[int, int], *, memory: bool
+    ) -> tuple[dict[str, Any], list[int]]:
         """Return the checkpoint that a rank's life restores, and a descriptor of it if it is in memory here.
+
+        `at`: the saves and loads that the rank has made in this life.
 
         Raises:
             CheckpointError: It is damaged, or PrimeMaster cannot be asked.
@@ -72,7 +76,7 @@ class Restorer:
                 made, skipped = self._decided(place, folder)
             else:  # a load that goes back undoes work, which PrimeMaster must know first
                 self._tell_all(place)
-        newest, words = _newest(place, folder, made.chosen)
+        newest, words = _agreed(place, folder, made.chosen, at)
         for text in words:
             self._told("Damaged", f"{place.of}: {text}")
         words = _few((*skipped, *words))
@@ -174,6 +178,21 @@ class Restorer:
         if manifest is None:
             return {"source": "lost"}
         return {"source": "disk", "world": manifest.world, "checked": manifest.checked}
+
+
+def _agreed(
+    place: CheckpointLocation, folder: Folder, chosen: CheckpointId | None, at: tuple[int, int]
+) -> tuple[CheckpointId | None, list[str]]:
+    """Return the checkpoint that a process restores, and a message per skipped one.
+
+    When a life loads again, its savers may still write: what the first of its ranks found counts for all of them.
+    """
+    if at == (0, 0) or place.world == 1:
+        return _newest(place, folder, chosen)
+    if (said := folder.agreed(place.life, at)) is not None:
+        return said.chosen, []
+    newest, words = _newest(place, folder, chosen)
+    return folder.decide(RestoreDecision(place.life, newest), at).chosen, words
 
 
 def _newest(
