@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,13 +32,15 @@ class Tails:
 class Piece:
     """Part of a log from an offset in bytes; `end`: nothing will follow.
 
-    `timed`: it begins at the requested moment, not at the beginning of the log.
+    `timed`: it begins at the requested moment, not at the beginning of the log. `size`: bytes of the whole log when it
+    was read; without limit from a head of an earlier release, which does not tell it.
     """
 
     text: str
     offset: int
     end: bool
     timed: bool = True
+    size: int = sys.maxsize
 
 
 class GatewayClient:
@@ -132,7 +135,7 @@ class GatewayClient:
             has = (await self.version()).get("dljob") or "unknown"
             words = f"its dljob ({has}) is too old to give PrimeMaster's log: that needs {MASTER_LOG_SINCE} or newer"
             raise TooOldError(200, words)
-        return Piece(got["text"], got["offset"], got["end"], bool(got.get("timed")))
+        return Piece(got["text"], got["offset"], got["end"], bool(got.get("timed")), got.get("size", sys.maxsize))
 
     async def _get(self, path: str, query: Query | None = None, wait: float = 0.0, *, large: bool = False) -> AnyJson:
         limit = min(wait, LONGEST) + 5.0  # the gateway answers after `wait`; the rest is for the way

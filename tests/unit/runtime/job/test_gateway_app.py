@@ -66,12 +66,12 @@ class Source:
         self, uid: str, rank: tuple[str, int], offset: int | None, limit: int, since: float | None = None
     ) -> LogPart:
         asked = ("log", uid, rank, offset, limit) + (() if since is None else (since,))
-        return await self._answer(asked, LogPart("grün\n", 10, end=True, timed=since != 1.0))
+        return await self._answer(asked, LogPart("grün\n", 10, end=True, size=10, timed=since != 1.0))
 
     async def master_log(
         self, uid: str, offset: int | None, limit: int, since: float | None = None, *, older: bool = False
     ) -> LogPart:
-        return await self._answer(("master", uid, offset, limit, since, older), LogPart("why\n", 4, end=False))
+        return await self._answer(("master", uid, offset, limit, since, older), LogPart("why\n", 4, end=False, size=9))
 
     async def record(self, uid: str, have: Any) -> Any:
         parts = [RecordPart("events.jsonl", 4, b"\xff\n")]
@@ -123,27 +123,27 @@ async def error_of(answer: ClientResponse) -> str:
         (
             f"{JOB}/logs?role=a&rank=2&follow=1&from=5&bytes=8",
             ("log", UID, ("a", 2), 5, 8),
-            {"text": "grün\n", "offset": 10, "end": True, "timed": True},
+            {"text": "grün\n", "offset": 10, "end": True, "size": 10, "timed": True},
         ),
         (
             f"{JOB}/logs?role=a&rank=2&follow=1&since=1000&bytes=8",
             ("log", UID, ("a", 2), None, 8, 1.0),
-            {"text": "grün\n", "offset": 10, "end": True, "timed": False},
+            {"text": "grün\n", "offset": 10, "end": True, "size": 10, "timed": False},
         ),
         (
             f"{JOB}/logs?role=a&rank=2&follow=1",
             ("log", UID, ("a", 2), None, 64 << 10),
-            {"text": "grün\n", "offset": 10, "end": True, "timed": True},
+            {"text": "grün\n", "offset": 10, "end": True, "size": 10, "timed": True},
         ),
         (
             f"{JOB}/logs?master=1&follow=1&from=5&bytes=8",
             ("master", UID, 5, 8, None, False),
-            {"text": "why\n", "offset": 4, "end": False, "timed": True},
+            {"text": "why\n", "offset": 4, "end": False, "size": 9, "timed": True},
         ),
         (
             f"{JOB}/logs?master=1&older=1&follow=1&since=1000",
             ("master", UID, None, 64 << 10, 1.0, True),
-            {"text": "why\n", "offset": 4, "end": False, "timed": True},
+            {"text": "why\n", "offset": 4, "end": False, "size": 9, "timed": True},
         ),
     ],
 )

@@ -300,7 +300,7 @@ async def test_logs_come_from_the_jobs_folder_on_each_node_also_after_the_end(
     assert set(asked) == {"n", "m"}
     asked.clear()
     piece = await jobs.log(UID, ("a", 0), 2, 100)
-    assert (piece.text, piece.offset, piece.end) == ("llo\n", 6, False)
+    assert (piece.text, piece.offset, piece.size, piece.end) == ("llo\n", 6, 6, False)
     untimed = await jobs.log(UID, ("a", 0), 0, 100, time.time())
     assert (untimed.text, untimed.timed) == ("hello\n", False)
     marks.add(cluster.dir / "logs" / "a-0.log", 6)
@@ -364,6 +364,8 @@ async def test_the_masters_log_comes_from_its_node_also_after_the_end_and_while_
         await jobs.master_log(UID, 0, 100)
     lines = [f'{{"time": "2026-01-01T00:00:0{n}.500Z", "message": "m{n}"}}\n' for n in (1, 3)]
     log.write_text("".join(lines))
+    piece = await jobs.master_log(UID, 0, len(lines[0]))
+    assert (piece.text, piece.size) == (lines[0], log.stat().st_size)
     piece = await jobs.master_log(UID, len(lines[0]), 1000)
     assert (piece.text, piece.offset, piece.end) == (lines[1], log.stat().st_size, False)
     since = await jobs.master_log(UID, None, 1000, 1767225602.0)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import sys
+import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,8 @@ MOST_FOLLOWED = 256
 """Most ranks that one call follows: each is polled by itself."""
 SLOWEST = 5
 """Longest poll interval, in turns: a log without news is polled after 1 turn, then 2, and so on up to this."""
+POLL_S = 1.0
+"""Longest time, in seconds, to read one log before all lines are shown; the next poll goes on from there."""
 TOLD_AT = 2
 """Consecutive failures before one is shown: a single one is usual when a node joins or a reader ends."""
 GAP = "[dljob] lines are missing here"
@@ -213,13 +218,16 @@ async def _from_gateway(
 
 
 async def _whole_log(head: gate.JobGateway, key: Rank, since: Since | None) -> str:
+    """Return a log as far as it was written when the reading began."""
     parts: list[str] = []
     # A gateway answers at most one piece; an offset that does not advance ends the loop even without an `end`.
-    at = 0
+    at, stop = 0, sys.maxsize
     while True:
         piece = await _piece(head, key, at, since)
         parts.append(piece.text)
-        if piece.end or piece.offset <= at:
+        # The size at the first piece: a rank that writes steadily has a new byte for each piece, for ever.
+        stop = min(stop, piece.size)
+        if piece.end or piece.offset <= at or piece.offset >= stop:
             return "".join(parts)
         at = piece.offset
 
@@ -291,8 +299,9 @@ class Follower:
         self.fresh += self.last()
         self.at, self.seen, self.quiet, self.pause = 0, "", 0, 0
 
-    async def more(self, head: gate.JobGateway) -> None:
-        """Read on to the end; lines read before an error stay among the fresh lines."""
+    async def more(self, head: gate.JobGateway, within_s: float) -> None:
+        """Read on to the present end, or for `within_s`; lines read before an error stay among the fresh lines."""
+        stop, until = sys.maxsize, time.monotonic() + within_s
         while True:
             piece = await _piece(head, self.key, self.at, self.since)
             if piece.offset < self.at:  # the file is shorter than before: the rank's log was replaced
@@ -301,7 +310,8 @@ class Follower:
             read = piece.offset > self.at
             self.at = piece.offset
             self.fresh += self.take(piece.text)
-            if piece.end or not read:
+            stop = min(stop, piece.size)  # as in `_whole_log`
+            if piece.end or not read or piece.offset >= stop or time.monotonic() >= until:
                 return
 
 
@@ -359,7 +369,8 @@ class Followed:
         async with self._turn:
             away = ""
             try:
-                await follower.more(head)
+                # The last poll reads all that is left, and a tail needs the end of the log.
+                await follower.more(head, math.inf if last or (first and self._tail is not None) else POLL_S)
             except gate.AwayError as error:
                 away = error.said
             except gate.SilentError:

@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ class LogPart:
     """Bytes of the log up to the end of the text: where the next read goes on."""
     end: bool
     """Whether the log is complete."""
+    size: int
+    """Bytes of the whole log when it was read."""
     timed: bool = True
     """Whether it begins at the requested moment; false where no time stamps tell when lines were written."""
 
@@ -255,7 +257,7 @@ class _Routes:
         since = _integer(request, "since", 0, VERSION_MAX) / 1000 if "since" in request.query else None
         begin = _integer(request, "from", 0, VERSION_MAX) if "from" in request.query else None
         piece = await read(begin, limit, since)
-        return _json({"text": piece.text, "offset": piece.offset, "end": piece.end, "timed": piece.timed})
+        return _json(asdict(piece))
 
     def _one_log(self, request: web.Request, uid: str) -> ReadLog | None:
         """Return the reader of the log that a request names; None when it asks for the ends of all."""

@@ -143,7 +143,7 @@ class RayJobs:
         part = await tails.read(self._readers.ask, log, offset, limit, since=since)
         # Complete only if both hold: a rank of a live job may write on.
         end = seen["phase"] in FINAL and part.offset >= part.size
-        return LogPart(part.text, part.offset, end, part.timed)
+        return LogPart(part.text, part.offset, end, part.size, part.timed)
 
     async def master_log(
         self, uid: str, offset: int | None, limit: int, since: float | None = None, *, older: bool = False
@@ -152,7 +152,7 @@ class RayJobs:
         node, over = await self._master_node(uid)
         log = tails.of_master(await self._folder(uid), node, older=older)
         part = await tails.read(self._readers.ask, log, offset, limit, since=since)
-        return LogPart(part.text, part.offset, (over or older) and part.offset >= part.size, part.timed)
+        return LogPart(part.text, part.offset, (over or older) and part.offset >= part.size, part.size, part.timed)
 
     async def _master_node(self, uid: str) -> tuple[str, bool]:
         """Return the node of a job's PrimeMaster (while it is away, the last known one), and if the job has ended."""
