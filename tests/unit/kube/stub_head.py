@@ -162,14 +162,15 @@ class StubHead:
         if "master" in request.query and self.master_log is not None:
             begin, end = int(request.query.get("from", 0)), len(self.master_log)
             return web.json_response({"text": self.master_log[begin:], "offset": end, "end": False, "timed": True})
-        if "follow" in request.query and "role" in request.query:
+        if "from" in request.query and "role" in request.query:
             start = int(request.query["from"])
             return web.json_response({"text": "abc"[start:], "offset": 3, "end": True})
         if "role" in request.query:
             key = f"{request.query['role']}/{request.query['rank']}"
             if key not in self.tails:
                 return web.json_response({"error": f"no rank {key}"}, status=404)
-            return web.Response(text=self.tails[key][-int(request.query["bytes"]) :])
+            text, size = self.tails[key][-int(request.query["bytes"]) :], len(self.tails[key])
+            return web.json_response({"text": text, "offset": size, "end": False, "size": size})
         own = {} if self.master_log is None else {"master": self.master_log}
         return web.json_response({"logs": self.tails, "cut": ["actor/9"], **own})
 

@@ -241,8 +241,8 @@ async def test_the_gateway_serves_commands_events_placement_and_logs(head: StubH
     head.tails = {"actor/0": "one\ntwo\n"}
     tails = await gateway.tails(UID, 1000)
     assert (dict(tails.logs), tails.cut, tails.master) == ({"actor/0": "one\ntwo\n"}, ("actor/9",), "")
-    assert await gateway.tail(UID, "actor", 0, 4) == "two\n"
-    with pytest.raises(UnknownError, match="log of actor/7: no rank actor/7"):
+    assert (await gateway.tail(UID, "actor", 0, 4)).text == "two\n"
+    with pytest.raises(UnknownError, match="logs: no rank actor/7"):
         await gateway.tail(UID, "actor", 7, 4)
     piece = await gateway.follow(UID, "actor", 0, 1)
     assert (piece.text, piece.offset, piece.end) == ("bc", 3, True)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dljob.kube.api import Json
-from dljob.kube.head import Ask, TooOldError, answered, refused
+from dljob.kube.head import Ask, TooOldError, answered
 from dljob.kube.transport import AnyJson, Query
 
 LONGEST = 30.0
 """Longest long poll at the gateway, in seconds."""
 MASTER_LOG_SINCE = "0.1.0"
 """The first dljob whose gateway gives PrimeMaster's log."""
-MASTER_PIECE = 1 << 20
-"""Bytes of it in one answer: the log may be two files of 32 MiB, which come through the API server's proxy."""
+PIECE = 1 << 20
+"""Bytes of a log in one answer: a log may have some 100 MiB, and each answer comes through the API server's proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +100,9 @@ class GatewayClient:
         got = await self._get(f"/v1/jobs/{job}/logs", {"bytes": limit}, 25.0, large=True)
         return Tails(got["logs"], tuple(got.get("cut", ())), str(got.get("master") or ""))
 
-    async def tail(self, job: str, role: str, rank: int, limit: int) -> str:
+    async def tail(self, job: str, role: str, rank: int, limit: int) -> Piece:
         """Return the end of one log, at most `limit` bytes."""
-        if not role:
-            return (await self._piece(job, {**_whose(role, rank), "follow": 1, "bytes": limit})).text
-        query: Query = {"role": role, "rank": rank, "bytes": limit}
-        reply = await self._ask("GET", f"/v1/jobs/{job}/logs", query=query, limit=LONGEST)
-        if reply.status >= 400:
-            # Plain text, unlike the other answers: a log may hold anything.
-            raise refused(reply, f"log of {role}/{rank}")
-        return reply.text()
+        return await self._piece(job, {**_whose(role, rank), "follow": 1, "bytes": limit})
 
     async def record(self, job: str, have: Mapping[str, int]) -> Json:
         """Return `files` of a job's record with their sizes, and `parts` of those that the caller has in part."""
@@ -144,5 +137,5 @@ class GatewayClient:
 
 def _whose(role: str, rank: int) -> dict[str, str | int]:
     if role:
-        return {"role": role, "rank": rank}
-    return {"master": 1, **({"older": 1} if rank else {}), "bytes": MASTER_PIECE}
+        return {"role": role, "rank": rank, "bytes": PIECE}
+    return {"master": 1, **({"older": 1} if rank else {}), "bytes": PIECE}

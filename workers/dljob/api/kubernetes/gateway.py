@@ -85,7 +85,7 @@ class JobGateway:
         found: str | None = (await self._await_answer(self.gateway.status(self.job))).get("result")
         return found
 
-    async def tail(self, role: str, rank: int, limit: int) -> str:
+    async def tail(self, role: str, rank: int, limit: int) -> Piece:
         """Return the end of a rank's log, at most `limit` bytes. Raises NotFoundError when there is no log."""
         return await self._await_answer(self.gateway.tail(self.job, role, rank, limit))
 

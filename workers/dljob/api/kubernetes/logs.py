@@ -41,7 +41,8 @@ TOLD_AT = 2
 """Consecutive failures before one is shown: a single one is usual when a node joins or a reader ends."""
 GAP = "[dljob] lines are missing here"
 _LINE_BYTES = 200
-_MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 8 << 20
+"""Most bytes of a log's end: the gateway refuses to send more in one answer."""
 _SEEN_BYTES = 4096
 
 
@@ -202,9 +203,11 @@ async def _from_gateway(
     async def one(key: Rank) -> None:
         async with turn:
             try:
-                whole = tail is None or since is not None
                 # A tail by time needs the log from that moment on; only a plain tail is read from the end.
-                texts[key] = await (_whole_log(head, key, since) if whole else _tail(head, key, tail or 0))
+                if tail is None or since is not None:
+                    texts[key] = await _whole_log(head, key, since)
+                else:
+                    texts[key] = (await _tail(head, key, tail)).text
             except NotFoundError:
                 pass  # it has not written anything yet
             except gate.AwayError as error:
@@ -243,16 +246,16 @@ async def _piece(head: gate.JobGateway, key: Rank, at: int, since: Since | None)
     return piece
 
 
-async def _tail(head: gate.JobGateway, key: Rank, tail: int) -> str:
-    """Return an end of the log that holds at least `tail` lines, or the whole log up to 16 MiB."""
+async def _tail(head: gate.JobGateway, key: Rank, tail: int) -> Piece:
+    """Return an end of the log that holds at least `tail` lines, or all of it up to MOST_BYTES."""
     # Lines have no known length: guess 200 bytes each, and ask for four times as much until there are enough.
-    length = 4096 + tail * _LINE_BYTES
+    length = min(4096 + tail * _LINE_BYTES, MOST_BYTES)
     while True:
-        text = await head.tail(*key, length)
+        piece = await head.tail(*key, length)
         # Fewer bytes than asked for are the whole log.
-        if len(text.encode()) < length or len(last_lines(text, None)) > tail or length >= _MOST_BYTES:
-            return text
-        length *= 4
+        if len(piece.text.encode()) < length or len(last_lines(piece.text, None)) > tail or length >= MOST_BYTES:
+            return piece
+        length = min(length * 4, MOST_BYTES)
 
 
 @dataclass(slots=True)
@@ -298,6 +301,13 @@ class Follower:
         """Start over at byte 0, because the log is a new one; an unfinished line ends here."""
         self.fresh += self.last()
         self.at, self.seen, self.quiet, self.pause = 0, "", 0, 0
+
+    async def begin_at_end(self, head: gate.JobGateway, tail: int) -> None:
+        """Read an end of the log with at least `tail` whole lines, instead of all of it."""
+        # One line more: the last one may be unfinished.
+        piece = await _tail(head, self.key, tail + 1)
+        self.at = piece.offset
+        self.fresh += self.take(piece.text)
 
     async def more(self, head: gate.JobGateway, within_s: float) -> None:
         """Read on to the present end, or for `within_s`; lines read before an error stay among the fresh lines."""
@@ -369,8 +379,11 @@ class Followed:
         async with self._turn:
             away = ""
             try:
-                # The last poll reads all that is left, and a tail needs the end of the log.
-                await follower.more(head, math.inf if last or (first and self._tail is not None) else POLL_S)
+                if first and self._tail is not None and follower.since is None:
+                    await follower.begin_at_end(head, self._tail)
+                else:
+                    # The last poll reads all that is left, and a tail since a moment needs the end of the log.
+                    await follower.more(head, math.inf if last or (first and self._tail is not None) else POLL_S)
             except gate.AwayError as error:
                 away = error.said
             except gate.SilentError:
@@ -378,7 +391,7 @@ class Followed:
             except NotFoundError:
                 pass  # the rank has not written anything yet
         follower.away, follower.missed = away, follower.missed + 1 if away else 0
-        # The first poll reads the log from its beginning, of which only the last lines are wanted.
+        # The first poll reads more than the last lines, which alone are wanted.
         if first and self._tail is not None:
             follower.fresh = follower.fresh[max(0, len(follower.fresh) - self._tail) :]
         # Back off by one turn per quiet poll: hundreds of idle ranks would keep the gateway busy every second.

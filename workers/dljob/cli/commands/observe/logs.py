@@ -40,7 +40,7 @@ def logs(
         where: this machine, or a cluster.
         role: only this role.
         rank: only this rank.
-        tail: only the last TAIL lines of each rank.
+        tail: only the last TAIL lines of each rank; on Kubernetes 8 MiB of each at most.
         since: only output since then: 90s, 10m, 1h30m, 2d, or a time such as 2026-08-01T14:30.
         follow: continue until the job is over.
         master: show PrimeMaster's decisions and reasons instead of the ranks' output.
