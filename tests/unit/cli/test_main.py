@@ -277,7 +277,7 @@ def test_the_words_of_a_script_are_not_ours(
     words: str, left: str, debug: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[list[str], bool]] = []
-    monkeypatch.setattr(main, "run", lambda words, *, debug: seen.append((list(words), debug)) or 0)
+    monkeypatch.setattr(main, "run", lambda words, *, debug, **_: seen.append((list(words), debug)) or 0)
     with pytest.raises(SystemExit):
         main.main(words.split())
     assert seen == [(left.split(), debug)]

@@ -80,6 +80,15 @@ ABOUT_JOBS = (
     *("restart", "scale", "suspend", "resume", "stop", "chaos", "doctor"),
 )
 """Commands that can act on a cluster; under `kubectl dljob` they do."""
+LOCAL_ONLY = {
+    "delete": "a job of the cluster: kubectl delete dljob NAME; one of this machine: dljob delete NAME",
+    "prune": "on the cluster spec.ttlSecondsAfterFinished deletes ended jobs; on this machine: dljob prune",
+    "trace": "with a copy of the job's folder: dljob trace FOLDER; without: kubectl dljob report NAME",
+    "advise": "with copies of the jobs' folders: dljob advise FOLDER",
+    "replay": "with a copy of the job's folder: dljob replay FOLDER; without: kubectl dljob events NAME",
+    "checkpoint": "where the volume with the checkpoints is mounted: dljob checkpoint ls FOLDER",
+}
+"""Commands that only know jobs of this machine; `kubectl dljob` refuses them. Name -> what to run instead."""
 
 HELP = """Run deep-learning jobs made of different processes, and keep them running when any part fails.
 
@@ -112,14 +121,15 @@ def build(chosen: str = "") -> App:
     return app
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and exit with its code."""
+def main(argv: Sequence[str] | None = None, *, kubectl: bool = False) -> NoReturn:
+    """Run the command and exit with its code; `kubectl`: on the kubeconfig's cluster."""
     # Order: streams first, since parsing may already print; arguments of torchrun's script keep their own --debug.
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     own = _own(words)
     # --debug may stand anywhere before torchrun's script, and no command declares it.
-    code = run([word for word in words[:own] if word != DEBUG] + words[own:], debug=DEBUG in words[:own])
+    kept = [word for word in words[:own] if word != DEBUG] + words[own:]
+    code = run(kept, debug=DEBUG in words[:own], kubectl=kubectl)
     # Flushed here, while a failure can still decide the exit code.
     try:
         sys.stdout.flush()
@@ -181,14 +191,22 @@ def _line(words: Sequence[str]) -> int:
 
 def kubectl_main() -> NoReturn:
     """Run `kubectl dljob ...`: the same commands, on the kubeconfig's cluster."""
-    main(on_kubernetes(sys.argv[1:]))
+    main(kubectl=True)
 
 
 def on_kubernetes(words: Sequence[str]) -> list[str]:
-    """Insert the flag that selects the cluster into the words of a command."""
+    """Insert the flag that selects the cluster into the words of a command.
+
+    Raises:
+        UsageError: the command only knows jobs of this machine.
+    """
     if begin := _line(words):
         # Right behind the command: later words may belong to the script.
         return [*words[:begin], "--to", "kubernetes", *words[begin:]]
+    command = next((word for word in words if not word.startswith("-")), "")
+    # A user of `kubectl dljob delete hello` means the cluster's job, and must not lose one of this machine.
+    if command in LOCAL_ONLY and not {"--help", "-h"} & set(words):
+        raise UsageError(f"kubectl dljob {command} would act on this machine", hint=LOCAL_ONLY[command])
     at = next((i for i, word in enumerate(words) if word in ABOUT_JOBS), None)
     # Another word came first: this one is its argument, which only happens to be called like a command.
     if at is None or any(not word.startswith("-") for word in words[:at]):
@@ -196,12 +214,18 @@ def on_kubernetes(words: Sequence[str]) -> list[str]:
     return [*words[: at + 1], "--kubernetes", *words[at + 1 :]]
 
 
-def run(words: Sequence[str], *, debug: bool = False) -> int:
-    """Run the command and return its exit code. Errors become messages, unexpected ones too unless `debug`."""
+def run(words: Sequence[str], *, debug: bool = False, kubectl: bool = False) -> int:
+    """Run the command and return its exit code. Errors become messages, unexpected ones too unless `debug`.
+
+    Args:
+        words: the command and its arguments.
+        debug: show tracebacks.
+        kubectl: act on the kubeconfig's cluster, as `kubectl dljob` does.
+    """
     try:
         with warnings.catch_warnings():  # ours are lines for people; those of libraries go where they always go
             _tell_of_old_names()
-            return _dispatch(words)
+            return _dispatch(on_kubernetes(words) if kubectl else words)
     except DLJobError as error:
         with suppress(OSError):
             if debug:

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 from fake_kube import CLUSTER, FakeKube, add_event, add_head, add_job, add_saved_logs, logs_of
 
+from dljob.api import registry
 from dljob.api.kubernetes.handle import KubernetesJob
 from dljob.api.kubernetes.timeline import EventFeed
+from dljob.api.registry import RegistryEntry
 from dljob.cli import main
 from dljob.errors import JobFailedError, JobStoppedError
 from dljob.kube.api import CONFIG_MAPS, DLJOBS, RAYCLUSTERS, SECRETS, ApiError, Response
@@ -78,6 +80,33 @@ def test_without_a_flag_no_cluster_is_asked_but_named_when_there_is_one(
 )
 def test_kubectl_dljob_is_about_the_cluster(words: list[str], made: list[str]) -> None:
     assert main.on_kubernetes(words) == made
+
+
+@pytest.mark.parametrize("command", main.LOCAL_ONLY)
+def test_kubectl_dljob_refuses_a_command_about_this_machine(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[object] = []
+    monkeypatch.setattr(main, "_dispatch", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(sys, "argv", ["kubectl-dljob", command, "hello"])
+    with pytest.raises(SystemExit) as ended:
+        main.kubectl_main()
+    err = capsys.readouterr().err
+    assert (ended.value.code, called) == (2, [])
+    assert "Traceback" not in err
+    assert f"kubectl dljob {command} would act on this machine\n  {main.LOCAL_ONLY[command]}" in err
+    assert main.run([command, "--help"], kubectl=True) == 0, "its help can be read all the same"
+
+
+def test_kubectl_dljob_leaves_jobs_of_this_machine_alone() -> None:
+    folder = registry.folder_of("hello", "1" * 32)
+    registry.register(RegistryEntry(name="hello", uid="1" * 32, dir=str(folder)))
+    (folder / "status.json").write_text('{"name": "hello", "phase": "Succeeded"}')
+    assert main.run(["prune", "--older-than-days", "0"], kubectl=True) == 2
+    assert main.run(["delete", "hello"], kubectl=True) == 2
+    assert folder.is_dir()
+    assert main.run(["delete", "hello"]) == 0
+    assert not folder.exists()
 
 
 def test_without_the_client_it_is_said_how_to_get_it() -> None:
