@@ -80,7 +80,7 @@ def test_describe_shows_an_ended_local_job(capsys: pytest.CaptureFixture[str]) -
     assert below(lines, "Roles")[0].startswith("ROLE")
     assert [" ".join(line.split()) for line in below(lines, "Roles")[1:]] == [
         "actor Elastic 4 (2 to 4) train.py 0.5 GPU, 2 CPU, 8Gi memory critic",
-        "critic Actor 1 serve --fast 1 CPU, 1 slot -",
+        "critic Actor 1 serve ... 1 CPU, 1 slot -",
     ]
     assert below(lines, "Nodes") == ["n1: actor 0-1,3"]
     events = below(lines, "Events")

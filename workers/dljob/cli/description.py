@@ -231,7 +231,11 @@ def _role(role: Json) -> Row:
 
 
 def _entrypoint(said: Json) -> str:
-    return str(said.get("class") or said.get("module") or " ".join(said.get("command") or []) or "-")
+    # Of a command its program alone: secrets should not, but may, stand in the rest.
+    command = list[str](said.get("command") or [])
+    return str(
+        said.get("class") or said.get("module") or " ".join([*command[:1], *["..."] * (len(command) > 1)]) or "-"
+    )
 
 
 def _takes(role: Json) -> str:

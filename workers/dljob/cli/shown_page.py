@@ -35,7 +35,7 @@ def of_job(job: ShownJob, name: str, now: float, *, live: bool = False, with_val
         name: name or uid by which later commands find it.
         now: unix seconds.
         live: whether the page will follow the job.
-        with_values: show values of `args` and `config`.
+        with_values: show values of `command`, `args` and `config`.
     """
     if isinstance(job, JobHandle):
         seen = job.overview()

@@ -46,7 +46,7 @@ def page_data(
         version: version of dljob that makes the page.
         cause: the lines of `dljob why`.
         live: whether the job may change.
-        with_values: show values of `args` and `config`, for a local file only.
+        with_values: show values of `command`, `args` and `config`, for a local file only.
     """
     status, history = record.status, record.history
     unrecorded = list(record.unrecorded)

@@ -1,4 +1,7 @@
-"""A spec for people: values of `env`, `envFrom`, `runtimeEnv`, `args` and `config` are left out. No I/O."""
+"""A spec for people, without values of `env`, `envFrom`, `runtimeEnv`, `httpHeaders`, `command`, `args` and `config`.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 LEFT_OUT = "(left out)"
-_ALWAYS = ("env", "envFrom", "runtimeEnv")
-_ON_REQUEST = ("args", "config")
+_ALWAYS = ("env", "envFrom", "runtimeEnv", "httpHeaders")
+_ON_REQUEST = ("command", "args", "config")
 """With values in a local file if the user asks for them; secrets should not, but may, stand there."""
 
 
@@ -16,10 +19,10 @@ def without_values(spec: Mapping[str, Any], *, with_values: bool = False) -> dic
 
     Args:
         spec: the spec as it was submitted.
-        with_values: keep `args` and `config`.
+        with_values: keep `command`, `args` and `config`.
     """
     hidden = _ALWAYS if with_values else (*_ALWAYS, *_ON_REQUEST)
-    return {key: _hidden(value) if key in hidden else _shown(value, with_values) for key, value in spec.items()}
+    return {key: _hidden(key, value) if key in hidden else _shown(value, with_values) for key, value in spec.items()}
 
 
 def _shown(value: Any, with_values: bool) -> Any:  # noqa: ANN401, FBT001 - JSON; a flag that is handed down
@@ -30,8 +33,11 @@ def _shown(value: Any, with_values: bool) -> Any:  # noqa: ANN401, FBT001 - JSON
     return value
 
 
-def _hidden(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the names in a value: keys of objects, and the names of a list's items."""
+def _hidden(key: str, value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the names in a value: keys of objects, the names of a list's items, and the program of a command."""
+    if key == "command" and isinstance(value, list):
+        words = cast("list[Any]", value)
+        return [*words[:1], *[LEFT_OUT] * (len(words) - 1)]
     if isinstance(value, dict):
         return dict.fromkeys(cast("dict[str, Any]", value), LEFT_OUT)
     if isinstance(value, list):

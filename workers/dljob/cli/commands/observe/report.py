@@ -33,7 +33,7 @@ def report(
         where: this machine, or a cluster.
         output_file: the file to write.
         force: replace a file that is there.
-        with_values: show the values of args and config; without it the spec has names alone.
+        with_values: show the values of command, args and config; without it the spec has names alone.
         what_if: show the three rules that would have helped most, of a job that succeeded; takes some seconds.
     """
     from dljob.cli import shown_page
